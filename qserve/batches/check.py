@@ -68,7 +68,7 @@ async def checked(path: Path, endpoint: str, max_lines: int, max_body_bytes: int
         stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
-        said, complained = await process.communicate()
+        output, complained = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         await process.wait()
@@ -76,8 +76,8 @@ async def checked(path: Path, endpoint: str, max_lines: int, max_body_bytes: int
     if process.returncode:
         last = complained.decode(errors="replace").strip().rpartition("\n")[2]
         raise QserveError(f"the input file could not be checked: {last}")
-    told = json.loads(said)
-    return Checked(told["num_lines"], told["model"], tuple(LineError(**one) for one in told["errors"]))
+    result = json.loads(output)
+    return Checked(result["num_lines"], result["model"], tuple(LineError(**one) for one in result["errors"]))
 
 
 def main() -> None:

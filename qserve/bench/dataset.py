@@ -115,15 +115,15 @@ def _of_turns(turns: Any, name: str, output_len: int) -> Entry | None:
     """The first question, as `vllm bench` takes it, and all that stands before it."""
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise _BadRow(f"has {name!r} that are no list of turns")
-    said = [
+    exchange = [
         (str(turn.get("from") or turn.get("role")), turn.get("value") or turn.get("content") or "") for turn in turns
     ]
-    asked = next((index for index, (who, words) in enumerate(said) if who in _USERS and _text(words).strip()), None)
-    if asked is None:
+    first = next((index for index, (who, words) in enumerate(exchange) if who in _USERS and _text(words).strip()), None)
+    if first is None:
         return None
-    system = tuple({"role": "system", "content": words} for who, words in said[:asked] if who == "system")
-    answers = tuple(_text(words) for who, words in said[asked + 1 : asked + 2] if who not in _USERS)
-    question = said[asked][1]
+    system = tuple({"role": "system", "content": words} for who, words in exchange[:first] if who == "system")
+    answers = tuple(_text(words) for who, words in exchange[first + 1 : first + 2] if who not in _USERS)
+    question = exchange[first][1]
     is_plain = isinstance(question, str) and not system
     messages = () if is_plain else (*system, {"role": "user", "content": question})
     return Entry(_text(question), messages, answers, output_len)

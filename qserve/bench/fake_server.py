@@ -130,8 +130,8 @@ class _Connection(BaseHTTPRequestHandler):
 
 
 def _choice(is_chat: bool, where: str, text: str) -> dict[str, Any]:
-    told = {where: {"role": "assistant", "content": text}} if is_chat else {"text": text}
-    return {"index": 0, **told, "finish_reason": None}
+    content = {where: {"role": "assistant", "content": text}} if is_chat else {"text": text}
+    return {"index": 0, **content, "finish_reason": None}
 
 
 def _framed(event: dict[str, Any]) -> bytes:

@@ -140,7 +140,7 @@ def _spread(name: str, spread: Distribution) -> dict[str, float | None]:
 
 
 def _request(record: RequestRecord) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "index": record.index,
         "due_ms": _ms(record.due_s),
         "start_ms": _ms(record.start_s),
@@ -151,10 +151,10 @@ def _request(record: RequestRecord) -> dict[str, Any]:
         "output_tokens": record.output_tokens,
     }
     if record.num_texts > 1:
-        told["num_texts"] = record.num_texts
+        row["num_texts"] = record.num_texts
     if record.failure is not None:
-        told["error"] = asdict(record.failure)
-    return told
+        row["error"] = asdict(record.failure)
+    return row
 
 
 _COLUMNS = (

@@ -87,17 +87,17 @@ async def first_request(client: LoadClient, prompt: Prompt) -> tuple[RequestReco
         notes.append(note)
 
 
-def _conceded(endpoint: Endpoint, said: str) -> tuple[Endpoint, str] | None:
+def _conceded(endpoint: Endpoint, message: str) -> tuple[Endpoint, str] | None:
     """The endpoint without the field that was refused; None where it was something else."""
     if not endpoint.generates:
         return None
-    if endpoint.ignore_eos and "ignore_eos" in said:
+    if endpoint.ignore_eos and "ignore_eos" in message:
         note = "the server knows no ignore_eos: answers may be shorter than --output-len"
         return dataclasses.replace(endpoint, ignore_eos=False), note
-    if endpoint.length_field == "max_tokens" and "max_completion_tokens" in said:
+    if endpoint.length_field == "max_tokens" and "max_completion_tokens" in message:
         note = "the server calls the length max_completion_tokens"
         return dataclasses.replace(endpoint, length_field="max_completion_tokens"), note
-    if endpoint.temperature is not None and "temperature" in said:
+    if endpoint.temperature is not None and "temperature" in message:
         return dataclasses.replace(endpoint, temperature=None), "the server takes no temperature: its default holds"
     return None
 

@@ -16,6 +16,9 @@ from qserve.units import format_bytes, format_parameters
 
 __all__ = ["command"]
 
+_WIDE = 100
+"""Columns of a terminal in which a column for the quantized siblings has room."""
+
 
 @click.command("models")
 @click.argument("part", default="")
@@ -54,18 +57,24 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
     from qserve.cli.terminal import console_of
 
+    console = console_of()
+    is_wide = console.width >= _WIDE
     table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)  # an id is copied whole: the siblings wrap
     for name in ("size", "bf16", "KV/token"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("quantized", min_width=9, overflow="fold")
+    if is_wide:
+        table.add_column("quantized", min_width=9, overflow="fold")
     for row in rows:
+        siblings = " ".join(row["siblings"])
         names = [str(row["id"]), *(f"  = {alias}" for alias in row["aliases"])]
+        if siblings and not is_wide:
+            names.append(f"  quantized: {siblings}")
         table.add_row(
             "\n".join(names),
             format_parameters(int(str(row["parameters"]))),
             format_bytes(row["bf16_bytes"]),
             format_bytes(row["kv_bytes_per_token"]),
-            " ".join(row["siblings"]),
+            *([siblings] if is_wide else []),
         )
-    console_of().print(table)
+    console.print(table)

@@ -20,12 +20,12 @@ _TYPES = (
 
 def sentence_of(error: click.ClickException) -> str:
     """One line for an error of click: its message, the nearest match, and where the help is."""
-    said = " ".join(error.format_message().split()).removesuffix(".")
+    message = " ".join(error.format_message().split()).removesuffix(".")
     for pattern, words in _TYPES:
-        said = pattern.sub(words, f"{said}.").removesuffix(".")
+        message = pattern.sub(words, f"{message}.").removesuffix(".")
     context = getattr(error, "ctx", None)
     help_call = f" (see {context.command_path} --help)" if context is not None else ""
-    return f"{shortened(said)}{_near(error)}{help_call}"
+    return f"{shortened(message)}{_near(error)}{help_call}"
 
 
 def _near(error: click.ClickException) -> str:

@@ -93,7 +93,7 @@ class Agent:
                 checkpoint_folder, wanted.hosted.folder, wanted.checkpoint, wanted.checkpoint_key
             )
             hosted = replace(wanted.hosted, folder=folder)
-            self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._tell)
+            self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._report)
             self._worker.start_limit_s = self._assignment.start_limit_s
             await self._worker.start()
             await self._worker.watch()
@@ -109,7 +109,7 @@ class Agent:
         endpoint.key = assignment.key
         return endpoint
 
-    def _tell(self, worker: str, event: str, details: dict[str, Any]) -> None:
+    def _report(self, worker: str, event: str, details: dict[str, Any]) -> None:
         with self._lock:
             self._events.append((event, dict(details)))
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Self
 
 from qserve.cluster.messages import Assignment, GatewayStatus, WorkerStatus
-from qserve.cluster.placement import Place, Places
+from qserve.cluster.placement import Reservation, Reservations
 from qserve.cluster.settings import LEASE_S
 from qserve.errors import WorkerFailed
 
@@ -19,28 +19,28 @@ _END_S = 5.0
 
 
 class WorkerLost(Exception):
-    """The worker must be placed again, on another node if there is one; `hears`: its agent is still there."""
+    """The worker must be placed again, on another node if there is one; `is_reachable`: its agent still answers."""
 
-    def __init__(self, reason: str, *, hears: bool = False) -> None:
+    def __init__(self, reason: str, *, is_reachable: bool = False) -> None:
         super().__init__(reason)
-        self.hears = hears
+        self.is_reachable = is_reachable
 
 
 class PlacedAgent:
     """From `reserve` to `release`. Whatever Ray raises comes as WorkerLost or WorkerFailed."""
 
-    def __init__(self, places: Places, needs: dict[str, float], place: Place) -> None:
+    def __init__(self, reservations: Reservations, needs: dict[str, float], reservation: Reservation) -> None:
         """Use `reserve`."""
-        self._places = places
+        self._reservations = reservations
         self._needs = needs
-        self._place = place
+        self._reservation = reservation
         self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def reserve(cls, places: Places, needs: dict[str, float], limit_s: float) -> Self:
-        """A place with `needs`, once one is free. Raises WorkerFailed where none is within `limit_s`."""
+    async def reserve(cls, reservations: Reservations, needs: dict[str, float], limit_s: float) -> Self:
+        """A reservation with `needs`, once one is free. Raises WorkerFailed where none is within `limit_s`."""
         try:
-            return cls(places, needs, await places.reserve(needs, limit_s))
+            return cls(reservations, needs, await reservations.reserve(needs, limit_s))
         except WorkerFailed:
             raise
         except Exception as error:
@@ -49,12 +49,12 @@ class PlacedAgent:
     @property
     def address(self) -> str:
         """Of its node."""
-        return self._place.address
+        return self._reservation.address
 
     async def start(self, assignment: Assignment) -> None:
         """The agent begins, and with it its lease. Raises WorkerLost."""
         try:
-            await asyncio.to_thread(self._places.start, self._place, self._needs, assignment)
+            await asyncio.to_thread(self._reservations.start, self._reservation, self._needs, assignment)
         except Exception as error:
             raise WorkerLost(f"no process could be started on the node {self.address}: {_words(error)}") from error
         self._renewing = asyncio.create_task(self._renew())
@@ -63,7 +63,7 @@ class PlacedAgent:
         """The agent's next status. Raises WorkerLost if none comes."""
         try:
             async with asyncio.timeout(limit_s):  # not wait_for, which may lose a cancellation (bpo-37658)
-                answer: WorkerStatus = await self._place.agent.exchange.remote(status)
+                answer: WorkerStatus = await self._reservation.agent.exchange.remote(status)
         except TimeoutError:
             raise WorkerLost(f"the node {self.address} did not answer for {limit_s:g} s") from None
         except Exception as error:  # every way in which an actor is lost has a class of its own in Ray
@@ -73,28 +73,28 @@ class PlacedAgent:
     async def memory(self) -> dict[str, Any]:
         """What its worker holds. Raises WorkerFailed."""
         try:
-            return dict(await self._place.agent.memory.remote())
+            return dict(await self._reservation.agent.memory.remote())
         except Exception as error:  # Ray raises what the agent raised under classes of its own
             why = _words(error)
             raise WorkerFailed(f"the node {self.address} did not say what the worker holds: {why}") from error
 
-    async def release(self, *, avoid: bool, hears: bool) -> None:
-        """What runs on its node ends: politely, where it still `hears`, then not. `avoid`: see `Places.give_back`."""
+    async def release(self, *, avoid: bool, is_reachable: bool) -> None:
+        """What runs on its node ends, by its agent where that is reachable. `avoid`: see `Reservations.give_back`."""
         if self._renewing is not None:
             self._renewing.cancel()
-        if self._place.agent is not None and hears:
+        if self._reservation.agent is not None and is_reachable:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(_END_S):
-                    await self._place.agent.end.remote()
+                    await self._reservation.agent.end.remote()
         with contextlib.suppress(Exception):  # of a cluster that is gone nothing can be given back
-            await asyncio.to_thread(partial(self._places.give_back, self._place, self._needs, avoid=avoid))
+            await asyncio.to_thread(partial(self._reservations.give_back, self._reservation, self._needs, avoid=avoid))
 
     async def _renew(self) -> None:
         """Keep its lease, whoever watches it: a service that drains for minutes, or tests its model, still holds it."""
         while True:
             with contextlib.suppress(Exception):  # an agent that is gone is found out elsewhere
                 async with asyncio.timeout(LEASE_S):
-                    await self._place.agent.renew.remote()
+                    await self._reservation.agent.renew.remote()
             await asyncio.sleep(_RENEW_S)
 
 

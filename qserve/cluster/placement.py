@@ -18,13 +18,13 @@ from qserve.cluster.join import ray_module
 from qserve.cluster.messages import Assignment
 from qserve.errors import WorkerFailed
 
-__all__ = ["Place", "Places", "emptiest"]
+__all__ = ["Reservation", "Reservations", "emptiest"]
 
 _AVOIDED_S = 60.0
 _LOOK_S = 0.25
 
 
-class Place:
+class Reservation:
     """A reserved group on a node, and the agent that was started in it."""
 
     def __init__(self, group: Any, node: str, address: str) -> None:
@@ -34,7 +34,7 @@ class Place:
         self.agent: Any = None
 
 
-class Places:
+class Reservations:
     """Where the replicas of this service are."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Places:
         self._taken: dict[str, list[Mapping[str, float]]] = {}
         self._avoided: dict[str, float] = {}
 
-    async def reserve(self, needs: Mapping[str, float], limit_s: float) -> Place:
+    async def reserve(self, needs: Mapping[str, float], limit_s: float) -> Reservation:
         """A place with `needs`; waits for one while none is free. Raises WorkerFailed after `limit_s`."""
         group = await asyncio.to_thread(self._group, needs)
         deadline_s = time.monotonic() + limit_s
@@ -54,29 +54,29 @@ class Places:
                         "who has them"
                     )
                 await asyncio.sleep(_LOOK_S)
-            place = await asyncio.to_thread(self._place, group)
+            reservation = await asyncio.to_thread(self._reservation, group)
         except BaseException:
             self._remove(group)
             raise
-        self._taken.setdefault(place.node, []).append(needs)
-        return place
+        self._taken.setdefault(reservation.node, []).append(needs)
+        return reservation
 
-    def start(self, place: Place, needs: Mapping[str, float], assignment: Assignment) -> None:
+    def start(self, reservation: Reservation, needs: Mapping[str, float], assignment: Assignment) -> None:
         """Start an agent there; it answers once it runs."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        where = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=0)
+        where = PlacementGroupSchedulingStrategy(reservation.group, placement_group_bundle_index=0)
         options = {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0), "max_concurrency": 4}
-        place.agent = self._ray.remote(Agent).options(**options, scheduling_strategy=where).remote(assignment)
+        reservation.agent = self._ray.remote(Agent).options(**options, scheduling_strategy=where).remote(assignment)
 
-    def give_back(self, place: Place, needs: Mapping[str, float], *, avoid: bool) -> None:
+    def give_back(self, reservation: Reservation, needs: Mapping[str, float], *, avoid: bool) -> None:
         """What runs there ends; `avoid`: the node is not asked again for a minute, since something is wrong with it."""
         if avoid:
-            self._avoided[place.node] = time.monotonic() + _AVOIDED_S
-        self._taken[place.node].remove(needs)
-        if place.agent is not None:
-            self._ray.kill(place.agent)
-        self._remove(place.group)
+            self._avoided[reservation.node] = time.monotonic() + _AVOIDED_S
+        self._taken[reservation.node].remove(needs)
+        if reservation.agent is not None:
+            self._ray.kill(reservation.agent)
+        self._remove(reservation.group)
 
     def _group(self, needs: Mapping[str, float]) -> Any:
         from ray.util.placement_group import placement_group
@@ -87,12 +87,12 @@ class Places:
         node = emptiest(alive, self._taken, needs, avoided)
         return placement_group([dict(needs)], strategy="STRICT_PACK", _soft_target_node_id=node)
 
-    def _place(self, group: Any) -> Place:
+    def _reservation(self, group: Any) -> Reservation:
         from ray.util import placement_group_table
 
         node = next(iter(placement_group_table(group)["bundles_to_node_id"].values()))
         addresses = {one["NodeID"]: one["NodeManagerAddress"] for one in self._ray.nodes()}
-        return Place(group, node, addresses[node])
+        return Reservation(group, node, addresses[node])
 
     def _remove(self, group: Any) -> None:
         from ray.util.placement_group import remove_placement_group

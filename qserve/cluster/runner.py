@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qserve.cluster.layout import needs_of
-from qserve.cluster.placement import Places
+from qserve.cluster.placement import Reservations
 from qserve.cluster.scaling import Load, Scaling
 from qserve.cluster.settings import Bounds, RaySettings
 from qserve.cluster.worker import RayWorker
@@ -36,7 +36,7 @@ class RayRunner:
         self._settings = settings
         self._bounds = bounds
         self._checkpoints = checkpoints
-        self._places = Places()
+        self._reservations = Reservations()
 
     def worker(
         self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None = None
@@ -46,8 +46,8 @@ class RayRunner:
         endpoint = endpoint_of(hosted, _NOWHERE)
         keep_plan(hosted, record)
         worker = RayWorker(
-            hosted, self._checkpoints.get(hosted.role, ""), endpoint, needs_of(hosted), self._places, self._settings,
-            record.log_file(hosted.name), event_recorder(record, screen),
+            hosted, self._checkpoints.get(hosted.role, ""), endpoint, needs_of(hosted), self._reservations,
+            self._settings, record.log_file(hosted.name), event_recorder(record, screen),
         )  # fmt: skip
         worker.vocab_size = checked_vocab_size(hosted, endpoint)
         worker.is_wanted = self._bounds is None or hosted.role != "chat" or hosted.index < self._bounds.fewest

@@ -19,7 +19,7 @@ import qserve.errors
 from qserve.cluster.checkpoints import key_of
 from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
 from qserve.cluster.placed_agent import PlacedAgent, WorkerLost
-from qserve.cluster.placement import Places
+from qserve.cluster.placement import Reservations
 from qserve.cluster.settings import LEASE_S, RaySettings
 from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
 from qserve.errors import QserveError, WorkerFailed
@@ -45,8 +45,8 @@ class RayWorker:
     """A `Worker` of `qserve.supervisor.runner`."""
 
     def __init__(
-        self, hosted: Hosted, checkpoint: str, endpoint: WorkerEndpoint, needs: dict[str, float], places: Places,
-        settings: RaySettings, log_file: Path, tell: WorkerEvents,
+        self, hosted: Hosted, checkpoint: str, endpoint: WorkerEndpoint, needs: dict[str, float],
+        reservations: Reservations, settings: RaySettings, log_file: Path, report: WorkerEvents,
     ) -> None:  # fmt: skip
         """Nothing is placed yet. `checkpoint`: the name by which nodes find it, or ""; `needs`: of Ray's resources."""
         self.endpoint = endpoint
@@ -62,10 +62,10 @@ class RayWorker:
         self._hosted = hosted
         self._checkpoint = checkpoint
         self._needs = needs
-        self._places = places
+        self._reservations = reservations
         self._settings = settings
         self._log_file = log_file
-        self._restarts = Restarts(endpoint, tell)
+        self._restarts = Restarts(endpoint, report)
         self._agent: PlacedAgent | None = None
         self._requests = WorkerRequests(endpoint)
         self._num_restarts_before = 0  # the agent that is there now
@@ -87,7 +87,7 @@ class RayWorker:
             await self._release(lost)
             raise WorkerFailed(str(lost)) from lost
         except QserveError as error:  # what is wrong may be wrong on this node alone
-            await self._release(WorkerLost(str(error), hears=True))
+            await self._release(WorkerLost(str(error), is_reachable=True))
             raise
         except BaseException:
             await self._release(None)
@@ -137,7 +137,7 @@ class RayWorker:
         self.endpoint.key = secrets.token_urlsafe(32)
         limit_s = self.start_limit_s or _PLACE_LIMIT_S
         self._restarts.event("phase", name="waiting for a node")
-        self._agent = await PlacedAgent.reserve(self._places, self._needs, limit_s)
+        self._agent = await PlacedAgent.reserve(self._reservations, self._needs, limit_s)
         self._restarts.event("phase", name=f"starting on {self.node}")
         await self._agent.start(await self._assignment())
         while (status := await self._exchange(limit_s)).state is not WorkerState.READY:
@@ -190,7 +190,7 @@ class RayWorker:
             status = await self._exchange(LEASE_S)
             self._mirror(status)
             if status.failure is not None:
-                raise WorkerLost(status.failure.message, hears=True)
+                raise WorkerLost(status.failure.message, is_reachable=True)
             if not self._is_leaving and (status.state, status.detail) != (self.endpoint.state, self.endpoint.detail):
                 self._restarts.enter(status.state, status.detail)
 
@@ -245,7 +245,7 @@ class RayWorker:
         """Gives its place back; None: nothing is wrong with its node."""
         agent, self._agent, self._is_leaving = self._agent, None, False
         if agent is not None:
-            await agent.release(avoid=lost is not None, hears=lost is None or lost.hears)
+            await agent.release(avoid=lost is not None, is_reachable=lost is None or lost.is_reachable)
 
 
 def _raise(failure: Failure | None) -> None:

@@ -70,13 +70,13 @@ class _Recording:
         task_limit = gen_kwargs.get("max_gen_toks") or gen_kwargs.get("max_tokens")
         length = settings.served.max_model_len
         limit = token_limit(settings.request, settings.thinking, task_limit, prompt_bytes, length)
-        told = {**payload, "max_tokens": limit, "stop": list(_stops(gen_kwargs))[:_MOST_STOPS]}
+        body = {**payload, "max_tokens": limit, "stop": list(_stops(gen_kwargs))[:_MOST_STOPS]}
         if settings.thinking.on:
             # Stop strings would end the thought, and a task's greedy sampling makes Qwen3 repeat itself: what the
             # model's card recommends stands in its generation_config.json, which servers take where nothing is said.
-            told["stop"] = None
-            told.update({name: settings.request.gen_kwargs.get(name) for name in _SAMPLING})
-        return {name: value for name, value in told.items() if value is not None}
+            body["stop"] = None
+            body.update({name: settings.request.gen_kwargs.get(name) for name in _SAMPLING})
+        return {name: value for name, value in body.items() if value is not None}
 
 
 class ChatClient(_Recording, LocalChatCompletion):  # type: ignore[misc]

@@ -64,13 +64,13 @@ def lm_eval_environment(api_key: str, log: LmEvalLog) -> Iterator[None]:
     """
     from lm_eval import evaluator
 
-    told = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
-    before = {name: os.environ.get(name) for name in told}
+    variables = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
+    before = {name: os.environ.get(name) for name in variables}
     logger, ask_git = logging.getLogger("lm_eval"), evaluator.get_git_commit_hash
     # The tokenizer warns of each text that is longer than a request: they are cut into windows.
     theirs = logging.getLogger("transformers")
     handlers, theirs.handlers = theirs.handlers, [log]
-    os.environ.update(told)
+    os.environ.update(variables)
     evaluator.get_git_commit_hash = lambda: None
     try:
         with quiet(), contextlib.redirect_stderr(_Stderr(log)):

@@ -28,23 +28,24 @@ def check(served: ServedModel) -> float:
     """The largest difference of a log-probability that was seen. Raises UsageError with what is wrong."""
     tokenizer = load_tokenizer(served.tokenizer)
     prompt_ids: list[int] = tokenizer(_TEXT, add_special_tokens=False)["input_ids"]
-    said = _choice(served, {"prompt": list(prompt_ids), "max_tokens": _NUM_TOKENS, "temperature": 0, "logprobs": 1})
-    answer = [float(one) for one in (said.get("logprobs") or {}).get("token_logprobs") or ()]
-    tokens = tokenizer(str(said.get("text", "")), add_special_tokens=False)["input_ids"]
+    request = {"prompt": list(prompt_ids), "max_tokens": _NUM_TOKENS, "temperature": 0, "logprobs": 1}
+    completion = _choice(served, request)
+    answer = [float(one) for one in (completion.get("logprobs") or {}).get("token_logprobs") or ()]
+    tokens = tokenizer(str(completion.get("text", "")), add_special_tokens=False)["input_ids"]
     both = [*prompt_ids, *(tokens or [tokenizer.eos_token_id])]
     echoed = _choice(served, {"prompt": both, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True})
-    told = (echoed.get("logprobs") or {}).get("token_logprobs")
+    logprobs = (echoed.get("logprobs") or {}).get("token_logprobs")
     top = (echoed.get("logprobs") or {}).get("top_logprobs")
-    if not told or not top or not answer:
+    if not logprobs or not top or not answer:
         raise _refused(served, "it answers without log-probabilities where `logprobs` asked for them")
-    if len(told) != len(both) + 1:
+    if len(logprobs) != len(both) + 1:
         raise _refused(
-            served, f"a prompt of {len(both)} tokens and one more came back with {len(told)} log-probabilities: it "
+            served, f"a prompt of {len(both)} tokens and one more came back with {len(logprobs)} log-probabilities: it "
             "ignores `echo`, or adds tokens of its own",
         )  # fmt: skip
-    if told[0] is not None:
+    if logprobs[0] is not None:
         raise _refused(served, "it has a log-probability for the first token, before which there is nothing")
-    return _largest_difference(served, answer, told[len(prompt_ids) : len(both)])
+    return _largest_difference(served, answer, logprobs[len(prompt_ids) : len(both)])
 
 
 def _largest_difference(served: ServedModel, answer: Sequence[float], echoed: Sequence[float]) -> float:

@@ -41,8 +41,8 @@ def previews(served: ServedModel, request: EvalRequest, tasks: Tasks, thinking: 
     if first is None:
         return []
     one = replace(request, tasks=(first.name,), limit=1, num_samples=1)
-    told = evaluate(served, one, None, lambda *_: None, Tasks((first,), tasks.manager), thinking, LmEvalLog())
-    return [_preview(task, samples[0]) for task, samples in list(told["samples"].items())[:1] if samples]
+    outcome = evaluate(served, one, None, lambda *_: None, Tasks((first,), tasks.manager), thinking, LmEvalLog())
+    return [_preview(task, samples[0]) for task, samples in list(outcome["samples"].items())[:1] if samples]
 
 
 def check_budget(served: ServedModel, tokens: int) -> None:
@@ -70,15 +70,15 @@ def _ask(served: ServedModel, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preview(task: str, sample: Mapping[str, Any]) -> Preview:
-    told = (sample.get("generations") or [{}])[0]
+    generation = (sample.get("generations") or [{}])[0]
     context = sample["arguments"][0][0]
     return Preview(
         task=task,
         prompt=str(context[0] if isinstance(context, tuple | list) else context),
-        thought=told.get("thought", ""),
-        answer=told.get("text", ""),
+        thought=generation.get("thought", ""),
+        answer=generation.get("text", ""),
         extracted=str(sample["filtered_resps"][0]),
         target=str(sample["target"]),
-        outcome=told.get("outcome", "complete"),
-        num_tokens=told.get("num_tokens"),
+        outcome=generation.get("outcome", "complete"),
+        num_tokens=generation.get("num_tokens"),
     )

@@ -49,8 +49,8 @@ class ServedModel:
 
     def fingerprint(self) -> str:
         """Tells what was evaluated: by what it says of itself, or by where it is if it says nothing."""
-        told = json.dumps([self.model, self.max_model_len, self.run or self.url], sort_keys=True, default=str)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        document = json.dumps([self.model, self.max_model_len, self.run or self.url], sort_keys=True, default=str)
+        return hashlib.sha256(document.encode()).hexdigest()[:16]
 
 
 def inspect_server(
@@ -118,8 +118,8 @@ def inspect_reward_server(url: str, api_key: str) -> ServedModel:
 def report_of(url: str, api_key: str) -> dict[str, Any]:
     """A qserve's own report: `data`, an entry for each worker, and `run`; nothing of both for another server."""
     try:
-        told = get_json(f"{url}/v1/qserve/report", api_key)
-        return {"data": list(told["data"]), "run": told.get("run")}
+        document = get_json(f"{url}/v1/qserve/report", api_key)
+        return {"data": list(document["data"]), "run": document.get("run")}
     except (UsageError, LookupError, TypeError, AttributeError):
         return {"data": [], "run": None}
 

@@ -38,7 +38,7 @@ def called(*words: str) -> str:
     done = subprocess.run([sys.executable, "-m", "qserve", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         kinds = {kind.exit_status: kind for kind in _ERRORS}
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or [f"exit status {done.returncode}"]
-        first = next((index for index, line in enumerate(said) if line.startswith("qserve: ")), len(said) - 1)
-        raise kinds.get(done.returncode, QserveError)("\n".join(said[first:]).removeprefix("qserve: "))
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines() or [f"exit status {done.returncode}"]
+        first = next((index for index, line in enumerate(lines) if line.startswith("qserve: ")), len(lines) - 1)
+        raise kinds.get(done.returncode, QserveError)("\n".join(lines[first:]).removeprefix("qserve: "))
     return done.stdout

@@ -140,8 +140,8 @@ class RunStore:
         with self.connection() as connection:
             rows: list[Any] = listed(connection)
         return tuple(
-            StoredTraining(name, told or "", _state(ended, seen, host, pid, start), exit_status, began, at or began)
-            for name, began, seen, ended, exit_status, host, pid, start, told, at in rows
+            StoredTraining(name, document or "", _state(ended, seen, host, pid, start), exit_status, began, at or began)
+            for name, began, seen, ended, exit_status, host, pid, start, document, at in rows
         )
 
     def keep_training(self, document: Mapping[str, Any], *, name: str, run: StoredRun | str) -> None:

@@ -129,8 +129,8 @@ class RunWriter:
     def plan(self, worker: str, models: tuple[str, ...], plan: Mapping[str, Any]) -> None:
         """Keep the plan that a worker is about to be started from."""
         fact = (INSERT_PLAN, (worker, time.time(), _text(models), _text(plan)))
+        self._facts.append(fact)  # first: `_insert_run` leaves to the queue what is in it
         self._plans.append(fact)
-        self._facts.append(fact)
 
     def memory(self, worker: str, moment: str, document: Mapping[str, Any]) -> None:
         """Keep what a worker holds: at `ready` and `end` the whole document, between them its numbers."""
@@ -246,8 +246,10 @@ class RunWriter:
             ),
         )  # fmt: skip
         assert added.lastrowid is not None
-        for statement, values in self._plans:
-            if (statement, values) not in facts:
+        plans = list(self._plans)
+        queued = [*facts, *self._facts.copy()]
+        for statement, values in plans:
+            if (statement, values) not in queued:
                 connection.execute(statement, (added.lastrowid, *values))
         self._labels.clear()
         return added.lastrowid
@@ -275,8 +277,8 @@ class RunWriter:
 
     def _failed(self, error: Exception) -> None:
         if not self._warned:
-            told = unusable(self.path, error) if isinstance(error, sqlite3.Error) else error
-            _log.warning("%s. This run is not recorded until that is mended; serving goes on", told)
+            reason = unusable(self.path, error) if isinstance(error, sqlite3.Error) else error
+            _log.warning("%s. This run is not recorded until that is mended; serving goes on", reason)
         self._warned = True
         self._close()  # whatever was begun is rolled back; the next one may find the file mended or set it aside
 

@@ -30,16 +30,16 @@ _LAST_WORDS_S = 2.0
 class Child:
     """One process, from `start` to `reap`. Whatever it started itself in its process group does not outlive it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log_file: Path, hear: Callable[[str], None]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log_file: Path, on_line: Callable[[str], None]) -> None:
         """Use `start`. `hear` gets each line that it writes, without its end."""
         self._process = process
         self._log_file = log_file
-        self._hear = hear
+        self._hear = on_line
         self._log_task = asyncio.create_task(self._capture())
 
     @classmethod
     async def start(
-        cls, command: tuple[str, ...], environment: Mapping[str, str], log_file: Path, hear: Callable[[str], None]
+        cls, command: tuple[str, ...], environment: Mapping[str, str], log_file: Path, on_line: Callable[[str], None]
     ) -> Child:
         """Raises WorkerFailed where the machine has no process, memory or descriptor for it now."""
         try:
@@ -56,7 +56,7 @@ class Child:
         except OSError as error:
             why = error.strerror or error
             raise WorkerFailed(f"the worker's process can't be started: {why}; `ulimit -a` tells the limits") from error
-        return cls(process, log_file, hear)
+        return cls(process, log_file, on_line)
 
     @property
     def pid(self) -> int:

@@ -67,9 +67,9 @@ def _why_not_planned(
 
 def check_length(checkpoint: Checkpoint, request: PlanRequest) -> None:
     """Refuse to serve beyond the positions that the model was made for: the plan would fit, the answers not."""
-    asked, known = request.max_model_len, checkpoint.spec.max_position_embeddings
-    if asked and asked > known:
+    wanted, known = request.max_model_len, checkpoint.spec.max_position_embeddings
+    if wanted and wanted > known:
         raise UsageError(
-            f"--max-model-len {asked} is more than the {known} positions that {checkpoint.id} was made for "
+            f"--max-model-len {wanted} is more than the {known} positions that {checkpoint.id} was made for "
             f"(max_position_embeddings in its config.json); beyond them its answers are noise. At most {known} works"
         )

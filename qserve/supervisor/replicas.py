@@ -53,9 +53,9 @@ class RollingRestart:
         if self._running is not None and not self._running.done():
             _log.warning("a rolling restart is under way; this one is not begun")
             return None
-        able = [one for one in self._workers if one.endpoint.state is WorkerState.READY]
-        self._running = asyncio.create_task(self._roll(able))
-        return tuple(worker.endpoint.name for worker in able)
+        ready = [one for one in self._workers if one.endpoint.state is WorkerState.READY]
+        self._running = asyncio.create_task(self._roll(ready))
+        return tuple(worker.endpoint.name for worker in ready)
 
     async def stop(self) -> None:
         """Cancel it: the service is stopping."""

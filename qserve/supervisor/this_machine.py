@@ -74,14 +74,14 @@ def keep_plan(hosted: Hosted, record: RunRecord) -> None:
 
 
 def local_worker(
-    hosted: Hosted, endpoint: WorkerEndpoint, private: Path, log_file: Path, tell: WorkerEvents,
+    hosted: Hosted, endpoint: WorkerEndpoint, private: Path, log_file: Path, report: WorkerEvents,
     chat: WorkerEndpoint | None = None,
 ) -> SupervisedWorker:  # fmt: skip
     """A process of this machine that listens where `endpoint` says, not started yet."""
     launch = _launch(hosted, endpoint, private, chat)
     seen = _seen_by(hosted.cards, hosted.plan.on_cpu)
     launch.environment = {**launch.environment, **seen, **_threads(hosted.num_cores)}
-    worker = SupervisedWorker(endpoint, launch, log_file, tell)
+    worker = SupervisedWorker(endpoint, launch, log_file, report)
     worker.devices = _devices(hosted)
     worker.vocab_size = checked_vocab_size(hosted, endpoint)
     return worker
@@ -163,7 +163,7 @@ def _devices(hosted: Hosted) -> frozenset[str]:
 def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
     """Writes events of workers to the record, and phases to the screen."""
 
-    def tell(worker: str, event: str, details: dict[str, Any]) -> None:
+    def report(worker: str, event: str, details: dict[str, Any]) -> None:
         if event == "retry":
             record.plan(worker, details["plan"])
         record.event(worker, event, **{name: value for name, value in details.items() if name != "plan"})
@@ -172,4 +172,4 @@ def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
         elif event == "retry":
             screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more with {details['reason']}")
 
-    return tell
+    return report

@@ -97,7 +97,7 @@ class _WebUi:
 
 
 def _event_recorder(record: RunRecord) -> WorkerEvents:
-    def tell(worker: str, event: str, details: dict[str, Any]) -> None:
+    def report(worker: str, event: str, details: dict[str, Any]) -> None:
         record.event(worker, event, **details)
 
-    return tell
+    return report

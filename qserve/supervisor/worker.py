@@ -41,14 +41,14 @@ _NO_LOGPROBS_BESIDE_ADAPTERS = "on a CPU vLLM's log-probabilities of a prompt ar
 class SupervisedWorker:
     """A `Worker` that is a process of this machine: keeps it running and its `endpoint` up to date."""
 
-    def __init__(self, endpoint: WorkerEndpoint, launch: Launch, log_file: Path, tell: WorkerEvents) -> None:
+    def __init__(self, endpoint: WorkerEndpoint, launch: Launch, log_file: Path, report: WorkerEvents) -> None:
         """Nothing is started yet.
 
         Args:
             endpoint: its state, limits and detail are written here for the gateway.
             launch: how it is started and how its output is read.
             log_file: where the worker's output goes.
-            tell: receives its events.
+            report: receives its events.
 
         """
         self.endpoint = endpoint
@@ -60,7 +60,7 @@ class SupervisedWorker:
         """How long its start may show no progress; None: by phase (`start_watch.py`)."""
         self.devices: frozenset[str] = frozenset({CPU})
         """What it computes on: uuids of cards, or `CPU`, or `ANY`."""
-        self._restarts = Restarts(endpoint, tell)
+        self._restarts = Restarts(endpoint, report)
         self._log_file = log_file
         self._child: Child | None = None
         self._requests = WorkerRequests(endpoint)

@@ -99,10 +99,10 @@ class BatchServer:
             raise UsageError(f"the key of --api-key can't be sent: {error}") from None
 
     def _refusal(self, path: str, status: int, body: bytes) -> QserveError:
-        said = f"{self.url}{path} answered {status}: {_said(body)}"
+        message = f"{self.url}{path} answered {status}: {_said(body)}"
         if status >= 500:
-            return QserveError(said)
-        return UsageError(f"{said}; it is named with --api-key or in QSERVE_API_KEY" if status == 401 else said)
+            return QserveError(message)
+        return UsageError(f"{message}; it is named with --api-key or in QSERVE_API_KEY" if status == 401 else message)
 
     def _failure(self, reason: object) -> QserveError:
         if isinstance(reason, BrokenPipeError | ConnectionResetError):

@@ -136,8 +136,10 @@ def _written(
     from qserve.cli.batch.results import write_results
 
     if batch["status"] == "failed":
-        told = [f"line {one['line']}: {one['message']}" if one["line"] else one["message"] for one in _errors_of(batch)]
-        raise UsageError("\n  ".join(["the batch can't be run:", *told[:10]]))
+        lines = [
+            f"line {one['line']}: {one['message']}" if one["line"] else one["message"] for one in _errors_of(batch)
+        ]
+        raise UsageError("\n  ".join(["the batch can't be run:", *lines[:10]]))
     base = output or file
     assert base is not None, "one of the two was given"
     output = output or base.with_suffix(".results.jsonl")

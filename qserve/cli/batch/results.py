@@ -48,8 +48,8 @@ def _in_order(results: Path, questions: Path) -> Path:
         for line in lines:
             places[_id_of(line)] = (start, len(line))
             start += len(line)
-        with questions.open("rb") as asked:
-            for question in asked:
+        with questions.open("rb") as source:
+            for question in source:
                 place = places.pop(_id_of(question), None)
                 if place is not None:
                     lines.seek(place[0])

@@ -118,9 +118,9 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     \b
     qserve bench --concurrency 1,8,32
     qserve bench --sweep --input-len 512 --output-len 128
-    qserve bench --url http://127.0.0.1:9000 --request-rate 2,4,8 --goodput ttft:200 tpot:50
+    qserve bench --request-rate 2,4,8 --goodput ttft:200 tpot:50
     qserve bench --endpoint reward --best-of 8 --concurrency 4
-    qserve bench --dataset sharegpt.json --num-prompts 200 --output result.json --csv requests.csv
+    qserve bench --dataset sharegpt.json --num-prompts 200 --csv requests.csv
 
     Ctrl-C ends the load and prints what was measured so far. Exit status: 0, 1 nothing was measured or the server
     went away, 2 bad input or a server that can't be measured, 130 after Ctrl-C.

@@ -62,8 +62,8 @@ async def progress_on(console: Console) -> AsyncIterator[Callable[[Running], Non
 
         def draw() -> None:
             for running in current:
-                told = _progress(running)
-                bar.update(line, **told)
+                latencies = _progress(running)
+                bar.update(line, **latencies)
             bar.refresh()
 
         async def tick() -> None:
@@ -160,8 +160,8 @@ def _show_stages(console: Console, figures: Sequence[StageFigures]) -> None:
     best = max(one.rate for one in figures)
     for one in figures:
         rate = f"{one.rate:,.1f}" + (f" {_bar(one.rate / best)}" if wide and best else "")
-        told = dict(_latencies(one))
-        cells = [" / ".join(_ms(getattr(told[name], share)) for share in shares) for name in spreads]
+        latencies = dict(_latencies(one))
+        cells = [" / ".join(_ms(getattr(latencies[name], share)) for share in shares) for name in spreads]
         good = [] if not has_goodput else [f"{one.request_goodput or 0.0:.2f}"]
         failed = [] if not has_failed else [f"{one.failed:,}"]
         texts = [] if not has_texts else [f"{one.text_throughput:,.1f}"]
@@ -182,32 +182,32 @@ def _show_trouble(console: Console, figures: Sequence[StageFigures]) -> None:
 
 def _remarks(figures: Sequence[StageFigures]) -> list[str]:
     """Warnings about the measurement itself, below the table."""
-    said = []
+    notes = []
     cut_off = [one for one in figures if one.num_cut_off]
     if cut_off:
         one = cut_off[-1]
-        said.append(f"Stopped at {one.stage.name}: {one.num_cut_off} requests that ran then are in no figure.")
+        notes.append(f"Stopped at {one.stage.name}: {one.num_cut_off} requests that ran then are in no figure.")
     ahead = [one for one in figures if one.ttft.p50 - one.announced.p50 > max(2.0, 0.05 * one.ttft.p50)]
     if ahead:
         one = ahead[0]
-        said.append(
+        notes.append(
             f"The server announces the role before it has a token ({one.stage.name}: {_ms(one.announced.p50)} ms, the "
             f"token at {_ms(one.ttft.p50)} ms). TTFT here is the token's; vllm bench serve would tell the announcement."
         )
     together = [one for one in figures if one.total_output_tokens > one.completed and one.tpot.p50 < _TOGETHER_MS]
     if together:
-        said.append(
+        notes.append(
             f"TPOT of {_ms(together[0].tpot.p50)} ms at {together[0].stage.name} is no speed: most answers' tokens "
             "arrived together, as one piece. The server, or a proxy before it, holds them back; E2E tells the time."
         )
     busy = [one for one in figures if one.completed and (one.cpu_share > _BUSY or one.lag.p99 > _LATE_MS)]
     if busy:
         one = max(busy, key=lambda worst: worst.cpu_share)
-        said.append(
+        notes.append(
             f"The generator itself was busy at {one.stage.name}: {100 * one.cpu_share:.0f} % of a core, requests up to "
             f"{_ms(one.lag.p99)} ms late (p99). Latencies there may be partly its own."
         )
-    return said
+    return notes
 
 
 def show_self_test(console: Console, tested: SelfTest) -> None:

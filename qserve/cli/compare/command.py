@@ -82,12 +82,12 @@ def command(
         raise UsageError(f"--quants {quants!r} is fewer than two quantizations; write for example --quants bf16,4bit")
     serve = _model_arguments(model, reward, [*rounding_arguments(cpu_activations), *up_arguments(up_args)])
     table = None if prices is None else price_file(prices)
-    questions, title, asked = _questions(model, reward, suite, thinking, preferences, limit, seed)
+    questions, title, settings = _questions(model, reward, suite, thinking, preferences, limit, seed)
     state, console = state_folder(state_dir), Console(highlight=False, soft_wrap=True)
     folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
     with resumable(console):
         for name in names:
-            _measure(console, questions, name, serve, {**asked, "up": [*serve, up_args]}, folder / name, state_dir)
+            _measure(console, questions, name, serve, {**settings, "up": [*serve, up_args]}, folder / name, state_dir)
     document = _finish(console, f"{model or reward} on {title}", folder, names, table)
     _keep_in_store(console, state, ", ".join(names), document)
 
@@ -130,8 +130,8 @@ def _questions(
     # Long reasoning shows the loss by quantization first; perplexity and multiple choice hardly do.
     chosen = suites.load(suite or ("thinking" if _thinks(str(model)) else "offline"))
     request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed, thinking=thinking)
-    told = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed, "thinking": thinking}
-    return ChatQuestions(request, load_tasks(request.tasks)), chosen.name, told
+    settings = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed, "thinking": thinking}
+    return ChatQuestions(request, load_tasks(request.tasks)), chosen.name, settings
 
 
 def _thinks(model: str) -> bool:
@@ -148,13 +148,13 @@ def _folder_name(model: str, title: str) -> str:
 
 
 def _measure(
-    console: Console, questions: Questions, quant: str, serve: list[str], asked: dict[str, Any], folder: Path,
+    console: Console, questions: Questions, quant: str, serve: list[str], settings: dict[str, Any], folder: Path,
     state_dir: Path | None,
 ) -> None:  # fmt: skip
     from qserve.evaluation.comparison import compare
 
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder, asked)
+    _check_same(folder, settings)
     if compare.is_complete(folder):
         console.print(f"{quant}: measured before; --out names another folder to measure anew")
         return
@@ -165,12 +165,12 @@ def _measure(
             compare.measure(questions, quant, (server.url, server.api_key), folder, server.start_s, progress)
 
 
-def _check_same(folder: Path, asked: dict[str, Any]) -> None:
+def _check_same(folder: Path, settings: dict[str, Any]) -> None:
     """Refuse to resume a folder that was made with other settings."""
     file = folder / "asked.json"
-    if file.is_file() and json.loads(file.read_text()) != asked:
+    if file.is_file() and json.loads(file.read_text()) != settings:
         raise UsageError(f"{folder} holds another comparison ({file.read_text()}); name another folder with --out")
-    file.write_text(json.dumps(asked))
+    file.write_text(json.dumps(settings))
 
 
 def _finish(
@@ -181,11 +181,11 @@ def _finish(
 
     candidates = candidates_of([folder / name for name in names], prices)
     show_candidates(console, candidates)
-    said = advice(candidates)
-    console.print(said, style="bold")
+    recommendation = advice(candidates)
+    console.print(recommendation, style="bold")
     picture, file = folder / "pareto.svg", folder / "comparison.json"
     picture.write_text(picture_of(title, candidates))
-    document = {"title": title, "advice": said, "candidates": [summary_of(one) for one in candidates]}
+    document = {"title": title, "advice": recommendation, "candidates": [summary_of(one) for one in candidates]}
     file.write_text(json.dumps(document, indent=1, ensure_ascii=False))
     console.print(f"picture: {picture}\nfigures: {file}\nall of it: {folder}")
     return document

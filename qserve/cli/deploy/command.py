@@ -89,7 +89,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     \b
     qserve deploy compose --config qwen3-32b-2x24gb
     qserve deploy systemd --config demo-cpu --user serve --out qserve.service
-    qserve deploy k8s --config qwen3-32b-1x80gb --image registry.example.com/qserve:1 --max-pods 4
+    qserve deploy k8s --config qwen3-32b-1x80gb --image example.com/qserve:1
     qserve deploy k8s --model Qwen/Qwen3-8B --gpu l40s --max-model-len 16384
     qserve deploy kuberay --config qwen3-32b-1x80gb --min-pods 1 --max-pods 8
 
@@ -204,12 +204,12 @@ def _call(ctx: click.Context, target: str, values: dict[str, Any]) -> str:
     if deployment is not None:
         is_bundled = bundled().get(deployment.path.stem) == deployment.path
         words.append(f"--config={deployment.path.stem if is_bundled else deployment.path}")
-    said = {
+    replaced = {
         name: value
         for name, value in values.items()
         if name != "out" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    return shlex.join([*words, *words_of((one for one in ctx.command.params if one.name != "target"), said)])
+    return shlex.join([*words, *words_of((one for one in ctx.command.params if one.name != "target"), replaced)])
 
 
 def _write(text: str, out: Path | None) -> None:

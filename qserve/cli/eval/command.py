@@ -107,7 +107,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     \b
     qserve eval --suite offline
     qserve eval --model ./my-checkpoint --quant 4bit --suite quick
-    qserve eval --url http://127.0.0.1:9000 --tasks gsm8k,arc_challenge --limit 200
+    qserve eval --url http://127.0.0.1:9000 --tasks gsm8k --limit 200
     qserve eval --tasks aime24 --chat --thinking on --num-samples 4
     qserve eval --tasks ./my-task.yaml --chat
     qserve eval --tasks ./my-text.txt
@@ -139,11 +139,11 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 def _check_which_server(values: dict[str, Any]) -> None:
     """Refuse flags of a temporary server together with those of a running one."""
     if values["model"] is None:
-        asked = [*rounding_arguments(values["cpu_activations"])[:1]]
-        asked += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if values[name]]
-        if asked:
+        server_flags = [*rounding_arguments(values["cpu_activations"])[:1]]
+        server_flags += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if values[name]]
+        if server_flags:
             raise UsageError(
-                f"{asked[0]} is for a server of its own; name its model with --model (which of a "
+                f"{server_flags[0]} is for a server of its own; name its model with --model (which of a "
                 "running server's models to ask is --served-model-name)"
             )
     elif values["url"] is not None:
@@ -194,8 +194,8 @@ def _evaluate(
     folder = values["out"] or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
     began, log = time.monotonic(), LmEvalLog(folder / "lm-eval.log")
     with request_progress() as progress, resumable(console):
-        told = harness.evaluate(served, request, cache, progress, tasks, thinking, log)
-    result = results.EvalResult.of(served, request, told, time.monotonic() - began, num_kept, notes)
+        outcome = harness.evaluate(served, request, cache, progress, tasks, thinking, log)
+    result = results.EvalResult.of(served, request, outcome, time.monotonic() - began, num_kept, notes)
     file = result.save(folder)
     answers.forget_answers(cache, served, request)
     _keep_in_run(console, state, values["suite"] or ",".join(request.tasks), result)

@@ -110,8 +110,8 @@ def command(
         _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
         return
     weighed = weighed_by_speed(checkpoint, hardware, request, known)
-    request, told = weighed.request, (weighed.why, weighed.figures if explain else "")
-    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, told)))
+    request, notes = weighed.request, (weighed.why, weighed.figures if explain else "")
+    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, notes)))
     if reward is None:
         if reward_replicas > 1:
             raise click.UsageError("--reward-replicas is for a reward model, and none is named; add --reward")

@@ -80,10 +80,15 @@ def _limits(plan: Plan) -> RenderableType:
         ("max_model_len", f"{workload.max_model_len} tokens"),
         ("max_num_seqs", f"{workload.max_num_seqs}"),
         ("max_num_batched_tokens", f"{workload.max_num_batched_tokens}"),
-        ("KV cache", f"{plan.kv_cache_tokens} tokens: {plan.max_concurrency:g} × max_model_len at once{each}"),
+        (
+            "KV cache",
+            f"{plan.kv_cache_tokens} tokens: {plan.max_concurrency:g} × max_model_len at once{each}"
+            if plan.kv_cache_tokens
+            else None,
+        ),
         ("parallel", f"tensor {sizes[0]}, pipeline {sizes[1]}" if max(sizes) > 1 else None),
         ("gpu_memory_utilization", f"{share:g} of the whole card" if share else None),
-        ("kv_cache_memory_bytes", f"{cache_bytes} ({format_bytes(cache_bytes)})"),
+        ("kv_cache_memory_bytes", f"{cache_bytes} ({format_bytes(cache_bytes)})" if cache_bytes else None),
         ("device_map", _describe_map(plan) if placement.device_map else None),
         ("cpu_activations", "int8: rounded in groups of 64" if plan.cpu_activations == "int8" else None),
     ]
@@ -96,8 +101,8 @@ def _limits(plan: Plan) -> RenderableType:
 
 def _beside(plan: Plan) -> str:
     """The planned RAM of the service's other processes."""
-    told = [f"{process.name} {format_bytes(process.num_bytes)}" for process in plan.host]
-    return f"RAM of other processes: {' · '.join(told)}"
+    processes = [f"{process.name} {format_bytes(process.num_bytes)}" for process in plan.host]
+    return f"RAM of other processes: {' · '.join(processes)}"
 
 
 def _describe_map(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -14,6 +14,11 @@ from qserve.planner.speed.search import Layout
 __all__ = ["show_cheapest", "show_speed"]
 
 _MOST_ROWS = 8
+_WIDE = 100
+_LEGEND = (
+    "TP: cards a server is spread over; $/M: of a million tokens at this load, in prompts (in) and answers (out); "
+    "in band only: the targets are kept on average, not at the slow end of the estimate"
+)
 
 
 def show_speed(
@@ -48,8 +53,11 @@ def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None 
     # Of so many users tokens/s are the same on every card that keeps up.
     of_users = monthly and any(one.price.per_user_and_month for _, _, one in found)
     rate = "$/user" if of_users else "tok/s"
-    for name in ("cards", "layout", "TTFT ms", "TPOT ms", rate, price_of, "$/M in", "$/M out", ""):
-        table.add_column(name, justify="left" if name in ("cards", "layout", "") else "right", no_wrap=True)
+    is_wide = console.width >= _WIDE  # else without the price of prompts
+    prices = ("$/M in", "$/M out") if is_wide else ("$/M out",)
+    for name in ("cards", "layout", "TTFT ms", "TPOT ms", rate, price_of, *prices, ""):
+        side: Literal["left", "right"] = "left" if name in ("cards", "layout", "") else "right"
+        table.add_column(name if is_wide else name.replace(" ", "\n"), justify=side, no_wrap=True)
     for key, count, layout in found:
         figures, price = layout.speed.figures, layout.price
         table.add_row(
@@ -58,10 +66,11 @@ def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None 
             f"{figures.ttft_ms.mean:.0f}", f"{figures.tpot_ms.mean:.1f}",
             _dollars(price.per_user_and_month) if of_users else f"{figures.output_tokens_per_s:.0f}",
             _dollars(price.per_month if monthly else price.per_hour),
-            _dollars(price.per_million_input_tokens),
+            *([_dollars(price.per_million_input_tokens)] if is_wide else []),
             _dollars(price.per_million_output_tokens), _verdict(layout),
         )  # fmt: skip
     console.print(table)
+    console.print(Text(_LEGEND, style="dim"))
 
 
 def _verdict(layout: Layout) -> str:
@@ -73,16 +82,16 @@ def _verdict(layout: Layout) -> str:
 
 
 def _load(load: dict[str, Any]) -> str:
-    lengths = f"{load['input']} + {load['output']} tokens"
+    lengths = f"{load['input']}-token prompts, {load['output']}-token answers"
     if load["assumed"]:
         streams = load["concurrency"]
-        what = "one stream" if streams == 1 else f"one stream for each of {streams} servers,"
-        return f"{what} of {lengths} (no load was named: --rps, --concurrency, --users, --burst)"
+        what = "one stream" if streams == 1 else f"one stream for each of {streams} servers"
+        return f"{what}: {lengths} (assumed; see --users, --rps, --burst)"
     if "rps" in load:
-        return f"{load['rps']:g} requests/s of {lengths}"
+        return f"{load['rps']:g} requests/s: {lengths}"
     name = next(key for key in ("users", "burst", "trace", "concurrency") if key in load)
     words = {"users": "users", "burst": "requests at once", "trace": "requests of a trace", "concurrency": "streams"}
-    return f"{load[name]} {words[name]} of {lengths}"
+    return f"{load[name]} {words[name]}: {lengths}"
 
 
 def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
@@ -116,15 +125,14 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
         user = speed.get("price_per_user_and_month")
         each = f"${user:.2f} a user and month" if user else ""
         grid.add_row(Text("price", style="bold"), price, "", each)
-        grid.add_row(
-            "",
-            f"${_dollars(speed['price_per_million_input_tokens'])} / M in",
-            "",
-            f"${_dollars(speed['price_per_million_output_tokens'])} / M tokens out",
-        )
+        for text, side in (("prompt", "input"), ("answer", "output")):
+            grid.add_row(
+                "", f"${_dollars(speed[f'price_per_million_{side}_tokens'])}", "", f"per million {text} tokens"
+            )
     energy = speed.get("price_kwh_per_million_output_tokens")
     if energy:
-        grid.add_row("", f"{_dollars(energy)} kWh", "", "/ M tokens out, power limit")
+        # At the cards' power limit, which they seldom reach.
+        grid.add_row(Text("energy", style="bold"), f"≤ {_dollars(energy)} kWh", "", "per million answer tokens")
     return grid
 
 
@@ -155,8 +163,8 @@ def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _ms(value: float) -> str:
-    if value >= 10000:
-        return f"{value / 1000:.1f} s"
+    if value >= 1000:
+        return f"{value / 1000:.1f} s" if value >= 10000 else f"{value / 1000:.2f} s"
     return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
 
 

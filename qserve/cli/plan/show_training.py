@@ -39,7 +39,7 @@ def show_training(plan: TrainingPlan, explain: bool = False, console: Console | 
         console.print(_panel(card, count))
     if plan.host_bytes:
         console.print(Text(f"in RAM or on NVMe, all ranks together: {format_bytes(plan.host_bytes)}"))
-    console.print(Text(f"what dominates: {plan.dominant}", style="bold"))
+    console.print(Text(f"largest term: {plan.dominant}", style="bold"))
     if explain:
         for card, _ in kinds:
             console.print(_explained(card))

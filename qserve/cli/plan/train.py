@@ -33,8 +33,8 @@ def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool
 
     \b
     qserve plan train --method lora --model Qwen/Qwen3-8B --gpu rtx-4090
-    qserve plan train --method reward --model Qwen/Qwen2.5-3B --gpu rtx-3090:4 --zero 3 --max-length 4096
-    qserve plan train --method grpo --model Qwen/Qwen2-7B --lora-rank 8 --gpu rtx-3090:4 --zero 2 --vllm colocated
+    qserve plan train --method reward --model Qwen/Qwen2.5-3B --gpu rtx-3090:4
+    qserve plan train --method grpo --model Qwen/Qwen3-4B --gpu l40s:4 --zero 2
     """
     checkpoint = resolve(model)
     reward = resolve(reward_model).spec if reward_model else None

@@ -116,19 +116,19 @@ def _show_host(console: Console, host: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _show_latency(console: Console, told: dict[str, Any]) -> None:
+def _show_latency(console: Console, latency: dict[str, Any]) -> None:
     table = _table("latency, ms", "planned mean", "80 % band", "measured mean", "p50", "difference")
     for name, key in (("first token", "ttft_ms"), ("per output token", "tpot_ms")):
-        one = told[key]
+        one = latency[key]
         table.add_row(
             name, f"{one['planned_mean']:.1f}", f"{one['low']:.1f} to {one['high']:.1f}", f"{one['measured_mean']:.1f}",
             f"{one['measured_p50']:.1f}", f"{100 * one['difference']:+.1f} %",
         )  # fmt: skip
     console.print(table)
-    console.print(f"  {told['num_requests']:,} requests: {told['source']}", markup=False)
-    if taken := others_of(told):
-        said = f"  other programs took {taken} % of this machine's processors meanwhile; the plan assumes none"
-        console.print(said, markup=False)
+    console.print(f"  {latency['num_requests']:,} requests: {latency['source']}", markup=False)
+    if taken := others_of(latency):
+        note = f"  other programs took {taken} % of this machine's processors meanwhile; the plan assumes none"
+        console.print(note, markup=False)
 
 
 def _table(first: str, *figures: str) -> Table:

@@ -44,7 +44,7 @@ class _Truth:
 def check_model(
     model: str,
     records: Sequence[Record],
-    asked: Sequence[TextToScore],
+    texts: Sequence[TextToScore],
     values: dict[str, Any],
     quants: Sequence[str],
     served: Rewards | None,
@@ -55,20 +55,20 @@ def check_model(
     """
     from qserve.reward.evaluation.agreement import agreement
 
-    true = _truth(model, values, asked)
+    true = _truth(model, values, texts)
     place = {index: position for position, index in enumerate(true)}
     compared = _compared(records)
     pairs = [(place[i], place[j]) for i, j in compared if i in place and j in place] if compared else None
     rows: Checked = {}
     for name in ("served",) if served is not None else quants:
         rewards, meta = (served, {}) if served is not None else _loaded(model, {**values, "quant": name})
-        answers = with_progress(rewards, [asked[index] for index in true], f"scoring with {name}")
+        answers = with_progress(rewards, [texts[index] for index in true], f"scoring with {name}")
         failed = next((answer["error"] for answer in answers if "error" in answer), None)
         if failed is not None:
             raise UsageError(f"{name}: {failed}")
         of_reward = agreement([answer["reward"] for answer in answers], [one.reward for one in true.values()], pairs)
         rows[name] = CheckedRewards(of_reward, _by_label(answers, list(true.values()), pairs), meta)
-    return rows, len(asked) - len(true)
+    return rows, len(texts) - len(true)
 
 
 def _by_label(
@@ -77,11 +77,11 @@ def _by_label(
     """Differences by label; empty for a model of one label, and if the server does not return them."""
     from qserve.reward.evaluation.agreement import agreement
 
-    told = [answer.get("attributes") or {} for answer in answers]
+    attributes = [answer.get("attributes") or {} for answer in answers]
     return {
-        label: agreement([one[label] for one in told], [one.labels[label] for one in true], pairs)
+        label: agreement([one[label] for one in attributes], [one.labels[label] for one in true], pairs)
         for label in true[0].labels
-        if all(label in one for one in told)
+        if all(label in one for one in attributes)
     }
 
 
@@ -106,7 +106,7 @@ def _compared(records: Sequence[Record]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _truth(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> dict[int, _Truth]:
+def _truth(model: str, values: dict[str, Any], texts: Sequence[TextToScore]) -> dict[int, _Truth]:
     """Reference rewards, by the index of each text that can be scored."""
     from qserve.reward.find import find_reward
 
@@ -125,7 +125,7 @@ def _truth(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> 
     template = RewardTemplate(plain.tokenizer, checkpoint, settings, plan.workload.max_model_len)
     rule = PoolingRule.of(checkpoint, settings, plain.tokenizer.eos_token_id)
     true: dict[int, _Truth] = {}
-    for index, one in enumerate(asked):
+    for index, one in enumerate(texts):
         try:
             ids = template.encode(one.content).token_ids
             pooled = rule.pooled(ScoreItem(ids))

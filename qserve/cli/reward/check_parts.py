@@ -26,7 +26,7 @@ __all__ = ["check_parts", "of_part", "show_parts"]
 
 
 def check_parts(
-    recipe: Recipe, records: Sequence[Record], asked: Sequence[TextToScore], served: Sequence[Answered] | None
+    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None
 ) -> list[PartFound]:
     """Values of rules and judges for `asked`, the texts of `records`, and a server's values of each part.
 
@@ -35,7 +35,7 @@ def check_parts(
     """
     if served is not None:
         _same_parts(recipe, served)
-    return list(_found(recipe, records, asked, served))
+    return list(_found(recipe, records, texts, served))
 
 
 def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
@@ -67,7 +67,7 @@ def _same_parts(recipe: Recipe, served: Sequence[Answered]) -> None:
 
 
 def _found(
-    recipe: Recipe, records: Sequence[Record], asked: Sequence[TextToScore], served: Sequence[Answered] | None
+    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None
 ) -> Iterator[PartFound]:
     from qserve.reward.evaluation.parts import part_found
 
@@ -75,12 +75,12 @@ def _found(
         told = None if served is None else [_attribute(answer, part.name) for answer in served]
         why = [] if served is None else [answer["error"] for answer in served if "error" in answer]
         if isinstance(part, RulePart):
-            yield _of_rule(part, records, asked, told)
+            yield _of_rule(part, records, texts, told)
         elif told is not None:
             kind, judge = ("model", None) if isinstance(part, ModelPart) else ("judge", _counted(part, served or ()))
             yield part_found(part.name, kind, part.weight, records, told, why_without=why, judge=judge)
         elif isinstance(part, JudgePart):
-            yield _of_judge(part, records, asked)
+            yield _of_judge(part, records, texts)
 
 
 def _counted(part: JudgePart, served: Sequence[Answered]) -> JudgeFound | None:
@@ -99,15 +99,15 @@ def _attribute(answer: Answered, name: str) -> float | None:
 
 
 def _of_rule(
-    part: RulePart, records: Sequence[Record], asked: Sequence[TextToScore], told: Sequence[float | None] | None
+    part: RulePart, records: Sequence[Record], texts: Sequence[TextToScore], told: Sequence[float | None] | None
 ) -> PartFound:
     from qserve.reward.evaluation.parts import part_found
     from qserve.reward.rules.process import RuleProcess
 
     process = RuleProcess([part.rule])
     try:
-        answers = with_progress(_rule_source(part, process), asked, f"asking {part.name}")
-        faults = _unreadable_references(part, process, asked)
+        answers = with_progress(_rule_source(part, process), texts, f"asking {part.name}")
+        faults = _unreadable_references(part, process, texts)
     finally:
         process.close()
     values = [answer.get("reward") for answer in answers]
@@ -141,9 +141,9 @@ def _verdict(part: RulePart, process: RuleProcess, one: TextToScore) -> Answered
     return {"error": f"line {one.group}: {verdict}"} if isinstance(verdict, str) else {"reward": verdict}
 
 
-def _unreadable_references(part: RulePart, process: RuleProcess, asked: Sequence[TextToScore]) -> list[str]:
+def _unreadable_references(part: RulePart, process: RuleProcess, texts: Sequence[TextToScore]) -> list[str]:
     """References that the rule itself would reject: no answer can match them."""
-    references = list(dict.fromkeys(one.reference for one in asked if one.reference is not None))
+    references = list(dict.fromkeys(one.reference for one in texts if one.reference is not None))
     if not part.rule.takes_its_reference or not references:
         return []
     if any(verdict == 1.0 for verdict in process.verdicts(0, [(one, one) for one in references])):

@@ -72,7 +72,7 @@ def check(
     none, all texts are compared with each other. Exit status: 0, or 1 if a part of a recipe fails (each is named).
 
     \b
-    qserve reward check --reward ./my-reward-model preferences.jsonl --quants bf16,int8,4bit
+    qserve reward check preferences.jsonl --reward ./rm --quants bf16,int8,4bit
     qserve reward check --reward ./my-reward-model --url http://127.0.0.1:8000
     qserve reward check --reward rewards.yaml preferences.jsonl
     """
@@ -84,35 +84,35 @@ def check(
     if recipe is not None and recipe.model is None:
         refuse_flags(("quants",), f"for a model, and {reward} names none; leave it out")
     records = _records(file)
-    asked = texts_of(records)
+    texts = texts_of(records)
     source = None if url is None else served_rewards(url, model, api_key)
     if source is not None:
-        source(asked[:1])  # before a model is loaded in vain
-    parts = [] if recipe is None else _parts(recipe, records, asked, source)
+        source(texts[:1])  # before a model is loaded in vain
+    parts = [] if recipe is None else _parts(recipe, records, texts, source)
     rows: Checked = {}
     if recipe is None or recipe.model is not None:
         own = reward if recipe is None or recipe.model is None else recipe.model.path
         of_model = of_part(source, recipe.model) if source and recipe and recipe.model else source
-        rows, num_left_out = check_model(own, records, asked, values, (quants or values["quant"]).split(","), of_model)
+        rows, num_left_out = check_model(own, records, texts, values, (quants or values["quant"]).split(","), of_model)
         show_model(rows, num_left_out)
     if parts:
         show_parts(parts)
     figures = {name: _document(row, url) for name, row in rows.items()}
-    told = {} if recipe is None else {"parts": [asdict(part) for part in parts]}
+    found_parts = {} if recipe is None else {"parts": [asdict(part) for part in parts]}
     about = {"file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures}
-    keep(state_dir, "reward check", {**about, **told}, url, api_key)
+    keep(state_dir, "reward check", {**about, **found_parts}, url, api_key)
     if json_file is not None:
-        document = figures if recipe is None else {**told, "quantizations": figures}
+        document = figures if recipe is None else {**found_parts, "quantizations": figures}
         json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     _fail(parts)
 
 
 def _parts(
-    recipe: Recipe, records: Sequence[Record], asked: Sequence[TextToScore], source: Rewards | None
+    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], source: Rewards | None
 ) -> list[PartFound]:
     """`source` is a server that combines them."""
-    served = None if source is None else with_progress(source, asked, "asking the server")
-    return check_parts(recipe, records, asked, served)
+    served = None if source is None else with_progress(source, texts, "asking the server")
+    return check_parts(recipe, records, texts, served)
 
 
 def _fail(parts: Sequence[PartFound]) -> None:

@@ -61,8 +61,8 @@ def command(
 
     \b
     qserve eval-reward preferences.jsonl --reward ./my-reward-model
-    qserve eval-reward reward-bench-2.jsonl --url http://127.0.0.1:8000 --json result.json
-    qserve eval-reward preferences.jsonl --reward ./new-model --against http://127.0.0.1:8000
+    qserve eval-reward reward-bench-2.jsonl --url http://127.0.0.1:8000
+    qserve eval-reward pairs.jsonl --reward ./new --against http://127.0.0.1:8000
     """
     if url is not None:
         flags = ("reward", *REWARD_FLAGS, *LOADING_FLAGS)
@@ -77,14 +77,14 @@ def command(
 
     records = read_records(file)
     shape_of(records)  # before a model is loaded in vain
-    asked = texts_of(records)
+    texts = texts_of(records)
     if against is not None:
-        served_rewards(against, None, None)(asked[:1])
+        served_rewards(against, None, None)(texts[:1])
     if url is not None:
-        answers = with_progress(served_rewards(url, model, api_key), asked, f"scoring {file.name}")
+        answers = with_progress(served_rewards(url, model, api_key), texts, f"scoring {file.name}")
     else:
         with opened_rewards(reward, values) as (source, _):
-            answers = with_progress(source, asked, f"scoring {file.name}")
+            answers = with_progress(source, texts, f"scoring {file.name}")
     rewards = _by_record(
         records, [_reward(answer, line) for answer, line in zip(answers, _lines(records), strict=True)]
     )
@@ -103,7 +103,7 @@ def command(
         "length_bias": _without_nan(asdict(bias)),
     }
     if against is not None:
-        others = with_progress(served_rewards(against, None, None), asked, f"scoring with {against}")
+        others = with_progress(served_rewards(against, None, None), texts, f"scoring with {against}")
         second = _by_record(records, [_reward(one, line) for one, line in zip(others, _lines(records), strict=True)])
         document["against"] = _show_agreement(against, records, rewards, second)
     keep(state_dir, "reward preferences", {"file": file.name, "model": url or reward, **document}, url, api_key)

@@ -36,25 +36,25 @@ class RecipeSource:
         self._runner = asyncio.Runner()
         self.meta: dict[str, Any] = {**(scorer.meta if scorer is not None else {}), **self._parts.meta}
 
-    def __call__(self, asked: Sequence[TextToScore]) -> list[Answered]:
-        return self._runner.run(self._answers(asked))
+    def __call__(self, texts: Sequence[TextToScore]) -> list[Answered]:
+        return self._runner.run(self._answers(texts))
 
     def close(self) -> None:
         """End the rules' process and the connections to judges."""
         self._runner.run(self._parts.close())
         self._runner.close()
 
-    async def _answers(self, asked: Sequence[TextToScore]) -> list[Answered]:
+    async def _answers(self, texts: Sequence[TextToScore]) -> list[Answered]:
         """Answers of all texts; an error of one text does not affect other lines."""
         from qserve.errors import RequestFailed
 
         try:
-            return await self._scored(asked)
+            return await self._scored(texts)
         except RequestFailed as error:
-            groups = list(dict.fromkeys(one.group for one in asked))
+            groups = list(dict.fromkeys(one.group for one in texts))
             if len(groups) == 1:
-                return [{"error": str(error)} for _ in asked]
-            parts = [await self._answers([one for one in asked if one.group == group]) for group in groups]
+                return [{"error": str(error)} for _ in texts]
+            parts = [await self._answers([one for one in texts if one.group == group]) for group in groups]
             return [answer for part in parts for answer in part]
 
     async def _scored(self, asked: Sequence[TextToScore]) -> list[Answered]:
@@ -110,11 +110,11 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
     return recipe
 
 
-def _scores(scorer: RewardScorer, asked: Sequence[TextToScore]) -> list[Any]:
+def _scores(scorer: RewardScorer, texts: Sequence[TextToScore]) -> list[Any]:
     from qserve.model.failures import SequenceFailed
     from qserve.reward.items import ScoreItem
 
-    encoded = [scorer.template.encode(one.content) for one in asked]
+    encoded = [scorer.template.encode(one.content) for one in texts]
     outcomes = scorer.score_now([ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded])
     failed = next((one for one in outcomes if isinstance(one, SequenceFailed)), None)
     if failed is not None:

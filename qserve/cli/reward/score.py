@@ -33,16 +33,16 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     \b
     qserve score answers.jsonl --reward ./my-reward-model --output rewards.jsonl
     qserve score answers.jsonl --reward adapter/ --base ./Qwen3-8B --quant 4bit
-    qserve score answers.jsonl --reward model.pt --base ./Qwen2.5-3B --truncate left
+    qserve score answers.jsonl --reward model.pt --base ./Qwen2.5-3B
     """
     from qserve.reward.evaluation.records import Record, read_records
 
     records = read_records(file)
-    asked = texts_of(records)
+    texts = texts_of(records)
     with opened_rewards(reward, values) as (rewards, meta):
         scale = _scale(meta, normalize)
         began_s = time.monotonic()
-        told = with_progress(rewards, asked, f"scoring {file.name}")
+        told = with_progress(rewards, texts, f"scoring {file.name}")
     took_s, answers = time.monotonic() - began_s, iter(told)
 
     def line(record: Record) -> dict[str, Any]:

@@ -99,5 +99,5 @@ def _takes_none(error: dict[str, Any]) -> bool:
 def _rows(status: int, data: Any, count: int) -> list[Answered]:
     if status != 200:
         return [{"error": data["error"]["message"]}] * count
-    told = {"judges": data["meta"]["judges"]} if "judges" in data.get("meta", {}) else {}
-    return [{**row, **told} for row in data["data"]]
+    judges = {"judges": data["meta"]["judges"]} if "judges" in data.get("meta", {}) else {}
+    return [{**row, **judges} for row in data["data"]]

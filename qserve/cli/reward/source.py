@@ -70,10 +70,10 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
                 yield str(error)
 
     def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
-        asked = list(items(texts))
-        outcomes = iter(scorer.score_now([item for item in asked if not isinstance(item, str)]))
+        wanted = list(items(texts))
+        outcomes = iter(scorer.score_now([item for item in wanted if not isinstance(item, str)]))
         answers: list[Answered] = []
-        for item in asked:
+        for item in wanted:
             outcome = item if isinstance(item, str) else next(outcomes)
             answers.append(outcome_json(outcome) if isinstance(outcome, Score) else {"error": str(outcome)})
         return answers

@@ -181,8 +181,8 @@ def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
         console.print("\n[bold]what went wrong[/bold]")
     for event in faults[-20:]:
         at = time.strftime("%H:%M:%S", time.localtime(event.unix_s))
-        told = fault_text(event.details)
-        console.print(f"  {at} {event.worker} {event.event}: {told}", markup=False, soft_wrap=True)
+        fault = fault_text(event.details)
+        console.print(f"  {at} {event.worker} {event.event}: {fault}", markup=False, soft_wrap=True)
 
 
 def _show_results(console: Console, store: RunStore, run: StoredRun) -> None:
@@ -196,6 +196,8 @@ def _table(*columns: str, right: tuple[int, ...]) -> Table:
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     for index in right:
         table.columns[index].justify = "right"
+    for column in table.columns:
+        column.overflow = "fold"  # a long name goes on in the next line
     return table
 
 
@@ -205,9 +207,9 @@ def _how(worker: StoredWorker) -> str:
 
 
 def _state(run: StoredRun) -> str:
-    said = run.state if run.exit_status in (0, None) else f"{run.state}, status {run.exit_status}"
+    state = run.state if run.exit_status in (0, None) else f"{run.state}, status {run.exit_status}"
     colour = "yellow" if run.exit_status else _COLOURS[run.state]
-    return f"[{colour}]{said}[/{colour}]" if colour else said
+    return f"[{colour}]{state}[/{colour}]" if colour else state
 
 
 def _when(run: StoredRun) -> str:

@@ -116,8 +116,8 @@ class Cluster:
         for role, name in checkpoint_names(hosted).items():
             folder = next(one.folder for one in hosted if one.role == role)
             ways = self.survey.find(folder.resolve(), name, self.nodes)
-            told = "; ".join(f"{way.value}: {', '.join(addresses)}" for way, addresses in ways.items())
-            screen.note(f"checkpoint of the {role} model: {told}")
+            found = "; ".join(f"{way.value}: {', '.join(addresses)}" for way, addresses in ways.items())
+            screen.note(f"checkpoint of the {role} model: {found}")
         self.survey.close()
         return spread
 

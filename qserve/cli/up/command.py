@@ -36,7 +36,7 @@ def command(**values: Any) -> None:
 
     \b
     qserve up --model demo
-    qserve up --model ./my-checkpoint --quant 4bit --max-model-len 8192 --port 9000
+    qserve up --model ./my-checkpoint --quant 4bit --max-model-len 8192
     qserve up --model Qwen/Qwen3-8B --reward ./my-reward-model
     qserve up --model demo --engine vllm --engine-args "--seed 7"
     qserve up --model Qwen/Qwen3-8B --replicas auto

@@ -17,8 +17,8 @@ __all__ = ["answers_stem", "forget_answers", "generations_file", "kept_answers"]
 
 def answers_stem(cache: Path, served: ServedModel, request: EvalRequest) -> Path:
     """The beginning of lm-eval's cache file. Answers to one seed, of one model, are never taken for another's."""
-    told = json.dumps({**asdict(request), "background": None}, sort_keys=True, default=str)
-    return cache / f"{served.fingerprint()}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    request_json = json.dumps({**asdict(request), "background": None}, sort_keys=True, default=str)
+    return cache / f"{served.fingerprint()}-{hashlib.sha256(request_json.encode()).hexdigest()[:16]}"
 
 
 def generations_file(stem: Path, name: str) -> Path:

@@ -36,10 +36,10 @@ def repeated_figures(metric: str, runs: Sequence[_Samples]) -> list[Repeated]:
     items = sorted(set.intersection(*(set(run) for run in by_item)))
     answers = [[run[item] for run in by_item] for item in items]
     k = len(runs)
-    told = [[float(sample[metric]) for sample in several] for several in answers]
+    by_question = [[float(sample[metric]) for sample in several] for several in answers]
     return [
-        _figure(f"avg@{k}", [statistics.fmean(values) for values in told]),
-        _figure(f"pass@{k}", [max(values) for values in told]),
+        _figure(f"avg@{k}", [statistics.fmean(values) for values in by_question]),
+        _figure(f"pass@{k}", [max(values) for values in by_question]),
         _figure(f"maj@{k}", [float(_majority(several)[metric]) for several in answers]),
     ]
 

@@ -66,8 +66,8 @@ def resolve_thinking(wanted: str, template: ThinkingTemplate, model: str) -> Thi
             "--thinking on, or a model without thinking"
         )
     on = template.thinks and (wanted == "on" or (wanted == "auto" and template.on_by_default))
-    asked = wanted != "auto" and template.has_switch
-    return Thinking(on, {"enable_thinking": on} if asked else None, template.opens and on, template.has_switch)
+    is_switched = wanted != "auto" and template.has_switch
+    return Thinking(on, {"enable_thinking": on} if is_switched else None, template.opens and on, template.has_switch)
 
 
 def split_answer(choice: Mapping[str, Any], thinking: Thinking, num_tokens: int | None) -> Answer:

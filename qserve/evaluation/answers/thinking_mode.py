@@ -28,11 +28,11 @@ def thinking_mode(served: ServedModel, request: EvalRequest, tasks: Tasks) -> tu
         return _without_template(served, request)
     thinking = resolve_thinking(request.thinking, template, served.model)
     notes = [_note(thinking, request)] if template.thinks else []
-    asked = [spec.name for spec in tasks.specs if not (spec.only_generates or spec.only_reads)]
-    if asked and template.thinks:
-        thinking = _for_choices(thinking, template, request, asked)
+    of_choices = [spec.name for spec in tasks.specs if not (spec.only_generates or spec.only_reads)]
+    if of_choices and template.thinks:
+        thinking = _for_choices(thinking, template, request, of_choices)
         notes.append(
-            f"{', '.join(asked)}: log-probabilities of choices are asked with thinking off: a choice is no thought"
+            f"{', '.join(of_choices)}: log-probabilities of choices are asked with thinking off: a choice is no thought"
         )
     return thinking, notes
 
@@ -50,15 +50,15 @@ def _without_template(served: ServedModel, request: EvalRequest) -> tuple[Thinki
     return Thinking(on, switch), [f"its chat template is not known here; {served.model} {told}"]
 
 
-def _for_choices(thinking: Thinking, template: ThinkingTemplate, request: EvalRequest, asked: list[str]) -> Thinking:
+def _for_choices(thinking: Thinking, template: ThinkingTemplate, request: EvalRequest, tasks: list[str]) -> Thinking:
     if not template.has_switch:
         raise UsageError(
-            f"{', '.join(asked)} asks for log-probabilities of choices, and this model always thinks first: they "
+            f"{', '.join(tasks)} asks for log-probabilities of choices, and this model always thinks first: they "
             "would be those of an answer that it never gives. Take tasks that generate, or leave --chat out"
         )
     if request.thinking == "on":
         raise UsageError(
-            f"--thinking on: {', '.join(asked)} asks for log-probabilities of choices, before which there is no "
+            f"--thinking on: {', '.join(tasks)} asks for log-probabilities of choices, before which there is no "
             "thought. Take tasks that generate, or --thinking off"
         )
     return thinking

@@ -58,9 +58,9 @@ class Candidate:
     @property
     def answer_tokens(self) -> float | None:
         """Mean tokens of a generated answer, its thought included; None where nothing was generated or told."""
-        told = [counts for counts in self.result.outcomes().values() if counts.mean_tokens is not None]
-        num_answers = sum(counts.num_answers for counts in told)
-        return sum((counts.mean_tokens or 0.0) * counts.num_answers for counts in told) / num_answers if told else None
+        counted = [counts for counts in self.result.outcomes().values() if counts.mean_tokens is not None]
+        num_answers = sum(counts.num_answers for counts in counted)
+        return sum((one.mean_tokens or 0.0) * one.num_answers for one in counted) / num_answers if counted else None
 
     @property
     def tokens_per_right(self) -> float | None:
@@ -178,15 +178,15 @@ def _is_worse(task: TaskDiff) -> bool:
 
 
 def _read(folder: Path, prices: dict[str, Any] | None) -> Candidate:
-    told = json.loads((folder / _MEASURED).read_text())
+    document = json.loads((folder / _MEASURED).read_text())
     result = EvalResult.load(folder)
     try:
-        load = LoadFigures(**told["load"])
+        load = LoadFigures(**document["load"])
     except TypeError:
         raise UsageError(f"{folder} was written by another version of qserve; name another folder with --out") from None
-    hourly = [hourly_price_of(name, prices) for name in told.get("devices", ())]
+    hourly = [hourly_price_of(name, prices) for name in document.get("devices", ())]
     usd = sum(price for price in hourly if price is not None) if hourly and None not in hourly else None
     return Candidate(
-        told["quant"], result.about, told["memory"], told["planned_bytes"], told["start_s"], load, result,
-        usd_per_hour=usd,
+        document["quant"], result.about, document["memory"], document["planned_bytes"], document["start_s"], load,
+        result, usd_per_hour=usd,
     )  # fmt: skip

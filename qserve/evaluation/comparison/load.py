@@ -118,7 +118,7 @@ async def _chat(session: aiohttp.ClientSession, served: ServedModel, prompt: str
         "stream_options": {"include_usage": True},
     }  # fmt: skip
     began = time.perf_counter()
-    first, told = 0.0, 0
+    first, usage_tokens = 0.0, 0
     async with session.post(f"{served.url}/v1/chat/completions", json=body) as response:
         await _check(served, response)
         async for line in response.content:
@@ -127,8 +127,8 @@ async def _chat(session: aiohttp.ClientSession, served: ServedModel, prompt: str
             event = json.loads(line[6:])
             if not first and event.get("choices"):
                 first = time.perf_counter() - began
-            told = (event.get("usage") or {}).get("completion_tokens", told)
-    return _Timed(first, time.perf_counter() - began, told)
+            usage_tokens = (event.get("usage") or {}).get("completion_tokens", usage_tokens)
+    return _Timed(first, time.perf_counter() - began, usage_tokens)
 
 
 async def _reward(session: aiohttp.ClientSession, served: ServedModel, batch: Sequence[Any]) -> _Timed:

@@ -72,8 +72,8 @@ class ChatQuestions:
         kept = answers.kept_answers(cache, served, self.request)
         began = time.monotonic()
         thinking, notes = thinking_mode(served, self.request, self.tasks)
-        told = harness.evaluate(served, self.request, cache, progress, self.tasks, thinking)
-        return EvalResult.of(served, self.request, told, time.monotonic() - began, kept, notes)
+        outcome = harness.evaluate(served, self.request, cache, progress, self.tasks, thinking)
+        return EvalResult.of(served, self.request, outcome, time.monotonic() - began, kept, notes)
 
 
 @dataclass(frozen=True)
@@ -100,5 +100,5 @@ class RewardQuestions:
     def result(self, served: ServedModel, cache: Path, progress: Progress) -> EvalResult:
         """Chosen over rejected is right."""
         began = time.monotonic()
-        told = preferences.evaluate_preferences(served, self.name, self.records, progress)
-        return EvalResult.of(served, EvalRequest((self.name,)), told, time.monotonic() - began)
+        outcome = preferences.evaluate_preferences(served, self.name, self.records, progress)
+        return EvalResult.of(served, EvalRequest((self.name,)), outcome, time.monotonic() - began)

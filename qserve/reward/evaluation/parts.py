@@ -79,14 +79,14 @@ def part_found(
 
     `why_without` are reasons for those, in words. `faults` are what the caller knows to be wrong.
     """
-    said = [value for value in values if value is not None]
+    known = [value for value in values if value is not None]
     margins = _margins(records, values)
     return PartFound(
-        name, kind, weight, len(values), len(values) - len(said), sum(said) / len(said) if said else None,
-        min(said, default=None), max(said, default=None), len(margins), sum(margin > 0 for margin in margins),
+        name, kind, weight, len(values), len(values) - len(known), sum(known) / len(known) if known else None,
+        min(known, default=None), max(known, default=None), len(margins), sum(margin > 0 for margin in margins),
         sum(margin == 0 for margin in margins), served_difference, judge,
-        (*_faults(len(values), len(said), why_without, served_difference, judge), *faults),
-        tuple(_notes(said, len(values), why_without, judge)),
+        (*_faults(len(values), len(known), why_without, served_difference, judge), *faults),
+        tuple(_notes(known, len(values), why_without, judge)),
     )  # fmt: skip
 
 
@@ -103,9 +103,9 @@ def _margins(records: Sequence[Record], values: Sequence[float | None]) -> list[
     for record in records:
         own = values[start : start + len(record.contents)]
         start += len(record.contents)
-        said = [value for value in own if value is not None]
-        if record.num_chosen is not None and len(said) == len(own):
-            margins.append(min(said[: record.num_chosen]) - max(said[record.num_chosen :]))
+        known = [value for value in own if value is not None]
+        if record.num_chosen is not None and len(known) == len(own):
+            margins.append(min(known[: record.num_chosen]) - max(known[record.num_chosen :]))
     return margins
 
 
@@ -127,13 +127,13 @@ def _faults(
     return faults
 
 
-def _notes(said: Sequence[float], num_texts: int, why_without: Sequence[str], judge: JudgeFound | None) -> list[str]:
+def _notes(known: Sequence[float], num_texts: int, why_without: Sequence[str], judge: JudgeFound | None) -> list[str]:
     notes = []
-    if 0 < len(said) < num_texts:
+    if 0 < len(known) < num_texts:
         why = f", for example: {why_without[0]}" if why_without else ""
-        notes.append(f"it says nothing of {num_texts - len(said)} of {num_texts} texts{why}")
-    if len(said) > 1 and min(said) == max(said):
-        notes.append(f"it says {said[0]:g} of every text, so no training learns from it")
+        notes.append(f"it says nothing of {num_texts - len(known)} of {num_texts} texts{why}")
+    if len(known) > 1 and min(known) == max(known):
+        notes.append(f"it says {known[0]:g} of every text, so no training learns from it")
     if judge is not None and judge.position_bias is not None and abs(judge.position_bias) > _BIASED:
         place = "first" if judge.position_bias > 0 else "second"
         share = 100 * (0.5 + abs(judge.position_bias))

@@ -42,8 +42,8 @@ class JudgeClient:
     async def answer(self, question: str, vote: int) -> str:
         """Raises RewardFailed where the server does not answer as a chat model does."""
         part = self._part
-        told = [part.url, part.model, part.template.version, part.temperature, part.max_tokens, vote, question]
-        name = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        question_of = [part.url, part.model, part.template.version, part.temperature, part.max_tokens, vote, question]
+        name = hashlib.sha256(json.dumps(question_of).encode()).hexdigest()
         if name not in self._kept:
             self._kept[name] = asyncio.ensure_future(self._ask(question, vote))
             while len(self._kept) > _KEPT_ANSWERS:

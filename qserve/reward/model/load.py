@@ -16,11 +16,12 @@ from transformers.utils import logging as transformers_logging
 from qserve.core.quantization import SCHEMES
 from qserve.errors import BrokenCheckpoint
 from qserve.model import reference_kernels
+from qserve.model.card.trial import use_card_products
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.expert_loading import quantizing_experts
-from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.cpu.matrix import use_own_threads
+from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
@@ -98,7 +99,8 @@ def load_reward_model(
     quiet_bitsandbytes()
     body, notes = _kept_or_made(checkpoint, plan, on_progress, packed)
     notes += rounded_activations(body, plan.cpu_activations)
-    fill_rows(body)
+    notes += use_card_products(body, DTYPES[plan.dtype])
+    pad_linear_layers(body)
     head = _head(checkpoint, body)
     packs = _packs(body)
     if packs:

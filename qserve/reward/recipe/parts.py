@@ -43,7 +43,7 @@ class RecipeScorer:
     def meta(self) -> dict[str, Any]:
         """What the answer's `meta` says of the parts."""
         judges = {name: judge.stats for name, judge in self._judges.items()}
-        told = {
+        judge_meta = {
             name: {
                 "template": f"{self._judges[name].part.template.name} {self._judges[name].part.template.version}",
                 "verdicts": stats.num_verdicts,
@@ -52,7 +52,9 @@ class RecipeScorer:
             }
             for name, stats in judges.items()
         }
-        return {"weights": self.recipe.weights, "rules_failed": self.num_failed} | ({"judges": told} if told else {})
+        return {"weights": self.recipe.weights, "rules_failed": self.num_failed} | (
+            {"judges": judge_meta} if judge_meta else {}
+        )
 
     async def scores(self, texts: Sequence[Text], of_model: Sequence[Score] | None) -> list[Score]:
         """Of each text its parts' values (`attributes`, in the recipe's order) and their weighted sum.

@@ -26,7 +26,7 @@ def own_memory() -> dict[str, Any]:
     """As `measured_memory` of a worker with a model: all of it is the process itself."""
     memory = psutil.Process().memory_full_info()
     held = {"weights_bytes": 0, "activations_bytes": 0, "runtime_bytes": memory.rss}
-    source = "psutil rss"
+    source = "resident memory (RSS)"
     return {
         **held, "total_bytes": memory.rss, "resident_bytes": memory.rss, "unique_bytes": memory.uss, "devices": [],
         "sources": dict.fromkeys((*held, "total_bytes", "resident_bytes", "unique_bytes"), source),

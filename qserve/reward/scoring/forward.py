@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from qserve.core.kernel_shapes import filled_length
+from qserve.core.kernel_shapes import padded_length
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled
@@ -25,8 +25,8 @@ class PooledText:
 
 
 def row_padding(loaded: LoadedReward, num_tokens: int) -> int:
-    """Tokens that a packed row of `num_tokens` is filled up with: on a CPU each new length costs memory."""
-    return filled_length(num_tokens) - num_tokens if loaded.device.type == "cpu" else 0
+    """Tokens that a packed row of `num_tokens` is padded with: on a CPU each new length costs memory."""
+    return padded_length(num_tokens) - num_tokens if loaded.device.type == "cpu" else 0
 
 
 @torch.inference_mode()
@@ -61,7 +61,7 @@ def forward_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[P
     layout = RowLayout(tuple(segments))
     if loaded.row_pass is not None:
         places = sorted({place for of_text in wanted.values() for place in of_text})
-        padded = places + places[-1:] * (filled_length(len(places)) - len(places))
+        padded = places + places[-1:] * (padded_length(len(places)) - len(places))
         hidden = loaded.row_pass(torch.tensor(ids), torch.tensor(positions), layout, torch.tensor(padded))
         index = {place: number for number, place in enumerate(places)}
         return _read(loaded, hidden, {member: [index[p] for p in of_text] for member, of_text in wanted.items()}, texts)

@@ -34,7 +34,7 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
         "load": asdict(loaded.cost),
         "sources": {
             "weights_bytes": "sum of the parameters and buffers in memory, shared ones once",
-            "resident_bytes": "psutil rss",
+            "resident_bytes": "resident memory (RSS)",
             "resident": "/proc/self/smaps; all but shared_bytes sum to this process's RSS",
             "unique_bytes": "psutil uss",
             "total_bytes": "weights + activations + runtime",

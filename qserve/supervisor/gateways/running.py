@@ -40,7 +40,7 @@ _MAX_FAILURES = 10
 _LOOK_S = 6.0
 _MAX_SILENT_LOOKS = 5
 
-Tell = Callable[..., None]
+ReportEvent = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class RunningGateway(Protocol):
 
 def gateway_of(
     processes: Processes, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service,
-    ui: UiEndpoint | None, listener: socket.socket, tell: Tell,
+    ui: UiEndpoint | None, listener: socket.socket, report: ReportEvent,
 ) -> RunningGateway:  # fmt: skip
-    """The gateway in as many processes as are wanted. `tell(name, event, **details)` hears what happens to them."""
+    """The gateway in as many processes as are wanted. `report(name, event, **details)` hears what happens to them."""
     if processes.count == 1:
         return _InThisProcess(processes.traces, settings, workers, service, ui, listener)
     processes.traces.close()  # each process makes its own; this one only validated the address
     coordinator = Coordinator(settings, workers, service, ui, processes.count)
-    return _InProcesses(processes, coordinator, listener, tell)
+    return _InProcesses(processes, coordinator, listener, report)
 
 
 class Silence:
@@ -144,11 +144,13 @@ class _InThisProcess:
 class _InProcesses:
     """Processes that share one listening socket: the least busy accepts first; waiting connections survive restarts."""
 
-    def __init__(self, processes: Processes, coordinator: Coordinator, listener: socket.socket, tell: Tell) -> None:
+    def __init__(
+        self, processes: Processes, coordinator: Coordinator, listener: socket.socket, report: ReportEvent
+    ) -> None:
         self._processes = processes
         self._coordinator = coordinator
         self._listener = listener
-        self._tell = tell
+        self._report = report
         self._is_stopping = False
         # Hashes of prompts are compared between processes.
         self._environment = {**os.environ, "PYTHONHASHSEED": str(secrets.randbelow(1 << 32))}
@@ -203,7 +205,7 @@ class _InProcesses:
             num_failures, pause_s = (0, _FIRST_PAUSE_S) if is_well else (num_failures + 1, pause_s)
             if num_failures >= _MAX_FAILURES:
                 raise WorkerFailed(f"{name} failed {num_failures} times, one soon after the other: {reason}")
-            self._tell(name, "restart", reason=reason, pause_s=pause_s)
+            self._report(name, "restart", reason=reason, pause_s=pause_s)
             _log.warning("%s: %s; restarting in %.2f s", name, reason, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -255,7 +257,7 @@ class _InProcesses:
             if is_up.done():
                 up.set()
                 if self._is_stopping:  # since it was started
-                    member.channel.tell("stop")
+                    member.channel.notify("stop")
             silence = Silence()
             while not ended.done():
                 await asyncio.wait([ended], timeout=_LOOK_S)

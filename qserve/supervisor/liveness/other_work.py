@@ -48,8 +48,8 @@ def share_between(start: Sample, end: Sample, num_processors: int) -> float:
 def _busy_s() -> float:
     """Of all processors of the machine; what its host gave to other machines (steal) was taken from us, too."""
     times = psutil.cpu_times()
-    told = (getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
-    return float(sum(told))
+    seconds = (getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+    return float(sum(seconds))
 
 
 def _own_s() -> float:

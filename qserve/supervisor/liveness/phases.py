@@ -13,10 +13,10 @@ _FIRST = "starting the process"
 class Phases:
     """The phases of one start."""
 
-    def __init__(self, took_s: dict[str, float], tell: Callable[[str], None]) -> None:
-        """`took_s` grows with each phase that is over; `tell` hears the name of each that begins after the first."""
+    def __init__(self, took_s: dict[str, float], report: Callable[[str], None]) -> None:
+        """`took_s` grows with each phase that is over; `report` hears the name of each that begins after the first."""
         self._took_s = took_s
-        self._tell = tell
+        self._report = report
         self.current = _FIRST
         self._began_s = time.monotonic()
 
@@ -27,4 +27,4 @@ class Phases:
         now_s = time.monotonic()
         self._took_s[self.current] = round(self._took_s.get(self.current, 0.0) + now_s - self._began_s, 3)
         self.current, self._began_s = name, now_s
-        self._tell(name)
+        self._report(name)

@@ -19,15 +19,15 @@ _MAX_FAILED_STARTS = 10
 _LOOK_S = 0.05
 
 WorkerEvents = Callable[[str, str, dict[str, Any]], None]
-"""`tell(worker, event, details)`: `phase`, `ready`, `down`, `restart`, `retry`; for the screen and the run's record."""
+"""`report(worker, event, details)`: `phase`, `ready`, `down`, `restart`, `retry`; for the screen and the record."""
 
 
 class Restarts:
     """The restarts of one worker: writes its state to `endpoint` and reports events."""
 
-    def __init__(self, endpoint: WorkerEndpoint, tell: WorkerEvents) -> None:
+    def __init__(self, endpoint: WorkerEndpoint, report: WorkerEvents) -> None:
         self._endpoint = endpoint
-        self._tell = tell
+        self._report = report
         self._requested = asyncio.Event()
 
     def enter(self, state: WorkerState, detail: str) -> None:
@@ -37,7 +37,7 @@ class Restarts:
 
     def event(self, event: str, **details: Any) -> None:
         """Report an event."""
-        self._tell(self._endpoint.name, event, details)
+        self._report(self._endpoint.name, event, details)
 
     async def requested(self) -> None:
         """Waits for a requested restart."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from qserve.planner import PlanRequest
 from qserve.reward.open import open_scorer
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
+from tests.tiny.reward.host import ANSWERS, PROMPT, SIMPLE, Caller
 from tests.tiny.reward.make_checkpoints import MADE
+from tests.tiny.reward.plain_transformers import Plain
+from tests.tiny.serving.served import Service
 
 Opener = Callable[..., RewardScorer]
 
@@ -45,3 +48,19 @@ def opened(made: Callable[[str], Path]) -> Opener:
         return open_scorer(str(path), RewardSettings(**settings), detect(), PlanRequest(dtype=dtype, quant=quant))
 
     return open_one
+
+
+@pytest.fixture(scope="module")
+def caller(service: Service, opened: Opener) -> Iterator[Caller]:
+    """Of the module's `service`, which hosts SIMPLE."""
+    one = Caller(service.url, opened(SIMPLE))
+    with one.client:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def expected(made: Callable[[str], Path], opened: Opener) -> list[float]:
+    """Rewards of ANSWERS to PROMPT: in float32, one text at a time."""
+    plain, template = Plain(SIMPLE, made(SIMPLE)), opened(SIMPLE).template
+    turns = [[{"role": "user", "content": PROMPT}, {"role": "assistant", "content": answer}] for answer in ANSWERS]
+    return [float(plain.values(template.encode(one).token_ids)[-1, 0]) for one in turns]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,23 @@ from qserve.reward.recipe.parts import RecipeScorer
 from qserve.reward.recipe.without_model import NoModel, own_memory
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.serving.app import build_app
+from tests.tiny.serving.served import Service
 
 KEY = "internal-key"
 MODEL = "rm"
+SIMPLE = "sequence-classification"
+PROMPT, ANSWERS = "What is 17+25?", ("It is 42.", "I do not know.")
 # What hangs fails within this time, and not after the patience of a whole run.
 TIMEOUT_S = 30.0
+
+
+@contextmanager
+def running(service: Service) -> Iterator[Service]:
+    """Once it is ready; it ends well."""
+    try:
+        yield service.until_ready()
+    finally:
+        assert service.end() == 0, service.output
 
 
 class ServedApp:

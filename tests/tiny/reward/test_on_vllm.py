@@ -9,10 +9,7 @@ import pytest
 
 from qserve.detect.engines.vllm import version_of
 from qserve.detect.packages import Packages
-from tests.tiny.reward.conftest import Opener
-from tests.tiny.reward.host import CASES, MODEL, Caller
-from tests.tiny.reward.plain_transformers import Plain
-from tests.tiny.reward.test_served import ANSWERS, PROMPT, SIMPLE
+from tests.tiny.reward.host import ANSWERS, CASES, MODEL, PROMPT, SIMPLE, Caller, running
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
@@ -25,26 +22,9 @@ ELSEWHERE = {"vllm pooling"}
 @pytest.fixture(scope="module")
 def service(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     flags = ("--reward", str(made(SIMPLE)), "--served-reward-name", MODEL, "--reward-engine", "vllm")
-    started = Service((*flags, "--max-length", "512"), tmp_path_factory.mktemp("reward-on-vllm"), NOT_COMPILED)
-    try:
-        yield started.until_ready()
-    finally:
-        assert started.end() == 0, started.output
-
-
-@pytest.fixture(scope="module")
-def caller(service: Service, opened: Opener) -> Iterator[Caller]:
-    one = Caller(service.url, opened(SIMPLE))
-    with one.client:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def expected(made: Callable[[str], Path], opened: Opener) -> list[float]:
-    """float32, one text at a time; the server computes in float32 too, since the checkpoint is."""
-    plain, template = Plain(SIMPLE, made(SIMPLE)), opened(SIMPLE).template
-    turns = [[{"role": "user", "content": PROMPT}, {"role": "assistant", "content": answer}] for answer in ANSWERS]
-    return [float(plain.values(template.encode(one).token_ids)[-1, 0]) for one in turns]
+    folder = tmp_path_factory.mktemp("reward-on-vllm")
+    with running(Service((*flags, "--max-length", "512"), folder, NOT_COMPILED)) as started:
+        yield started
 
 
 @pytest.mark.parametrize("case", sorted(set(CASES) - ELSEWHERE))

@@ -15,39 +15,19 @@ from qserve.bench.connection import Address
 from qserve.bench.counting import counter_of
 from tests.dashboard import METRICS, samples_of
 from tests.tiny.gateway.fuzz import fuzzed
-from tests.tiny.reward.conftest import Opener
-from tests.tiny.reward.host import CASES, MODEL, Caller
-from tests.tiny.reward.plain_transformers import Plain
+from tests.tiny.reward.host import ANSWERS, CASES, MODEL, PROMPT, SIMPLE, Caller, running
 from tests.tiny.serving.served import Service
-
-SIMPLE = "sequence-classification"
-PROMPT, ANSWERS = "What is 17+25?", ("It is 42.", "I do not know.")
 
 
 @pytest.fixture(scope="module")
 def service(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    reward = ("--reward", str(made(SIMPLE)), "--served-reward-name", MODEL)
-    started = Service(("--model", "demo", "--dtype", "float32", *reward), tmp_path_factory.mktemp("both"))
-    try:
-        yield started.until_ready()
-    finally:
-        assert started.end() == 0, started.output
-
-
-@pytest.fixture(scope="module")
-def caller(service: Service, opened: Opener) -> Iterator[Caller]:
-    one = Caller(service.url, opened(SIMPLE))
-    with one.client:
-        yield one
+    flags = ("--model", "demo", "--dtype", "float32", "--reward", str(made(SIMPLE)), "--served-reward-name", MODEL)
+    with running(Service(flags, tmp_path_factory.mktemp("both"))) as started:
+        yield started
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_protocol_goes_through_the_gateway(
-    case: str, caller: Caller, made: Callable[[str], Path], opened: Opener
-) -> None:
-    plain, template = Plain(SIMPLE, made(SIMPLE)), opened(SIMPLE).template
-    turns = [[{"role": "user", "content": PROMPT}, {"role": "assistant", "content": answer}] for answer in ANSWERS]
-    expected = [float(plain.values(template.encode(one).token_ids)[-1, 0]) for one in turns]
+def test_every_protocol_goes_through_the_gateway(case: str, caller: Caller, expected: list[float]) -> None:
     # The served body is in the checkpoint's own dtype: bfloat16 to two hundredths.
     assert CASES[case](caller, PROMPT, ANSWERS) == pytest.approx(expected, abs=2e-2)
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,20 +19,12 @@ from tests.tiny.serving.called_here import said
 from tests.tiny.serving.served import START_LIMIT_S, until
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
-pytestmark = pytest.mark.filterwarnings("default")  # what lm-eval's packages warn of is theirs
+# What lm-eval's packages warn of is theirs.
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("offline_hub")]
 
 # `auto` is bf16 for the demo; in float32 both give the same answers, so that one is the measure of the other, which was
 # killed and went on.
 QUANTS = "bf16,auto"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
-        yield
 
 
 def command(folder: Path, *arguments: str) -> list[str]:

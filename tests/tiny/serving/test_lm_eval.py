@@ -28,16 +28,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: run m
 LIMIT = 40
 TASKS = ("qserve_demo_choice", "qserve_demo_generate", "qserve_demo_text")
 # What lm-eval, datasets and their dependencies warn of is theirs.
-pytestmark = pytest.mark.filterwarnings("default")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _offline(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
-        yield
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("offline_hub")]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from qserve.cluster import placed_agent
 from qserve.cluster import worker as module
 from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
-from qserve.cluster.placement import Place
+from qserve.cluster.placement import Reservation
 from qserve.cluster.settings import PortRange, RaySettings
 from qserve.cluster.worker import RayWorker
 from qserve.core.hardware import Hardware
@@ -61,7 +61,7 @@ class Agent:
         self.has_ended = True
 
 
-class Places:
+class FakeReservations:
     """Nodes n0, n1, … one after the other, each with an agent of its own."""
 
     def __init__(self, port: int) -> None:
@@ -71,17 +71,17 @@ class Places:
         self.keys: list[str] = []
         self.prepare: Callable[[Agent], None] = lambda agent: None
 
-    async def reserve(self, needs: dict[str, float], limit_s: float) -> Place:
-        return Place(None, f"n{len(self.agents)}", "127.0.0.1")
+    async def reserve(self, needs: dict[str, float], limit_s: float) -> Reservation:
+        return Reservation(None, f"n{len(self.agents)}", "127.0.0.1")
 
-    def start(self, place: Place, needs: dict[str, float], assignment: Assignment) -> None:
-        place.agent = Agent(self.port)
-        self.prepare(place.agent)
+    def start(self, reservation: Reservation, needs: dict[str, float], assignment: Assignment) -> None:
+        reservation.agent = Agent(self.port)
+        self.prepare(reservation.agent)
         self.keys.append(assignment.key)
-        self.agents.append(place.agent)
+        self.agents.append(reservation.agent)
 
-    def give_back(self, place: Place, needs: dict[str, float], *, avoid: bool) -> None:
-        self.given_back.append((place.node, avoid))
+    def give_back(self, reservation: Reservation, needs: dict[str, float], *, avoid: bool) -> None:
+        self.given_back.append((reservation.node, avoid))
 
 
 @pytest.fixture
@@ -99,12 +99,14 @@ async def port() -> AsyncIterator[int]:
 
 
 @pytest.fixture
-def places(port: int) -> Places:
-    return Places(port)
+def cluster(port: int) -> FakeReservations:
+    return FakeReservations(port)
 
 
 @pytest.fixture
-async def worker(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RayWorker]:
+async def worker(
+    cluster: FakeReservations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RayWorker]:
     for where, name in (
         (restarts, "FIRST_PAUSE_S"), (restarts, "_LONGEST_PAUSE_S"), (placed_agent, "_RENEW_S"),
         (module.health, "INTERVAL_S"),
@@ -114,7 +116,7 @@ async def worker(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     hosted = Hosted("chat", Path("/models/x"), ("x",), PLAN)
     settings = RaySettings("auto", PortRange(20000, 20999))
     one = RayWorker(
-        hosted, "", endpoint, {"CPU": 1.0}, places, settings, tmp_path / "chat-0.log", lambda *_: None  # type: ignore[arg-type]
+        hosted, "", endpoint, {"CPU": 1.0}, cluster, settings, tmp_path / "chat-0.log", lambda *_: None  # type: ignore[arg-type]
     )  # fmt: skip
     try:
         yield one
@@ -139,42 +141,44 @@ async def watched(worker: RayWorker, meanwhile: Callable[[], Awaitable[None]]) -
             await watching
 
 
-async def test_it_is_ready_with_what_the_worker_says_of_itself(worker: RayWorker, places: Places, port: int) -> None:
+async def test_it_is_ready_with_what_the_worker_says_of_itself(
+    worker: RayWorker, cluster: FakeReservations, port: int
+) -> None:
     await worker.start()
     endpoint = worker.endpoint
     assert (endpoint.state, endpoint.address, endpoint.max_num_seqs) == (
         WorkerState.READY, TcpAddress("127.0.0.1", port), 3,
     )  # fmt: skip
-    assert endpoint.key == places.keys[0] != "key"
+    assert endpoint.key == cluster.keys[0] != "key"
     assert worker.phases_s == {"loading weights": 1.5}
     assert worker._log_file.read_bytes().startswith(b"a line\n")
 
 
-async def test_the_lease_is_renewed_although_nobody_watches(worker: RayWorker, places: Places) -> None:
+async def test_the_lease_is_renewed_although_nobody_watches(worker: RayWorker, cluster: FakeReservations) -> None:
     """A service that drains, or tests its model for minutes, must not lose its workers meanwhile."""
     await worker.start()
-    await until(lambda: places.agents[0].num_renewed > 3)
+    await until(lambda: cluster.agents[0].num_renewed > 3)
     await worker.stop()
-    renewed = places.agents[0].num_renewed
+    renewed = cluster.agents[0].num_renewed
     await asyncio.sleep(0.05)
-    assert places.agents[0].num_renewed == renewed
+    assert cluster.agents[0].num_renewed == renewed
 
 
-async def test_a_lost_agent_is_replaced_elsewhere(worker: RayWorker, places: Places) -> None:
+async def test_a_lost_agent_is_replaced_elsewhere(worker: RayWorker, cluster: FakeReservations) -> None:
     await worker.start()
 
     async def lose() -> None:
-        places.agents[0].lost = True
-        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        cluster.agents[0].lost = True
+        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
 
     await watched(worker, lose)
-    assert places.given_back[0] == ("n0", True), "its node is not asked again"
+    assert cluster.given_back[0] == ("n0", True), "its node is not asked again"
     assert worker.endpoint.num_restarts == 1
-    assert places.keys[0] != places.keys[1]
+    assert cluster.keys[0] != cluster.keys[1]
 
 
 async def test_a_worker_that_can_not_be_reached_from_here_is_replaced(
-    worker: RayWorker, places: Places, monkeypatch: pytest.MonkeyPatch
+    worker: RayWorker, cluster: FakeReservations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its agent and Ray say of it."""
     await worker.start()
@@ -182,41 +186,43 @@ async def test_a_worker_that_can_not_be_reached_from_here_is_replaced(
     asked = worker._requests.send
 
     async def ask(method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        return (0, b"") if len(places.agents) == 1 else await asked(method, path, body, timeout_s)
+        return (0, b"") if len(cluster.agents) == 1 else await asked(method, path, body, timeout_s)
 
     monkeypatch.setattr(worker._requests, "send", ask)
 
     async def wait() -> None:
-        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
 
     await watched(worker, wait)
-    assert places.given_back[0] == ("n0", True)
+    assert cluster.given_back[0] == ("n0", True)
 
 
-async def test_why_it_did_not_start_is_the_same_kind_of_error_here(worker: RayWorker, places: Places) -> None:
+async def test_why_it_did_not_start_is_the_same_kind_of_error_here(
+    worker: RayWorker, cluster: FakeReservations
+) -> None:
     def refuse(agent: Agent) -> None:
         agent.failure = Failure("DoesNotFit", "the KV pool needs 2 GiB more; lower --max-model-len")
 
-    places.prepare = refuse
+    cluster.prepare = refuse
     with pytest.raises(DoesNotFit, match="lower --max-model-len"):
         await worker.start()
-    assert places.given_back == [("n0", True)], "another node may have what this one lacks"
-    assert places.agents[0].has_ended
+    assert cluster.given_back == [("n0", True)], "another node may have what this one lacks"
+    assert cluster.agents[0].has_ended
 
 
-async def test_a_closed_port_is_named_with_its_range(worker: RayWorker, places: Places) -> None:
+async def test_a_closed_port_is_named_with_its_range(worker: RayWorker, cluster: FakeReservations) -> None:
     def move(agent: Agent) -> None:
         agent.address = TcpAddress("127.0.0.1", 1)
 
-    places.prepare = move
+    cluster.prepare = move
     with pytest.raises(WorkerFailed, match="port 1 can't be reached from here; open the ports 20000-20999"):
         await worker.start()
 
 
-async def test_one_that_is_not_wanted_is_idle_until_it_is(worker: RayWorker, places: Places) -> None:
+async def test_one_that_is_not_wanted_is_idle_until_it_is(worker: RayWorker, cluster: FakeReservations) -> None:
     worker.is_wanted = False
     await worker.start()
-    assert (worker.endpoint.state, places.agents) == (WorkerState.IDLE, [])
+    assert (worker.endpoint.state, cluster.agents) == (WorkerState.IDLE, [])
 
     async def want() -> None:
         worker.is_wanted = True
@@ -225,7 +231,7 @@ async def test_one_that_is_not_wanted_is_idle_until_it_is(worker: RayWorker, pla
     await watched(worker, want)
 
 
-async def test_one_that_is_ended_answers_its_requests_first(worker: RayWorker, places: Places) -> None:
+async def test_one_that_is_ended_answers_its_requests_first(worker: RayWorker, cluster: FakeReservations) -> None:
     await worker.start()
     worker.endpoint.num_requests = 1
 
@@ -233,17 +239,17 @@ async def test_one_that_is_ended_answers_its_requests_first(worker: RayWorker, p
         worker.is_wanted = False
         await until(lambda: worker.endpoint.state is WorkerState.DRAINING)
         await asyncio.sleep(0.05)
-        assert not places.given_back
+        assert not cluster.given_back
         worker.endpoint.num_requests = 0
         await until(lambda: worker.endpoint.state is WorkerState.IDLE)
 
     await watched(worker, end)
-    assert places.agents[0].has_ended
-    assert places.given_back == [("n0", False)]
+    assert cluster.agents[0].has_ended
+    assert cluster.given_back == [("n0", False)]
     assert worker.endpoint.num_restarts == 0
 
 
-async def test_a_restart_that_was_asked_for_drains_and_comes_back(worker: RayWorker, places: Places) -> None:
+async def test_a_restart_that_was_asked_for_drains_and_comes_back(worker: RayWorker, cluster: FakeReservations) -> None:
     await worker.start()
 
     async def restart() -> None:
@@ -252,10 +258,12 @@ async def test_a_restart_that_was_asked_for_drains_and_comes_back(worker: RayWor
 
     await watched(worker, restart)
     assert worker.endpoint.state is WorkerState.READY
-    assert len(places.agents) == 2
+    assert len(cluster.agents) == 2
 
 
-async def test_a_wish_to_restart_one_that_is_idle_waits_for_nothing(worker: RayWorker, places: Places) -> None:
+async def test_a_wish_to_restart_one_that_is_idle_waits_for_nothing(
+    worker: RayWorker, cluster: FakeReservations
+) -> None:
     """Else a rolling restart would wait for the load, and refuse the next one meanwhile."""
     worker.is_wanted = False
     await worker.start()
@@ -268,55 +276,57 @@ async def test_a_wish_to_restart_one_that_is_idle_waits_for_nothing(worker: RayW
         await asyncio.sleep(0.1)
 
     await watched(worker, restart)
-    assert len(places.agents) == 1, "it was restarted after it had just started"
+    assert len(cluster.agents) == 1, "it was restarted after it had just started"
 
 
-async def test_lives_are_told_apart_although_an_agent_counts_from_0(worker: RayWorker, places: Places) -> None:
+async def test_lives_are_told_apart_although_an_agent_counts_from_0(
+    worker: RayWorker, cluster: FakeReservations
+) -> None:
     await worker.start()
 
     async def lose() -> None:
-        places.agents[0].num_restarts = 2
+        cluster.agents[0].num_restarts = 2
         await until(lambda: worker.endpoint.num_restarts == 2)
-        places.agents[0].lost = True
-        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        cluster.agents[0].lost = True
+        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
 
     await watched(worker, lose)
     assert worker.endpoint.num_restarts == 3
 
 
-async def test_what_ray_fails_with_is_tried_again(worker: RayWorker, places: Places) -> None:
+async def test_what_ray_fails_with_is_tried_again(worker: RayWorker, cluster: FakeReservations) -> None:
     """A head node that is gone for a moment must not end the service."""
     await worker.start()
-    reserve, failed = places.reserve, []
+    reserve, failed = cluster.reserve, []
 
-    async def fail_once(needs: dict[str, float], limit_s: float) -> Place:
+    async def fail_once(needs: dict[str, float], limit_s: float) -> Reservation:
         if not failed:
             failed.append("once")
             raise KeyError("the node that was just there")
         return await reserve(needs, limit_s)
 
     async def lose() -> None:
-        places.reserve = fail_once  # type: ignore[method-assign]
-        places.agents[0].lost = True
-        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        cluster.reserve = fail_once  # type: ignore[method-assign]
+        cluster.agents[0].lost = True
+        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
 
     await watched(worker, lose)
     assert failed == ["once"]
 
 
-async def test_one_that_does_not_start_may_be_unwanted_meanwhile(worker: RayWorker, places: Places) -> None:
+async def test_one_that_does_not_start_may_be_unwanted_meanwhile(worker: RayWorker, cluster: FakeReservations) -> None:
     worker.is_wanted = False
     await worker.start()
 
-    async def refuse(needs: dict[str, float], limit_s: float) -> Place:
+    async def refuse(needs: dict[str, float], limit_s: float) -> Reservation:
         worker.is_wanted = False
         raise WorkerFailed("no node had it free")
 
     async def want() -> None:
-        reserve, places.reserve = places.reserve, refuse  # type: ignore[method-assign]
+        reserve, cluster.reserve = cluster.reserve, refuse  # type: ignore[method-assign]
         worker.is_wanted = True
         await until(lambda: not worker.is_wanted and worker.endpoint.state is WorkerState.IDLE)
-        places.reserve = reserve  # type: ignore[method-assign]
+        cluster.reserve = reserve  # type: ignore[method-assign]
         worker.is_wanted = True
         await until(lambda: worker.endpoint.state is WorkerState.READY)
 

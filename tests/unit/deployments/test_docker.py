@@ -124,7 +124,7 @@ def test_the_set_up_has_the_files_that_it_reads(tmp_path):
     assert "No such file" not in done.stderr
 
 
-def test_the_set_up_needs_no_code_that_is_copied_later(tmp_path):
+def test_the_set_up_needs_no_code_that_is_copied_later_and_installs_nothing_for_tests(tmp_path):
     """To its end, with a Python whose pip installs nothing."""
     build_context(tmp_path, until="setup.sh")
     python = tmp_path / "python3.12"
@@ -133,6 +133,7 @@ case "$*" in
     --version) echo Python 3.12.3 ;;
     "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python && echo "#!$PWD/.venv/bin/python" >.venv/bin/pip ;;
     "-c "*) exec {sys.executable} "$@" ;;
+    *" --editable "*) echo "${{@: -1}}" >installed ;;
 esac
 """)
     python.chmod(0o755)
@@ -142,6 +143,8 @@ esac
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "setup: done in" in done.stdout
+    extras = (tmp_path / "installed").read_text().strip().removeprefix(".[").removesuffix("]").split(",")
+    assert {"vllm", "serve", "train", "otel"} <= {*extras} and "dev" not in extras
 
 
 def test_the_package_can_be_built_before_the_code_is_there(tmp_path):

@@ -15,7 +15,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-INSTALLED_EXTRAS = re.search(r"^EXTRAS=(\S+)", (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE)[1].split(",")
+INSTALLED_EXTRAS = re.findall(
+    r"(?:^EXTRAS=| EXTRAS\+=,)(\S+)", (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE
+)
 PINS = {
     canonicalize_name(name): version
     for name, version in re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
@@ -24,7 +26,7 @@ PINS = {
 
 def direct():
     texts = list(PROJECT["dependencies"])
-    for extra in INSTALLED_EXTRAS:
+    for extra in ",".join(INSTALLED_EXTRAS).split(","):
         texts += PROJECT["optional-dependencies"][extra]
     return [Requirement(text) for text in texts]
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,21 @@ def test_two_processes_write_one_store(tmp_path: Path) -> None:
         ("a", 1000, 0), ("b", 1000, 0),
     ]  # fmt: skip
     assert len(store.requests(store.run("a"), limit=5000)) == 1000
+
+
+def test_a_plan_that_comes_while_its_run_is_inserted_is_kept_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = writing.RunWriter._insert_run
+
+    def plan_then_insert(run: writing.RunWriter, *queued: Any) -> int:
+        run.plan("chat", ("m",), {"a": 1})  # as the thread that serves may at this moment
+        return insert(run, *queued)
+
+    monkeypatch.setattr(writing.RunWriter, "_insert_run", plan_then_insert)
+    writer(tmp_path, "one").close(0)
+    (worker,) = RunStore.open(tmp_path).run("one").workers
+    assert [plan["a"] for plan in worker.plans] == [1]
 
 
 def test_a_locked_store_is_waited_for_and_loses_nothing(

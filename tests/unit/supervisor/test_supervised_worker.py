@@ -241,7 +241,7 @@ async def test_a_second_try_shows_and_records_its_own_plan(plan: Plan, tmp_path:
     folder = tmp_path / "runs" / "one"
     record = RunRecord(folder, Recording(tmp_path, NewRun("one", ("qserve", "up"), {}, {}, folder)))
     record.plan("chat", plan, ("m",))
-    one._restarts._tell = event_recorder(record, Screen(Console(file=io.StringIO())))
+    one._restarts._report = event_recorder(record, Screen(Console(file=io.StringIO())))
     await one.start()
     assert one.endpoint.plan == smaller.to_json()
     await one.stop()
