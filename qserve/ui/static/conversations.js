@@ -10,7 +10,8 @@
     .filter((key) => key.startsWith(PREFIX))
     .map((key) => parsed(stored(key)))
     .filter((one) => one && one.id)
-    .sort((a, b) => b.created - a.created);
+    // A copy has the age of its original, and stands above it. The storage's own order is that of random names.
+    .sort((a, b) => b.created - a.created || Boolean(b.copy_of) - Boolean(a.copy_of));
 
   let keeper = null;    // Gradio's component whose value is the conversation
   let current = null;   // the conversation that this tab shows
