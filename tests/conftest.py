@@ -51,12 +51,15 @@ _TOGETHER = {
     "tests/tiny/reward/test_on_vllm": "rewards on vllm",
     "tests/tiny/reward/": "rewards",
 }
-# Minutes each: begun last, they would leave the other process with nothing to do.
+# Minutes each: begun last, they would leave the other process with nothing to do. Not all of vLLM at once: four engines
+# that start on two cores wait for each other for minutes, and a start has a limit.
 _LONG = (
-    "tests/tiny/vllm_lora/", "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm/",
-    "tests/tiny/reward/test_on_vllm.py", "tests/tiny/training/", "tests/tiny/serving/test_client_",
+    "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm_lora/", "tests/tiny/training/test_methods",
+    "tests/tiny/vllm/", "tests/tiny/reward/test_on_vllm.py", "tests/tiny/training/", "tests/tiny/serving/test_client_",
     "tests/tiny/reward/", "tests/tiny/cluster/", "tests/tiny/planner/", "tests/tiny/serving/",
 )  # fmt: skip
+_STARTS_VLLM = ("tests/tiny/vllm", "tests/tiny/reward/test_on_vllm.py")
+_VLLM_START_LIMIT_S = 600
 
 
 # Real processes on a machine that others use, too: what fails is tried once more, and the summary counts a rerun.
@@ -85,10 +88,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest first."""
+    """What takes longest first; a start of vLLM may take longer than a test."""
     for item in items:
         if item.nodeid.startswith(_REAL_PROCESSES):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if item.nodeid.startswith(_STARTS_VLLM):
+            item.add_marker(pytest.mark.timeout(_VLLM_START_LIMIT_S))
 
     def rank(item: pytest.Item) -> int:
         return next((rank for rank, start in enumerate(_LONG) if item.nodeid.startswith(start)), len(_LONG))
