@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qserve.engine.grammar.references import named_by
+
 __all__ = ["NO_END", "has_an_end"]
 
 NO_END = "no answer can follow this structure: it has no end"
@@ -44,20 +46,10 @@ class _Looking:
     def _reference_ends(self, reference: Any, within: frozenset[str]) -> bool:
         if not isinstance(reference, str) or reference in self._ended:
             return True
-        if reference in within or not self.ends(self._at(reference), within | {reference}):
+        if reference in within or not self.ends(named_by(reference, self._root), within | {reference}):
             return False
         self._ended.add(reference)
         return True
-
-    def _at(self, reference: str) -> Any:
-        """What a reference within the document names; None where it names nothing."""
-        if not reference.startswith("#"):
-            return None
-        found: Any = self._root
-        for part in reference.removeprefix("#").split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found
 
 
 def _list(schema: Mapping[str, Any], name: str) -> list[Any]:

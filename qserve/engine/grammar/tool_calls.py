@@ -7,17 +7,31 @@ qwen3_coder   <tool_call>\\n<function=f>\\n<parameter=key>\\nvalue\\n</parameter
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llguidance import LLMatcher
 
+from qserve.engine.grammar.endless import NO_END, has_an_end
+from qserve.engine.grammar.formats import PATTERN_OF_FORMAT
+from qserve.engine.grammar.references import followed
 from qserve.engine.grammar.schema import COMPACT, embedded, prepared, unanchored
 from qserve.engine.grammar.spec import GrammarSpec
+from qserve.engine.grammar.written_values import NULL, text_value
 from qserve.hub.chat_template import ToolFormat
+from qserve.wire.errors import ApiError
 from qserve.wire.tools import Tool, ToolChoice
 
 __all__ = ["tool_call_grammar"]
+
+_END = r"\n</parameter>\n"
+_UP_TO_ITS_END = f'[suffix="{_END}"]'
+# Parameters are bound one by one.
+_OF_WHOLE_OBJECTS = (
+    "allOf", "anyOf", "oneOf", "not", "if", "const", "enum", "patternProperties", "propertyNames", "minProperties",
+    "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "$ref",
+)  # fmt: skip
 
 
 def tool_call_grammar(
@@ -26,6 +40,9 @@ def tool_call_grammar(
     """What binds calls of `tools`: from each `<tool_call>` on, or the whole answer where there must be one."""
     is_named = not isinstance(choice, (str, type(None)))
     callable_ = [tool for tool in tools if is_named is False or tool.function.name == choice.function.name]  # type: ignore[union-attr]
+    for tool in callable_:
+        if not has_an_end(_schema(tool)):  # the library would look for one for a second
+            raise ApiError(400, f"{NO_END}: the parameters of '{tool.function.name}'", "invalid_grammar", "tools")
     call = _FORMATS[tool_format](callable_)
     if choice in (None, "auto"):
         return GrammarSpec(_lark(f"start: body\n{call}"), "tool_call", only_one=not is_parallel, param="tools")
@@ -54,8 +71,7 @@ def _qwen3_coder(tools: Sequence[Tool]) -> str:
     names = " | ".join(f"call_{number}" for number in range(len(tools)))
     rules = [
         f'body: "\\n<function=" ({names}) "</function>\\n</tool_call>"',
-        'text[suffix="\\n</parameter>\\n"]: /(?s:.*)/',
-        'any: "<parameter=" /[^>\\n]{1,128}/ ">\\n" text',
+        f"text{_UP_TO_ITS_END}: /(?s:.*)/",
     ]
     for number, tool in enumerate(tools):
         rules += _function(f"call_{number}", tool)
@@ -64,43 +80,87 @@ def _qwen3_coder(tools: Sequence[Tool]) -> str:
 
 def _function(rule: str, tool: Tool) -> list[str]:
     """Parameters in the schema's order; one that is not required may be left out."""
-    schema = _schema(tool)
-    properties = schema.get("properties")
-    head = json.dumps(tool.function.name + ">\n")
-    if not isinstance(properties, dict) or not properties:
-        return [f"{rule}: {head}" + ("" if schema.get("additionalProperties") is False else " any*")]
-    required = schema.get("required") or []
+    document = tool.function.parameters or {}
+    root = followed(document, document)
+    if held := [keyword for keyword in _OF_WHOLE_OBJECTS if keyword in root]:
+        message = f"the parameters of '{tool.function.name}' ask for '{held[0]}', which this model's calls can't follow"
+        raise ApiError(400, f"{message}: they are written one by one", "invalid_grammar", "tools")
+    given, required, others = root.get("properties"), root.get("required"), root.get("additionalProperties")
+    properties = dict(given) if isinstance(given, dict) else {}
+    required = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    of_others = others if isinstance(others, dict) else {}
+    if others is not False:
+        properties = {**properties, **{name: of_others for name in required if name not in properties}}
     parts, rules = [], []
     for number, (key, of_key) in enumerate(properties.items()):
         name = f"{rule}_p{number}"
-        begin = json.dumps(f"<parameter={key}>\n")
-        value, beside = _value(f"{name}_v", of_key if isinstance(of_key, dict) else {}, schema)
-        rules += [f"{name}: {begin} {value}", *beside]
+        value, beside = _value(f"{name}_v", of_key, document)
+        rules += [f"{name}: {json.dumps(f'<parameter={key}>' + chr(10), ensure_ascii=False)} {value}", *beside]
         parts.append(name if key in required else f"{name}?")
-    return [f"{rule}: {head} {' '.join(parts)}", *rules]
+    if others is True or isinstance(others, dict) or (others is None and not properties):
+        value, beside = ("text", []) if not isinstance(others, dict) else _value(f"{rule}_o_v", others, document)
+        known = "|".join(re.escape(key).replace("/", "\\/") for key in properties)
+        key = f"/[^>\\n]{{1,128}}/ & ~/({known})/" if known else "/[^>\\n]{1,128}/"
+        rules += [f'{rule}_o: "<parameter=" {rule.upper()}_KEY ">\\n" {value}', f"{rule.upper()}_KEY: {key}", *beside]
+        parts.append(f"{rule}_o*")
+    return [f"{rule}: {json.dumps(tool.function.name + '>' + chr(10))} {' '.join(parts)}", *rules]
 
 
-def _value(rule: str, schema: dict[str, Any], root: dict[str, Any]) -> tuple[str, list[str]]:
-    """A string is written as it is, everything else as JSON."""
-    end = '"\\n</parameter>\\n"'
-    choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(choices, list) and choices and all(isinstance(one, str) for one in choices):
-        return "(" + " | ".join(json.dumps(one, ensure_ascii=False) for one in choices) + ") " + end, []
-    if schema.get("type") == "string":
-        bound = _bound_text(schema)
-        return ("text", []) if bound is None else (f"{bound} {end}", [])
-    definitions: dict[str, Any] = {name: root[name] for name in ("$defs", "definitions") if name in root}
-    whole = prepared({**definitions, **schema})
-    return f"{rule} {end}", [f"{rule}: %json {json.dumps({**whole, 'x-guidance': COMPACT})}"]
+def _value(rule: str, schema: Any, document: dict[str, Any]) -> tuple[str, list[str]]:
+    """Up to the end of a parameter: how a rule names it, and the rules beside."""
+    text = text_value(schema, document)
+    if text is None:
+        whole = json.dumps({**prepared(_within(schema, document)), "x-guidance": COMPACT})
+        return f'{rule} "{_END}"', [f"{rule}: %json {whole}"]
+    nothing = [NULL] if text.or_null else []
+    if text.choices is not None:
+        written = " | ".join(json.dumps(one, ensure_ascii=False) for one in [*text.choices, *nothing])
+        return f'({written}) "{_END}"', []
+    if not (bounds := _bounds(text.schema)):
+        return "text", []
+    # An end where the text may not end yet would be taken for more of it.
+    bounded = " & ".join([*bounds, r"~/(?s:.*)\n<\/parameter>(?s:.*)/"])
+    terminal = " | ".join([f"({bounded})", *map(json.dumps, nothing)])
+    return rule, [f"{rule}{_UP_TO_ITS_END}: {rule.upper()}", f"{rule.upper()}: {terminal}"]
 
 
-def _bound_text(schema: dict[str, Any]) -> str | None:
-    """A pattern for the text, where the schema asks for more than text."""
-    if isinstance(pattern := schema.get("pattern"), str):
-        return "/" + unanchored(pattern).replace("\\/", "/").replace("/", "\\/") + "/"
-    if isinstance(most := schema.get("maxLength"), int):
-        return f"/(?s:.{{{schema.get('minLength', 0)},{most}}})/"
-    return None
+def _within(schema: Any, document: dict[str, Any]) -> Any:
+    """A schema of its own from a part of `document`, which it may refer to."""
+    if not isinstance(schema, dict) or '"$ref"' not in json.dumps(schema):
+        return schema if isinstance(schema, dict) else {"anyOf": [schema]}
+    return {**_moved(schema), "$defs": {"document": _moved(document)}}
+
+
+def _moved(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_moved(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: f"#/$defs/document{value[1:]}"
+        if name == "$ref" and isinstance(value, str) and value.startswith("#")
+        else _moved(value)
+        for name, value in schema.items()
+    }
+
+
+def _bounds(schema: Mapping[str, Any]) -> list[str]:
+    """Patterns that a text has to match, all of them and as a whole."""
+    patterns = (schema.get("pattern"), PATTERN_OF_FORMAT.get(str(schema.get("format"))))
+    whole = [_of_whole(pattern) for pattern in patterns if isinstance(pattern, str)]
+    found = ["/" + pattern.replace("\\/", "/").replace("/", "\\/") + "/" for pattern in whole]
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if least or most is not None:
+        found.append(f"/(?s:.{{{least},{'' if most is None else most}}})/")
+    return found
+
+
+def _of_whole(pattern: str) -> str:
+    """A pattern of JSON Schema is looked for, and anchors alone bind it to the ends."""
+    inner = unanchored(pattern)
+    before = "" if pattern.startswith("^") else "(?s:.*)"
+    after = "" if pattern.removeprefix("^") != inner else "(?s:.*)"
+    return f"{before}({inner}){after}"
 
 
 _FORMATS: dict[ToolFormat, Callable[[Sequence[Tool]], str]] = {"hermes": _hermes, "qwen3_coder": _qwen3_coder}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from qserve.engine.grammar.formats import PATTERN_OF_FORMAT
 from qserve.engine.grammar.unenforceable import UnenforceableSchema, check_alone
 
 __all__ = ["check_pattern", "string_for_xgrammar"]
@@ -18,19 +19,6 @@ _FORMATS = frozenset({
     "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "relative-json-pointer",
     "time", "uri", "uri-reference", "uri-template", "uuid",
 })  # fmt: skip
-# What xgrammar's own reading of a format lets through: 1.0.001.000, the 30th of February, the 61st second.
-_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_LEAP_YEAR = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|(1[26]|[2468][048]|[3579][26])00)"
-_DAY_OF_MONTH = (
-    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-)
-_DATE = f"([1-9][0-9]{{3}}-{_DAY_OF_MONTH}|{_LEAP_YEAR}-02-29)"
-_HOUR_AND_MINUTE = "([01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_HOUR_AND_MINUTE}:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-]{_HOUR_AND_MINUTE})"
-_PATTERN_OF_FORMAT = {
-    "ipv4": rf"^{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}$", "date": f"^{_DATE}$", "time": f"^{_TIME}$",
-    "date-time": f"^{_DATE}T{_TIME}$",
-}  # fmt: skip
 
 
 def string_for_xgrammar(own: dict[str, Any], where: str) -> dict[str, Any]:
@@ -43,7 +31,8 @@ def string_for_xgrammar(own: dict[str, Any], where: str) -> dict[str, Any]:
     if "pattern" in own:
         check_pattern(own["pattern"], where)
     if "format" in own:
-        exact = _PATTERN_OF_FORMAT.get(own["format"])
+        # xgrammar's own reading lets 1.0.001.000, the 30th of February, the 61st second through.
+        exact = PATTERN_OF_FORMAT.get(own["format"])
         return own if exact is None else {"pattern": exact}
     return own if not own.keys() & {"minLength", "maxLength"} else _of_length(own, where)
 

@@ -7,12 +7,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from qserve.engine.grammar.references import followed
+from qserve.engine.grammar.written_values import NULL, text_value
 from qserve.engine.transformers.parsing.parts import Arguments, CallBegins, Part
 
 __all__ = ["Qwen3CoderCall"]
 
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>")
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
+_KEY = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
+# As the grammar has it; or whatever looks like it, where more of the call follows.
+_END = re.compile(r"\n</parameter>\n|\n?</parameter>\s*(?=<parameter=|</function>)")
+_LAST_END = re.compile(r"\n?</parameter>\s*\Z")
 
 
 class Qwen3CoderCall:
@@ -21,54 +26,62 @@ class Qwen3CoderCall:
     def __init__(self, parameters: Mapping[str, Mapping[str, Any]]) -> None:
         """`parameters`: by function, the JSON schema of its arguments."""
         self._parameters = parameters
-        self._properties: Mapping[str, Any] | None = None
+        self._schema: Mapping[str, Any] | None = None  # of the arguments, once the function is known
+        self._key: str | None = None  # of the parameter whose value is being written
         self._text = ""
         self._num_given = 0
 
     def push(self, text: str) -> list[Part]:
         self._text += text
         parts: list[Part] = []
-        if self._properties is None:
+        if self._schema is None:
             function = _FUNCTION.match(self._text)
             if function is None:
                 return []
-            self._properties = self._parameters.get(function[1], {}).get("properties") or {}
+            self._schema = self._parameters.get(function[1], {})
             self._text = self._text[function.end() :]
             parts += [CallBegins(function[1])]
-        if "</parameter>" in self._text:
-            for found in _PARAMETER.finditer(self._text):
-                parts.append(Arguments(self._entry(found[1], found[2])))
-                end = found.end()
-                rest = self._text[end:]
-            self._text = rest
+        while (entry := self._next_entry(_END)) is not None:
+            parts.append(entry)
         return parts
 
-    def ends_within_text(self, end: str) -> bool:
-        return self._text.rfind("<parameter=") > self._text.rfind("</parameter>")
+    def _next_entry(self, end: re.Pattern[str]) -> Arguments | None:
+        """The next parameter that is complete."""
+        if self._key is None:
+            key = _KEY.match(self._text)
+            # A line break after the key may be still to come.
+            if key is None or key.end() == len(self._text):
+                return None
+            self._key, self._text = key[1], self._text[key.end() :]
+        # The line break before the tag is the one after the key where the value is empty.
+        found = end.search("\n" + self._text)
+        if found is None:
+            return None
+        written, self._text = self._text[: max(found.start() - 1, 0)], self._text[found.end() - 1 :]
+        opening, key_json = "{" if self._num_given == 0 else ", ", json.dumps(self._key, ensure_ascii=False)
+        value = _as_json(written, self._key, self._schema or {})
+        self._key, self._num_given = None, self._num_given + 1
+        return Arguments(f"{opening}{key_json}: {value}")
 
-    def _entry(self, key: str, written: str) -> str:
-        opening = "{" if self._num_given == 0 else ", "
-        self._num_given += 1
-        text = written.removeprefix("\n").removesuffix("\n")
-        schema = (self._properties or {}).get(key)
-        return f"{opening}{json.dumps(key, ensure_ascii=False)}: {_as_json(text, schema)}"
+    def ends_within_text(self, end: str) -> bool:
+        return self._key is not None and _LAST_END.search(self._text) is None
 
     def close(self) -> list[Part]:
-        if self._properties is None:
+        if self._schema is None:
             return []
-        return [Arguments("}" if self._num_given else "{}")]
+        last = self._next_entry(_LAST_END)
+        return [*([] if last is None else [last]), Arguments("}" if self._num_given else "{}")]
 
 
-def _as_json(text: str, schema: Any) -> str:
+def _as_json(text: str, key: str, schema: Mapping[str, Any]) -> str:
     """A string where the schema says string, or where it is not valid JSON."""
-    kinds = schema.get("type") if isinstance(schema, dict) else None
-    choices = schema.get("enum") if isinstance(schema, dict) else None
-    is_string = kinds == "string" or (choices is not None and text in choices)
-    if not is_string:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = text
-        if not (isinstance(value, (int, float)) and isinstance(kinds, list) and "string" in kinds):
-            return json.dumps(value, ensure_ascii=False)
-    return json.dumps(text, ensure_ascii=False)
+    root = followed(schema, schema)
+    properties = root.get("properties") if isinstance(root, Mapping) else None
+    of_key = properties.get(key) if isinstance(properties, Mapping) else None
+    string = text_value(of_key, schema)
+    if string is not None:
+        return NULL if string.or_null and text == NULL else json.dumps(text, ensure_ascii=False)
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)

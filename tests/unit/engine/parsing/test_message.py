@@ -81,6 +81,15 @@ def cut(draw: Callable[..., Any], text: str) -> list[str]:
         (CODER, "<tool_call>\n<function=weather>\n</function>\n</tool_call>", None, None, [("weather", {})]),
         (CODER, "See\n" + XML.replace("Oslo", "a\n</tool_call>\nb"), None, "See",
          [("weather", {"city": "a\n</tool_call>\nb", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})]),
+        (CODER, XML.replace("Oslo", "a</parameter>b </tool_call>"), None, None,
+         [("weather", {"city": "a</parameter>b </tool_call>", "days": 3, "where": {"a": [1]}, "unit": "C",
+                       "id": "12"})]),
+        (CODER, XML.replace("Oslo", "").replace("\n</function>", ""), None, None,
+         [("weather", {"city": "", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})]),
+        (CODER, "<tool_call><function=weather><parameter=days>3</parameter></function></tool_call>", None, None,
+         [("weather", {"days": 3})]),
+        (CODER, "<tool_call><function=weather></parameter>\n<parameter=days>3</parameter></tool_call>", None, None,
+         [("weather", {})]),
     ],
 )  # fmt: skip
 @given(data=st.data())
