@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.schema import Wire
@@ -35,6 +35,16 @@ class Function(Wire):
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
     strict: bool | None = Field(None, description="harmless: arguments always follow the schema")
+
+    @field_validator("parameters")
+    @classmethod
+    def _of_an_object(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Raises PydanticCustomError for a schema of anything else: arguments have names."""
+        kind = (schema or {}).get("type", "object")
+        if kind != "object":
+            said = "a schema of type {kind} is no function's; one of type 'object' is needed"
+            raise PydanticCustomError("parameters", said, {"kind": repr(kind)[:100]})
+        return schema
 
 
 class Tool(Wire):

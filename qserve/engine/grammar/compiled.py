@@ -27,8 +27,9 @@ __all__ = ["GrammarTooComplex", "Grammars", "token_table"]
 
 _MAX_KEPT = 64
 _MAX_KEPT_CHARS = 4 * 1024 * 1024
-# The library's own limits, but for the work of a single token: about 50 ms at most.
-_STEP_MAX_ITEMS, _STEP_LEXER_FUEL = 20_000, 100_000
+# The library's own limits, but for the work of a single token, about 50 ms at most, and that of a pattern before the
+# first one, half a second in place of three: whoever sends another structure waits for it.
+_STEP_MAX_ITEMS, _STEP_LEXER_FUEL, _INITIAL_LEXER_FUEL = 20_000, 100_000, 300_000
 _NICE = 10
 _NUM_PROBED = 16
 
@@ -73,7 +74,10 @@ class Grammars:
     def __init__(self, tokens: LLTokenizer) -> None:
         self._tokens = tokens
         self._limits = LLParserLimits(
-            step_max_items=_STEP_MAX_ITEMS, step_lexer_fuel=_STEP_LEXER_FUEL, verbose_errors=False
+            step_max_items=_STEP_MAX_ITEMS,
+            step_lexer_fuel=_STEP_LEXER_FUEL,
+            initial_lexer_fuel=_INITIAL_LEXER_FUEL,
+            verbose_errors=False,
         )
         self._ready: OrderedDict[str, LLMatcher] = OrderedDict()
         # One at a time and behind everything else: a large grammar takes half a second.

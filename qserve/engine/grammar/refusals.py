@@ -9,11 +9,11 @@ __all__ = ["refusal"]
 _MAX_CHARS = 300
 # Where in its own grammar the library was, and which of its parts complains.
 _PLACES = re.compile(
-    r"(?:at \d+\(\d+\): |failed to compile JSON schema: |Unsatisfiable schema: |(?:parser|lexer) error: )+"
+    r"(?:at \d+\(\d+\): |failed to compile JSON schema: |Unsatisfiable schema: |(?:[Pp]arser|[Ll]exer) [Ee]rror: )+"
 )
 _UNHELD = re.compile(r"Unimplemented keys: \[(.*)\]")
 _ELSEWHERE = re.compile(r"Resource '(.*)' is not present")
-_TOO_LARGE = ("too big", "too large", "too many expressions")
+_TOO_LARGE = ("too big", "too large", "too many expressions", "fuel exhausted", "items; max is")
 
 
 def refusal(error: str) -> str:

@@ -23,6 +23,7 @@ PROMPT = {"model": "m", "prompt": "Hello"}
 MESSAGE = {**CHAT, "max_tokens": 4}
 INPUT = {"model": "m", "input": "Hello"}
 TEXT = {"type": "text", "text": "a", "b": 1}
+OF_TEXT = {"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}
 FUNCTION = {"type": "function", "function": {"name": "a b"}}
 
 
@@ -68,6 +69,8 @@ def refused(schema: type[Wire], body: Any) -> ApiError:
          "'logit_bias.1' is 1000; a number of at most 100 is needed"),
         (ChatCompletionRequest, {**CHAT, "tools": [FUNCTION]},
          "'tools.0.function.name' is 'a b'; a string that matches ^[a-zA-Z0-9_.:-]{1,128}$ is needed"),
+        (ChatCompletionRequest, {**CHAT, "tools": [OF_TEXT]},
+         "'tools.0.function.parameters': a schema of type 'string' is no function's; one of type 'object' is needed"),
         (ChatCompletionRequest, {**CHAT, "tool_choice": 3},
          "'tool_choice' is 3; 'none', 'auto' or 'required' or an object is needed"),
         (ChatCompletionRequest, {**CHAT, "response_format": {"type": "x"}},

@@ -80,6 +80,7 @@ RECURSIVE = {
     "$ref": "#/$defs/node",
 }
 WIDE = {"anyOf": [{"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(99)}}] * 400}
+MANY = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(2000)}}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,7 @@ WIDE = {"anyOf": [{"type": "object", "properties": {f"p{i}": {"type": "string"} 
         ({"json": {"enum": [f"value {number}" for number in range(100_000)]}}, "too large"),
         ({"json": WIDE}, "too large"), ({"json": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "anyOf"),
         ({"regex": "(("}, "unclosed group"), ({"regex": "(" * 20_000 + "a" + ")" * 20_000}, "nest"),
+        ({"regex": "(a{1000}){1000}"}, "too large"), ({"json": MANY}, "too large"),
         ({"regex": "(?=a)b"}, "look-around"), ({"regex": "(a?){3000}a{3000}"}, "too large"),
         ({"json": {"$ref": "http://127.0.0.1/x"}}, "from elsewhere"), ({"grammar": "root ::= missing"}, "missing"),
         ({"grammar": "foo bar"}, "::="), ({"grammar": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000}, "nested"),
