@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
+from qserve.core.hardware import CpuFeatures
 from qserve.core.model_parts import Head
 from qserve.detect.engines.checks import why_not_scheme, why_not_served
 from qserve.detect.engines.vllm import VllmChecks, install_plugin_command, is_for_cpu, version_of
@@ -98,3 +99,20 @@ def test_packages_are_read_without_importing_them():
 def test_what_runs_where(scheme, engine, gpu, reason):
     packages = CUDA_BUILD if gpu else CPU_BUILD
     assert why_not_scheme(scheme, engine, hardware(gpu), packages) == reason
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        ({"sse2", "avx2"}, {"awq", "gptq-int4", "w4a16", "w8a8", "fp8"}),
+        ({"sse2", "avx2", "avx_vnni"}, {"awq", "gptq-int4", "w4a16", "fp8"}),
+        ({"sse2", "avx2", "avx512f"}, {"w8a8", "fp8"}),
+        ({"sse2", "avx512f", "avx512_vnni"}, {"fp8"}),
+        ({"sse2", "avx512f", "avx512_vnni", "amx_tile"}, set()),
+        ({"asimd"}, {"fp8"}),
+    ],
+)
+def test_what_vllm_reads_on_a_cpu_depends_on_its_instructions(flags, refused):
+    machine = replace(hardware(None), cpu=CpuFeatures("", frozenset(flags)))
+    asked = ("bf16", "bnb-nf4", "awq", "gptq-int4", "w4a16", "w8a8", "fp8")
+    assert {one for one in asked if why_not_scheme(one, "vllm", machine, CPU_BUILD)} == refused

@@ -40,6 +40,7 @@ _VERIFIED = (0, 32)
 
 _STORED_ON_CPU = ("fp32", "bf16", "fp16", "awq", "gptq-int4", "w4a16", "w8a8", "bnb-nf4", "bnb-nf4-single")
 """vLLM's CPU kernels: 4-bit weights (CPUWNA16), int8 with int8 activations, bitsandbytes' 4 bit through its plugin."""
+_CPUWNA16 = ("awq", "gptq-int4", "w4a16")
 
 _LEAST_CAPABILITY = {
     **dict.fromkeys(("awq", "fp8", "w8a8", "w8a16", "w4a16", "nvfp4"), (7, 5)),
@@ -66,9 +67,25 @@ def quantization_flag(scheme: str) -> str:
 
 def runs_stored(scheme: str, device: Device, cpu: CpuFeatures) -> bool:
     """Whether vLLM has kernels on `device` for a checkpoint that is stored so."""
-    if device.kind == "cpu":
-        return scheme in _STORED_ON_CPU or (scheme == "fp8" and "amx_tile" in cpu.flags)
-    return _is_able(scheme, device)
+    if device.kind != "cpu":
+        return _is_able(scheme, device)
+    if scheme == "fp8":
+        return "amx_tile" in cpu.flags
+    return scheme in _STORED_ON_CPU and not (_is_x86(cpu) and _fails_on_x86(scheme, cpu))
+
+
+def _fails_on_x86(scheme: str, cpu: CpuFeatures) -> bool:
+    """For want of instructions. Source: vllm 0.32's wheel, whose `_C_AVX2` has no `cpu_gemm_wna16`.
+
+    Its int8 is oneDNN's, which adds products of two bytes in 16 bits where there is no VNNI: what does not fit is cut
+    off, and results of weights near 127 are up to half of the largest away from what they should be.
+    """
+    return (scheme in _CPUWNA16 and "avx512f" not in cpu.flags) or (scheme == "w8a8" and "int8" not in cpu.formats)
+
+
+def _is_x86(cpu: CpuFeatures) -> bool:
+    """All that can run torch at all have these instructions, and no other processor has."""
+    return "sse2" in cpu.flags
 
 
 def computes_in(scheme: str, dtype: str | None) -> bool:
