@@ -11,6 +11,7 @@ import msgspec
 
 from qserve.batches.records import LineError
 from qserve.units import format_bytes
+from qserve.wire.seen import seen
 
 __all__ = ["LineCheck", "Request", "input_lines", "read_request"]
 
@@ -67,13 +68,13 @@ class LineCheck:
         except (msgspec.DecodeError, RecursionError) as error:
             return LineError("invalid_json_line", f"this line is not valid JSON: {error}", number)
         if not isinstance(value, dict):
-            return LineError("invalid_json_line", "this line is not a JSON object", number)
+            return LineError("invalid_json_line", f"this line is {seen(value)}; an object is needed", number)
         return self._of_envelope(number, value) or self._of_body(number, value["body"])
 
     def _of_envelope(self, number: int, value: dict[str, Any]) -> LineError | None:
         custom_id = value.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id or len(custom_id) > _MAX_ID_CHARS:
-            message = f"every line needs a 'custom_id', a string of 1 to {_MAX_ID_CHARS} characters"
+            message = _needed(value, "custom_id", f"a string of 1 to {_MAX_ID_CHARS} characters")
             return LineError("missing_required_parameter", message, number, "custom_id")
         if custom_id in self._seen:
             message = f"the custom_id {custom_id[:100]!r} stands on an earlier line too; each must be unique"
@@ -83,19 +84,19 @@ class LineCheck:
             name = sorted(unknown)[0][:100]
             return LineError("unknown_parameter", f"'{name}' is not a field of a line", number, name)
         if value.get("method") != "POST":
-            return LineError("invalid_method", "'method' must be POST", number, "method")
+            return LineError("invalid_method", _needed(value, "method", "'POST'"), number, "method")
         if value.get("url") != self.endpoint:
-            given = str(value.get("url"))[:100]
-            message = f"'url' is {given!r}, and the batch is for {self.endpoint}; they must be the same"
+            message = _needed(value, "url", f"'{self.endpoint}', which the batch is for,")
             return LineError("invalid_url", message, number, "url")
         if not isinstance(value.get("body"), dict):
-            return LineError("missing_required_parameter", "'body' must be a JSON object", number, "body")
+            return LineError("missing_required_parameter", _needed(value, "body", "an object"), number, "body")
         return None
 
     def _of_body(self, number: int, body: dict[str, Any]) -> LineError | None:
         model = body.get("model")
         if not isinstance(model, str) or not model:
-            return LineError("missing_required_parameter", "'body.model' must name a model", number, "body.model")
+            message = _needed(body, "model", "the name of a model", "body.")
+            return LineError("missing_required_parameter", message, number, "body.model")
         self.model = self.model or model
         if model != self.model:
             message = f"'body.model' is {model[:100]!r}, earlier lines say {self.model[:100]!r}; a batch is for one"
@@ -107,3 +108,9 @@ class LineCheck:
     def _too_large(self, number: int) -> LineError:
         message = f"the line is longer than {format_bytes(self.max_body_bytes)}; send less or raise --max-body-mib"
         return LineError("body_too_large", message, number, "body")
+
+
+def _needed(given: dict[str, Any], name: str, needed: str, within: str = "") -> str:
+    """What was seen, and what is needed."""
+    found = f"is {seen(given[name])}" if name in given else "is missing"
+    return f"'{within}{name}' {found}; {needed} is needed"

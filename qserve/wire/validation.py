@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,23 +9,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from qserve.wire.errors import MAX_NAME, ApiError, unknown_field
+from qserve.wire.seen import counted, seen
 
 __all__ = ["NEEDED", "from_validation"]
 
 # Of alternatives each complains; the one that knows what is wrong says all there is to say.
 _KNOWS_WHAT_IS_WRONG = frozenset({"part"})
 _MOST_PROBLEMS = 4
-_MAX_SEEN = 40
-_MAX_SEEN_BITS = 128
 _BEGINS_WITH_A_NAME = re.compile(r"'([\w.]+)'")
 _MISSING = frozenset({"missing", "union_tag_not_found"})
 
 Context = Mapping[str, Any]
 Path = tuple[str | int, ...]
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _container(context: Context) -> str:
@@ -48,11 +42,11 @@ NEEDED: Mapping[str, Callable[[Context], str]] = {
     "model_attributes_type": lambda _: "an object",
     "model_type": lambda _: "an object",
     "string_pattern_mismatch": lambda context: f"a string that matches {context['pattern']}",
-    "string_too_long": lambda context: f"a string of at most {_counted(context['max_length'], 'character')}",
-    "string_too_short": lambda context: f"a string of at least {_counted(context['min_length'], 'character')}",
+    "string_too_long": lambda context: f"a string of at most {counted(context['max_length'], 'character')}",
+    "string_too_short": lambda context: f"a string of at least {counted(context['min_length'], 'character')}",
     "string_type": lambda _: "a string",
-    "too_long": lambda context: f"{_container(context)} of at most {_counted(context['max_length'], 'item')}",
-    "too_short": lambda context: f"{_container(context)} of at least {_counted(context['min_length'], 'item')}",
+    "too_long": lambda context: f"{_container(context)} of at most {counted(context['max_length'], 'item')}",
+    "too_short": lambda context: f"{_container(context)} of at least {counted(context['min_length'], 'item')}",
     "union_tag_invalid": lambda context: f"one of {context['expected_tags']}",
 }
 
@@ -102,7 +96,7 @@ def _what_is_needed(path: Path, context: list[Any], body: Any) -> ApiError:
     needed = f"{', '.join(first)} or {last}" if first else last
     name = _name(path)
     field = f"'{name}'" if name else "the body"
-    return ApiError(400, f"{field} is {_seen(_at(body, path))}; {needed} is needed", "invalid_value", name or None)
+    return ApiError(400, f"{field} is {seen(_at(body, path))}; {needed} is needed", "invalid_value", name or None)
 
 
 def _name(path: Path) -> str:
@@ -141,23 +135,6 @@ def _at(body: Any, path: Path) -> Any:
     for part in path:
         body = body[part]
     return body
-
-
-def _seen(value: Any) -> str:
-    """A value in the words of JSON; of a long one how long it is."""
-    if isinstance(value, str):
-        return f"'{value}'" if 0 < len(value) <= _MAX_SEEN else _sized("a string", len(value), "character")
-    if isinstance(value, list):
-        return _sized("a list", len(value), "item")
-    if isinstance(value, dict):
-        return "an object" if value else "an empty object"
-    if isinstance(value, int) and value.bit_length() > _MAX_SEEN_BITS:
-        return "a number of very many digits"
-    return json.dumps(value)
-
-
-def _sized(what: str, number: int, of: str) -> str:
-    return f"{what} of {_counted(number, of)}" if number else what.replace("a ", "an empty ")
 
 
 def _number(value: float) -> str:

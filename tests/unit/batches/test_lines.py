@@ -47,6 +47,23 @@ def test_a_wrong_line_is_told_with_its_number(tmp_path, wrong, code, param):
     assert found.num_lines == 3
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (line(None), "'custom_id' is missing; a string of 1 to 512 characters is needed"),
+        (line(7), "'custom_id' is 7; a string of 1 to 512 characters is needed"),
+        (line("x" * 600), "'custom_id' is a string of 600 characters; a string of 1 to 512 characters is needed"),
+        (line(method="GET"), "'method' is 'GET'; 'POST' is needed"),
+        (line(url=None), f"'url' is missing; '{CHAT}', which the batch is for, is needed"),
+        (line(body=[]), "'body' is an empty list; an object is needed"),
+        (line(body={"model": 5}), "'body.model' is 5; the name of a model is needed"),
+        ("[1]", "this line is a list of 1 item; an object is needed"),
+    ],
+)
+def test_a_wrong_line_is_told_what_was_seen_and_what_is_needed(tmp_path, wrong, said):
+    assert [error.message for error in checked(tmp_path, wrong).errors] == [said]
+
+
 def test_no_request_and_too_many(tmp_path):
     assert [error.code for error in checked(tmp_path, "", " ").errors] == ["empty_file"]
     found = checked(tmp_path, *(line(str(number)) for number in range(12)))
