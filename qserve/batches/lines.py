@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,10 @@ def read_request(line: bytes) -> Request:
 
 
 def input_lines(path: Path, max_body_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Lines that hold something, with their numbers from 1; None for one that is too long to be read."""
+    """Lines that hold something, with their numbers from 1; None for one that is too long to be read.
+
+    The mark that some editors begin a file of UTF-8 with is no part of the first.
+    """
     most = max_body_bytes + _ENVELOPE_BYTES
     with path.open("rb") as file:
         number = 0
@@ -44,7 +48,7 @@ def input_lines(path: Path, max_body_bytes: int) -> Iterator[tuple[int, bytes | 
                 while (rest := file.readline(most)) and not rest.endswith(b"\n"):
                     pass
                 yield number, None
-            elif line := line.strip():
+            elif line := (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip():
                 yield number, line
 
 
@@ -65,6 +69,9 @@ class LineCheck:
             return self._too_large(number)
         try:
             value = msgspec.json.decode(line)
+        except UnicodeDecodeError as error:
+            message = f"this line is not UTF-8: byte {error.object[error.start]:#04x}; JSON is written in UTF-8"
+            return LineError("invalid_json_line", message, number)
         except (msgspec.DecodeError, RecursionError) as error:
             return LineError("invalid_json_line", f"this line is not valid JSON: {error}", number)
         if not isinstance(value, dict):

@@ -64,6 +64,22 @@ def test_a_wrong_line_is_told_what_was_seen_and_what_is_needed(tmp_path, wrong, 
     assert [error.message for error in checked(tmp_path, wrong).errors] == [said]
 
 
+def test_another_encoding_is_told_by_its_line(tmp_path):
+    path = tmp_path / "input.jsonl"
+    path.write_bytes(line("good").encode() + b"\n" + line("Zürich").replace("\\u00fc", "ü").encode("latin-1"))
+    (error,) = check_file(path, CHAT, 10, 1000).errors
+    assert (error.code, error.line) == ("invalid_json_line", 2)
+    assert error.message == "this line is not UTF-8: byte 0xfc; JSON is written in UTF-8"
+
+
+def test_the_mark_that_editors_begin_utf_8_with_is_no_error(tmp_path):
+    path = tmp_path / "input.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + line("a").encode())
+    assert not check_file(path, CHAT, 10, 1000).errors
+    ((_, read),) = input_lines(path, 1000)
+    assert read is not None and read_request(read).custom_id == "a"
+
+
 def test_no_request_and_too_many(tmp_path):
     assert [error.code for error in checked(tmp_path, "", " ").errors] == ["empty_file"]
     found = checked(tmp_path, *(line(str(number)) for number in range(12)))
