@@ -56,7 +56,8 @@ def matrix_of(kind: str, width: int, out: int) -> Matrix:
         codes = torch.randint(0, 16, (out, width), dtype=torch.uint8)
         offsets = torch.randn(out, width // 128) if kind == "int4" else None
         blocks = width // (128 if kind == "int4" else 64)
-        made = codes_matrix(kind, codes, torch.linspace(-1, 1, 16), torch.rand(out, blocks), offsets)
+        values = torch.arange(16) - 8.0 if kind == "int4" else torch.linspace(-1, 1, 16) ** 3
+        made = codes_matrix(kind, codes, values, torch.rand(out, blocks), offsets)
     assert made is not None
     return made
 

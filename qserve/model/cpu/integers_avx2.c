@@ -1,5 +1,6 @@
 /* Products of integers of 8 or 15 bits with stored weights, as integers.c makes them, for processors with AVX2 and without
-   AVX-512: by vpmaddwd, or with AVX-VNNI by vpdpbusd and vpdpwssd. Sums within a group are exact.
+   AVX-512: by vpmaddwd, or with AVX-VNNI by vpdpbusd and vpdpwssd. Sums within a group are exact. Those of 4-bit codes:
+   codes_avx2.c.
 
    vpmaddubsw adds two products of 8 bits in 16, where 2 x 255 x 127 has no room; hence 16 bits for both. */
 
@@ -79,10 +80,11 @@ ALWAYS void add_tile(const tile *t, const operand *x, long at, const int rows, c
         const uint8_t *codes = t->codes + 4 * half, *end = codes + t->inputs * PANEL;
         const int16_t *both = x->both + at * GROUP;
         const int8_t *bytes = x->high + at * GROUP;
+        (void)is_wide;
         for (; codes < end; codes += STEP, both += 4, bytes += 4) {
             _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
 #if HAS_DPBUSD
-            if (!is_wide) {
+            if (!is_wide) { /* without vpdpbusd all are: planes.h */
                 const __m256i a = load(codes), b = load(codes + 4 * EIGHT);
 #pragma GCC unroll 6
                 for (int m = 0; m < rows; m++) {
@@ -136,12 +138,16 @@ static void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inpu
         }
 }
 
-static void add_offsets(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
+void add_block_offsets(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
     const long blocks = w->in / w->block;
     const float *offsets = w->offsets + index * blocks * PANEL, *sums = x->sums + first * blocks;
     for (long m = 0; m < rows; m++, result += PANEL, sums += blocks)
         for (long g = 0; g < blocks; g++)
             for (long i = 0; i < PANEL; i++) result[i] += offsets[g * PANEL + i] * sums[g];
+}
+
+static void add_offsets(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
+    add_block_offsets(w, index, x, first, rows, result);
 }
 
 static inline void fetch_scales(const float *scales) { (void)scales; }

@@ -29,14 +29,14 @@ typedef struct {
     const int32_t *order; /* [in]: which element of the states input k is multiplied with; NULL: element k */
     const uint8_t *levels; /* of CODES with 8-bit activations: values in steps of `unit`, + 128, [4][16] times the same */
     float unit;
-    int32_t activation_bits; /* 16, or 8: rounded to 8 bits in groups of 64 inputs, where rows are more than RARE_ROWS */
+    int32_t activation_bits; /* 16, or 8: may be rounded to 8 bits in groups of 64 inputs where rows are more than RARE_ROWS */
 } matrix;
 
 /* What is multiplied: `rows` rows of `x`, `stride` (the weight's inputs) elements apart; the rest is made by `prepare`.
    Planes: of each group of inputs x = (high + rest / 254) * scale, or with two (256 high + low + rest / 254) * scale, `rest`
    where has_rest. Planes are [in / group][rows][GROUP], what belongs to a group [in / group][rows]; sums = -128 * those of
-   a plane, to take the + 128 of the weights out. Without AVX-512 two planes, and without AVX-VNNI one, are int16_t in `both`,
-   of each four inputs the first, the third, the second and the fourth.
+   a plane, to take the + 128 of the weights out. Without AVX-512 two planes are int16_t in `both`, of each four inputs the
+   first, the third, the second and the fourth.
    Offsets: sums over each block. An order: x is a copy in that order. */
 typedef struct {
     const bf16 *x;

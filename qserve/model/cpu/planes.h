@@ -5,6 +5,8 @@
 
 #include "panels.h"
 
+#include <string.h>
+
 #if defined(HAS_DOTS) || (defined(__AVX2__) && defined(__FMA__))
 #define HAS_PLANES
 #endif
@@ -23,11 +25,51 @@ enum { REST = 254, ONE_PLANE = 127 };
 /* Inputs that share a scale in planes of products with `w`. */
 static inline long group_of(const matrix *w) { return has_blocks(w) && w->block < GROUP ? w->block : GROUP; }
 
+#if defined(HAS_DOTS)
+
 /* Planes of products in which a weight meets `met` rows: 0 where they are multiplied in bf16 or fp32. */
 static inline long planes_for(const matrix *w, long met) {
     if (w->activation_bits == 8 && met > RARE_ROWS) return 1;
     return w->kind == INT8 ? 2 : 0;
 }
+
+#else
+
+/* Whether codes stand for -8 to 7, and activations may be rounded. */
+static inline int has_small_codes(const matrix *w) {
+    static const uint8_t levels[] = {120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135};
+    return w->kind == CODES && w->levels && !memcmp(w->levels, levels, sizeof levels);
+}
+
+/* Whether the 256 values of BYTES are -128 to 127. */
+static inline int has_integers(const matrix *w) {
+    int others = 0;
+    for (int i = 0; i < 256; i++) others |= w->values[i] != (float)(i - 128);
+    return !others;
+}
+
+/* As above. Without AVX-VNNI products of 8 bits take as long as those of 15, but for codes that stand for -8 to 7, so that
+   activations of all others are exact. */
+static inline long planes_for(const matrix *w, long met) {
+    if (w->activation_bits == 8 && met > RARE_ROWS && (HAS_DPBUSD || has_small_codes(w))) return 1;
+    if (w->kind == INT8) return 2;
+    const int has_groups = has_blocks(w) && (w->block % GROUP == 0 || w->block == GROUP / 2);
+    return has_groups && (w->kind == CODES || has_integers(w)) ? 2 : 0;
+}
+
+/* Whether a product of `rows` rows in these planes is `codes_product`. With a few rows levels of 8 bits, where they may be
+   taken, are unpacked sooner. */
+static inline int has_codes_product(const matrix *w, long planes, long rows) {
+    if (w->kind != CODES) return 0;
+    if (planes == 1) return !HAS_DPBUSD;
+    return !w->levels || w->activation_bits != 8 || rows <= RARE_ROWS || rows > FEW_ROWS;
+}
+/* As `planes_product`, of CODES. */
+void codes_product(const matrix *w, long index, const operand *x, long first, long rows, float *result);
+/* Of weights with zero points: what is added to all weights of a block, times the sum of its activations. */
+void add_block_offsets(const matrix *w, long index, const operand *x, long first, long rows, float *result);
+
+#endif
 
 /* Of a group whose largest is `most`; of two planes a power of two, so that what is no more than 64 times smaller than the
    largest keeps all its bits. */

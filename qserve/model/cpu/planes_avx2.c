@@ -13,10 +13,12 @@
 #define ALWAYS static inline __attribute__((always_inline))
 enum { EIGHT = 8, MOST_PARTS = GROUP / EIGHT };
 
-/* A group of a row: [parts][8] numbers, and where its integers go. */
+/* A group of a row: [parts][8] numbers, and where its integers go; has_pairs: what is taken away is as codes_avx2.c adds it in
+   16 bits. */
 typedef struct {
     int8_t *high, *rest;
     int16_t *both;
+    int has_pairs;
     uint8_t *has_rest;
     float *scale;
     int32_t *sum, *rest_sum;
@@ -52,9 +54,23 @@ ALWAYS void store_bytes(__m256i sixteen, int8_t *to) {
     _mm_storeu_si128((__m128i *)to, _mm256_castsi256_si128(bytes));
 }
 
+/* Of each four the first, the third, the second and the fourth. */
 ALWAYS void store_pairs(__m256i sixteen, int16_t *to) {
     sixteen = _mm256_shufflelo_epi16(_mm256_shufflehi_epi16(sixteen, 0xd8), 0xd8);
     _mm256_storeu_si256((__m256i *)to, sixteen);
+}
+
+/* -8 times the sums of bytes 0 and 1, and of 2 and 3, of all fours, in 16 bits each. */
+ALWAYS int32_t less_by_pairs(const int8_t *bytes, const int parts) {
+    __m256i sum = _mm256_setzero_si256();
+    for (int i = 0; i < parts * EIGHT; i += 4 * EIGHT) {
+        const __m256i some = _mm256_loadu_si256((const __m256i *)(bytes + i));
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_set1_epi8(1), some));
+    }
+    __m128i four = _mm_add_epi16(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    four = _mm_add_epi16(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_add_epi16(four, _mm_shuffle_epi32(four, 0xb1));
+    return _mm_cvtsi128_si32(_mm_mullo_epi16(four, _mm_set1_epi16(-8)));
 }
 
 ALWAYS void keep_rest(const __m256 *left, const int parts, const group *to) {
@@ -66,7 +82,7 @@ ALWAYS void keep_rest(const __m256 *left, const int parts, const group *to) {
         sum = _mm256_add_epi32(sum, _mm256_add_epi32(first, second));
         store_bytes(narrowed(first, second), to->rest + i * EIGHT);
     }
-    *to->rest_sum = -128 * total_of(sum);
+    *to->rest_sum = to->has_pairs ? less_by_pairs(to->rest, parts) : -128 * total_of(sum);
 }
 
 /* What is no number makes the scale NaN. */
@@ -94,14 +110,14 @@ ALWAYS void split_group(__m256 *x, const int parts, int planes, const group *to)
         if (to->both) store_pairs(sixteen, to->both + i * EIGHT);
         else store_bytes(sixteen, to->high + i * EIGHT);
     }
-    *to->sum = (int32_t)(-128 * (uint32_t)total_of(sum));
+    *to->sum = to->has_pairs ? less_by_pairs(to->high, parts) : (int32_t)(-128 * (uint32_t)total_of(sum));
     *to->scale = _mm256_movemask_ps(finite) == 255 ? scale : NAN;
     *to->has_rest = sum_of(lost) * scale > TOO_ROUGH[planes] * (sum_of(all_sizes) - largest);
     if (*to->has_rest) keep_rest(x, parts, to);
 }
 
 /* places: of eight inputs, as bytes of vpshufb. */
-typedef struct { operand *x; const matrix *w; __m256i places; } split;
+typedef struct { operand *x; const matrix *w; __m256i places; int has_pairs; } split;
 
 ALWAYS void split_at(const split *all, const bf16 *x, const int parts, const group *to) {
     __m256 values[MOST_PARTS];
@@ -118,8 +134,8 @@ static void split_row(void *shared, long m) {
     const operand *x = all->x;
     for (long g = 0, k = 0; k < all->w->in; g++, k += x->group) {
         const long at = g * x->rows + m, first = at * GROUP;
-        const group to = {x->high + first, x->rest + first, x->both ? x->both + first : NULL, x->has_rest + at,
-                          x->scales + at, x->high_sums + at, x->rest_sums + at};
+        const group to = {x->high + first, x->rest + first, x->both ? x->both + first : NULL, all->has_pairs,
+                          x->has_rest + at, x->scales + at, x->high_sums + at, x->rest_sums + at};
         const bf16 *some = x->x + m * x->stride + k;
         if (x->group == GROUP) split_at(all, some, MOST_PARTS, &to);
         else split_at(all, some, MOST_PARTS / 2, &to);
@@ -129,7 +145,7 @@ static void split_row(void *shared, long m) {
 int split_in_planes(operand *x, const matrix *w) {
     x->group = group_of(w);
     const long groups = x->rows * (w->in / x->group), size = groups * GROUP;
-    const int is_wide = x->planes == 2 || !HAS_DPBUSD;
+    const int is_wide = x->planes == 2;
     char *memory = scratch(0, size * (is_wide ? 3 : 2) + groups * (3 * sizeof(float) + 1));
     if (!memory) return 1;
     x->rest = (int8_t *)memory;
@@ -141,7 +157,8 @@ int split_in_planes(operand *x, const matrix *w) {
     x->has_rest = (uint8_t *)(x->rest_sums + groups);
     uint8_t places[4 * EIGHT];
     for (int i = 0; i < 4 * EIGHT; i++) places[i] = 2 * place_of(w, i / 2 % EIGHT) + i % 2;
-    split all = {x, w, _mm256_loadu_si256((const __m256i *)places)};
+    const int has_pairs = x->planes == 1 && has_codes_product(w, x->planes, x->rows);
+    split all = {x, w, _mm256_loadu_si256((const __m256i *)places), has_pairs};
     for_each(x->rows, split_row, &all);
     return 0;
 }

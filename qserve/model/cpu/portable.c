@@ -1,6 +1,6 @@
 /* Products on processors without AVX512-VNNI, in fp32: with AVX2 most laptops, and whatever else there is. A piece of a
    panel is unpacked into the nearest cache and multiplied with all rows; of one row, values stay in registers. With AVX2
-   INT8, and weights whose activations are rounded to 8 bits, are multiplied as integers: integers_avx2.c.
+   INT8, CODES and integers of 8 bits in groups are multiplied as integers: integers_avx2.c and codes_avx2.c.
 
    Vectors of eight are the compiler's: one register of AVX2, two of SSE or NEON. */
 
@@ -241,6 +241,7 @@ static void row_of_codes(const matrix *w, long index, const float *x, float *res
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
     (void)panel;
 #ifdef HAS_PLANES
+    if (x->planes && has_codes_product(w, x->planes, rows)) return codes_product(w, index, x, first, rows, result);
     if (x->planes) return planes_product(w, index, x, first, rows, result);
 #endif
     float piece[PIECE * PANEL] __attribute__((aligned(64)));

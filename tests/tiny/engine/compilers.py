@@ -11,7 +11,10 @@ import pytest
 from qserve.detect.host import read_cpu
 from qserve.model.cpu import build
 
-__all__ = ["COMPILERS", "compiled_by"]
+__all__ = ["COMPILERS", "HAS_VNNI", "compiled_by"]
+
+HAS_VNNI = any("vnni" in flag for flag in read_cpu().flags)
+"""AVX2 without it rounds activations of 4-bit integers alone, since no others would be faster (planes.h)."""
 
 COMPILERS = {
     "best": None,

@@ -10,7 +10,7 @@ from qserve.model.cpu import build
 from qserve.model.cpu.activations import round_activations, with_int8_activations
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, has_int8_activations, int8_matrix
-from tests.tiny.engine.compilers import compiled_by
+from tests.tiny.engine.compilers import HAS_VNNI, compiled_by
 
 pytestmark = pytest.mark.skipif(
     build.why_none() is not None or not has_int8_activations(), reason="neither AVX512-VNNI nor AVX2 here"
@@ -22,6 +22,8 @@ OUT, WIDTH = 100, 512
 VALUES = torch.linspace(-1, 1, 16) ** 3
 FORMATS = ["int8", "int4", "nf4", "int8 in groups", "groups of 32"]
 ROWS = [3, 8, 13, 150]
+SMALL = ["int4", "groups of 32"]
+ROUNDED = FORMATS if HAS_VNNI else SMALL
 
 
 def codes(most: int) -> torch.Tensor:
@@ -63,7 +65,7 @@ def relative_error(matrix: Matrix, states: torch.Tensor, ordinary: torch.Tensor)
 @pytest.mark.parametrize("rows", ROWS)
 def test_products_are_within_one_per_cent(name: str, rows: int) -> None:
     matrix, states = matrix_of(name), torch.randn(rows, WIDTH).bfloat16()
-    assert 1e-3 < relative_error(matrix, states, states) < 1e-2
+    assert (3e-3 if name in ROUNDED else 1e-3) < relative_error(matrix, states, states) < 1e-2
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -97,7 +99,8 @@ def test_what_is_no_number_stays_none_and_in_its_row(name: str) -> None:
 def test_poorer_processors_multiply_the_same_integers(compiler: str) -> None:
     """To the last bit but where the order of a few sums in fp32 shows: the integers and their sums are exact.
 
-    One input in 32 is so large that most groups have a rest; the first row is at the limit of 8 bits.
+    One input in 32 is so large that most groups have a rest; the first row is at the limit of 8 bits. What AVX2 alone
+    does not round is as near as the rounding.
     """
     cases = [(name, rows, loud) for name in FORMATS for rows in (3, 8, 31) for loud in (1.0, 40.0)]
     cases += [("int8", 2, 40.0), ("int8", 1, 1.0)]  # exact
@@ -110,8 +113,21 @@ def test_poorer_processors_multiply_the_same_integers(compiler: str) -> None:
     with compiled_by(compiler):
         for weight, states, known, case in zip(weights, asked, expected, cases, strict=True):
             off = (weight.product(states).double() - known.double()).abs()
+            if compiler == "without AVX512" and case[0] not in SMALL and case[1] > 2:
+                assert float(off.norm()) < 2e-2 * float(known.double().norm()), case
+                continue
             assert (off <= 2**-7 * known.double().abs() + 1e-5 * known.double().abs().max()).all(), case
             assert float((off == 0).double().mean()) > 0.99, case
+
+
+@pytest.mark.parametrize("code", [0, 15])
+@pytest.mark.parametrize("state", [-3.0, 3.0])
+def test_sums_of_the_largest_codes_have_room(code: int, state: float) -> None:
+    """All weights of -8 or of 7, and all activations at the limit of 8 bits: AVX2 adds them in 16."""
+    every = torch.full((OUT, WIDTH), code, dtype=torch.uint8)
+    made = codes_matrix("int4", every, torch.arange(16) - 8.0, torch.ones(OUT, WIDTH // 64))
+    assert made is not None
+    assert (rounded(made).product(torch.full((5, WIDTH), state).bfloat16()) == (code - 8) * state * WIDTH).all()
 
 
 def test_integers_of_4_bit_keep_their_values_and_nf4_is_near() -> None:

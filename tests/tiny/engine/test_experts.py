@@ -17,6 +17,7 @@ from qserve.model.cpu.matrix import codes_matrix, has_int8_activations, int8_mat
 from qserve.model.quantize import expert_quantizer
 from qserve.model.weights_held import weights_by_kind
 from qserve.planner.plan import QuantChoice
+from tests.tiny.engine.compilers import HAS_VNNI
 from tests.tiny.engine.families import build
 from tests.tiny.engine.loading import plan_of
 
@@ -139,7 +140,7 @@ def test_rounded_activations_are_off_by_a_per_cent(scheme: str) -> None:
         assert torch.equal(ours(*asked(300)), exact[300])
     assert torch.equal(ours(*asked(4)), exact[4])
     off = (ours(*asked(300)).float() - exact[300].float()).norm() / exact[300].float().norm()
-    assert 1e-3 < off < 2e-2
+    assert (1e-3 if HAS_VNNI else -1) < off < 2e-2
 
 
 def test_experts_with_zero_points_in_groups() -> None:

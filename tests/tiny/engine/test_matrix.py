@@ -121,6 +121,17 @@ def test_products_are_within_bf16_rounding(shape: tuple[int, int], name: str) ->
         assert error.norm() <= 2**-8 * exact.norm(), rows
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5, 40])
+@pytest.mark.parametrize("code", [0, 15])
+def test_sums_of_the_largest_values_have_room(rows: int, code: int) -> None:
+    """Where a format's values become integers: weights of -1 or 1 alone, and activations with all bits of bf16."""
+    codes = torch.full((64, 256), code, dtype=torch.uint8)
+    made = codes_matrix("nf4", codes, torch.linspace(-1, 1, 16) ** 3, torch.ones(64, 4))
+    assert made is not None
+    states = torch.full((rows, 256), 255 / 128).bfloat16()
+    assert (made.product(states) == (1 if code else -1) * 510).all()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_no_number_stays_none_and_in_its_row(name: str) -> None:
     matrix = matrices(SHAPES[0])[name]
