@@ -153,15 +153,15 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--folds", action="store_true")
     parser.add_argument("--bands", action="store_true")
-    told = parser.parse_args()
-    rows = folds() if told.folds or told.bands else published(told.all)
-    if told.bands:
+    arguments = parser.parse_args()
+    rows = folds() if arguments.folds or arguments.bands else published(arguments.all)
+    if arguments.bands:
         for (engine, metric), one in sorted(bands(rows).items()):
             print(f"[bands.{engine}] {metric} = [{one.low:.2f}, {one.high:.2f}]")
         return
-    print(f"Speed against {len(rows)} published figures" + (", each of a source left out" if told.folds else ""))
+    print(f"Speed against {len(rows)} published figures" + (", each of a source left out" if arguments.folds else ""))
     show("kind", rows, lambda row: row.kind)
-    if told.folds:
+    if arguments.folds:
         show_coverage(rows)
     show("engine, kind", rows, lambda row: f"{row.era}, {row.kind}")
     show("engine, card, kind", rows, lambda row: f"{row.era}, {row.gpu}, {row.kind}")

@@ -141,9 +141,9 @@ def start(name: str, scratch: Path) -> list[str]:
     return log_file.read_text(errors="replace").splitlines()
 
 
-def around(lines: list[str], said: str) -> set[int]:
+def around(lines: list[str], reason: str) -> set[int]:
     """Line numbers to keep: about the reason, the figures, the end."""
-    place = next(i for i, line in enumerate(lines) if said[:60] in line)
+    place = next(i for i, line in enumerate(lines) if reason[:60] in line)
     marks = ("KV cache size", "Loading weights took", "Initializing a V1")
     figures = {i for i, line in enumerate(lines) if any(mark in line for mark in marks)}
     last = range(max(0, len(lines) - 3), len(lines))

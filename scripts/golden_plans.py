@@ -28,8 +28,8 @@ def main() -> int:
         return 0
     step = int(sys.argv[sys.argv.index("--sample") + 1]) if "--sample" in sys.argv else 1
     with machine():
-        asked = ((line, was, answer(line)) for line, was in list(before.items())[::step])
-        differing = [(line, was, now) for line, was, now in asked if not is_as_kept(was, now)]
+        compared = ((line, was, answer(line)) for line, was in list(before.items())[::step])
+        differing = [(line, was, now) for line, was, now in compared if not is_as_kept(was, now)]
     for line, was, now in differing[:_MOST_SHOWN]:
         print(f"== qserve {line}", *_difference(was, now), sep="\n")
     new = set(requests()) - set(before)

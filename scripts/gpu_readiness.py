@@ -107,8 +107,8 @@ def _page() -> str:
 
 def _section(scenario: Scenario) -> str:
     printed = _plan(scenario.arguments)
-    told = _plan(f"{scenario.arguments} --json")
-    facts = _facts(json.loads(told)) if told.startswith("{") else ""
+    as_json = _plan(f"{scenario.arguments} --json")
+    facts = _facts(json.loads(as_json)) if as_json.startswith("{") else ""
     return (
         f"\n## {scenario.title}\n\n{scenario.read}\n\n    qserve plan {scenario.arguments}\n{facts}\n"
         f"```text\n{printed}\n```\n"
@@ -120,8 +120,8 @@ def _plan(arguments: str) -> str:
     environment = {"HF_HUB_OFFLINE": "1", "COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
     with mock.patch("qserve.detect.detect", lambda **_: _HOST):
         done = CliRunner(env=environment).invoke(cli, ["plan", *shlex.split(arguments), "--no-learn"])
-    said = done.output or f"qserve: {done.exception}"
-    lines = said.rstrip().splitlines()
+    output = done.output or f"qserve: {done.exception}"
+    lines = output.rstrip().splitlines()
     return "\n".join(line.rstrip() for line in lines if not _SPEED.match(line))
 
 

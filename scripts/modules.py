@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "qserve"
 
 def first_sentence(path: Path) -> str:
     """Of the module's docstring, on one line; empty where it has none."""
-    said = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return " ".join(said.split("\n\n")[0].split())
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(docstring.split("\n\n")[0].split())
 
 
 def main() -> None:
@@ -25,8 +25,8 @@ def main() -> None:
     if not below.is_dir():
         sys.exit(f"qserve/ has no folder {sys.argv[1]}")
     for path in sorted(below.rglob("*.py")):
-        if said := first_sentence(path):
-            print(f"{path.relative_to(PACKAGE)}: {said}")
+        if sentence := first_sentence(path):
+            print(f"{path.relative_to(PACKAGE)}: {sentence}")
 
 
 if __name__ == "__main__":

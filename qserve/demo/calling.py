@@ -57,8 +57,8 @@ _COMPUTE: dict[str, Callable[[int, int], int | float]] = {
 class Calling:
     """One question with the tool at hand.
 
-    `expression`: what the tool is asked, empty where it is not needed; `result`: what it said, None where it has not
-    been asked yet; `answer`: what the model says in the end.
+    `expression`: the argument of the call, empty if no call is needed; `result`: what the tool returned, None before
+    the call; `answer`: the model's last message.
     """
 
     question: str
@@ -73,15 +73,15 @@ class Calling:
         system = "" if self.system is None else f"{self.system}\n\n"
         prefix = EMPTY_THINK if self.empty_think else ""
         lead = f"<|im_start|>system\n{system}{_HEADER}<|im_end|>\n"
-        asked = f"{lead}<|im_start|>user\n{self.question}<|im_end|>\n<|im_start|>assistant\n"
+        request = f"{lead}<|im_start|>user\n{self.question}<|im_end|>\n<|im_start|>assistant\n"
         call = f"{call_of(self.expression)}<|im_end|>"
         if not self.expression:
-            return [(asked + prefix, False), (f"{self.answer}<|im_end|>", True)]
+            return [(request + prefix, False), (f"{self.answer}<|im_end|>", True)]
         if self.result is None:
-            return [(asked + prefix, False), (call, True)]
-        said = f"<tool_response>\n{self.result}\n</tool_response>"
-        told = f"\n<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
-        return [(asked, False), (call, not prefix), (told + prefix, False), (f"{self.answer}<|im_end|>", True)]
+            return [(request + prefix, False), (call, True)]
+        response = f"<tool_response>\n{self.result}\n</tool_response>"
+        after_call = f"\n<|im_start|>user\n{response}<|im_end|>\n<|im_start|>assistant\n"
+        return [(request, False), (call, not prefix), (after_call + prefix, False), (f"{self.answer}<|im_end|>", True)]
 
 
 def call_of(expression: str) -> str:

@@ -28,7 +28,7 @@ class ReportPages:
         self._alone = asyncio.Lock()
         self._last: tuple[str, float, bytes] = ("", 0.0, b"")
 
-    async def page(self, run: str | None, told: Mapping[str, Any]) -> bytes:
+    async def page(self, run: str | None, live: Mapping[str, Any]) -> bytes:
         """The page of this run, by its id or the beginning of one; None: of the run that answers, with what its
         workers tell now.
 
@@ -40,19 +40,19 @@ class ReportPages:
         async with self._alone:
             shown, made_s, page = self._last
             if shown != name or time.monotonic() - made_s > _SHOWN_FOR_S:
-                page = await _made(str(self._runs.store.path), name, {} if run else told)
+                page = await _made(str(self._runs.store.path), name, {} if run else live)
                 self._last = name, time.monotonic(), page
         return page
 
 
-async def _made(store: str, run: str, told: Mapping[str, Any]) -> bytes:
+async def _made(store: str, run: str, live: Mapping[str, Any]) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "qserve.engine.low_priority", "qserve.report", store,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
     try:
-        page, errors = await process.communicate(json.dumps({"run": run, "told": told}).encode())
+        page, errors = await process.communicate(json.dumps({"run": run, "live": live}).encode())
     except asyncio.CancelledError:  # the client has left
         process.kill()
         await process.wait()

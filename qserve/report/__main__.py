@@ -1,7 +1,7 @@
-"""`python -m qserve.report STORE < ASKED`: a page on standard output. The gateway starts it, so that a sweep over a
+"""`python -m qserve.report STORE < REQUEST`: a page on standard output. The gateway starts it, so that a sweep over a
 million requests takes no turn from those that are being answered.
 
-ASKED is `{"run": id or beginning of one, "told": {worker: {"work", "latency"} as they are now}}`. Exit status 2 where
+REQUEST is `{"run": id or beginning of one, "live": {worker: {"work", "latency"}}}`. Exit status 2 where
 there is no such run, 1 where the store can't be read; the sentence is on standard error.
 """
 
@@ -22,7 +22,7 @@ def main() -> int:
     """The exit status."""
     store, request = RunStore(Path(sys.argv[1])), json.load(sys.stdin)
     try:
-        page = to_html(read_report(store, store.run(request["run"]), request["told"]))
+        page = to_html(read_report(store, store.run(request["run"]), request["live"]))
     except QserveError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status

@@ -24,8 +24,8 @@ _MOST_POINTS = 120
 _BUCKETS_S = (5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
 _MOST_RESULTS = 8
 _MARK = "activations_bytes"
-_TOLD = ("work", "latency")
-"""Events of which the last one counts: what workers tell of themselves."""
+_LIVE = ("work", "latency")
+"""Events of which the last one counts: what workers report of themselves."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RunReport:
     """The facts of one run.
 
     Attributes:
-        work: what workers told of their own work (GET /v1/qserve/report of a reward model), by worker.
+        work: what workers reported of their own work (GET /v1/qserve/report of a reward model), by worker.
         latency: of its requests the planned beside the measured latency, by worker.
         evals, benches, comparisons: oldest first. A comparison starts servers of its own, so it is here for its model.
         made_unix_s: when these facts were read.
@@ -73,18 +73,18 @@ class RunReport:
         return sources
 
 
-def read_report(store: RunStore, run: StoredRun, told: Mapping[str, Mapping[str, Any]] | None = None) -> RunReport:
-    """The facts of `run`. `told` is by worker its `work` and `latency` as they are now, in place of what was kept last.
+def read_report(store: RunStore, run: StoredRun, live: Mapping[str, Mapping[str, Any]] | None = None) -> RunReport:
+    """The facts of `run`. `live`: by worker its current `work` and `latency`, in place of what was stored last.
 
     A million requests take about three seconds. Raises StoreUnusable.
     """
     events = store.events(run)
-    last = {kind: {one.worker: one.details for one in events if one.event == kind} for kind in _TOLD}
-    now = {kind: {name: of[kind] for name, of in (told or {}).items() if of.get(kind)} for kind in _TOLD}
+    last = {kind: {one.worker: one.details for one in events if one.event == kind} for kind in _LIVE}
+    now = {kind: {name: of[kind] for name, of in (live or {}).items() if of.get(kind)} for kind in _LIVE}
     return RunReport(
         run,
         store.memory(run),
-        tuple(event for event in events if event.event not in _TOLD),
+        tuple(event for event in events if event.event not in _LIVE),
         store.traffic(run, bucket_s=_bucket_s(run.duration_s)),
         {**last["work"], **now["work"]},
         {**last["latency"], **now["latency"]},

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
 from qserve.runs import RunStore, StoreUnusable
 from qserve.runs.database import FILE_NAME
 
 __all__ = ["learned_runtime"]
-
-# What a trainer's process takes after its libraries are loaded and beside its tensors: the data's tables, kernels and
-# their code as they are first called, the heap's small blocks. docs/results/training.md.
-_AFTER_LOADING_BYTES = 85 * 1024**2
 
 _TRAINERS = {"reward": "reward", "dpo": "dpo", "grpo": "grpo"}
 # Pages that other processes map too count by their share, so that a run beside others measures less.
@@ -36,4 +33,4 @@ def learned_runtime(state_folder: Path, method: str) -> int | None:
         and _TRAINERS.get(document["job"]["request"]["method"], "sft") == trainer
         and document["measured"].get("baseline_bytes")
     ]
-    return max(known[-_RUNS:]) + _AFTER_LOADING_BYTES if known else None
+    return max(known[-_RUNS:]) + AFTER_LOADING_ON_CPU_BYTES if known else None

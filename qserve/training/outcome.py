@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from qserve.engine.process import death_of
 from qserve.planner.training import TrainingJob, cheaper
 
-__all__ = ["Outcome", "outcome_of", "read_events", "so_far"]
+__all__ = ["Outcome", "outcome_of", "so_far"]
 
 _KILLED = -9
 
@@ -67,13 +66,6 @@ def outcome_of(events: Sequence[Mapping[str, Any]], status: int, log: Path, job:
     else:
         reason = f"the process that trains ended with status {status}; the end of {log}:\n{_end_of(log)}"
     return Outcome("failed", events, reason, _measured(events))
-
-
-def read_events(file: Path) -> list[dict[str, Any]]:
-    """All starts of a run, oldest first."""
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
 
 
 def _lever(job: TrainingJob) -> str:

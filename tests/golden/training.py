@@ -21,7 +21,6 @@ from qserve.core.hardware import Device, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import CheckpointQuantization
 from qserve.planner.training import TrainingRequest, plan_training
-from qserve.planner.training.constants import EAGER_CUDA_CONTEXT
 from qserve.units import GIB
 
 __all__ = ["TrainingComparison", "compare_training", "mean_clipped_length", "model_parameters"]
@@ -56,6 +55,9 @@ _QWEN1 = {
     "14b": (5120, 40, 40, 27392, 152064),
     "72b": (8192, 80, 64, 49152, 152064),
 }
+# Before CUDA 11.7's lazy loading every kernel of torch, flash-attn and DeepSpeed was loaded at once.
+# Source: torch 2.0 for CUDA 11.8 on an A100, nvidia-smi of an idle process: 1.0 to 1.6 GiB.
+_EAGER_CUDA_CONTEXT_BYTES = round(1.3 * GIB)
 # Tokens of cls-fudan-news-zh as ms-swift prints them: 3234.4 ± 2547.5, min 91, max 19548; taken as log-normal.
 _SWIFT_MEAN, _SWIFT_DEVIATION = 3234.4, 2547.5
 
@@ -143,7 +145,7 @@ def _readme(model: str, config: dict[str, Any]) -> tuple[int, int]:
         lora_rank=0 if method == "full" else 64,
         train_embeddings=method == "LoRA(emb)",
         upcast_logits=stage == 0,  # DeepSpeed runs without autocast, and Qwen's remote code does not upcast
-        runtime_bytes=round(EAGER_CUDA_CONTEXT.expected),
+        runtime_bytes=_EAGER_CUDA_CONTEXT_BYTES,
     )
     if method == "Q-LoRA":
         spec = replace(spec, quantization=CheckpointQuantization("gptq-int4", 4, 128))

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from qserve.cli.terminal import Hanging
 from qserve.planner.plan import Suggestion, Term
 from qserve.units import GIB, format_bytes
 
@@ -30,9 +31,9 @@ def headline(fits: bool, facts: str, notes: Iterable[str], why_not: str | None) 
     """The verdict with the model; below it notes on what is loaded, and why it does not fit."""
     verdict, style = (" fits ", "bold white on green") if fits else (" does not fit ", "bold white on red")
     lines: list[RenderableType] = [Text.assemble((verdict, style), (f" {facts}", "bold"))]
-    lines += [Text(f"  {note}", style="dim") for note in notes]
+    lines += [Hanging(note, "  ", "dim") for note in notes]
     if why_not:
-        lines.append(Text(f"  {why_not}", style="red"))
+        lines.append(Hanging(why_not, "  ", "red"))
     return Group(*lines)
 
 
@@ -74,16 +75,19 @@ def explained(term: Term) -> RenderableType:
     band = f"  ({term.low_bytes / GIB:.2f} to {term.high_bytes / GIB:.2f} GiB)"
     return Group(
         Text.assemble((f"{term.name}: {format_bytes(term.num_bytes)}", "bold"), (band, "dim")),
-        Text(f"  = {term.formula}"),
-        Text(f"  source: {term.source}", style="dim"),
+        Hanging(term.formula, "  = "),
+        Hanging(f"source: {term.source}", "  ", "dim"),
     )
 
 
 def suggestion_list(heading: str, suggestions: Iterable[Suggestion]) -> RenderableType:
-    """The suggestions: each change, its cost, and the command that makes it."""
+    """The suggestions: each change, its cost, and the command that makes it.
+
+    To be printed with `soft_wrap=True`: a command that is cut into lines cannot be copied.
+    """
     lines: list[RenderableType] = [Text(heading, style="bold")]
     for number, suggestion in enumerate(suggestions, 1):
-        lines.append(Text(f"{number}. {suggestion.change}", style="green"))
-        lines.append(Text(f"   {suggestion.cost}"))
+        lines.append(Hanging(suggestion.change, f"{number}. ", "green"))
+        lines.append(Hanging(suggestion.cost, "   "))
         lines.append(Text(f"   {suggestion.command}", style="cyan"))
     return Group(*lines)

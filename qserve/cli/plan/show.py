@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, suggestion_list
-from qserve.cli.terminal import console_of
+from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.replicas.plans import num_engines
@@ -44,21 +44,22 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
         for device, cards in groupby(plan.devices):
             console.print(_terms(device, len(list(cards))))
         for process in plan.host:
-            console.print(Text(f"  {process.name}, in RAM: {format_bytes(process.num_bytes)}; {process.source}"))
+            console.print(Hanging(f"{process.name}, in RAM: {format_bytes(process.num_bytes)}; {process.source}", "  "))
         console.print(Text("Good to know:", style="bold"))
         for line in plan.explanations:
-            console.print(Text(f"· {line}"))
+            console.print(Hanging(line))
     for note in plan.notes:
-        console.print(Text(f"· {note}", style="dim"))
+        console.print(Hanging(note, style="dim"))
     if plan.suggestions and not plan.fits:
-        console.print(suggestion_list("What would fit:", plan.suggestions))
+        console.print(suggestion_list("What would fit:", plan.suggestions), soft_wrap=True)
 
 
 def _headline(plan: Plan) -> RenderableType:
     size = format_parameters(plan.model.parameters)
     facts = f"{plan.model.id} · {size} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}"
     is_changed = plan.quant.checkpoint != plan.model.id or plan.quant.in_flight
-    notes = [f"loads {plan.quant.checkpoint}: {plan.quant.reason}"] if is_changed else []
+    reason = plan.quant.reason.removeprefix(f"{plan.quant.checkpoint} was ")
+    notes = [f"loads {plan.quant.checkpoint}: {reason}"] if is_changed else []
     return headline(plan.fits, facts, notes, plan.why_not)
 
 

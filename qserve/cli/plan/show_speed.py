@@ -8,17 +8,16 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.terminal import console_of
+from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.speed.search import Layout
 
 __all__ = ["show_cheapest", "show_speed"]
 
 _MOST_ROWS = 8
 _WIDE = 100
-_LEGEND = (
-    "TP: cards a server is spread over; $/M: of a million tokens at this load, in prompts (in) and answers (out); "
-    "in band only: the targets are kept on average, not at the slow end of the estimate"
-)
+_IN_BAND_ONLY = "in band only"
+_LEGEND = "TP: cards that one server is spread over; $/M {columns}: price of a million {tokens} tokens at this load"
+_LEGEND_OF_BAND = f"; {_IN_BAND_ONLY}: the targets are kept on average, not at the slow end of the estimate"
 
 
 def show_speed(
@@ -26,23 +25,23 @@ def show_speed(
 ) -> None:
     """Print the figures of `Plan.speed` and the layouts that were simulated."""
     console = console or console_of()
-    console.print(Text(f"Speed, {_load(speed['load'])}", style="bold"))
+    console.print(Hanging(f"Speed, {_load(speed['load'])}", "", "bold"))
     console.print(_figures(speed, monthly))
     if speed.get("suggestions"):
         console.print(Text("What would keep the targets:", style="bold"))
     for way in speed.get("suggestions", ()):
-        console.print(Text.assemble((f"· {way['change']} ({way['command']})", "green"), f": {way['cost']}"))
+        console.print(Hanging(Text.assemble((f"{way['change']} ({way['command']})", "green"), f": {way['cost']}")))
     if speed["alternatives"]:
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets"))))
         if len(speed["alternatives"]) > 1:
             legend = "  marked ·: none gives more tokens/s both to one user and to one card"
             console.print(Text(legend, style="dim"))
     for note in speed["notes"]:
-        console.print(Text(f"· {note}", style="dim"))
+        console.print(Hanging(note, style="dim"))
     if explain and speed.get("explained"):
         console.print(Text("What its steps take:", style="bold"))
         for line in speed["explained"]:
-            console.print(Text(f"· {line}"))
+            console.print(Hanging(line))
 
 
 def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False) -> None:
@@ -70,14 +69,18 @@ def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None 
             _dollars(price.per_million_output_tokens), _verdict(layout),
         )  # fmt: skip
     console.print(table)
-    console.print(Text(_LEGEND, style="dim"))
+    columns, tokens = ("in and out", "prompt and answer") if is_wide else ("out", "answer")
+    legend = _LEGEND.format(columns=columns, tokens=tokens)
+    if any(_verdict(layout) == _IN_BAND_ONLY for _, _, layout in found):
+        legend += _LEGEND_OF_BAND
+    console.print(Text(legend, style="dim"))
 
 
 def _verdict(layout: Layout) -> str:
     if not layout.keeps_up:
         return "falls behind"
     if layout.kept >= 0.9:
-        return "" if layout.kept_surely >= 0.9 else "in band only"
+        return "" if layout.kept_surely >= 0.9 else _IN_BAND_ONLY
     return f"{100 * layout.kept:.0f} % in time"
 
 
@@ -164,7 +167,8 @@ def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _ms(value: float) -> str:
     if value >= 1000:
-        return f"{value / 1000:.1f} s" if value >= 10000 else f"{value / 1000:.2f} s"
+        seconds = value / 1000
+        return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s"
     return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
 
 

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, suggestion_list
-from qserve.cli.terminal import console_of
+from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.plan import Term
 from qserve.planner.training import CardMemory, TrainingPlan
 from qserve.units import format_bytes, format_parameters
@@ -44,15 +44,13 @@ def show_training(plan: TrainingPlan, explain: bool = False, console: Console | 
         for card, _ in kinds:
             console.print(_explained(card))
     for note in plan.notes:
-        console.print(Text(f"· {note}", style="dim"))
+        console.print(Hanging(note, style="dim"))
     if explain:
-        console.print(Text("What is commonly said, and what holds here:", style="bold"))
+        console.print(Text("Common claims, checked for this run:", style="bold"))
         for trap in plan.traps:
-            console.print(Text(f"· {trap}"))
+            console.print(Hanging(trap))
     if plan.suggestions:
-        console.print(
-            suggestion_list("What would fit, cheapest first:", plan.suggestions), soft_wrap=True
-        )  # a wrapped command could not be copied
+        console.print(suggestion_list("What would fit, cheapest first:", plan.suggestions), soft_wrap=True)
 
 
 def _headline(plan: TrainingPlan) -> RenderableType:
@@ -60,7 +58,7 @@ def _headline(plan: TrainingPlan) -> RenderableType:
     size, trained = format_parameters(plan.parameters), format_parameters(plan.trainable)
     facts = f"{request.method} {plan.model_id} · {size}, {trained} trained"
     facts += f" · {request.sequences} × {request.max_length} tokens a card"
-    facts += " · FSDP2" if request.fsdp else f" · ZeRO-{request.zero_stage}"
+    facts += " · FSDP2" if request.fsdp else f" · ZeRO-{request.zero_stage}" if request.zero_stage else ""
     return headline(plan.fits, facts, (), plan.why_not)
 
 

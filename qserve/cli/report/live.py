@@ -140,7 +140,7 @@ def _table(first: str, *figures: str) -> Table:
 
 def _measured(promised: int, found: int | None) -> tuple[str, str]:
     if found is None:
-        return "not told", ""
+        return "not measured", ""
     return format_bytes(found), f"{100 * (found / promised - 1):+.1f} %" if promised else ""
 
 

@@ -56,13 +56,13 @@ def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
 
 
 def _same_parts(recipe: Recipe, served: Sequence[Answered]) -> None:
-    told = next((list(answer.get("attributes") or ()) for answer in served if "error" not in answer), None)
-    if told is None:
+    names = next((list(answer.get("attributes") or ()) for answer in served if "error" not in answer), None)
+    if names is None:
         raise UsageError(f"the server scores none of the texts: {served[0]['error']}")
-    if told != list(recipe.weights):
+    if names != list(recipe.weights):
         raise UsageError(
-            f"{recipe.file} combines {', '.join(recipe.weights)}, and the server tells "
-            f"{', '.join(told) or 'a single reward'}; name the file that it was started with: --reward"
+            f"{recipe.file} combines {', '.join(recipe.weights)}, and the server returns "
+            f"{', '.join(names) or 'a single reward'}; name the file that it was started with: --reward"
         )
 
 
@@ -72,13 +72,13 @@ def _found(
     from qserve.reward.evaluation.parts import part_found
 
     for part in recipe.parts:
-        told = None if served is None else [_attribute(answer, part.name) for answer in served]
+        part_rewards = None if served is None else [_attribute(answer, part.name) for answer in served]
         why = [] if served is None else [answer["error"] for answer in served if "error" in answer]
         if isinstance(part, RulePart):
-            yield _of_rule(part, records, texts, told)
-        elif told is not None:
+            yield _of_rule(part, records, texts, part_rewards)
+        elif part_rewards is not None:
             kind, judge = ("model", None) if isinstance(part, ModelPart) else ("judge", _counted(part, served or ()))
-            yield part_found(part.name, kind, part.weight, records, told, why_without=why, judge=judge)
+            yield part_found(part.name, kind, part.weight, records, part_rewards, why_without=why, judge=judge)
         elif isinstance(part, JudgePart):
             yield _of_judge(part, records, texts)
 
@@ -99,7 +99,7 @@ def _attribute(answer: Answered, name: str) -> float | None:
 
 
 def _of_rule(
-    part: RulePart, records: Sequence[Record], texts: Sequence[TextToScore], told: Sequence[float | None] | None
+    part: RulePart, records: Sequence[Record], texts: Sequence[TextToScore], part_rewards: Sequence[float | None] | None
 ) -> PartFound:
     from qserve.reward.evaluation.parts import part_found
     from qserve.reward.rules.process import RuleProcess
@@ -112,15 +112,15 @@ def _of_rule(
         process.close()
     values = [answer.get("reward") for answer in answers]
     why = [answer["error"] for answer in answers if "error" in answer]
-    difference = None if told is None else _difference(told, values)
+    difference = None if part_rewards is None else _difference(part_rewards, values)
     return part_found(
         part.name, "rule", part.weight, records, values, why_without=why, served_difference=difference, faults=faults
     )
 
 
-def _difference(told: Sequence[float | None], values: Sequence[float | None]) -> float:
+def _difference(part_rewards: Sequence[float | None], values: Sequence[float | None]) -> float:
     """The largest difference over texts for which both have a value."""
-    both = ((a, b) for a, b in zip(told, values, strict=True))
+    both = ((a, b) for a, b in zip(part_rewards, values, strict=True))
     return max((abs(a - b) for a, b in both if a is not None and b is not None), default=0.0)
 
 

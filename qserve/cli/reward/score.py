@@ -42,8 +42,8 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     with opened_rewards(reward, values) as (rewards, meta):
         scale = _scale(meta, normalize)
         began_s = time.monotonic()
-        told = with_progress(rewards, texts, f"scoring {file.name}")
-    took_s, answers = time.monotonic() - began_s, iter(told)
+        results = with_progress(rewards, texts, f"scoring {file.name}")
+    took_s, answers = time.monotonic() - began_s, iter(results)
 
     def line(record: Record) -> dict[str, Any]:
         own = [next(answers) for _ in record.contents]
@@ -55,7 +55,7 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     lines = [line(record) for record in records]
     _write(lines, output)
     failed = sum("error" in one for one in lines)
-    scored = [answer for answer in told if "error" not in answer]
+    scored = [answer for answer in results if "error" not in answer]
     num_tokens, num_truncated = (sum(answer[name] for answer in scored) for name in ("num_tokens", "truncated"))
     click.echo(
         f"{len(scored)} texts, {num_tokens} tokens in {took_s:.1f} s "
@@ -80,9 +80,9 @@ def _scored(answers: list[Answered], num_chosen: int | None, scale: tuple[float,
     attributes = [answer["attributes"] for answer in answers if "attributes" in answer]
     if num_chosen is not None:
         chosen, rejected = rewards[:num_chosen], rewards[num_chosen:]
-        told = {"chosen_rewards": chosen, "rejected_rewards": rejected, "margin": min(chosen) - max(rejected)}
+        pair = {"chosen_rewards": chosen, "rejected_rewards": rejected, "margin": min(chosen) - max(rejected)}
         sides = {"chosen_attributes": attributes[:num_chosen], "rejected_attributes": attributes[num_chosen:]}
-        return {**told, **(sides if attributes else {})}
+        return {**pair, **(sides if attributes else {})}
     if len(rewards) > 1:
         ranking = sorted(range(len(rewards)), key=lambda index: -rewards[index])
         return {"rewards": rewards, "ranking": ranking, **({"attributes": attributes} if attributes else {})}

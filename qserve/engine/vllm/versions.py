@@ -28,11 +28,6 @@ class Release:
     version: str
     parser_module: str
 
-    @property
-    def is_tested(self) -> bool:
-        """Whether it is the release that qserve's own tests run against."""
-        return self.version.startswith(f"{VLLM_TESTED}.")
-
 
 def release_of(version: str) -> Release:
     """The adapter of an installed release. Raises UsageError for one outside 0.28 to 0.32, with the way out."""

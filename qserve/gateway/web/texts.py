@@ -15,23 +15,22 @@ TEXTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "en": {
             "sign_in": "Sign in",
-            "ask": "This server is guarded by an API key. Enter it once; it stays signed in for a day on this browser.",
+            "ask": "This server requires an API key. Enter it once; this browser stays signed in for a day.",
             "key": "API key",
-            "wrong": "This is not a key of this server.",
+            "wrong": "This key is not valid on this server.",
             "moment": "One moment",
             "starting": "The web interface is starting",
-            "starting_text": "It takes a few seconds; this page goes on by itself. The API answers meanwhile.",
-            "again": "The web interface is starting again",
-            "again_text": "Its process ended: {detail}. The models and the API are not touched by it; "
-            "this page goes on by itself.",
+            "starting_text": "It takes a few seconds; this page reloads by itself. The API is already available.",
+            "again": "The web interface is restarting",
+            "again_text": "Its process ended: {detail}. The models and the API are not affected; "
+            "this page reloads by itself.",
             "failed": "The web interface could not be started",
-            "failed_text": "Open this page again to try once more. The models and the API are not touched by it. "
-            "The reason:",
+            "failed_text": "Reload this page to try again. The models and the API are not affected. The reason:",
             "missing": "The web interface is not installed",
-            "missing_text": "The API works without it. Install it on the server with this command, then start qserve "
-            "again:",
+            "missing_text": "The API works without it. Install it on the server with this command, then restart "
+            "qserve:",
             "stopping": "The server is stopping",
-            "stopping_text": "Running requests finish; new ones are not taken.",
+            "stopping_text": "Running requests finish; new ones are refused.",
         },
         "zh": {
             "sign_in": "登录",

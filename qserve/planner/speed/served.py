@@ -9,7 +9,7 @@ from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Finished, Limits, Steps
 
-__all__ = ["ServedRequest", "loads_of", "replayed", "served_of"]
+__all__ = ["ServedRequest", "loads_of", "replayed"]
 
 _SAME_STREAM_S = 0.05
 """A request that comes so soon after an answer's end is taken for the next one of a closed loop."""
@@ -55,13 +55,6 @@ def replayed(
         run = simulate(steps, Load(trace=tuple(_arrivals(part, beside))), limits)
         for one in run.finished:
             yield part[one.place], one
-
-
-def served_of(finished: Iterable[Finished]) -> list[ServedRequest]:
-    """Simulated answers as if a server had given them: for tests and for what-if."""
-    return [
-        ServedRequest(one.arrival_s, one.input_tokens, one.output_tokens, one.ttft_s, one.e2e_s) for one in finished
-    ]
 
 
 def loads_of(served: Iterable[ServedRequest]) -> Iterator[list[ServedRequest]]:

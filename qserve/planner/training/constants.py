@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from qserve.units import GIB
 
 __all__ = [
+    "AFTER_LOADING_ON_CPU_BYTES",
     "ASLEEP",
     "ATTENTION_MATRIX_BYTES",
     "BACKWARD_INTERMEDIATE_BYTES",
-    "EAGER_CUDA_CONTEXT",
     "EIGHT_BIT_LEAST_ELEMENTS",
     "EIGHT_BIT_STATE_BYTES",
     "ENGINE_OVERHEAD",
@@ -165,15 +165,13 @@ RUNTIME = Band(
 NCCL = Band(0.5 * GIB, 0.3 * GIB, 2.1 * GIB, "vLLM 0.19 on H100 logs up to 2.1 GiB of non-torch memory at TP 2 to 4")
 # The same of a trainer process without a card: Python with torch, transformers and one of TRL's trainers, and beside it
 # the data's tables, kernels as they are first called and the heap's small blocks.
+AFTER_LOADING_ON_CPU_BYTES = 85 * 1024**2
+"""The part of it that comes after the libraries: 37 MiB with 2M parameters, 135 with 85M (docs/results/training.md)."""
 RUNTIME_ON_CPU = Band(
     0.51 * GIB,
     0.45 * GIB,
     0.9 * GIB,
     "PSS of TRL 1.16 on torch 2.13's CPU build: 428 to 457 MiB before a model, 37 (2M) to 135 (85M) after",
-)
-# Before CUDA 11.7's lazy loading every kernel of torch, flash-attn and DeepSpeed was loaded at once.
-EAGER_CUDA_CONTEXT = Band(
-    1.3 * GIB, 1.0 * GIB, 1.6 * GIB, "torch 2.0 for CUDA 11.8 on A100, nvidia-smi of an idle process"
 )
 
 # What the caching allocator keeps beyond what is used, as a multiple of the bytes a token of mean length needs,

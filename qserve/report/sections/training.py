@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
 from qserve.report.blocks import Block, Code, Column, Figure, Section, Table, Text, Tile, Tiles
 from qserve.report.charts.specs import Line, Lines
 from qserve.report.facts import RunReport
 
-__all__ = ["training"]
+__all__ = ["before_model_bytes", "training"]
 
 _MEMORY = (
     Column("term", "term"), Column("planned_bytes", "planned", "bytes"), Column("measured_bytes", "measured", "bytes"),
@@ -102,9 +103,20 @@ def _memory(document: Mapping[str, Any]) -> Table:
         rows.append(_compared(name, sum(terms), None if held is None else held + beside))
     for phase, key in (("backward", "backward_bytes"), ("step", "step_bytes")):
         rows.append(_compared(f"peak of the {phase} phase", planned["phases"].get(phase), measured.get(key)))
-    rows.append(_compared("before the model", planned["terms"].get("runtime"), measured.get("baseline_bytes")))
+    rows.append(_compared("process before the model", before_model_bytes(document), measured.get("baseline_bytes")))
     how = f"planned of the first device; measured: {document['memory_source']}, sizes of the tensors themselves"
     return Table("training memory", "Memory, planned and measured", _MEMORY, tuple(rows), how)
+
+
+def before_model_bytes(document: Mapping[str, Any]) -> int | None:
+    """Planned bytes of interpreter and libraries; None where the plan has no such term.
+
+    On a CPU the term also holds what a process takes once its libraries are loaded.
+    """
+    runtime: int | None = document["planned"]["terms"].get("runtime")
+    if runtime is None or document["job"]["device"] != "cpu":
+        return runtime
+    return max(0, runtime - AFTER_LOADING_ON_CPU_BYTES)
 
 
 def _compared(name: str, planned: float | None, measured: float | None) -> tuple[Any, ...]:

@@ -10,10 +10,10 @@ from qserve.training.job import TrainingRun
 __all__ = ["REWARDS_MODULE", "reward_names", "rewards_script"]
 
 REWARDS_MODULE = "qserve_rewards"
-_ASKED = '''
+_FROM_SERVER = '''
 
-def asked(url):
-    """TRL's reward function: what the reward host at `url` gives. An answer without a token gets the batch's lowest."""
+def from_server(url):
+    """TRL's reward function: the rewards of the server at `url`. An empty answer gets the batch's lowest."""
 
     def post(body):
         key = os.environ.get("QSERVE_API_KEY")
@@ -22,7 +22,7 @@ def asked(url):
         with urllib.request.urlopen(request, timeout=600) as answer:
             return [float(row["reward"]) for row in json.load(answer)["data"]]
 
-    def told(body):
+    def rewards_of(body):
         try:
             return post(body)
         except urllib.error.HTTPError as error:
@@ -31,20 +31,20 @@ def asked(url):
             return post({"conversations": body["conversations"]})  # a model alone, which compares with nothing
 
     def reward(prompts, completions, references=None, **_):
-        spoken = [index for index, turns in enumerate(completions) if "".join(turn["content"] for turn in turns)]
-        if not spoken:
+        not_empty = [index for index, turns in enumerate(completions) if "".join(turn["content"] for turn in turns)]
+        if not not_empty:
             return [0.0] * len(prompts)
-        body = {"conversations": [[*prompts[index], *completions[index]] for index in spoken]}
+        body = {"conversations": [[*prompts[index], *completions[index]] for index in not_empty]}
         if references and any(references):
-            body["references"] = [references[index] for index in spoken]
-        found = dict(zip(spoken, told(body)))
+            body["references"] = [references[index] for index in not_empty]
+        found = dict(zip(not_empty, rewards_of(body)))
         return [found.get(index, min(found.values())) for index in range(len(prompts))]
 
     return reward
 '''
-_OURS = '''
+_FROM_QSERVE = '''
 
-def ours(target):
+def from_qserve(target):
     """A checkpoint or a recipe of rules, as qserve reads it."""
     from qserve.training.job import RewardSource
     from qserve.training.process.rewards import reward_functions
@@ -69,11 +69,11 @@ def rewards_script(run: TrainingRun) -> str | None:
     served = [_is_served(one.target) for one in run.rewards]
     text = '"""Rewards of rollouts, imported by `trl grpo`. Written by qserve."""\n'
     if any(served):
-        text += "\nimport json\nimport os\nimport urllib.error\nimport urllib.request\n" + _ASKED
+        text += "\nimport json\nimport os\nimport urllib.error\nimport urllib.request\n" + _FROM_SERVER
     if not all(served):
-        text += _OURS
+        text += _FROM_QSERVE
     text += "\n"
     for number, (is_served, one) in enumerate(zip(served, run.rewards, strict=True), 1):
-        text += f"\nreward_{number} = {'asked' if is_served else 'ours'}({one.target!r})\n"
+        text += f"\nreward_{number} = {'from_server' if is_served else 'from_qserve'}({one.target!r})\n"
         text += f'reward_{number}.__name__ = "reward_{number}"\n'
     return text

@@ -31,10 +31,14 @@ def reward_functions(sources: Sequence[RewardSource]) -> list[RewardFunction]:
 
 
 def _name(target: str, used: Sequence[str]) -> str:
-    """TRL logs each reward under its function's name, and two of one name as one."""
-    plain = re.sub(r"\W+", "_", target.rstrip("/").rsplit("/", 1)[-1]).strip("_") or "reward"
+    """TRL logs each reward under its function's name, and two of one name as one.
+
+    A server is named by host and port, a checkpoint by its folder, a recipe by its file without the ending.
+    """
+    last = target.rstrip("/").rsplit("/", 1)[-1]
+    plain = re.sub(r"\.ya?ml$", "", last) or "reward"
     return next(
-        name for name in itertools.chain([plain], (f"{plain}_{n}" for n in itertools.count(2))) if name not in used
+        name for name in itertools.chain([plain], (f"{plain} ({n})" for n in itertools.count(2))) if name not in used
     )
 
 

@@ -192,7 +192,7 @@ def _layouts(speed: Mapping[str, Any], language: str) -> str:
     drawn = ""
     if len(rows) > 1:
         chart, label = draw_layouts(Layouts(layout_points(speed["alternatives"]))), translate(language, "plan.layouts")
-        drawn = f'<div class="qs-table" tabindex="0" role="region" aria-label="{label}">{chart}</div>'
+        drawn = f'<div role="region" aria-label="{label}">{chart}</div>'
     layouts = table(
         [*head, "TTFT ms", "TPOT ms", translate(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5)
     )

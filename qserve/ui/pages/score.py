@@ -143,8 +143,8 @@ class ScorePage:
             scored = ScoredFile(records, ())
             async for scored in score_records(self._shared.api, model, records):
                 done, total = len(scored.rewards), len(records)
-                said = translate(language, "score.progress", done=done, total=total)
-                yield {self._file_result: _progress(done, total, said)}
+                label = translate(language, "score.progress", done=done, total=total)
+                yield {self._file_result: _progress(done, total, label)}
             written = await asyncio.to_thread(_written, scored, Path(file))
         except (UsageError, ApiFailure) as failure:
             yield {self._file_result: _failure(str(failure))}
@@ -167,13 +167,13 @@ def _written(scored: ScoredFile, file: Path) -> Path:
     return written
 
 
-def _progress(done: int, total: int, said: str) -> str:
+def _progress(done: int, total: int, label: str) -> str:
     return (
         f'<div class="qs-progress" role="progressbar" aria-valuemin="0" aria-valuemax="{total}" aria-valuenow="{done}" '
-        f'aria-label="{html.escape(said or "…")}"><svg class="qs-bar" width="100%" height="10">'
+        f'aria-label="{html.escape(label or "…")}"><svg class="qs-bar" width="100%" height="10">'
         f'<rect width="100%" height="10" rx="5" class="qs-fill-none"/>'
         f'<rect width="{100 * done / max(1, total):.1f}%" height="10" rx="5" class="qs-fill-best"/></svg>'
-        f"<p>{html.escape(said)}</p></div>"
+        f"<p>{html.escape(label)}</p></div>"
     )
 
 

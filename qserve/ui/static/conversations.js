@@ -5,7 +5,7 @@
   const SAVE_EVERY_MS = 300;
   const { language, text, stored, store, element, tell } = qserve;
 
-  const parsed = (told) => { try { return JSON.parse(told); } catch { return null; } };
+  const parsed = (json) => { try { return JSON.parse(json); } catch { return null; } };
   const conversations = () => Object.keys(localStorage)
     .filter((key) => key.startsWith(PREFIX))
     .map((key) => parsed(stored(key)))
@@ -51,8 +51,8 @@
     saving = 0;
     if (!current?.turns?.length) return;
     const held = stored(PREFIX + current.id);
-    const told = JSON.stringify(current);
-    if (held === told) { known = told; return; }
+    const json = JSON.stringify(current);
+    if (held === json) { known = json; return; }
     if (held !== null && held !== known) fork();
     const isNew = stored(PREFIX + current.id) === null;
     const written = JSON.stringify(current);

@@ -5,8 +5,8 @@
   const store = (name, value) => { try { localStorage.setItem(name, value); return true; } catch { return false; } };
 
   // Gradio reads navigator.language and ?__theme once.
-  const asked = stored("qserve.language") || (navigator.language || "en");
-  const language = asked.toLowerCase().startsWith("zh") ? "zh-CN" : "en";
+  const preferred = stored("qserve.language") || (navigator.language || "en");
+  const language = preferred.toLowerCase().startsWith("zh") ? "zh-CN" : "en";
   Object.defineProperty(navigator, "language", { get: () => language, configurable: true });
   Object.defineProperty(navigator, "languages", { get: () => [language, "en"], configurable: true });
   document.documentElement.lang = language;

@@ -4,7 +4,7 @@
 (() => {
   const EVERY_MS = 2000;
   const GONE = {
-    en: "The web interface is being restarted; this page goes on by itself. The models are not touched by it.",
+    en: "The web UI is restarting. This page reloads by itself; the models are not affected.",
     "zh-CN": "网页界面正在重新启动，页面会自动继续。模型不受影响。",
   };
   let own = null;  // known once the page's own configuration has been read, which comes after this script
@@ -29,10 +29,10 @@
     } catch { tell(); }
   };
   // Somebody is there: the server looks for clicks more often from now on (process/queue_polling.py).
-  let told = 0;
+  let reported = 0;
   const here = () => {
-    if (Date.now() - told < EVERY_MS) return;
-    told = Date.now();
+    if (Date.now() - reported < EVERY_MS) return;
+    reported = Date.now();
     fetch("gradio_api/app_id?active", { cache: "no-store" }).catch(() => {});
   };
   for (const kind of ["input", "keydown", "pointermove", "pointerdown"]) {

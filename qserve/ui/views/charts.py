@@ -13,6 +13,7 @@ from typing import Any
 
 __all__ = ["Bar", "Part", "histogram", "probability_of", "score_bars", "stacked_bars", "table", "tiles"]
 
+_MOST_COLUMNS_OF_A_PHONE = 4
 _LEAST_SHARE = 0.002
 _NUM_LABELS = 4
 _OVERFULL = 1.0005
@@ -128,14 +129,14 @@ def tiles(figures: Sequence[tuple[str, str]]) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> str:
     """Rows of plain text; the columns `numbers` stand at the right.
 
-    Where other columns than the first hold text, a phone shows each row as a block, a name over each cell. That takes
-    away the roles that a browser gives tables, so they are written out.
+    Where other columns than the first hold text, or there are more columns than a phone is wide, a phone shows each row
+    as a block, a name over each cell. That takes away the roles that a browser gives tables, so they are written out.
     """
-    is_prose = any(column not in numbers for column in range(1, len(head)))
-    roles = [f' role="{role}"' if is_prose else "" for role in ("table", "rowgroup", "row", "columnheader", "cell")]
+    is_stacked = len(head) > _MOST_COLUMNS_OF_A_PHONE or any(column not in numbers for column in range(1, len(head)))
+    roles = [f' role="{role}"' if is_stacked else "" for role in ("table", "rowgroup", "row", "columnheader", "cell")]
     of_table, of_group, of_row, of_head, of_cell = roles
     kinds = ['class="qs-number"' if column in numbers else "" for column in range(len(head))]
-    names = [f' data-head="{html.escape(name)}"' if is_prose else "" for name in head]
+    names = [f' data-head="{html.escape(name)}"' if is_stacked else "" for name in head]
     first = "".join(
         f'<th scope="col"{of_head} {kind}>{html.escape(name)}</th>' for kind, name in zip(kinds, head, strict=True)
     )
@@ -149,7 +150,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[
         for row in rows
     )
     return (
-        f'<div class="qs-table{" qs-prose" if is_prose else ""}" tabindex="0" role="region" '
+        f'<div class="qs-table{" qs-stacked" if is_stacked else ""}" tabindex="0" role="region" '
         f'aria-label="{html.escape(", ".join(head))}"><table{of_table}>'
         f"<thead{of_group}><tr{of_row}>{first}</tr></thead><tbody{of_group}>{body}</tbody></table></div>"
     )

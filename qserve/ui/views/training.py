@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from qserve.report.sections.training import before_model_bytes
 from qserve.ui.strings import heading, translate
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
 from qserve.ui.views.command import command_view
@@ -41,10 +42,11 @@ _PARTS = {
     "others": "used_by_others",
 }  # fmt: skip
 _ORDER = ("weights", "gradients", "optimizer", "gathered", "activations", "kv_cache", "runtime", "used_by_others")
-_SAID = {
+_STATE_NAMES = {
     "running": "train.running", "ended": "train.ended", "stopped": "train.stopped", "failed": "train.failed",
     "died": "train.died",
 }  # fmt: skip
+_NUMBER = 'class="qs-number"'
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
 
@@ -52,21 +54,21 @@ def head_view(document: Mapping[str, Any], state: str, language: str) -> str:
     """How far, how good and how fast; why it failed, where it did."""
     curve = document["curve"]
     last = curve[-1] if curve else {}
-    figures = [(translate(language, "train.state"), state_text(state, language))]
+    figures = [(heading(language, "train.state"), state_text(state, language))]
     if document.get("step") is not None:
-        figures.append((translate(language, "train.step"), f"{document['step']:,} / {document['num_steps'] or 0:,}"))
+        figures.append((heading(language, "train.step"), f"{document['step']:,} / {document['num_steps'] or 0:,}"))
     named = (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number))
-    figures += [(translate(language, f"train.{name}"), show(last[name])) for name, show in named if name in last]
+    figures += [(heading(language, f"train.{name}"), show(last[name])) for name, show in named if name in last]
     if document["held_out"].get("pairs"):
         share = document["held_out"]["right"] / document["held_out"]["pairs"]
-        figures.append((translate(language, "train.held_out"), _percent(share)))
+        figures.append((heading(language, "train.held_out"), _percent(share)))
     if document["tokens_per_s"]:
-        figures.append((translate(language, "train.tokens_per_s"), f"{document['tokens_per_s']:,.0f}"))
+        figures.append((heading(language, "train.tokens_per_s"), f"{document['tokens_per_s']:,.0f}"))
     if document["step_s"]:
-        figures.append((translate(language, "train.step_s"), _duration(document["step_s"])))
+        figures.append((heading(language, "train.step_s"), _duration(document["step_s"])))
         left = (document["num_steps"] or 0) - (document["step"] or 0)
         if state == "running" and left > 0:
-            figures.append((translate(language, "train.left"), _duration(left * document["step_s"])))
+            figures.append((heading(language, "train.left"), _duration(left * document["step_s"])))
     if document["mfu"]:
         figures.append(("MFU", _percent(document["mfu"])))
     why = f'<div class="qs-error">{html.escape(str(document["reason"]))}</div>' if document["reason"] else ""
@@ -96,7 +98,7 @@ def held_view(document: Mapping[str, Any], language: str) -> str:
     planned, measured = document["planned"], document["measured"]
     terms = _by_part(planned["peak_terms"])
     total = planned["total_bytes"]
-    is_small = sum(terms.values()) < _LEAST_SHARE * total
+    is_small = sum(terms.values()) - terms.get("used_by_others", 0) < _LEAST_SHARE * total
     if is_small:
         terms.pop("used_by_others", None)
     drawn = [_bar(f"{planned['name']} · {translate(language, 'memory.planned')}", terms, total, language)]
@@ -117,18 +119,34 @@ def rollouts_view(document: Mapping[str, Any], language: str) -> str:
         return ""
     names = tuple(steps[0]["samples"][0]["rewards"])
     each = names if len(names) > 1 else ()
-    rows = [
-        (
-            f"{step['step']:,}", _shortened(one["prompt"]), _shortened(one["completion"]), _number(one["reward"]),
-            *(_optional(one["rewards"].get(name)) for name in each), _optional(one.get("advantage")),
+    head = [*(heading(language, f"train.{key}") for key in ("answer", "reward")), *each]
+    head.append(heading(language, "train.advantage"))
+    groups = "".join(_rollouts_of(step, each, head, language) for step in reversed(steps))
+    names_of_columns = "".join(
+        f'<th scope="col" {_NUMBER if column else ""}>{html.escape(name)}</th>' for column, name in enumerate(head)
+    )
+    return (
+        f'<h3>{translate(language, "train.rollouts")}</h3><div class="qs-table qs-rollouts" tabindex="0" role="region" '
+        f'aria-label="{translate(language, "train.rollouts")}"><table role="table"><thead role="rowgroup">'
+        f'<tr role="row">{names_of_columns}</tr></thead>{groups}</table></div>'
+    )
+
+
+def _rollouts_of(step: Mapping[str, Any], each: Sequence[str], head: Sequence[str], language: str) -> str:
+    """The answers to one prompt, below it. Roles are written out: as blocks on a phone, cells would lose theirs."""
+    samples = step["samples"]
+    title = f"{heading(language, 'train.step')} {step['step']:,}: {_shortened(samples[0]['prompt'])}"
+    rows = []
+    for one in samples:
+        numbers = [_number(one["reward"]), *(_optional(one["rewards"].get(name)) for name in each)]
+        cells = [_shortened(one["completion"]), *numbers, _optional(one.get("advantage"))]
+        drawn = "".join(
+            f'<td role="cell" data-head="{html.escape(name)}" {_NUMBER if column else ""}>{html.escape(cell)}</td>'
+            for column, (name, cell) in enumerate(zip(head, cells, strict=True))
         )
-        for step in reversed(steps)
-        for one in step["samples"]
-    ]  # fmt: skip
-    head = [heading(language, f"train.{key}") for key in ("step", "prompt", "answer", "reward")]
-    head = [*head, *each, heading(language, "train.advantage")]
-    drawn = table(head, rows, numbers=(0, *range(3, len(head))))
-    return f'<h3>{translate(language, "train.rollouts")}</h3><div class="qs-rollouts" tabindex="0">{drawn}</div>'
+        rows.append(f'<tr role="row">{drawn}</tr>')
+    group = f'<tr role="row"><th role="rowheader" scope="rowgroup" colspan="{len(head)}">{html.escape(title)}</th></tr>'
+    return f'<tbody role="rowgroup">{group}{"".join(rows)}</tbody>'
 
 
 def configuration_view(run: Mapping[str, Any], document: Mapping[str, Any], language: str) -> str:
@@ -154,7 +172,7 @@ def first_run_view(state_dir: str | None, language: str) -> str:
 
 def state_text(state: str, language: str) -> str:
     """The word for what a run is doing or how it ended."""
-    return translate(language, _SAID[state]) if state in _SAID else state
+    return translate(language, _STATE_NAMES[state]) if state in _STATE_NAMES else state
 
 
 def _series(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
@@ -236,9 +254,8 @@ def _rows(document: Mapping[str, Any], language: str) -> str:
         )
         for phase in ("backward", "step")
     ]
-    rows.append(
-        (translate(language, "train.before"), planned["terms"].get("runtime") or 0, measured.get("baseline_bytes"))
-    )
+    before = (before_model_bytes(document) or 0, measured.get("baseline_bytes"))
+    rows.append((translate(language, "train.before"), *before))
     keys = ("term", "planned", "measured", "difference")
     return table([heading(language, f"memory.{key}") for key in keys], [_compared(*row) for row in rows], (1, 2, 3))
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -41,7 +42,6 @@ from qserve.training.configuration.files import write_configuration
 from qserve.training.data.prepare import PreparedData, prepare
 from qserve.training.data.scores import STEPS
 from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
-from qserve.training.outcome import read_events
 from qserve.training.process import recorded
 from qserve.training.process import run as process
 from qserve.training.process.events import EventLog
@@ -251,10 +251,16 @@ def sharded() -> None:
         stopped_and_resumed(made("zero-3", "reward", zero_stage=3, **fields))
 
 
+def events_of(run: TrainingRun) -> list[dict[str, Any]]:
+    """What was logged so far; [] before the first event."""
+    lines = run.events_file.read_text().splitlines() if run.events_file.exists() else []
+    return [json.loads(line) for line in lines if line.strip()]
+
+
 def killed_after(run: TrainingRun, step: int) -> None:
     """By SIGKILL, somewhere after the step is told."""
     child = in_child(run, {})
-    while not any(one["event"] == "logged" and one["step"] >= step for one in read_events(run.events_file)):
+    while not any(one["event"] == "logged" and one["step"] >= step for one in events_of(run)):
         if os.waitpid(child, os.WNOHANG)[0]:
             raise RuntimeError("it ended before it was killed")
         time.sleep(0.01)

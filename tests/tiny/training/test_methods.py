@@ -200,9 +200,9 @@ def test_trl_reads_what_is_planned_for_an_engine_on_a_card(runs):
 def test_rollouts_are_rewarded_by_a_checkpoint_and_by_rules(runs):
     logged = [one for one in runs.events("grpo", "logged") if "reward" in one]
     names = {key.split("/")[1] for one in logged for key in one if key.startswith("rewards/")}
-    assert names == {"reward", "rules_yaml"}
+    assert names == {"reward", "rules"}
     for one in logged:
-        parts = one["rewards/reward/mean"] + 0.5 * one["rewards/rules_yaml/mean"]
+        parts = one["rewards/reward/mean"] + 0.5 * one["rewards/rules/mean"]
         assert one["reward"] == pytest.approx(parts, abs=1e-4)
 
 
@@ -213,7 +213,7 @@ def test_what_a_policy_writes_is_kept_with_its_rewards(runs):
     asked = [row["prompt"][-1]["content"] for row in rows]
     for one in (sample for event in told for sample in event["samples"]):
         assert one["prompt"] in asked
-        assert one["reward"] == pytest.approx(one["rewards"]["reward"] + 0.5 * one["rewards"]["rules_yaml"], abs=1e-4)
+        assert one["reward"] == pytest.approx(one["rewards"]["reward"] + 0.5 * one["rewards"]["rules"], abs=1e-4)
     assert all(len(event["samples"]) == 2 for event in told)  # as many as were generated for a prompt
 
 

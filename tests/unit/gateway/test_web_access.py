@@ -198,7 +198,7 @@ async def test_a_link_from_elsewhere_is_asked_again_from_here():
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (WorkerState.RESTARTING, "starting again"),
+        (WorkerState.RESTARTING, "restarting"),
         (WorkerState.FAILED, "could not be started"),
         (WorkerState.DRAINING, "is stopping"),
     ],

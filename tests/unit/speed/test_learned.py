@@ -24,7 +24,7 @@ from qserve.planner.speed.learned import (
 )  # fmt: skip
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.residual import residual_of
-from qserve.planner.speed.served import ServedRequest, replayed, served_of
+from qserve.planner.speed.served import ServedRequest, replayed
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.steps.times import StepTimes
@@ -33,6 +33,7 @@ from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
 from qserve.planner.speed.terms.formats import BF16, weight_format
 from qserve.planner.speed.terms.kernels import gemm_form
 from qserve.planner.speed.terms.network import rank_network
+from tests.unit.speed.as_served import served_of
 
 LIMITS = Limits(16, 2048, 100_000)
 COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=1.0)

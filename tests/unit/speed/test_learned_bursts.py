@@ -9,10 +9,11 @@ import pytest
 from qserve.planner.speed.learned import CorrectedSteps, StepFactors
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.residual import residual_of
-from qserve.planner.speed.served import ServedRequest, replayed, served_of
+from qserve.planner.speed.served import ServedRequest, replayed
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.terms.engine_costs import EngineCosts
+from tests.unit.speed.as_served import served_of
 
 LIMITS = Limits(16, 2048, 100_000)
 COSTS = EngineCosts("a CPU", 0, 0, 0, 0, intake_ms=1.0, starts_alone=True)

@@ -110,12 +110,19 @@ def test_a_host_that_fails_is_named(host: Host) -> None:
 
 def test_each_reward_is_logged_under_its_name() -> None:
     sources = [RewardSource("http://127.0.0.1:8000/"), RewardSource("http://127.0.0.1:9")]
-    assert [function.__name__ for function in reward_functions(sources)] == ["127_0_0_1_8000", "127_0_0_1_9"]
+    assert [function.__name__ for function in reward_functions(sources)] == ["127.0.0.1:8000", "127.0.0.1:9"]
+
+
+def test_a_recipe_is_named_by_its_file(tmp_path: Path) -> None:
+    for file in (tmp_path / "rules.yaml", tmp_path / "judges.yml"):
+        file.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
+    sources = [RewardSource(str(tmp_path / name)) for name in ("rules.yaml", "judges.yml")]
+    assert [function.__name__ for function in reward_functions(sources)] == ["rules", "judges"]
 
 
 def test_two_rewards_of_one_name_are_told_apart() -> None:
     sources = [RewardSource(f"http://127.0.0.1:{port}/rm/") for port in (1, 2, 3)]
-    assert [one.__name__ for one in reward_functions(sources)] == ["rm", "rm_2", "rm_3"]
+    assert [one.__name__ for one in reward_functions(sources)] == ["rm", "rm (2)", "rm (3)"]
 
 
 def written(*targets: str) -> tuple[TrainingRun, ModuleType]:

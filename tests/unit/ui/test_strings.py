@@ -13,7 +13,7 @@ FIELDS = re.compile(r"\{(\w+)\}")
 SOURCE = "".join(
     file.read_text()
     for file in Path("qserve/ui").rglob("*")
-    if file.suffix in (".py", ".js") and file.stem != "strings"
+    if file.suffix in (".py", ".js") and file.parent.name != "strings"
 )
 
 
@@ -35,6 +35,11 @@ def test_both_languages_say_the_same_fields() -> None:
         if not english or not chinese or fields_of(english) != fields_of(chinese)
     ]  # fmt: skip
     assert not differing
+
+
+def test_no_page_has_a_key_of_another() -> None:
+    pages = (strings.SHARED, strings.CHAT, strings.SCORE, strings.MEMORY, strings.TRAIN, strings.PLAN)
+    assert len(strings.STRINGS) == sum(map(len, pages))
 
 
 def test_every_string_is_shown_somewhere() -> None:

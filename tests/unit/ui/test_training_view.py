@@ -30,10 +30,11 @@ def document(**changed: Any) -> dict[str, Any]:
     sample = {"prompt": "2+3?", "completion": "<b>5</b>", "rewards": {"rules": 1.0, "model": 0.5}, "reward": 1.5}
     terms = {"weights (policy)": 80 * MIB, "gradients (policy)": 40 * MIB, "optimizer (policy)": 160 * MIB}
     return {
+        "job": {"device": "cpu"},
         "state": "running", "reason": None, "step": 10, "num_steps": 40, "curve": curve, "evaluations": [],
         "held_out": {}, "tokens_per_s": 400.0, "step_s": 0.5, "mfu": None, "memory_source": "VmHWM",
         "planned": {
-            "terms": {**terms, "runtime": 20 * MIB}, "phases": {"backward": 400 * MIB, "step": 300 * MIB},
+            "terms": {**terms, "runtime": 105 * MIB}, "phases": {"backward": 400 * MIB, "step": 300 * MIB},
             "peak_terms": {**terms, "activations": 100 * MIB, "runtime": 20 * MIB}, "name": "RAM", "phase": "backward",
             "total_bytes": 500 * MIB,
         },
@@ -41,7 +42,8 @@ def document(**changed: Any) -> dict[str, Any]:
             "weights_bytes": 80 * MIB, "gradients_bytes": 40 * MIB, "optimizer_bytes": 160 * MIB,
             "baseline_bytes": 20 * MIB, "backward_bytes": 410 * MIB, "step_bytes": 300 * MIB,
         },
-        "rollouts": [{"step": 1, "samples": [sample]}], "configuration": "model: demo\n", "accelerate": "cpu: true\n",
+        "rollouts": [{"step": 1, "samples": [sample, sample]}], "configuration": "model: demo\n",
+        "accelerate": "cpu: true\n",
         **changed,
     }  # fmt: skip
 
@@ -74,9 +76,9 @@ def test_a_curve_names_its_axes_and_its_ends() -> None:
 
 def test_how_far_it_is_and_how_long_it_will_take() -> None:
     told = head_view(document(), "running", "en")
-    assert "<b>10 / 40</b>" in told and "<b>15 s</b><span>remaining</span>" in told
+    assert "<b>10 / 40</b>" in told and "<b>15 s</b><span>Remaining</span>" in told
     assert "<b>1</b><span>Reward</span>" in told
-    assert "remaining" not in head_view(document(), "died", "en")
+    assert "Remaining" not in head_view(document(), "died", "en")
     failed = head_view(document(reason="<out> of memory", curve=[], step=None, step_s=None), "failed", "en")
     assert "&lt;out&gt; of memory" in failed and "failed" in failed
 
@@ -104,6 +106,7 @@ def test_what_a_model_wrote_is_text() -> None:
     drawn = rollouts_view(document(), "en")
     assert "&lt;b&gt;5&lt;/b&gt;" in drawn and "<b>5" not in drawn
     assert ">rules</th>" in drawn and ">0.5</td>" in drawn
+    assert drawn.count("2+3?") == 1, "a prompt stands above the answers to it"
     assert rollouts_view(document(rollouts=[]), "en") == ""
 
 
