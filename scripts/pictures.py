@@ -110,7 +110,7 @@ def score(page: Page) -> None:
     page.locator("#qs-score").click()
     expect(page.locator("#qs-score-result table")).to_be_visible()
     if not page.locator("#qs-score-run").is_visible():
-        page.get_by_text("A file of pairs", exact=True).first.click()
+        page.get_by_text("Score a file", exact=True).first.click()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "pairs.jsonl")
         file.write_text("".join(PAIRS.read_text().splitlines(keepends=True)[:70]))

@@ -125,7 +125,7 @@ def test_a_server_s_parts_are_held_against_the_file_s(check: Callable[..., Any])
         status, found, said = check([RIGHT, FORM], "--url", url)
         assert status == 0, said
         assert (found["right"]["served_difference"], found["form"]["served_difference"]) == (0, 0)
-        with pytest.raises(UsageError, match=r"combines right, other, and the server tells right, form"):
+        with pytest.raises(UsageError, match=r"combines right, other, and the server returns right, form"):
             check([RIGHT, {**FORM, "name": "other"}], "--url", url)
     with serving(lambda text: 1.0) as url:
         status, _, said = check([RIGHT, FORM], "--url", url)
