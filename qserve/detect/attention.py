@@ -1,4 +1,4 @@
-"""Which attention kernels the own engine will try on a card, in their order; the worker tries them at start."""
+"""Which attention kernels the own engine will try, in their order; the worker tries those of a card at start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qserve.core.cards.attention_kernels import (
 )
 from qserve.packages import install_command
 
-__all__ = ["attention_kernels", "attention_remedy"]
+__all__ = ["attention_kernels", "attention_on_a_cpu", "attention_remedy"]
 
 _GATHERED = "torch's SDPA over gathered keys"
 _TITLES = {
@@ -39,6 +39,13 @@ def attention_kernels(capability: tuple[int, int] | None, versions: Mapping[str,
         return f"{_GATHERED}: kernels that read keys in their pages need compute capability 8.0"
     tried = ", then ".join(_title(name, versions) for name in found.names)
     return f"{tried}, then {_GATHERED}: the first that agrees with SDPA when the worker starts"
+
+
+def attention_on_a_cpu(has_compiler: bool) -> str:
+    """On a machine without a card: a sentence for people. The worker names what it took, of one model."""
+    if not has_compiler:
+        return "torch's SDPA over gathered keys: there is no C compiler for kernels that read them in their pages"
+    return "kernels compiled for this CPU, which read keys in their pages, in bf16; torch's SDPA in float32 and float16"
 
 
 def attention_remedy(capability: tuple[int, int] | None, versions: Mapping[str, str]) -> str:

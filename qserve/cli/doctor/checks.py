@@ -8,7 +8,7 @@ from typing import Literal
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
-from qserve.detect.attention import attention_kernels, attention_remedy
+from qserve.detect.attention import attention_kernels, attention_on_a_cpu, attention_remedy
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import engine_checks, why_not_scheme
 from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
@@ -48,7 +48,7 @@ def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port
     """All checks, in the order of the report."""
     toolchain = [_toolchain(packages)] if hardware.devices else []
     machine = _machine(hardware, cache, port, port_is_free)
-    return [*machine, *toolchain, *_engines(hardware, packages), *_on_cards(hardware, packages), *_extras(packages)]
+    return [*machine, *toolchain, *_engines(hardware, packages), *_own_kernels(hardware, packages), *_extras(packages)]
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
@@ -138,8 +138,10 @@ def _engines(hardware: Hardware, packages: Packages) -> list[Check]:
     return lines
 
 
-def _on_cards(hardware: Hardware, packages: Packages) -> list[Check]:
-    """What the transformers engine will try: attention for each kind of card, products by quantized weights."""
+def _own_kernels(hardware: Hardware, packages: Packages) -> list[Check]:
+    """What the transformers engine will try: attention (for each kind of card), products by quantized weights."""
+    if not hardware.devices:
+        return [Check("engine", "attention", "ok", attention_on_a_cpu(compiler_command() is not None))]
     kinds = {device.name: device.compute_capability for device in hardware.devices}
     has_products = kinds and "bitsandbytes" in packages.versions
     products = [Check("engine", "int8, 4 bit", "ok", quantized_products(packages.versions))] if has_products else []
