@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llguidance import LLMatcher
@@ -23,7 +24,7 @@ from qserve.hub.chat_template import ToolFormat
 from qserve.wire.errors import ApiError
 from qserve.wire.tools import Tool, ToolChoice
 
-__all__ = ["tool_call_grammar"]
+__all__ = ["answer_or_calls", "tool_call_grammar"]
 
 _END = r"\n</parameter>\n"
 _UP_TO_ITS_END = f'[suffix="{_END}"]'
@@ -40,14 +41,40 @@ def tool_call_grammar(
     """What binds calls of `tools`: from each `<tool_call>` on, or the whole answer where there must be one."""
     is_named = not isinstance(choice, (str, type(None)))
     callable_ = [tool for tool in tools if is_named is False or tool.function.name == choice.function.name]  # type: ignore[union-attr]
-    for tool in callable_:
-        if not has_an_end(_schema(tool)):  # the library would look for one for a second
-            raise ApiError(400, f"{NO_END}: the parameters of '{tool.function.name}'", "invalid_grammar", "tools")
-    call = _FORMATS[tool_format](callable_)
+    call = _body_of_call(callable_, tool_format)
     if choice in (None, "auto"):
         return GrammarSpec(_lark(f"start: body\n{call}"), "tool_call", only_one=not is_parallel, param="tools")
-    again = "" if is_named or not is_parallel else ' ("\\n<tool_call>" body)*'
-    return GrammarSpec(_lark(f'start: "<tool_call>" body{again}\n{call}'), param="tools")
+    return GrammarSpec(_lark(f"start: {_calls(is_parallel and not is_named)}\n{call}"), param="tools")
+
+
+def answer_or_calls(
+    answer: GrammarSpec, tools: Sequence[Tool], tool_format: ToolFormat, *, is_parallel: bool
+) -> GrammarSpec:
+    """What binds the whole answer where it may be calls of `tools` in place of what `answer` binds, as agents ask."""
+    call = _body_of_call(tools, tool_format)
+    either = {"lark_grammar": f"%llguidance {{}}\nstart: @answer | {_calls(is_parallel)}\n{call}"}
+    first, *others = _grammars(answer.grammar)
+    return replace(answer, grammar=json.dumps({"grammars": [either, {**first, "name": "answer"}, *others]}))
+
+
+def _grammars(grammar: str) -> list[dict[str, Any]]:
+    """Those that one of the library's is made of: in JSON, or Lark alone."""
+    if not grammar.startswith("{"):
+        return [{"lark_grammar": grammar}]
+    found: list[dict[str, Any]] = json.loads(grammar)["grammars"]
+    return found
+
+
+def _calls(several: bool) -> str:
+    return '"<tool_call>" body' + (' ("\\n<tool_call>" body)*' if several else "")
+
+
+def _body_of_call(tools: Sequence[Tool], tool_format: ToolFormat) -> str:
+    """The rule `body`, from behind `<tool_call>` on. Raises ApiError 400 for arguments without an end."""
+    for tool in tools:
+        if not has_an_end(_schema(tool)):  # the library would look for one for a second
+            raise ApiError(400, f"{NO_END}: the parameters of '{tool.function.name}'", "invalid_grammar", "tools")
+    return _FORMATS[tool_format](tools)
 
 
 def _lark(rules: str) -> str:

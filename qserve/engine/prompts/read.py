@@ -115,16 +115,19 @@ class BodyReader:
         return given
 
     def _grammar(self, request: ChatCompletionRequest) -> GrammarSpec | None:
+        answer = None
         if request.structure is not None and not request.must_call:
-            return _structured(request.structure, request.structure_param)
+            answer = _structured(request.structure, request.structure_param)
         if not request.offered_tools:
-            return None
-        from qserve.engine.grammar.tool_calls import tool_call_grammar
+            return answer
+        from qserve.engine.grammar.tool_calls import answer_or_calls, tool_call_grammar
 
         written = tool_format(self._template.source) if self._template is not None else None
         if written is None:
             raise ApiError(400, "this model's chat template knows no tools; leave 'tools' out", "no_tools", "tools")
         is_parallel = request.parallel_tool_calls is not False
+        if answer is not None:
+            return answer_or_calls(answer, request.offered_tools, written, is_parallel=is_parallel)
         return tool_call_grammar(request.offered_tools, request.tool_choice, written, is_parallel=is_parallel)
 
     def completion(self, body: bytes) -> PromptBody:

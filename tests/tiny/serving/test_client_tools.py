@@ -12,6 +12,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from qserve.demo.calling import CALCULATOR as THE_DEMOS
+from qserve.demo.calling import held_out_callings
 from tests.tiny.serving.test_client_chat import QUESTION, ask, joined, streamed
 
 SUM = [{"role": "user", "content": "What is 12+30+11?"}]
@@ -85,6 +87,22 @@ def test_an_answer_follows_its_schema_after_a_thought(client: openai.OpenAI) -> 
     assert answer.choices[0].message.reasoning_content == "12+30=42\n42+11=53"
     chunks = streamed(client, SUM, response_format=FORMAT)
     assert joined(chunks) == answer.choices[0].message.content
+
+
+def test_an_agent_calls_its_tool_and_then_answers_in_its_form(client: openai.OpenAI) -> None:
+    """Tools and `response_format` in every request: the answer is either."""
+    (one,) = held_out_callings("call", 1, seed=9)
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object", "required": ["x"],
+            "properties": {"x": {"type": "boolean"}}}}}  # fmt: skip
+    fields: dict[str, Any] = {"tools": [THE_DEMOS], "response_format": form}
+    messages: list[Any] = [{"role": "user", "content": one.question}]
+    asked = ask(client, messages, **fields).choices[0]
+    (call,) = asked.message.tool_calls
+    assert json.loads(call.function.arguments) == {"expression": one.expression}
+    told = {"role": "tool", "tool_call_id": call.id, "content": one.answer}
+    said = ask(client, [*messages, asked.message, told], **fields).choices[0]
+    if not said.message.tool_calls:  # the demo may also ask again
+        jsonschema.validate(json.loads(said.message.content), form["json_schema"]["schema"])
 
 
 def test_the_clients_own_parsing(client: openai.OpenAI) -> None:

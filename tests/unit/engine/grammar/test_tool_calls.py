@@ -9,12 +9,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from qserve.engine.grammar.tool_calls import tool_call_grammar
+from qserve.engine.grammar.spec import GrammarSpec
+from qserve.engine.grammar.structured import structured_grammar
+from qserve.engine.grammar.tool_calls import answer_or_calls, tool_call_grammar
 from qserve.engine.transformers.parsing.hermes import HermesCall
 from qserve.engine.transformers.parsing.message import MessageReader, MessageWriter, ReadingRules
 from qserve.engine.transformers.parsing.qwen3_coder import Qwen3CoderCall
 from qserve.hub.chat_template import ToolFormat
 from qserve.wire.errors import ApiError
+from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import NamedTool, Tool
 from tests.unit.engine.grammar.drawing import TOKENIZER, drawn, ready
 
@@ -187,3 +190,19 @@ def test_what_binds_parameters_together_is_refused_where_they_are_written_one_by
     together = one_tool({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})
     with pytest.raises(ApiError, match="the parameters of 'f' ask for 'anyOf'"):
         tool_call_grammar([together], "auto", "qwen3_coder", is_parallel=True)
+
+
+@pytest.mark.parametrize("written", FORMATS)
+@pytest.mark.parametrize(
+    "structure", [{"json": {"enum": ["x"]}}, {"regex": '"x"'}, {"choice": ['"x"']}, {"grammar": 'start: "\\"x\\""'}]
+)
+def test_an_answer_with_a_structure_may_be_calls_in_its_place(written: ToolFormat, structure: dict[str, Any]) -> None:
+    """As agents ask that send their tools and the form of their last answer with every request."""
+    answer = GrammarSpec(structured_grammar(StructuredOutputs.model_validate(structure)))
+    either = answer_or_calls(answer, TOOLS, written, is_parallel=False)
+    drawn_ones = {drawn(either.grammar, Random(seed)) for seed in range(20)}
+    assert '"x"' in drawn_ones and either.begins == "answer"
+    calls = [calls_in(text, written) for text in drawn_ones - {'"x"'}]
+    assert calls and all(len(one) == 1 for one in calls)
+    for ((name, arguments),) in calls:
+        jsonschema.validate(arguments, SCHEMAS[name])
