@@ -35,8 +35,10 @@ def to_html(report: RunReport) -> str:
 
 
 def title_of(report: RunReport) -> str:
-    """The models that were served."""
-    return " and ".join(worker.models[0] for worker in report.run.workers if worker.models) or report.run.id
+    """The models that were served, or the training run."""
+    served = " and ".join(worker.models[0] for worker in report.run.workers if worker.models)
+    trained = next((f"Training run {one.name}" for one in reversed(report.trainings) if one.name), "")
+    return served or trained or report.run.id
 
 
 def _state(report: RunReport) -> str:

@@ -141,6 +141,7 @@ def test_a_report_says_how_good_a_reward_model_is_by_length_and_how_sure(run: Tr
     ]  # fmt: skip
     assert all(one["accuracy"] == 0.5 for one in quality["by_length"])
     text = to_markdown(read_report(store, store.run()))
+    assert text.startswith("# Training run reward "), "its title, where no model was served"
     assert "| 11 to 20 | 10 | 50.0 % |" in text
     assert "expected calibration error 0.122" in text
 
