@@ -6,6 +6,7 @@ import gc
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,6 @@ from qserve.hub.folder import read_config
 from qserve.model.card.trial import use_card_products
 from qserve.model.checkpoint_errors import check_files, explain
 from qserve.model.cpu.activations import rounded_activations
-from qserve.model.cpu.expert_loading import quantizing_experts
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
@@ -32,9 +32,11 @@ from qserve.model.packed_linear import compile_quantized, pack_linears, set_tied
 from qserve.model.placement import placement_arguments
 from qserve.model.quality import QuantQuality
 from qserve.model.quantize import (
-    expert_quantizer,
+    by_bitsandbytes,
     in_flight_config,
     left_in_16_bit,
+    quantizer,
+    quantizing_in_flight,
     quiet_bitsandbytes,
     repack_quantized,
 )
@@ -129,7 +131,7 @@ def _kept_or_made(
     """The model in the form that it computes in, and notes for the user."""
 
     def made() -> Any:
-        with quantizing_experts(plan):
+        with quantizing_in_flight(plan):
             model = _stored(folder, on_progress, _arguments(folder, plan))
         _pack(model, plan, folder)
         return model
@@ -146,7 +148,7 @@ def _around(
     """The model around layers that are packed already."""
     with placing({name: layer for name, layer in layers.items() if name != tied_head}) as quantization:
         arguments = {"dtype": DTYPES[plan.dtype], "attn_implementation": "sdpa", **placement_arguments(folder, plan)}
-        with quantizing_experts(plan):
+        with quantizing_in_flight(plan):
             model = _stored(folder, on_progress, {**arguments, "config": configured(folder, quantization)})
     if tied_head is not None:
         files = MappedFiles.of(folder)
@@ -163,7 +165,7 @@ def _pack(model: Any, plan: Plan, folder: Path) -> None:
     model.eval()
     files, dtype = MappedFiles.of(folder), DTYPES[plan.dtype]
     num_stored = compile_stored(model, dtype, files)
-    compile_quantized(model, expert_quantizer(plan))
+    compile_quantized(model, quantizer(plan), partial(by_bitsandbytes, plan=plan))
     repack_quantized(model, dtype)
     map_embedding(model, folder)
     if pack_linears(model, files) or num_stored or plan.quant.in_flight or packed_layers(model):
@@ -199,7 +201,7 @@ def _dummy(folder: Path, plan: Plan, on_progress: Callable[[float], None]) -> tu
     # On one card the values are drawn there, many times faster than a CPU draws and sends them.
     weights = random_weights(empty, torch.device(place if isinstance(place, str) and place != "auto" else "cpu"))
     try:
-        with releasing(folder, on_progress), quantizing_experts(plan):
+        with releasing(folder, on_progress), quantizing_in_flight(plan):
             model = type(empty).from_pretrained(None, config=empty.config, state_dict=weights, **arguments)
     except Exception as error:
         raise explain(error, folder, "random weights") from error

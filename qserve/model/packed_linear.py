@@ -20,6 +20,7 @@ from qserve.model.cpu.experts import CompiledExperts, Quantize, compiled_experts
 from qserve.model.cpu.linear import CompiledLinear, compiled_from, takes_bfloat16
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import with_padded_rows
+from qserve.model.cpu.quantized_loading import ToQuantize, quantized_from
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.mapped import MappedFiles
 from qserve.model.stored.embedding import MappedEmbedding, has_one_dtype
@@ -61,10 +62,13 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def compile_quantized(model: Any, quantize_expert: Quantize | None = None) -> int:
+def compile_quantized(
+    model: Any, quantize: Quantize | None = None, otherwise: Callable[[nn.Linear], nn.Module] | None = None
+) -> int:
     """Replace, in place, quantized layers by ones that compute by our own products; returns how many.
 
-    `quantize_expert`: what becomes of the experts' weights, which are in 16 bit still; None: they stay so.
+    `quantize`: what becomes of layers that are marked for it and of experts, where they are in 16 bit still; None: they
+    stay so. `otherwise`: what takes the place of such a layer whose shape the products do not take.
 
     Nothing is replaced on other devices than a CPU, under accelerate's hooks, in a model that computes in another dtype
     than bf16, and without the compiled library.
@@ -77,11 +81,13 @@ def compile_quantized(model: Any, quantize_expert: Quantize | None = None) -> in
         return 0
 
     def compiled(child: nn.Module) -> nn.Module | None:
-        experts = None if quantize_expert is None else quantized_experts_from(child, quantize_expert)
+        if quantize is not None and isinstance(child, ToQuantize):
+            return quantized_from(child, quantize) or (None if otherwise is None else otherwise(child))
+        experts = None if quantize is None else quantized_experts_from(child, quantize)
         return experts or (None if type(child) is nn.Linear else compiled_from(child))
 
     num_compiled = _replace(model, compiled)
-    if num_compiled:
+    if any(isinstance(module, CompiledLinear) for module in model.modules()):
         use_own_threads()
     return num_compiled
 

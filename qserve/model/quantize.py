@@ -1,9 +1,10 @@
 """bitsandbytes while loading: LLM.int8, NF4, FP4; what it touches, what it leaves alone, and what that costs.
 
-On a card what it holds is multiplied by products of ours (`model/card/`), on a CPU by compiled ones (`model/cpu/`).
+On a card what it holds is multiplied by products of ours (`model/card/`). On a CPU compiled ones compute, and the same
+numbers are made without it (`model/cpu/quantized.py`); it takes the layers whose shape these do not.
 Heads, embeddings, norms, routers and the small projections of linear attention stay in the plan's dtype, and
 core/packing.py counts them so. transformers 5 joins a layer's experts in one parameter that bitsandbytes does not see;
-on a CPU each is quantized as it would be by itself (`expert_quantizer`), elsewhere those bytes are told
+on a CPU each is quantized as it would be by itself (`quantizer`), elsewhere those bytes are told
 (`left_in_16_bit`).
 """
 
@@ -13,6 +14,7 @@ import importlib.util
 import logging
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,17 +23,21 @@ from torch import nn
 
 from qserve.core.quantization import SCHEMES
 from qserve.errors import MissingExtra, UsageError
+from qserve.model.cpu.build import library
 from qserve.model.cpu.experts import CompiledExperts, Quantize
-from qserve.model.cpu.linear import four_bit_matrix
-from qserve.model.cpu.matrix import Matrix, int8_matrix
+from qserve.model.cpu.quantized import four_bit_weight, int8_weight
+from qserve.model.cpu.quantized_loading import in_flight, quantizing
 from qserve.planner.plan import Plan
 from qserve.units import format_bytes
 
 __all__ = [
     "BNB_SCHEMES",
-    "expert_quantizer",
+    "by_bitsandbytes",
     "in_flight_config",
     "left_in_16_bit",
+    "on_own_products",
+    "quantizer",
+    "quantizing_in_flight",
     "quiet_bitsandbytes",
     "repack_quantized",
     "state_tensors",
@@ -47,7 +53,6 @@ _KEPT_MODULES = (
 # bitsandbytes' fused CPU kernel takes bf16, whole blocks of 64 along the input and of 32 along the output.
 _FUSED_IN, _FUSED_OUT = 64, 32
 _BNB_LAYERS = ("Linear4bit", "Linear8bitLt")
-_INT8_RANGE = 127
 
 
 def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
@@ -65,8 +70,13 @@ def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
         )
     if importlib.util.find_spec("bitsandbytes") is None:
         raise MissingExtra("bitsandbytes", f"--quant {scheme}")
+    return in_flight(_KEPT_MODULES) if on_own_products(plan) else _bitsandbytes_config(plan, dtype)
+
+
+def _bitsandbytes_config(plan: Plan, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig  # checks for bitsandbytes itself
 
+    scheme = plan.quant.scheme
     mixed = _mixes_cards_and_host(plan.placement.device_map)
     common = {"llm_int8_skip_modules": list(_KEPT_MODULES), "llm_int8_enable_fp32_cpu_offload": mixed}
     if scheme == "bnb-int8":
@@ -80,30 +90,48 @@ def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
     )
 
 
-def expert_quantizer(plan: Plan) -> Quantize | None:
-    """What makes of one expert's weight what the plan makes of linear layers; None where it makes nothing."""
+def on_own_products(plan: Plan) -> bool:
+    """Whether what `plan` quantizes while loading is computed by our own products of a CPU, and made by them."""
+    is_made = plan.quant.in_flight and plan.quant.scheme in BNB_SCHEMES and plan.dtype == "bfloat16"
+    return is_made and plan.placement.device_map == "cpu" and library() is not None
+
+
+def quantizer(plan: Plan) -> Quantize | None:
+    """What makes of a weight in bf16 what the plan makes of linear layers; None where it makes nothing."""
     scheme = plan.quant.scheme
     if not plan.quant.in_flight or scheme not in BNB_SCHEMES:
         return None
-    return _int8_expert if scheme == "bnb-int8" else partial(_four_bit_expert, scheme=scheme)
+    if scheme == "bnb-int8":
+        return int8_weight
+    return partial(four_bit_weight, kind="fp4" if scheme == "bnb-fp4" else "nf4", is_nested=scheme != "bnb-nf4-single")
 
 
-def _int8_expert(weight: torch.Tensor) -> Matrix | None:
-    """LLM.int8: each row by its largest."""
-    scales = weight.float().abs().amax(dim=1).clamp(min=1e-30) / _INT8_RANGE
-    return int8_matrix((weight.float() / scales[:, None]).round().to(torch.int8), scales)
+@contextmanager
+def quantizing_in_flight(plan: Plan) -> Iterator[None]:
+    """Within it, models that load become what `plan` says of their layers and experts, where a CPU has our products."""
+    with quantizing(quantizer(plan) if plan.on_cpu and plan.dtype == "bfloat16" else None, experts=True):
+        yield
 
 
-def _four_bit_expert(weight: torch.Tensor, scheme: str) -> Matrix | None:
-    from bitsandbytes.functional import quantize_4bit
+def by_bitsandbytes(linear: nn.Linear, plan: Plan) -> nn.Module:
+    """A layer whose shape our products do not take, as the library's loading would have made it."""
+    from bitsandbytes.nn import Int8Params, Linear4bit, Linear8bitLt, Params4bit
 
-    packed, state = quantize_4bit(
-        weight.contiguous(),
-        blocksize=_FUSED_IN,
-        quant_type="fp4" if scheme == "bnb-fp4" else "nf4",
-        compress_statistics=scheme != "bnb-nf4-single",
-    )
-    return four_bit_matrix(packed, state)
+    config, shape = _bitsandbytes_config(plan, linear.weight.dtype), (linear.in_features, linear.out_features)
+    has_bias, weight = linear.bias is not None, linear.weight.data
+    made: Any
+    if plan.quant.scheme == "bnb-int8":
+        made = Linear8bitLt(*shape, has_bias, has_fp16_weights=False, threshold=config.llm_int8_threshold)
+        made.weight = Int8Params(weight, requires_grad=False, has_fp16_weights=False).to("cpu")
+    else:
+        kind, is_nested = config.bnb_4bit_quant_type, config.bnb_4bit_use_double_quant
+        made = Linear4bit(*shape, has_bias, weight.dtype, compress_statistics=is_nested, quant_type=kind)
+        made.weight = Params4bit(
+            weight, requires_grad=False, compress_statistics=is_nested, quant_type=kind, module=made
+        ).to("cpu")
+    if has_bias:
+        made.bias = linear.bias
+    return made  # type: ignore[no-any-return]
 
 
 def _mixes_cards_and_host(device_map: Any) -> bool:

@@ -14,20 +14,27 @@
 #include "delta.h"
 #include "threads.h"
 
-enum { LANE = 16, BLOCK = 16 }; /* floats that are computed at once; tokens that are convolved at once */
-#ifdef __AVX512F__
-enum { COLUMNS = 8 }; /* lanes of S whose two sums fit into registers */
+enum { BLOCK = 16 }; /* tokens that are convolved at once */
+/* Floats of a register, and as many registers of columns of S as have room for their two sums. Wider vectors than the
+   processor has would be kept on the stack. */
+#if defined(__AVX512F__)
+enum { LANE = 16, COLUMNS = 8 };
+#elif defined(__AVX2__) && defined(__FMA__)
+enum { LANE = 8, COLUMNS = 4 };
 #else
-enum { COLUMNS = 2 };
+enum { LANE = 4, COLUMNS = 4 };
 #endif
 #define ALWAYS static inline __attribute__((always_inline))
 
 typedef float lanes __attribute__((vector_size(4 * LANE)));
 
 /* a * b + c; the compiler fuses nothing by itself where it is told to hold to the standard. */
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
 #include <immintrin.h>
 ALWAYS lanes fused(lanes a, float b, lanes c) { return (lanes)_mm512_fmadd_ps((__m512)a, _mm512_set1_ps(b), (__m512)c); }
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+ALWAYS lanes fused(lanes a, float b, lanes c) { return (lanes)_mm256_fmadd_ps((__m256)a, _mm256_set1_ps(b), (__m256)c); }
 #else
 ALWAYS lanes fused(lanes a, float b, lanes c) { return a * b + c; }
 #endif

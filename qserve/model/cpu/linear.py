@@ -9,6 +9,7 @@ from torch import nn
 
 from qserve.model.cpu.build import library
 from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, has_fast_products, int8_matrix
+from qserve.model.cpu.packing import Form, Numbers
 
 __all__ = ["CompiledLinear", "compiled_from", "four_bit_matrix", "takes_bfloat16"]
 
@@ -85,8 +86,7 @@ def four_bit_matrix(packed: torch.Tensor, state: Any, bias: torch.Tensor | None 
     out, width = state.shape
     if width % state.blocksize:
         return None
-    pairs = packed.view(torch.uint8).flatten()
-    codes = torch.stack([pairs >> 4, pairs & 15], dim=-1).view(out, width)
+    codes = Numbers(packed.view(torch.uint8).view(out, width // 2), Form.PAIRS, (out, width))
     scales = _block_scales(state).view(out, width // state.blocksize)
     return codes_matrix(state.quant_type, codes, state.code, scales, bias=bias)
 

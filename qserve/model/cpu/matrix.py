@@ -11,6 +11,7 @@ import torch
 
 from qserve.errors import QserveError
 from qserve.model.cpu.build import library
+from qserve.model.cpu.packing import PANEL, Form, Numbers, packed
 
 __all__ = [
     "FEW_ROWS",
@@ -26,9 +27,6 @@ __all__ = [
     "use_own_threads",
 ]
 
-PANEL = 32
-"""Outputs that lie together (matrix.h)."""
-_LANE = 16
 _BFLOAT16, _INT8, _CODES, _BYTES = 0, 1, 2, 3
 _BITS = (16, 8, 4, 8)
 _GROUP = 64  # inputs whose activations share a scale, for INT8
@@ -86,6 +84,10 @@ class Matrix:
         addresses = (None if part is None else part.data_ptr() for part in parts)
         sizes = (self.kind, self.out_features, self.in_features, self.block)
         return CMatrix(*sizes, *addresses, self.unit, self.activation_bits)
+
+    def with_bias(self, bias: torch.Tensor | None) -> Matrix:
+        """The same weight; `bias` [out] is rounded to bf16."""
+        return replace(self, bias=_bf16(bias))
 
     def product(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [rows, in_features] in bf16 to [rows, out_features], sums in fp32, rounded once."""
@@ -145,8 +147,7 @@ def bfloat16_matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> M
     out, width = weight.shape
     if width % 2 or weight.dtype != torch.bfloat16:
         return None
-    parts = _padded(weight).view(-1, 2, _LANE, width // 2, 2).permute(0, 3, 1, 2, 4)
-    codes = _aligned(parts.contiguous().view(torch.uint8))
+    codes = packed(Numbers(weight, Form.BFLOAT16, (out, width)))
     return Matrix("bfloat16", _BFLOAT16, out, width, codes, bias=_bf16(bias))
 
 
@@ -155,38 +156,39 @@ def int8_matrix(weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor |
     out, width = weight.shape
     if width % _GROUP:
         return None
-    parts = _padded(weight).view(-1, 2, _LANE, width // 4, 4).permute(0, 3, 1, 2, 4).contiguous().view(torch.uint8)
-    codes = _aligned(parts.bitwise_xor_(128))  # two's complement + 128
+    codes = packed(Numbers(weight, Form.SIGNED, (out, width)))
     return Matrix("int8", _INT8, out, width, codes, _padded(scales.float().flatten()), bias=_bf16(bias))
 
 
 def codes_matrix(
     format: str,  # noqa: A002 - the field's name
-    codes: torch.Tensor,
+    codes: torch.Tensor | Numbers,
     values: torch.Tensor,
     scales: torch.Tensor,
     offsets: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     order: torch.Tensor | None = None,
 ) -> Matrix | None:
-    """Of uint8 `codes` [out, in] that index `values` [16 or 256], times `scales` [out, blocks], plus `offsets`.
+    """Of `codes` [out, in], uint8 or as a file has them, that index `values` [16 or 256], times `scales` [out, blocks].
 
-    256 values have to be ones that bf16 holds. `order`, int32 [in]: the input that each column is of; None: they lie in
-    that order. None for a shape that the products do not take.
+    `offsets`, like `scales`, are added. 256 values have to be ones that bf16 holds. `order`, int32 [in]: the input that
+    each column is of, where that is not the order of `codes` itself; None: they lie in order. None for a shape that
+    the products do not take.
     """
     out, width = codes.shape
     kind = _CODES if len(values) == 1 << _BITS[_CODES] else _BYTES
-    side_by_side = 32 // _BITS[kind]
     blocks = scales.shape[1]
     block = width // blocks
-    if width % blocks or block % side_by_side:
+    if width % blocks or block % (32 // _BITS[kind]):
         return None
-    packed = _packed(_padded(codes), side_by_side)
+    if isinstance(codes, torch.Tensor):
+        codes = Numbers.of_nibbles(codes) if kind == _CODES else Numbers.of_bytes(codes)
+    if codes.form == Form.OUTPUTS and out % 8:
+        return None
+    order = codes.order if order is None else order
     added = None if offsets is None else _by_panel(offsets)
     table = _aligned(values.float().contiguous())
-    return Matrix(
-        format, kind, out, width, _aligned(packed), _by_panel(scales), added, table, _bf16(bias), order, block
-    )
+    return Matrix(format, kind, out, width, packed(codes), _by_panel(scales), added, table, _bf16(bias), order, block)
 
 
 def joined(parts: Sequence[Matrix]) -> Matrix | None:
@@ -217,17 +219,6 @@ def _all_or_none(given: list[torch.Tensor | None], made: Callable[[int], torch.T
     if all(one is None for one in given):
         return None
     return torch.cat([made(index) if one is None else one for index, one in enumerate(given)])
-
-
-def _packed(codes: torch.Tensor, side_by_side: int) -> torch.Tensor:
-    """As matrix.h has them. Inputs: a run of `side_by_side`, its half or byte, odd or even."""
-    width = codes.shape[1]
-    if side_by_side == 4:
-        parts = codes.view(-1, 2, _LANE, width // 4, 2, 2)
-    else:
-        fours = codes.view(-1, 2, _LANE, width // 8, 2, 2, 2)
-        parts = fours[..., 0, :] | fours[..., 1, :] << 4
-    return parts.permute(0, 3, 1, 2, 5, 4).contiguous()
 
 
 def use_own_threads() -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from qserve.errors import BrokenCheckpoint
+from qserve.model.cpu.packing import Form, Numbers
 
 __all__ = ["Codes", "Parts", "awq_codes", "fp8_codes", "gptq_codes", "int8_codes", "packed_codes"]
 
@@ -21,39 +22,41 @@ Parts = Mapping[str, torch.Tensor]
 """The tensors of one layer by the end of their names: qweight, scales, …"""
 
 _WORD_BITS = 32
-# Where AutoAWQ's gemm layout keeps each of eight outputs of a word.
-_AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 _PIECE_ROWS = 512
 
 
 @dataclass(frozen=True)
 class Codes:
-    """A weight [out, in]: values[code] · scale + offset, and the columns of `codes` in `order`.
+    """A weight [out, in]: values[code] · scale + offset, and the columns of both in the order of `numbers`.
 
     Attributes:
-        codes: uint8 [out, in].
+        numbers: codes, as the file has them.
         values: fp32 [16 or 256].
         scales: fp32 [out, blocks], each of in / blocks columns that follow each other.
         offsets: like `scales`, or None.
-        order: int32 [in], the input that a column is of; None where they lie in that order.
 
     """
 
     format: str
-    codes: torch.Tensor
+    numbers: Numbers
     values: torch.Tensor
     scales: torch.Tensor
     offsets: torch.Tensor | None = None
-    order: torch.Tensor | None = None
+
+    @property
+    def order(self) -> torch.Tensor | None:
+        """int32 [in], the input that a column is of; None where they lie in that order."""
+        return self.numbers.order
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """[out, in]: computed in fp32, in which integers times their scales are exact, and rounded to `dtype` once."""
-        pieces = [self._rows(slice(i, i + _PIECE_ROWS)).to(dtype) for i in range(0, len(self.codes), _PIECE_ROWS)]
+        codes = self.numbers.unpacked()
+        pieces = [self._rows(codes, slice(i, i + _PIECE_ROWS)).to(dtype) for i in range(0, len(codes), _PIECE_ROWS)]
         weight = torch.cat(pieces)
         return weight if self.order is None else torch.empty_like(weight).index_copy_(1, self.order.long(), weight)
 
-    def _rows(self, rows: slice) -> torch.Tensor:
-        codes = self.codes[rows]
+    def _rows(self, every: torch.Tensor, rows: slice) -> torch.Tensor:
+        codes = every[rows]
         block = codes.shape[1] // self.scales.shape[1]
         weight = self.values[codes.int()] * self.scales[rows].repeat_interleave(block, 1)
         return weight if self.offsets is None else weight + self.offsets[rows].repeat_interleave(block, 1)
@@ -68,16 +71,17 @@ def gptq_codes(parts: Parts, has_low_zeros: bool) -> Codes:
     g_idx, scales = parts["g_idx"], parts["scales"].float().mT
     width = len(g_idx)
     bits = _WORD_BITS * len(parts["qweight"]) // width
-    codes = _unpacked(parts["qweight"].mT, bits)[:, :width]
     words = parts["qzeros"] + _ones(bits) if has_low_zeros else parts["qzeros"]
-    zeros = _unpacked(words, bits)[:, : len(scales)].mT
-    return _integers(codes, bits, scales, zeros, g_idx)
+    zeros = _words(words, bits, (len(words), len(scales))).unpacked().mT
+    return _integers(_words(parts["qweight"].mT, bits, (parts["qweight"].shape[1], width)), scales, zeros, g_idx)
 
 
 def awq_codes(parts: Parts) -> Codes:
     """qweight int32 [in, out / 8], qzeros [groups, out / 8], scales [groups, out], with no zeros off by one."""
-    codes, zeros = (_unpacked_awq(parts[name]).mT for name in ("qweight", "qzeros"))
-    return _integers(codes, 4, parts["scales"].float().mT, zeros)
+    codes, zeros = (
+        Numbers(words, Form.OUTPUTS, (8 * words.shape[1], len(words))) for words in (parts["qweight"], parts["qzeros"])
+    )
+    return _integers(codes, parts["scales"].float().mT, zeros.unpacked())
 
 
 def packed_codes(parts: Parts) -> Codes:
@@ -90,19 +94,22 @@ def packed_codes(parts: Parts) -> Codes:
     bits = 4 if words.shape[1] == math.ceil(width / 8) else 8
     scales = parts["weight_scale"].float()
     scales = scales.reshape(-1, 1) if scales.dim() < 2 else scales
-    zeros = _unpacked(parts["weight_zero_point"].mT, bits)[:, :out].mT if "weight_zero_point" in parts else None
-    return _integers(_unpacked(words, bits)[:, :width], bits, scales.expand(out, -1), zeros, parts.get("weight_g_idx"))
+    zeros = None
+    if "weight_zero_point" in parts:
+        stored = parts["weight_zero_point"].mT
+        zeros = _words(stored, bits, (len(stored), out)).unpacked().mT
+    return _integers(_words(words, bits, (out, width)), scales.expand(out, -1), zeros, parts.get("weight_g_idx"))
 
 
 def int8_codes(parts: Parts) -> Codes:
     """compressed-tensors' int-quantized: weight int8 [out, in], weight_scale and weight_zero_point [out, 1] or [1]."""
     weight = parts["weight"]
-    codes = weight.view(torch.uint8) ^ 128
+    codes = Numbers.of_bytes(weight.view(torch.uint8) ^ 128)
     scales = parts["weight_scale"].float().reshape(-1, 1).expand(len(weight), 1)
     zeros = parts.get("weight_zero_point")
     if zeros is not None:
         zeros = zeros.reshape(-1, 1).expand(len(weight), 1).int() + 128
-    return _integers(codes, 8, scales, zeros)
+    return _integers(codes, scales, zeros)
 
 
 def fp8_codes(parts: Parts, block: tuple[int, int] | None) -> Codes:
@@ -117,23 +124,25 @@ def fp8_codes(parts: Parts, block: tuple[int, int] | None) -> Codes:
     else:
         raise BrokenCheckpoint(f"scales {list(scales.shape)} of an fp8 weight {[out, width]}; its blocks are {block}")
     values = torch.arange(256, dtype=torch.uint8).view(weight.dtype).float()
-    return Codes("fp8", weight.view(torch.uint8), values, _by_block(by_row, width, size))
+    return Codes("fp8", Numbers.of_bytes(weight.view(torch.uint8)), values, _by_block(by_row, width, size))
 
 
 def _integers(
-    codes: torch.Tensor, bits: int, scales: torch.Tensor, zeros: torch.Tensor | None, g_idx: torch.Tensor | None = None
+    codes: Numbers, scales: torch.Tensor, zeros: torch.Tensor | None, g_idx: torch.Tensor | None = None
 ) -> Codes:
     """(code - zero) · scale; `zeros` [out, groups] are in the numbers of `codes`, None: in their middle."""
+    bits = codes.bits
     half = 1 << bits - 1
     offsets = None if zeros is None or bool((zeros == half).all()) else (half - zeros.float()) * scales
-    width, groups = codes.shape[1], scales.shape[1]
+    (out, width), groups = codes.shape, scales.shape[1]
+    if len(scales) != out:
+        raise BrokenCheckpoint(f"scales of {len(scales)} outputs for {out}")
     size = math.ceil(width / groups)
-    order = None if g_idx is None else _order(g_idx, size)
-    if order is not None:
-        codes = codes[:, order.long()]
+    if g_idx is not None:
+        codes = replace(codes, order=_order(g_idx, size))
     values = torch.arange(1 << bits, dtype=torch.float32) - half
     offsets = None if offsets is None else _by_block(offsets, width, size)
-    return Codes(f"int{bits}", codes, values, _by_block(scales, width, size), offsets, order)
+    return Codes(f"int{bits}", codes, values, _by_block(scales, width, size), offsets)
 
 
 def _order(g_idx: torch.Tensor, size: int) -> torch.Tensor | None:
@@ -153,14 +162,9 @@ def _by_block(scales: torch.Tensor, width: int, size: int) -> torch.Tensor:
     return scales[:, torch.arange(0, width, step) // size].contiguous()
 
 
-def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """int32 [rows, n] to uint8 [rows, n · 32 / bits]: the lowest bits of a word first."""
-    both = words.contiguous().view(torch.uint8)
-    return both if bits == 8 else torch.stack([both & 15, both >> 4], -1).flatten(1)
-
-
-def _unpacked_awq(words: torch.Tensor) -> torch.Tensor:
-    return _unpacked(words, 4).view(len(words), -1, 8)[..., _AWQ_PLACES].flatten(1)
+def _words(words: torch.Tensor, bits: int, shape: tuple[int, int]) -> Numbers:
+    """int32 [rows, n], the lowest bits of a word first."""
+    return Numbers(words, Form.CODES if bits == 4 else Form.BYTES, shape)
 
 
 def _ones(bits: int) -> int:

@@ -86,10 +86,10 @@ def codes_of(name: str, read: Callable[[Parts], Codes], parts: Parts, shape: tup
         raise BrokenCheckpoint(f"{name}: {error}") from error
     except (RuntimeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise BrokenCheckpoint(f"{name}: its quantized tensors don't fit each other ({error})") from error
-    if codes.codes.shape != shape:
+    if codes.numbers.shape != shape:
         raise BrokenCheckpoint(
-            f"{name} is stored with {list(codes.codes.shape)} weights, and config.json calls for {list(shape)}: is it "
-            "of another model?"
+            f"{name} is stored with {list(codes.numbers.shape)} weights, and config.json calls for {list(shape)}: is "
+            "it of another model?"
         )
     return codes
 
@@ -117,7 +117,7 @@ def matrix_of(codes: Codes, bias: Any = None) -> Matrix | None:
     """For the products; None for a shape that the products do not take."""
     is_plain = codes.offsets is None and codes.order is None and codes.scales.shape[1] == 1
     if codes.format == "int8" and is_plain:
-        made = int8_matrix((codes.codes ^ 128).view(torch.int8), codes.scales, bias)
+        made = int8_matrix((codes.numbers.unpacked() ^ 128).view(torch.int8), codes.scales, bias)
         if made is not None:
             return made
-    return codes_matrix(codes.format, codes.codes, codes.values, codes.scales, codes.offsets, bias, codes.order)
+    return codes_matrix(codes.format, codes.numbers, codes.values, codes.scales, codes.offsets, bias)

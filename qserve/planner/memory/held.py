@@ -87,7 +87,7 @@ def _in_panels(stored: CheckpointQuantization, spec: ModelSpec) -> CheckpointQua
 
 
 def quantizes_experts(spec: ModelSpec, dtype: str, device: Device) -> bool:
-    """Whether experts become int8 or 4 bit while loading: on a CPU, of whole blocks (model/cpu/expert_loading.py).
+    """Whether experts become int8 or 4 bit while loading: on a CPU, of whole blocks (model/cpu/quantized_loading.py).
 
     Elsewhere the library joins a layer's in one parameter, which bitsandbytes leaves in 16 bit (bitsandbytes#1849).
     """

@@ -6,6 +6,7 @@ import gc
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from qserve.model import reference_kernels
 from qserve.model.card.trial import use_card_products
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
-from qserve.model.cpu.expert_loading import quantizing_experts
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
@@ -32,9 +32,11 @@ from qserve.model.packed_cache.start import packed_start
 from qserve.model.packed_linear import compile_quantized, pack_linears
 from qserve.model.placement import check_cards, in_names_of
 from qserve.model.quantize import (
-    expert_quantizer,
+    by_bitsandbytes,
     in_flight_config,
     left_in_16_bit,
+    quantizer,
+    quantizing_in_flight,
     quiet_bitsandbytes,
     repack_quantized,
 )
@@ -148,7 +150,7 @@ def _packed(body: Any, checkpoint: RewardCheckpoint, plan: Plan) -> Any:
         parameter.requires_grad_(False)
     files, dtype = MappedFiles.of(_folder(checkpoint)), DTYPES[plan.dtype]
     num_stored = compile_stored(body, dtype, files)
-    compile_quantized(body, expert_quantizer(plan))
+    compile_quantized(body, quantizer(plan), partial(by_bitsandbytes, plan=plan))
     repack_quantized(body, dtype)
     if pack_linears(body, files) or num_stored or plan.quant.in_flight or packed_layers(body):
         files.detach(body)
@@ -176,7 +178,7 @@ def _body(
     try:
         in_flight = None if packed is not None else in_flight_config(plan, DTYPES[plan.dtype])
         arguments = _arguments(checkpoint, plan, cls, config, in_flight)
-        with releasing(_folder(checkpoint), on_progress), quantizing_experts(plan):
+        with releasing(_folder(checkpoint), on_progress), quantizing_in_flight(plan):
             body, report = cls.from_pretrained(
                 **arguments,
                 config=config,

@@ -14,7 +14,7 @@ from qserve.model.cpu.build import why_none
 from qserve.model.cpu.experts import CompiledExperts, compiled_experts_from, quantized_experts_from
 from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import codes_matrix, has_int8_activations, int8_matrix, joined
-from qserve.model.quantize import expert_quantizer
+from qserve.model.quantize import quantizer
 from qserve.model.weights_held import weights_by_kind
 from qserve.planner.plan import QuantChoice
 from tests.tiny.engine.compilers import HAS_VNNI
@@ -82,7 +82,7 @@ SCHEMES = ("bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 
 
 def quantized(scheme: str) -> CompiledExperts:
-    made = expert_quantizer(replace(plan_of("demo", "bnb-nf4"), quant=QuantChoice(scheme, "demo", in_flight=True)))
+    made = quantizer(replace(plan_of("demo", "bnb-nf4"), quant=QuantChoice(scheme, "demo", in_flight=True)))
     assert made is not None
     experts = quantized_experts_from(build("qwen3-moe", expert_width=64).model.layers[0].mlp.experts.bfloat16(), made)
     assert experts is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from qserve.demo import chat_model_path
 from qserve.detect import detect
 from qserve.errors import UsageError
 from qserve.hub import resolve
-from qserve.model.cpu import expert_loading
+from qserve.model.cpu import quantized_loading
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.dummy import RandomTensor, stand_in_tokenizer
@@ -97,14 +98,16 @@ def test_experts_are_quantized_while_loading_and_planned_so(
     """A layer at a time: what is in 16 bit at once is never more than that."""
     config = {**SMALL, **SPARSE, "moe_intermediate_size": 128, "model_type": "qwen3_moe"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    at_once, quantize = [], expert_loading._quantize_if_complete
+    in_16_bit: list[Any] = []
+    at_once: list[int] = []
+    quantize = quantized_loading.quantized_experts_from
 
-    def watched(model: Any, path: str, made: Any) -> None:
-        layers = [one.mlp.experts for one in model.model.layers if not isinstance(one.mlp.experts, CompiledExperts)]
-        at_once.append(sum(any(part.device.type == "cpu" for part in one.parameters()) for one in layers))
-        quantize(model, path, made)
+    def watched(experts: Any, made: Any) -> Any:
+        in_16_bit.append(weakref.ref(experts))
+        at_once.append(sum(one() is not None for one in in_16_bit))
+        return quantize(experts, made)
 
-    monkeypatch.setattr(expert_loading, "_quantize_if_complete", watched)
+    monkeypatch.setattr(quantized_loading, "quantized_experts_from", watched)
     loaded, plan = load_dummy(tmp_path, scheme)
     experts = [module for module in loaded.model.modules() if isinstance(module, CompiledExperts)]
     assert [{one.format for one in module.matrices} for module in experts] == [{held}] * 4
