@@ -81,14 +81,21 @@ def _compiled(compiler: str, folder: Path, name: str) -> Path:
     """Written at once or not at all: others may look for it at the same time."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / name
-        command = [*compiler.split(), *_FLAGS, "-c"]
+        command = _command(compiler)
         objects = []
         for source in _SOURCES:
             objects.append(str(Path(scratch) / f"{source.stem}.o"))
-            _run([*command, str(source), "-o", objects[-1]])
+            _run([*command, "-c", str(source), "-o", objects[-1]])
         _run([*compiler.split(), "-shared", *objects, "-o", str(made)])
         made.replace(folder / name)
     return folder / name
+
+
+def _command(compiler: str) -> list[str]:
+    """Flags of $CC come last, so that its -march holds."""
+    words = compiler.split()
+    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    return [*words[:first], *_FLAGS, *words[first:]]
 
 
 def _run(command: list[str]) -> None:

@@ -46,13 +46,16 @@ class PackedFolder:
         """Where the file of `key` is, if there is one."""
         return self.root / f"{key}{PACKED_SUFFIX}"
 
-    def find(self, key: str) -> MappedTensors | None:
-        """What was kept. A file that is damaged, or of somebody else, is removed, and said so in the log."""
+    def find(self, key: str, *, is_new: bool = False) -> MappedTensors | None:
+        """What was kept. A file that is damaged, or of somebody else, is removed, and said so in the log.
+
+        `is_new`: as `MappedTensors.of`.
+        """
         path = self.path(key)
         try:
             if not is_ours(path):
                 raise BrokenFile("another user may write to it")
-            found = MappedTensors.of(path)
+            found = MappedTensors.of(path, is_new=is_new)
             os.utime(path)
         except FileNotFoundError:
             return None

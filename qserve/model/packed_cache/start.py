@@ -100,7 +100,7 @@ class PackedStart:
                 "(--packed-cache-gib says how much may be kept, 0 nothing)",
             )
         del tensors
-        found = self.folder.find(self.key)
+        found = self.folder.find(self.key, is_new=True)
         if found is not None:
             placed(model, _rebuilt(found.about, found.tensors))
         return ()

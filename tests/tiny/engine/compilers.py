@@ -20,7 +20,7 @@ COMPILERS = {
     "best": None,
     "without AVX512-BF16": "gcc -mno-avx512bf16 -mno-avx512vbmi",
     "without AVX512": "gcc -mno-avx512f",
-    "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx",
+    "plain": "gcc -march=x86-64",
 }
 
 

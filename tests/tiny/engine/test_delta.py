@@ -24,7 +24,7 @@ HIDDEN = 48
 CLOSE = {"atol": 2e-3, "rtol": 2e-3}
 
 
-@pytest.fixture(scope="module", params=("best", "without AVX512"), autouse=True)
+@pytest.fixture(scope="module", params=("best", "without AVX512", "plain"), autouse=True)
 def compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """The library as this processor gets it, and as poorer ones do."""
     with compiled_by(request.param):

@@ -42,3 +42,11 @@ def test_a_compiler_that_fails_is_named(compiler: str, said: str, cache: Path, m
     with pytest.raises(build._NotBuilt, match=said):
         build._file()
     assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_flags_of_the_users_compiler_hold() -> None:
+    """The last -march is the one that a compiler takes."""
+    command = build._command("ccache gcc -march=x86-64")
+    assert command[:2] == ["ccache", "gcc"]
+    assert command[-1] == "-march=x86-64"
+    assert "-march=native" in command
