@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,9 +30,9 @@ __all__ = ["CpuProbe", "main"]
 _READ_BYTES = 256 * 1024**2
 _ROWS, _WIDTH = 1024, 2048
 _LEAST, _MOST_TIMES, _BLOCK = 3, 8, 64
+_MANY_ROWS = 16
+"""From so many on a product without instructions for bf16 waits for arithmetic alone: two layers tell of all."""
 Inputs = Mapping[int, torch.Tensor]
-Pass = Callable[[Inputs], Callable[[], object]]
-"""Of inputs by their width: a call that takes them through every layer once."""
 Sizes = tuple[tuple[int, int], ...]
 # (inputs, outputs), wide and tall: of a model of half a billion weights, and of one of some billions. What begins and
 # ends a product is the same in both. Each set is larger than caches.
@@ -41,34 +41,70 @@ _LARGE: Sizes = ((2048, 8192), (8192, 2048)) * 3
 _FEW_ROWS = (1, 4, 16, 64, 256)
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """Layers of some sizes in one of the ways that an engine computes them.
+
+    `begins` makes of layers and inputs, by their width, a call that takes the inputs through each layer once.
+    `is_emulated`: bf16 without instructions for it, so slow that few layers are enough where there are many rows.
+    """
+
+    layers: Sequence[Any]
+    sizes: Sizes
+    begins: Callable[[Sequence[Any], Inputs], Callable[[], object]]
+    dtype: torch.dtype = torch.bfloat16
+    is_emulated: bool = False
+
+    @torch.inference_mode()
+    def products(self, seconds: float) -> dict[str, float]:
+        """Picoseconds a weight, by rows: every layer once, one after the other."""
+        found = {}
+        for rows in _FEW_ROWS:
+            count = 2 if self.is_emulated and rows >= _MANY_ROWS else len(self.layers)
+            weights = sum(width * out for width, out in self.sizes[:count])
+            inputs = {width: torch.randn(rows, width, dtype=self.dtype) for width, _ in self.sizes}
+            found[str(rows)] = 1e12 * _typical(self.begins(self.layers[:count], inputs), seconds) / weights
+        return found
+
+
 class _Layers:
     """Linear layers of some sizes with random weights, in every way that an engine computes them."""
 
-    def __init__(self, sizes: Sizes, dtype: torch.dtype) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        plain = [nn.Linear(*size, bias=False, dtype=dtype) for size in sizes]
-        packed = [PackedLinear(one) if dtype == torch.bfloat16 else one for one in plain]
+        plain = [nn.Linear(*size, bias=False, dtype=torch.bfloat16) for size in sizes]
+        has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        packed = [PackedLinear(one) for one in plain] if has_bf16 else plain
         compiled = [one.matrix for one in map(compiled_from, plain) if one is not None]
-        self.library: Pass = partial(_called_each, packed)
-        """As vLLM has them, which packs for oneDNN too."""
+        self.library = _Pass(packed, sizes, _called_each, is_emulated=not has_bf16)
+        """As vLLM has them: packed for oneDNN too, torch's own where that has no products in bf16 (no AVX-512)."""
         self.is_compiled = len(compiled) == len(plain)
-        self.own: Pass = partial(in_turn, compiled) if self.is_compiled else self.library
+        self.own = _Pass(compiled, sizes, in_turn) if self.is_compiled else self.library
         """A step of our engine is one call, where its layers are compiled."""
 
     @cached_property
-    def coded(self) -> dict[str, Pass]:
+    def fp32(self) -> _Pass:
+        """In 32 bit, as both engines compute with --dtype float32."""
+        plain = [nn.Linear(*size, bias=False) for size in self.sizes]
+        return _Pass(plain, self.sizes, _called_each, torch.float32)
+
+    @cached_property
+    def coded(self) -> dict[str, _Pass]:
         """By the names of `CpuRates.coded_ps`; none without products of our own."""
         if library() is None:
             return {}
         made = {"int8": [*map(_int8, self.sizes)], "4bit": [*map(_four_bit, self.sizes)]}
         exact = {f"{name}-exact": matrices for name, matrices in made.items() if has_int8_activations()}
         made = {name: [with_int8_activations(one) or one for one in matrices] for name, matrices in made.items()}
-        return {name: partial(in_turn, matrices) for name, matrices in (made | exact).items()}
+        return {name: _Pass(matrices, self.sizes, in_turn) for name, matrices in (made | exact).items()}
 
 
 @dataclass
 class CpuProbe:
-    """Buffers that are measured again and again: rates drift on a shared machine."""
+    """Buffers that are measured again and again: rates drift on a shared machine.
+
+    `dtype` is that of the large product, whose rate bounds attention: 32 bit where oneDNN has nothing faster.
+    """
 
     dtype: torch.dtype = field(
         default_factory=lambda: torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
@@ -80,17 +116,18 @@ class CpuProbe:
         self._right = torch.randn(_WIDTH, _WIDTH, dtype=self.dtype)
         if library() is not None:
             use_own_threads()
-        self._small, self._large = _Layers(_SMALL, self.dtype), _Layers(_LARGE, self.dtype)
+        self._small, self._large = _Layers(_SMALL), _Layers(_LARGE)
 
     def all_rates(self, seconds: float) -> dict[str, Any]:
         """`CpuRates.to_json` of all cores, and of all but one; `seconds` for each of the figures."""
         fewer = self.fewer_rates(seconds) if torch.get_num_threads() > 1 else None
         coded = {
-            f"{name}{suffix}": _products(each, layers.sizes, torch.bfloat16, seconds)
+            f"{name}{suffix}": each.products(seconds)
             for suffix, layers in (("", self._small), ("-large", self._large))
             for name, each in layers.coded.items()
         }
-        return {**self.own_rates(seconds), "coded_ps": coded, "fewer": fewer}
+        rates = self.own_rates(seconds)
+        return {**rates, "coded_ps": {**rates["coded_ps"], **coded}, "fewer": fewer}
 
     def own_rates(self, seconds: float) -> dict[str, Any]:
         """Of all cores, as our engine computes; without weights in int8 and 4 bit."""
@@ -107,27 +144,24 @@ class CpuProbe:
             torch.set_num_threads(threads)
 
     @torch.inference_mode()
-    def _rates(self, small: Pass, large: Pass, seconds: float) -> dict[str, Any]:
+    def _rates(self, small: _Pass, large: _Pass, seconds: float) -> dict[str, Any]:
         read = self._buffer.nbytes / _typical(self._buffer.sum, seconds)
         multiply = _typical(lambda: nn.functional.linear(self._left, self._right), seconds)
         return {
             "read_bytes_per_s": read,
             "gemm_flop_per_s": 2 * _ROWS * _WIDTH * _WIDTH / multiply,
             "cores": torch.get_num_threads(),
-            "linear_ps": _products(small, _SMALL, self.dtype, seconds),
-            "large_ps": _products(large, _LARGE, self.dtype, seconds),
+            "linear_ps": small.products(seconds),
+            "large_ps": large.products(seconds),
+            "coded_ps": self._in_32_bit(seconds),
             "at_unix_s": time.time(),
         }
 
-
-@torch.inference_mode()
-def _products(layers: Pass, sizes: Sizes, dtype: torch.dtype, seconds: float) -> dict[str, float]:
-    """Picoseconds a weight, by rows: every layer once, one after the other."""
-    found, weights = {}, sum(width * out for width, out in sizes)
-    for rows in _FEW_ROWS:
-        inputs = {width: torch.randn(rows, width, dtype=dtype) for width, _ in sizes}
-        found[str(rows)] = 1e12 * _typical(layers(inputs), seconds) / weights
-    return found
+    def _in_32_bit(self, seconds: float) -> dict[str, dict[str, float]]:
+        """Where bf16 has no instructions of oneDNN's, so that somebody computes in 32 bit instead."""
+        if self.dtype != torch.float32:
+            return {}
+        return {"fp32": self._small.fp32.products(seconds), "fp32-large": self._large.fp32.products(seconds)}
 
 
 def _called_each(layers: Sequence[Any], inputs: Inputs) -> Callable[[], object]:
@@ -156,8 +190,8 @@ def main() -> None:
     """Prints `CpuRates.to_json`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=0.25, help="for each figure")
-    told = CpuProbe().all_rates(parser.parse_args().seconds)
-    sys.stdout.write(json.dumps(told) + "\n")
+    rates = CpuProbe().all_rates(parser.parse_args().seconds)
+    sys.stdout.write(json.dumps(rates) + "\n")
 
 
 def _typical(once: Callable[[], object], seconds: float) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from qserve.core.hardware import Device, Hardware
@@ -19,8 +21,8 @@ from qserve.planner.speed.learned import (
     SpeedResidual,
 )  # fmt: skip
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.simulate import simulate
-from qserve.planner.speed.simulated import Limits, Steps
+from qserve.planner.speed.simulate import simulate, simulate_while
+from qserve.planner.speed.simulated import Finished, Limits, Steps
 from qserve.planner.speed.steps.explained import explained
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.steps.transformers import TransformersSteps, own_launches
@@ -36,11 +38,13 @@ __all__ = [
     "Replica",
     "SpeedEstimate",
     "device_of",
+    "estimate_of",
     "estimate_speed",
     "is_launch_bound",
     "key_of",
     "replica_of",
     "replicas_of",
+    "ttft_metric",
 ]
 
 ONE_STREAM = Load(1000, 300)
@@ -61,6 +65,13 @@ class Replica:
         """The load on `replicas` of these."""
         return figures_of(simulate(self.steps, load.shared_by(replicas), self.limits), load, replicas)
 
+    def run_while(
+        self, load: Load, goes_on: Callable[[Sequence[Finished]], bool], replicas: int = 1
+    ) -> Figures | None:  # fmt: skip
+        """The same; None where `goes_on` said of answers of one of them that the rest is not wanted."""
+        run = simulate_while(self.steps, load.shared_by(replicas), self.limits, goes_on)
+        return None if run is None else figures_of(run, load, replicas)
+
     def band(self, metric: Metric) -> Band:
         """Around a figure of the kind."""
         is_cpu = self.card.interconnect == "memory"
@@ -70,19 +81,28 @@ class Replica:
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """Figures of one load on `replicas` servers. `bands` are by kind of figure."""
+    """Figures of one load on `replicas` servers, each a `replica`. `bands` are by kind of figure."""
 
     load: Load
     figures: Figures
     replicas: int
+    replica: Replica
     latency: Band
     ttft: Band
     throughput: Band
     is_named: bool
-    notes: tuple[str, ...] = ()
-    explained: tuple[str, ...] = ()
     max_rps: float | None = None
     saturated: Band = EXACT
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return _notes(self.replica, self.figures, self.load)
+
+    @property
+    def explained(self) -> tuple[str, ...]:
+        """What its steps take, in sentences."""
+        replica = self.replica
+        return explained(replica.steps, replica.limits.max_num_batched_tokens, self.figures, self.load)
 
     def to_json(self) -> dict[str, Any]:
         """The object under "speed" of `qserve plan --json`, without alternatives."""
@@ -120,9 +140,13 @@ def estimate_speed(
     measured: Measured = NOTHING_MEASURED,
 ) -> SpeedEstimate:
     """The plan's speed under `load`; without one, of one stream. `spec` is of the checkpoint that the plan loads."""
-    replica = replica_of(plan, spec, device, measured)
-    named, load = load is not None, load or ONE_STREAM
-    figures = replica.run(load, replicas)
+    replica, named = replica_of(plan, spec, device, measured), load is not None
+    load = load or ONE_STREAM
+    return estimate_of(replica, replica.run(load, replicas), load, replicas, is_named=named)
+
+
+def estimate_of(replica: Replica, figures: Figures, load: Load, replicas: int, *, is_named: bool) -> SpeedEstimate:
+    """The figures with their bands."""
     is_saturated = load.burst is not None or figures.peak_running >= replica.limits.max_num_seqs > 1
     saturated = replica.band("saturated")
     # An open load that is kept up with has the rate of its arrivals: a band is of what the machine decides.
@@ -132,14 +156,18 @@ def estimate_speed(
         load=load,
         figures=figures,
         replicas=replicas,
+        replica=replica,
         latency=replica.band("tpot"),
-        ttft=replica.band("ttft_one" if load.streams == 1 else "ttft"),
+        ttft=replica.band(ttft_metric(load)),
         throughput=rate,
-        is_named=named,
-        notes=_notes(replica, figures, load),
-        explained=explained(replica.steps, replica.limits.max_num_batched_tokens, figures, load),
+        is_named=is_named,
         saturated=saturated,
     )
+
+
+def ttft_metric(load: Load) -> Metric:
+    """The kind of figure that its first tokens are: those of a single stream wait for nobody."""
+    return "ttft_one" if load.streams == 1 else "ttft"
 
 
 def replica_of(plan: Plan, spec: ModelSpec, device: Device, measured: Measured = NOTHING_MEASURED) -> Replica:
@@ -191,11 +219,20 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
         offloaded = OffloadedWeights.of(plan, card)
         steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card, offloaded, launches)
         return Replica(steps, limits, card, plan.engine)
-    costs = engine_costs(plan.engine, plan.engine_version)
     ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
-    network = rank_network(spec, weight_format(plan.quant.scheme, device.formats, card.is_hopper), ranks)
     cache = "fp8" if plan.kv_cache_dtype.startswith(("fp8", "nvfp4")) else "bf16"
-    return Replica(StepTimes(card, network, costs, cache, stages), limits, card, plan.engine)
+    steps = _steps_on_cards(spec, device, plan.engine, plan.engine_version, plan.quant.scheme, cache, ranks, stages)
+    return Replica(steps, limits, card, plan.engine)
+
+
+@lru_cache(maxsize=64)
+def _steps_on_cards(
+    spec: ModelSpec, device: Device, engine: str, version: str, scheme: str, cache: str, ranks: int, stages: int
+) -> StepTimes:
+    """The same for every number of replicas and every limit: what a step takes is counted once."""
+    card = card_of(device)
+    network = rank_network(spec, weight_format(scheme, device.formats, card.is_hopper), ranks)
+    return StepTimes(card, network, engine_costs(engine, version), cache, stages)
 
 
 def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: CpuRates) -> Replica:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulated import Finished, SimulatedRun
 
-__all__ = ["NO_TARGETS", "Figures", "Summary", "Targets", "figures_of", "percentile"]
+__all__ = ["NO_TARGETS", "Figures", "KeptCount", "Summary", "Targets", "figures_of", "percentile"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,39 @@ class Targets:
 
 
 NO_TARGETS = Targets()
+_SLACK = 1e-9
+
+
+@dataclass
+class KeptCount:
+    """Counts, as answers of a run of `total` requests come, how many keep the targets; for `simulate_while`.
+
+    It says when no more than `share` of them can, whatever comes; not that they will: some may never be answered.
+    The factors are those of `Targets.kept_by`.
+    """
+
+    targets: Targets
+    total: int
+    share: float
+    ttft_factor: float = 1.0
+    tpot_factor: float = 1.0
+    answered: int = 0
+    kept: int = 0
+
+    def can_reach(self, fresh: Sequence[Finished]) -> bool:
+        """Whether `share` is still within reach after these answers, too."""
+        self.answered += len(fresh)
+        self.kept += self.targets.kept_by(fresh, self.ttft_factor, self.tpot_factor)
+        return self.answered - self.kept <= (1 - self.share) * self.total + _SLACK
+
+    def is_open(self, fresh: Sequence[Finished]) -> bool:
+        """Whether these answers, too, leave it open which side of `share` the run comes to."""
+        return self.can_reach(fresh) and not self.has_reached
+
+    @property
+    def has_reached(self) -> bool:
+        """Whether `share` of all requests is kept whatever comes."""
+        return self.kept >= self.share * self.total
 
 
 @dataclass(frozen=True)

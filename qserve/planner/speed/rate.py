@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qserve.planner.speed.estimate import Replica
-from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.figures import KeptCount, Targets
 from qserve.planner.speed.load import Load
 
 __all__ = ["KEPT_SHARE", "highest_rate"]
@@ -45,4 +45,7 @@ def _saturated_rate(replica: Replica, load: Load) -> float:
 
 
 def _keeps(replica: Replica, load: Load, targets: Targets) -> bool:
-    return replica.run(load).kept_share(targets) >= KEPT_SHARE
+    """Simulated no further than it takes to tell."""
+    count = KeptCount(targets, load.total_prompts, KEPT_SHARE)
+    figures = replica.run_while(load, count.is_open)
+    return count.has_reached if figures is None else figures.kept_share(targets) >= KEPT_SHARE

@@ -13,8 +13,15 @@ from qserve.planner.engine import option_value
 from qserve.planner.plan import Plan
 from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, is_launch_bound, replica_of
-from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.estimate import (
+    Replica,
+    SpeedEstimate,
+    estimate_of,
+    is_launch_bound,
+    replica_of,
+    ttft_metric,
+)  # fmt: skip
+from qserve.planner.speed.figures import Figures, KeptCount, Targets
 from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import Price, price_of
@@ -129,11 +136,17 @@ class Layout:
 
 
 def layouts_for(
-    plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, tunes: bool = False
+    plans: FittingPlans,
+    hardware: Hardware,
+    request: PlanRequest,
+    wanted: SpeedRequest,
+    tunes: bool = False,
+    only_keeping: bool = False,
 ) -> list[Layout]:
     """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits.
 
-    `tunes`: limits follow the targets where a layout misses them.
+    `tunes`: limits follow the targets where a layout misses them. `only_keeping`: those that can't keep the targets may
+    be left out, and are simulated no further than it takes to tell.
     """
     found = []
     spec = plans.checkpoint.spec
@@ -141,8 +154,13 @@ def layouts_for(
         device = device_for(hardware, plan)
         ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
-        each = (_layout(plan, spec, device, wanted, count) for count in _counts(plan, wanted, most))
-        found += [tuned(one, spec, device, wanted, request) if tunes else one for one in each]
+        each = (plan, spec, device, wanted)
+        for count in _counts(plan, wanted, most):
+            one = (
+                _layout_that_reaches(KEPT_SHARE, *each, count, surely=False) if only_keeping else _layout(*each, count)
+            )
+            if one is not None:
+                found.append(tuned(one, spec, device, wanted, request) if tunes else one)
     return found
 
 
@@ -179,7 +197,7 @@ def recounted(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequ
 
 def with_rate(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest) -> Layout:
     """The layout with the highest rate that it keeps the targets at (without targets: that it keeps up with)."""
-    replica = replica_of(layout.plan, spec, device, wanted.measured)
+    replica = layout.speed.replica
     rate = layout.replicas * highest_rate(replica, layout.speed.load, wanted.targets)
     return replace(layout, speed=replace(layout.speed, max_rps=rate))
 
@@ -202,8 +220,9 @@ def tuned(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest,
             if value >= getattr(workload, limit) or (limit != "max_num_seqs" and value < workload.max_num_seqs):
                 continue
             plan = replace(best.plan, workload=replace(workload, **{limit: value}))
-            tried = _layout(plan, spec, device, short, layout.replicas)
-            if tried.kept_surely > best.kept_surely + _GAIN:
+            least = best.kept_surely + _GAIN
+            tried = _layout_that_reaches(least, plan, spec, device, short, layout.replicas, surely=True)
+            if tried is not None and tried.kept_surely > least:
                 best = replace(tried, tuned=(*best.tuned, limit))
             elif best.tuned:
                 break
@@ -245,12 +264,33 @@ def _beats(other: Layout, one: Layout) -> bool:
 
 
 def _layout(plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, replicas: int) -> Layout:
-    speed, targets = estimate_speed(plan, spec, device, wanted.named_load, replicas, wanted.measured), wanted.targets
-    speed = replace(speed, is_named=wanted.load is not None)
+    replica = replica_of(plan, spec, device, wanted.measured)
+    return _layout_of(plan, replica, replica.run(wanted.named_load, replicas), device, wanted, replicas)
+
+
+def _layout_that_reaches(
+    share: float, plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, replicas: int, *, surely: bool
+) -> Layout | None:
+    """None where fewer than `share` of the requests keep the targets, as soon as that is certain.
+
+    `surely`: at the slow end of the band.
+    """
+    replica, load = replica_of(plan, spec, device, wanted.measured), wanted.named_load
+    slow = (replica.band(ttft_metric(load)).high, replica.band("tpot").high) if surely else (1.0, 1.0)
+    count = KeptCount(wanted.targets, load.shared_by(replicas).total_prompts, share, *slow)
+    figures = replica.run_while(load, count.can_reach, replicas)
+    return None if figures is None else _layout_of(plan, replica, figures, device, wanted, replicas)
+
+
+def _layout_of(
+    plan: Plan, replica: Replica, figures: Figures, device: Device, wanted: SpeedRequest, replicas: int
+) -> Layout:  # fmt: skip
+    targets, is_named = wanted.targets, wanted.load is not None
+    speed = estimate_of(replica, figures, wanted.named_load, replicas, is_named=is_named)
     kept = surely = 1.0
     if targets:
-        kept = speed.figures.kept_share(targets)
-        surely = speed.figures.kept_share(targets, speed.ttft.high, speed.latency.high)
+        kept = figures.kept_share(targets)
+        surely = figures.kept_share(targets, speed.ttft.high, speed.latency.high)
     ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
     return Layout(plan, speed, replicas, kept, surely, price_of(device, ranks * replicas, speed, wanted.prices))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -15,7 +16,7 @@ from heapq import heappop, heappush
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulated import Finished, Limits, SimulatedRun, Steps
 
-__all__ = ["simulate"]
+__all__ = ["simulate", "simulate_while"]
 
 _finished = tuple.__new__
 """Of a named tuple, a third of the time that its own constructor takes."""
@@ -258,6 +259,25 @@ class _Scheduler:
             self._issue(self.now + pause, *self.lengths(), self.issued)
 
 
+class _Unwanted(Exception):
+    """The rest of a run is not wanted."""
+
+
+class _Watched(_Scheduler):
+    """A scheduler whose answers are looked at as they come; `goes_on` is given those that ended just now."""
+
+    def __init__(self, steps: Steps, load: Load, limits: Limits, goes_on: Callable[[Sequence[Finished]], bool]) -> None:
+        super().__init__(steps, load, limits)
+        self.goes_on, self.seen = goes_on, 0
+
+    def _finish(self) -> None:
+        super()._finish()
+        fresh = self.done[self.seen :]
+        self.seen += len(fresh)
+        if fresh and not self.goes_on(fresh):
+            raise _Unwanted
+
+
 @lru_cache(maxsize=16)
 def _arrivals_of(load: Load) -> tuple[Arrival, ...]:
     """Of a load whose arrivals do not wait for answers: every layout with as many replicas meets the same ones."""
@@ -267,3 +287,13 @@ def _arrivals_of(load: Load) -> tuple[Arrival, ...]:
 def simulate(steps: Steps, load: Load, limits: Limits) -> SimulatedRun:
     """The load on one replica. The same arguments give the same run."""
     return _Scheduler(steps, load, limits).run()
+
+
+def simulate_while(
+    steps: Steps, load: Load, limits: Limits, goes_on: Callable[[Sequence[Finished]], bool]
+) -> SimulatedRun | None:
+    """As `simulate`; None where `goes_on` said of answers that had just ended that the rest is not wanted."""
+    try:
+        return _Watched(steps, load, limits, goes_on).run()
+    except _Unwanted:
+        return None

@@ -41,7 +41,7 @@ def ways_out(
 
 def _that_keep(kind: Iterator[Change], plans: FittingPlans, wanted: SpeedRequest) -> Iterator[Suggestion]:
     for change, flags, hardware, request, load in kind:
-        layouts = layouts_for(plans, hardware, request, replace(wanted, load=shortened(load)))
+        layouts = layouts_for(plans, hardware, request, replace(wanted, load=shortened(load)), only_keeping=True)
         if not layouts:
             continue
         best = choose_layout(layouts, wanted.targets)

@@ -10,6 +10,7 @@ import torch
 from qserve.engine import cpu_rates
 from qserve.engine.cpu_rates import CpuProbe
 from qserve.model.cpu.build import library
+from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import has_int8_activations
 from qserve.planner.speed.terms.cpu import LARGE_WEIGHTS, SMALL_WEIGHTS, CpuRates
 
@@ -25,19 +26,21 @@ def probe() -> Iterator[CpuProbe]:
 
 def test_what_is_measured_can_be_planned_with(probe: CpuProbe) -> None:
     threads = torch.get_num_threads()
-    told = CpuRates.from_json(probe.all_rates(seconds=0.0))
+    found = CpuRates.from_json(probe.all_rates(seconds=0.0))
     assert torch.get_num_threads() == threads, "the caller's setting stays"
-    for rates in (told, *([told.fewer] if told.fewer else [])):
+    for rates in (found, *([found.fewer] if found.fewer else [])):
         assert rates.read_bytes_per_s > 1e8
         assert rates.gemm_flop_per_s > 1e9
         for products in (rates.linear_ps, rates.large_ps):
             assert [rows for rows, _ in products] == [1, 4, 16, 64, 256]
-    assert told.cores == threads
+    assert found.cores == threads
     coded = {"int8", "4bit"} if library() is not None else set()
     if coded and has_int8_activations():
         coded |= {"int8-exact", "4bit-exact"}
-    assert {name for name, _ in told.coded_ps} == coded | {f"{name}-large" for name in coded}
-    assert (told.fewer is None) == (threads == 1)
+    if probe.dtype == torch.float32:
+        coded.add("fp32")
+    assert {name for name, _ in found.coded_ps} == coded | {f"{name}-large" for name in coded}
+    assert (found.fewer is None) == (threads == 1)
 
 
 def test_matrices_are_as_large_as_the_plan_takes_them_for(probe: CpuProbe) -> None:
@@ -49,8 +52,15 @@ def test_our_own_products_are_one_call_as_in_a_step(probe: CpuProbe, monkeypatch
     """Called from Python each would be charged with that call, and with threads that have fallen asleep before it."""
     if not probe._small.is_compiled:
         pytest.skip("this processor has no products of our own")
-    matrices = probe._small.own.args[0]
+    matrices = probe._small.own.layers
     inputs = {one.in_features: torch.randn(3, one.in_features).to(torch.bfloat16) for one in matrices}
     wanted = matrices[-1].product(inputs[matrices[-1].in_features])
     monkeypatch.setattr(type(matrices[-1]), "product", None)
-    assert torch.equal(probe._small.own(inputs)(), wanted)
+    assert torch.equal(probe._small.own.begins(matrices, inputs)(), wanted)
+
+
+def test_layers_in_bf16_are_measured_in_bf16(probe: CpuProbe) -> None:
+    """An AVX2 machine multiplies bf16 by our own products: what torch does in 32 bit there is no engine's layer."""
+    for layers in (probe._small, probe._large):
+        assert layers.own.dtype == layers.library.dtype == torch.bfloat16
+        assert layers.is_compiled == takes_bfloat16()

@@ -24,9 +24,11 @@ _CODED = {
     "4bit": WeightFormat("4 bit", 0.5625, gemm="4bit"),
     "int8-exact": WeightFormat("int8, exact activations", 1.0, gemm="int8"),
     "4bit-exact": WeightFormat("4 bit, exact activations", 0.5625, gemm="4bit"),
+    "fp32": WeightFormat("fp32", 4.0, peak_factor=0.5),
 }
 _CODED_SCHEMES = {
     "int8": ("bnb-int8", "gptq-int8", "w8a16", "w8a8"),
+    "fp32": ("fp32",),
     "4bit": ("bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"),
 }
 _STEEPEST = 60
@@ -51,8 +53,9 @@ class CpuRates:
     `linear_ps` are (rows, picoseconds a weight) of linear layers as the engine runs them, together larger than caches,
     of SMALL_WEIGHTS each; `large_ps` of LARGE_WEIGHTS each, empty where that was not timed.
     `coded_ps` the same of weights in int8 and in 4 bit, where the engine has products of its own for them: `int8` and
-    `4bit` as it multiplies unless it is told otherwise, `int8-exact` and `4bit-exact` with activations in 16 bit, where
-    that is another product; of large matrices under the name with `-large` behind it.
+    `4bit` as it multiplies by default, `int8-exact` and `4bit-exact` with activations in 16 bit, where that is another
+    product; `fp32` where oneDNN multiplies no bf16, so that engines may compute in 32 bit; of large matrices under the
+    name with `-large` behind it.
     `is_compiled`: our engine's layers run in C from one product to the next on this CPU, which costs less beside them.
     `fewer` is the same of all cores but one, which an engine leaves to its server. `at_unix_s`: when it was measured.
     """
@@ -69,19 +72,19 @@ class CpuRates:
     at_unix_s: float = 0.0
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> CpuRates:
+    def from_json(cls, row: Mapping[str, Any]) -> CpuRates:
         """Of what `to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
-        fewer, coded = told.get("fewer"), told.get("coded_ps") or {}
+        fewer, coded = row.get("fewer"), row.get("coded_ps") or {}
         return cls(
-            float(told["read_bytes_per_s"]),
-            float(told["gemm_flop_per_s"]),
-            int(told["cores"]),
-            linear_ps=_products(told.get("linear_ps") or {}),
-            large_ps=_products(told.get("large_ps") or {}),
+            float(row["read_bytes_per_s"]),
+            float(row["gemm_flop_per_s"]),
+            int(row["cores"]),
+            linear_ps=_products(row.get("linear_ps") or {}),
+            large_ps=_products(row.get("large_ps") or {}),
             coded_ps=tuple(sorted((name, _products(one)) for name, one in coded.items())),
-            is_compiled=bool(told.get("is_compiled", True)),
+            is_compiled=bool(row.get("is_compiled", True)),
             fewer=cls.from_json(fewer) if fewer else None,
-            at_unix_s=float(told.get("at_unix_s", 0.0)),
+            at_unix_s=float(row.get("at_unix_s", 0.0)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -160,8 +163,8 @@ def _measurements(small: Products, large: Products) -> Measurements:
     return ((SMALL_WEIGHTS, small), *([(LARGE_WEIGHTS, large)] if large else []))
 
 
-def _products(told: Mapping[str, float]) -> Products:
-    return tuple(sorted((int(rows), float(ps)) for rows, ps in told.items()))
+def _products(measured: Mapping[str, float]) -> Products:
+    return tuple(sorted((int(rows), float(ps)) for rows, ps in measured.items()))
 
 
 def _gemm_row(rates: CpuRates, products: Products, nbytes: float) -> Row:
