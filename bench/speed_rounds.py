@@ -188,15 +188,17 @@ def mean_of(one: CpuRates, other: CpuRates) -> CpuRates:
         gemm_flop_per_s=(one.gemm_flop_per_s + other.gemm_flop_per_s) / 2,
         linear_ps=between(one.linear_ps, other.linear_ps),
         large_ps=between(one.large_ps, other.large_ps),
+        coded_ps=tuple((name, between(a, b)) for (name, a), (_, b) in zip(one.coded_ps, other.coded_ps, strict=True)),
         fewer=None if one.fewer is None or other.fewer is None else mean_of(one.fewer, other.fewer),
     )
 
 
 def drift_between(one: CpuRates, other: CpuRates) -> float:
-    """How far apart the two are: products of one row and of many, as a share; the mean of both sizes."""
+    """How far apart the two are: products of one row, of some and of most, as a share; the mean of both sizes."""
     some = [(rows, a / b) for name in ("linear_ps", "large_ps")
             for (rows, a), (_, b) in zip(getattr(one, name), getattr(other, name), strict=True)]  # fmt: skip
-    return max(abs(statistics.fmean(ratio for count, ratio in some if count == rows) - 1) for rows in (1, 16, 256))
+    by_rows = {rows: [ratio for count, ratio in some if count == rows] for rows in (1, 16, max(some)[0])}
+    return max(abs(statistics.fmean(ratios) - 1) for ratios in by_rows.values())
 
 
 def line_of(one: Round) -> str:

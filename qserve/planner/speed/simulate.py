@@ -137,7 +137,8 @@ class _Scheduler:
                 break
 
     def _prefill_step(self) -> None:
-        prefilling, decoding = self.prefilling, self.running if self.mixes else 0
+        prefilling, running = self.prefilling, self.running
+        decoding = running if self.mixes else 0
         left = budget = self.most_tokens - decoding
         chunks, completed = [], []
         while prefilling and left > 0:
@@ -158,7 +159,7 @@ class _Scheduler:
             self.promised -= budget - left
         # A prompt larger than what is left of a full batch still moves by one token a step. The mean is over all that
         # hold tokens, the completed ones not among them yet.
-        context = self.held_tokens / (self.running + len(prefilling) or 1)
+        context = self.held_tokens / (running + len(prefilling) or 1)
         taken = self.mixed_s(decoding, context, chunks or [(1, 0)])
         self.now += taken
         self.prefill_s += taken
@@ -166,60 +167,64 @@ class _Scheduler:
         if decoding:
             self.step += 1
             self.held_tokens += decoding
-        for request in completed:
-            self._join(request)
+        if completed:
+            self._join(completed)
 
-    def _join(self, request: _Request) -> None:
-        """The step that ends the prompt gives the first token."""
-        if request.first_token_s < 0:
-            request.first_token_s = self.now
-        request.generated += 1
-        self.count += 1
-        self.running += 1
-        request.joined, request.key = self.step, self.count
-        ends_at = self.step + request.output_tokens - request.generated
-        heappush(self.ends, (ends_at, self.count, request))
-        self.latest.append((self.count, request))
-        if self.running > self.peak:
-            self.peak = self.running
-        if ends_at <= self.step:
-            self._finish()
+    def _join(self, completed: list[_Request]) -> None:
+        """The step that ends their prompts gives the first tokens."""
+        now, step, ends, latest = self.now, self.step, self.ends, self.latest
+        for request in completed:
+            if request.first_token_s < 0:
+                request.first_token_s = now
+            request.generated = generated = request.generated + 1
+            self.count = key = self.count + 1
+            self.running = running = self.running + 1
+            request.joined, request.key = step, key
+            ends_at = step + request.output_tokens - generated
+            heappush(ends, (ends_at, key, request))
+            latest.append((key, request))
+            if running > self.peak:
+                self.peak = running
+            if ends_at <= step:
+                self._finish()
 
     def _decode_leap(self) -> None:
         """As many steps as are alike: to the next end, the next arrival, or the last free block."""
-        batch = self.running
-        free = self.cache_tokens - self.held_tokens
+        batch, held, step, ends_at = self.running, self.held_tokens, self.step, self.ends[0][0]
+        free = self.cache_tokens - held
         if free < batch:
             self._preempt()
             return
-        context = self.held_tokens / batch
-        count, most = self.ends[0][0] - self.step, free // batch
+        context = held / batch
+        count, most = ends_at - step, free // batch
         if most < count:
             count = most
         one = self.decode_s(batch, context)
         if self.future and not self.waiting:
             most = int((self.future[0][0] - self.now) / one) + 1
-            most = self._steps_to_receive(most if most > 1 else 1)
+            if most < 1:
+                most = 1
+            if self.recv_interval > 1:
+                most = self._steps_to_receive(most)
             if most < count:
                 count = most
         if count < 1:
             count = 1
         self.now += count * (one if count < 8 else self.decode_s(batch, context + count / 2))
-        self.step += count
-        self.held_tokens += count * batch
-        if self.ends[0][0] <= self.step:
+        self.step = step = step + count
+        self.held_tokens = held + count * batch
+        if ends_at <= step:
             self._finish()
 
     def _steps_to_receive(self, steps: int) -> int:
-        """From now to the first look at what arrives in so many steps."""
+        """From now to the first look at what arrives in so many steps, where not every step looks."""
         interval = self.recv_interval
-        if interval == 1:
-            return steps
         first = self.receives_at - self.step
         return first + max(0, -(-(steps - first) // interval)) * interval
 
     def _finish(self) -> None:
         ends, step, now, done = self.ends, self.step, self.now, self.done
+        has_next = self.is_closed or bool(self.followers)
         while ends and ends[0][0] <= step:
             _, key, request = heappop(ends)
             if request.key != key:  # preempted meanwhile
@@ -235,7 +240,8 @@ class _Scheduler:
                      request.place),
                 )
             )  # fmt: skip
-            self._next_of_stream(request)
+            if has_next:
+                self._next_of_stream(request)
 
     def _preempt(self) -> None:
         """The request that came last gives its blocks back and is prefilled again, with what it had generated."""

@@ -71,10 +71,12 @@ class StepTimes:
         head = network.lm_head
         self._head = kernels.gemm_form(card, head.weights, head.rows, head.columns)
         bytes_per_token = network.kv_heads * network.head_dim * 2 * (1 if self.cache == "fp8" else 2)
-        self._decode = kernels.decode_attention_form(card, network.head_dim, bytes_per_token, self.cache)
+        self._attention_layers, self._sliding_layers = network.attention_layers, network.sliding_layers
+        self._state_layers = network.state_layers
+        self._decode_us = kernels.decode_attention_form(card, network.head_dim, bytes_per_token, self.cache).us
         share = card.kernels.get("unfused", (0.0,))[0]
         self._unfused_us = 1e6 * network.unfused_bytes / (card.bandwidth * share) if share else 0.0
-        self._prefill = kernels.prefill_attention_form(card, network.heads, network.kv_heads, network.head_dim)
+        self._prefill_us = kernels.prefill_attention_form(card, network.heads, network.kv_heads, network.head_dim).us
 
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds of a step that takes one token of `batch` sequences of `context` tokens in the mean."""
@@ -92,7 +94,7 @@ class StepTimes:
         new, attention = self._prefill_attention_us(chunks)
         costs, sequences = self.costs, batch + len(chunks)
         kernel = self._of_tokens_us(batch + new) + self._head_us(sequences) + attention + self._unfused_us * new
-        if self.network.state_layers and chunks:
+        if self._state_layers and chunks:
             kernel += self._prefill_states_us(new, chunks)
         if batch:
             kernel += self._decode_attention_us(batch, context)
@@ -167,21 +169,20 @@ class StepTimes:
         return network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
 
     def _decode_attention_us(self, batch: int, context: float) -> float:
-        network, us = self.network, self._decode.us
-        total = us(batch, context) * network.attention_layers
-        if network.sliding_layers:
-            total += us(batch, min(context, network.sliding_window)) * network.sliding_layers
+        total = self._decode_us(batch, context) * self._attention_layers
+        if self._sliding_layers:
+            total += self._decode_us(batch, min(context, self.network.sliding_window)) * self._sliding_layers
         return total
 
     def _prefill_attention_us(self, chunks: list[tuple[int, int]]) -> tuple[int, float]:
         """New tokens of all chunks, and their attention."""
-        tokens, total, network, us = 0, 0.0, self.network, self._prefill.us
-        layers, sliding = network.attention_layers, network.sliding_layers
+        tokens, total, us = 0, 0.0, self._prefill_us
+        layers, sliding = self._attention_layers, self._sliding_layers
         for new, before in chunks:
             tokens += new
             total += us(new, before) * layers
             if sliding:
-                total += us(new, min(before, network.sliding_window)) * sliding
+                total += us(new, min(before, self.network.sliding_window)) * sliding
         return tokens, total
 
     def _prefill_states_us(self, new: int, chunks: list[tuple[int, int]]) -> float:
