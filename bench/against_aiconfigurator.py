@@ -91,7 +91,7 @@ def selected(which: str, every: int) -> list[Case]:
     ]  # fmt: skip
 
 
-def asked(some: Sequence[Case], folder: Path) -> Iterator[str]:
+def rows_for(some: Sequence[Case], folder: Path) -> Iterator[str]:
     """The lines for the child; a model that its tables do not name is told by its config.json in `folder`."""
     for index, one in enumerate(some):
         model = _NAMED_AS.get(one.model, one.model)
@@ -109,7 +109,7 @@ def asked(some: Sequence[Case], folder: Path) -> Iterator[str]:
 def compare(python: str, some: Sequence[Case]) -> None:
     """Prints the median errors of both, and what a run takes."""
     with tempfile.TemporaryDirectory() as folder:
-        lines = "\n".join(asked(some, Path(folder)))
+        lines = "\n".join(rows_for(some, Path(folder)))
         done = subprocess.run([python, "-c", _CHILD], input=lines, capture_output=True, text=True, check=False)
     theirs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = [one for one in theirs if "error" not in one]
@@ -135,13 +135,13 @@ def compare(python: str, some: Sequence[Case]) -> None:
 
 def _beside(case: Case, figures: Any, their: dict[str, float]) -> Iterator[tuple[str, float, float, float]]:
     """(family, ours, theirs, measured) of each figure of a run; of several throughputs of one run the first."""
-    told = set()
+    stated = set()
     for _, metric, measured in sorted(case.rows, key=lambda row: row[1]):
         planned = planned_value(case, metric, figures)
-        if planned is None or (planned[0] == "throughput" and "throughput" in told):
+        if planned is None or (planned[0] == "throughput" and "throughput" in stated):
             continue
         family = planned[0]
-        told.add(family)
+        stated.add(family)
         # Of a throughput in other units both are held in the row's: its ratio to tokens/s is of the load alone.
         scale = planned[1] / figures.output_tokens_per_s if family == "throughput" else 1.0
         other = {"ttft": their["ttft"], "tpot": their["tpot"], "throughput": their["tokens_per_s"] * scale}.get(family)

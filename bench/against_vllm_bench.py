@@ -56,12 +56,12 @@ def vllm_worker() -> None:
 
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
-    told = sys.stdout
+    real_stdout = sys.stdout
     sys.stdout = sys.stderr  # it prints a report of its own
-    print("ready", file=told, flush=True)
+    print("ready", file=real_stdout, flush=True)
     for line in sys.stdin:
         asyncio.run(main_async(parser.parse_args(json.loads(line))))
-        print("done", file=told, flush=True)
+        print("done", file=real_stdout, flush=True)
 
 
 def by_vllm(child: subprocess.Popen[str], server: Server, load: Load, prompts: Path, folder: Path) -> dict[str, Any]:
@@ -158,8 +158,8 @@ async def measure(arguments: argparse.Namespace, folder: Path, logs: Path) -> bo
                             ours = by_qserve(server, load, prompts)
                             theirs = by_vllm(child, server, load, prompts, folder)
                         rounds.append((ours, theirs))
-                        told = ", ".join(f"{name} {ours[key]:.1f} and {theirs[key]:.1f}" for key, name in NAMES.items())
-                        print(f"{load.endpoint}, {load.concurrency} at once, round {turn + 1}: {told}", flush=True)
+                        both = ", ".join(f"{name} {ours[key]:.1f} and {theirs[key]:.1f}" for key, name in NAMES.items())
+                        print(f"{load.endpoint}, {load.concurrency} at once, round {turn + 1}: {both}", flush=True)
                     good = compare(load, rounds) and good
         finally:
             child.kill()

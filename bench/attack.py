@@ -95,32 +95,32 @@ async def nothing(service: Service) -> str:
 
 async def template_arguments(service: Service) -> str:
     """Arguments of the tokenizer in chat_template_kwargs: three times `return_tensors`, and a padding of 20 million."""
-    asked = ({"return_tensors": "pt"}, {"return_tensors": "np"}, {"padding": "max_length", "max_length": 20_000_000})
-    answers = [await service.post(_CHAT, _chat("x", chat_template_kwargs=one)) for one in asked]
+    options = ({"return_tensors": "pt"}, {"return_tensors": "np"}, {"padding": "max_length", "max_length": 20_000_000})
+    answers = [await service.post(_CHAT, _chat("x", chat_template_kwargs=one)) for one in options]
     statuses = [status for status, _ in answers]
     return f"statuses {statuses}"
 
 
 async def long_text(service: Service) -> str:
     """1 MB of `a `, which is far from fitting."""
-    return _told(await service.post("/v1/completions", {"model": "demo", "prompt": "a " * (1 << 19)}))
+    return _in_words(await service.post("/v1/completions", {"model": "demo", "prompt": "a " * (1 << 19)}))
 
 
 async def very_long_text(service: Service) -> str:
     """15 MB of `a `."""
-    return _told(await service.post("/v1/completions", {"model": "demo", "prompt": "a " * (15 << 19)}))
+    return _in_words(await service.post("/v1/completions", {"model": "demo", "prompt": "a " * (15 << 19)}))
 
 
 async def many_prompts(service: Service) -> str:
     """20,000 prompts in one request."""
     body = {"model": "demo", "prompt": ["a b c"] * 20_000, "max_tokens": 1}
-    return _told(await service.post("/v1/completions", body))
+    return _in_words(await service.post("/v1/completions", body))
 
 
 async def million_prompts(service: Service) -> str:
     """A million prompts in one request, and the same again."""
     body = {"model": "demo", "prompt": ["a b c"] * 1_000_000, "max_tokens": 1}
-    return ", then ".join([_told(await service.post("/v1/completions", body)) for _ in range(2)])
+    return ", then ".join([_in_words(await service.post("/v1/completions", body)) for _ in range(2)])
 
 
 async def many_responses(service: Service) -> str:
@@ -130,7 +130,7 @@ async def many_responses(service: Service) -> str:
     attack = asyncio.create_task(service.post("/v1/reward", body))
     await asyncio.sleep(0.5)
     status, seconds = await service.post("/v1/reward", {**body, "responses": ["4", "5"]})
-    return f"two responses: {status} after {seconds:.2f} s; the 20,000: {_told(await attack)}"
+    return f"two responses: {status} after {seconds:.2f} s; the 20,000: {_in_words(await attack)}"
 
 
 async def slow_heads(service: Service) -> str:
@@ -173,7 +173,7 @@ async def stopped_worker(service: Service) -> str:
 
 async def hostile_folder(service: Service) -> str:
     """`qserve plan` on three folders: a billion layers, a FIFO for weights, a config nested 100,000 deep."""
-    told = []
+    outcomes = []
     for name, make in _FOLDERS.items():
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder))
@@ -184,13 +184,13 @@ async def hostile_folder(service: Service) -> str:
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),
             )  # fmt: skip
             try:
-                _, said = await asyncio.wait_for(process.communicate(), 60)
-                how = "a traceback" if b"Traceback" in said else f"status {process.returncode}"
+                _, stderr = await asyncio.wait_for(process.communicate(), 60)
+                how = "a traceback" if b"Traceback" in stderr else f"status {process.returncode}"
             except TimeoutError:
                 process.kill()
                 how = "never"
-            told.append(f"{name}: {how} after {time.monotonic() - began_s:.1f} s")
-    return "; ".join(told)
+            outcomes.append(f"{name}: {how} after {time.monotonic() - began_s:.1f} s")
+    return "; ".join(outcomes)
 
 
 def _config(**fields: Any) -> str:
@@ -236,7 +236,7 @@ class Result:
     honest: str
 
 
-def _told(answer: tuple[int, float]) -> str:
+def _in_words(answer: tuple[int, float]) -> str:
     status, seconds = answer
     return f"{status if status > 0 else 'no answer'} after {seconds:.2f} s"
 

@@ -192,15 +192,15 @@ def main() -> None:
             continue
         try:
             ask(args.url, args.model, args.api_key)
-            said = "ok"
+            outcome = "ok"
         except Exception as error:
             num_failed += 1
-            said = f"{type(error).__name__}: {str(error)[:300]}"
+            outcome = f"{type(error).__name__}: {str(error)[:300]}"
         try:
             release = version(package)
         except Exception:
             release = "not installed"
-        print(f"{name} ({package} {release}): {said}", flush=True)
+        print(f"{name} ({package} {release}): {outcome}", flush=True)
     sys.exit(bool(num_failed))
 
 

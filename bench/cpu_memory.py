@@ -79,8 +79,8 @@ async def measured(server: Server, log: Path, rounds: int) -> dict[str, Any]:
                 await streams(server, count, 100 * count + number)
             result[f"processes_{count}"] = processes(process.pid)
         async with httpx.AsyncClient(timeout=60) as client:
-            told = (await client.get(f"{server.url}/v1/qserve/memory")).json()
-        result["memory"] = next(iter(told["models"].values())) if "models" in told else told
+            reply = (await client.get(f"{server.url}/v1/qserve/memory")).json()
+        result["memory"] = next(iter(reply["models"].values())) if "models" in reply else reply
         return result
 
 

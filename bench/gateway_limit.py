@@ -69,15 +69,15 @@ class Used:
         return min(self.num_relays * self.count / self.cpu_s, coordinator)
 
     def __str__(self) -> str:
-        told = (
+        cost = (
             f"{self.us_each:7.1f} µs each = {self.per_core_s:9,.0f} a second and core   "
             f"(at {self.count / self.wall_s:9,.0f} a second, {100 * self.cpu_s / self.wall_s:3.0f} % of a core)"
         )
         if self.num_relays == 1:
-            return told
+            return cost
         relaying_us, coordinating_us = (1e6 * one / self.count for one in (self.cpu_s, self.coordinating_s))
         return (
-            f"{told}\n{'':24}relaying {relaying_us:.1f}, coordinating {coordinating_us:.1f} µs: "
+            f"{cost}\n{'':24}relaying {relaying_us:.1f}, coordinating {coordinating_us:.1f} µs: "
             f"{self.on_own_cores_s:,.0f} a second on {self.num_relays + 1} cores of their own"
         )
 
@@ -280,7 +280,7 @@ class Sampler:
         self._within.clear()
 
 
-def told(profile: Path | None, gateway: psutil.Process) -> None:
+def print_profile(profile: Path | None, gateway: psutil.Process) -> None:
     """Prints what was sampled since the last time."""
     if profile is None:
         return
@@ -301,18 +301,18 @@ async def measure(arguments: argparse.Namespace, profile: Path | None) -> None:
             print(f"  {await open_streams(through, gateway, arguments.streams)}")
             return
         await small_requests(through, meter, 32, 1.0)  # warms it up
-        told(profile, gateway)
+        print_profile(profile, gateway)
         print(f"Chunks (goal {GOAL_CHUNKS_PER_S:,} a second and core)")
         for num_streams, rate in ((64, 200.0), (64, 1000.0), (256, 0.0)):
             used = [await chunks(through, meter, num_streams, rate, arguments.seconds) for _ in range(arguments.rounds)]
             pace = f"{rate:g}/s" if rate else "unpaced"
             print(f"  {num_streams:4} streams, {pace:8} {middle(used)}")
-        told(profile, gateway)
+        print_profile(profile, gateway)
         print(f"Small requests (goal {GOAL_REQUESTS_PER_S:,} a second and core)")
         used = [await small_requests(through, meter, 32, arguments.seconds) for _ in range(arguments.rounds)]
         limit = middle(used)
         print(f"   32 clients           {limit}")
-        told(profile, gateway)
+        print_profile(profile, gateway)
         if profile is None and not arguments.quick:
             print("Added to a small request, at shares of that limit (ms)")
             for share in (0.1, 0.5, 0.9):

@@ -37,15 +37,15 @@ rows, found = json.load(sys.stdin), {}
 for name, words in rows.items():
     taken = []
     for _ in range(4):
-        said = io.StringIO()
+        printed = io.StringIO()
         began = time.process_time()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
             try:
                 cli.main(["plan", *words, "--no-learn", "--json"], standalone_mode=False)
             except SystemExit:
                 pass
         taken.append(1000 * (time.process_time() - began))
-    found[name] = min(taken[1:]), hashlib.sha256(said.getvalue().encode()).hexdigest()
+    found[name] = min(taken[1:]), hashlib.sha256(printed.getvalue().encode()).hexdigest()
 json.dump(found, sys.stdout)
 """
 

@@ -264,8 +264,8 @@ async def _conversation(https: Sequence[aiohttp.ClientSession], person: int, tur
     times = []
     await asyncio.sleep(0.05 * person)
     for turn in range(turns):
-        asked = f"Person {person} asks in turn {turn}: " + f"what is {person}+{turn}? " * repeat
-        messages.append({"role": "user", "content": asked})
+        content = f"Person {person} asks in turn {turn}: " + f"what is {person}+{turn}? " * repeat
+        messages.append({"role": "user", "content": content})
         body = {"model": _MODEL, "messages": messages, "max_tokens": 24, "temperature": 0, "stream": True}
         began_s, words = time.monotonic(), ""
         http = https[(person + turn) % len(https)]

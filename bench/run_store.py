@@ -144,7 +144,7 @@ async def finished_until_killed(way: Endpoint, process: psutil.Process, after_s:
 
 def kills(count: int) -> bool:
     """Kills a gateway `count` times; each time what a client had been answered is looked for in the store."""
-    chance, held, lost_s, asked = random.Random(11), True, [], 0
+    chance, held, lost_s, answered = random.Random(11), True, [], 0
     with tempfile.TemporaryDirectory() as name, fake_worker(Path(name)) as socket:
         folder = Path(name)
         for number in range(count):
@@ -157,12 +157,12 @@ def kills(count: int) -> bool:
             kept = len(store.requests(runs[0], limit=10**7)) if runs else 0
             missing = sorted(finished_s)[kept:]
             lost_s.append(killed_s - missing[0] if missing else 0.0)
-            asked += len(finished_s)
+            answered += len(finished_s)
             with contextlib.closing(sqlite3.connect(state / FILE_NAME)) as file:
                 is_whole = file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             counted = runs[0].num_requests == kept if runs else True
             held = held and is_whole and counted and lost_s[-1] < TARGET_LOSS_S
-    print(f"{count} kills, {asked:,} requests answered before them; every store opened and was whole: {held}")
+    print(f"{count} kills, {answered:,} requests answered before them; every store opened and was whole: {held}")
     print(f"  the oldest answered request that was lost was answered before the kill by: median "
           f"{statistics.median(lost_s):.2f} s, at most {max(lost_s):.2f} s   target < {TARGET_LOSS_S}")  # fmt: skip
     return held

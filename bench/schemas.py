@@ -59,10 +59,10 @@ async def outcome(session: aiohttp.ClientSession, server: Server, number: int, s
         "frequency_penalty": 1.0,
     }  # fmt: skip
     async with session.post(f"{server.url}/v1/chat/completions", json=body) as answer:
-        told = await answer.json()
+        reply = await answer.json()
     if answer.status != 200:
-        return f"{answer.status}: {told.get('error', told)}"
-    choice = told["choices"][0]
+        return f"{answer.status}: {reply.get('error', reply)}"
+    choice = reply["choices"][0]
     if choice["finish_reason"] == "length":
         return "cut by the limit of tokens"
     try:
@@ -73,7 +73,7 @@ async def outcome(session: aiohttp.ClientSession, server: Server, number: int, s
     return "valid"
 
 
-async def asked(server: Server, log: Path, schemas: list[dict[str, Any]], concurrency: int) -> list[str]:
+async def outcomes_of(server: Server, log: Path, schemas: list[dict[str, Any]], concurrency: int) -> list[str]:
     """An outcome a schema, in their order."""
     places = asyncio.Semaphore(concurrency)
     with running(server, log) as process:
@@ -99,12 +99,12 @@ def main() -> None:
     schemas = random_schemas(Random(args.seed), args.num)
     with tempfile.TemporaryDirectory(prefix="qserve-bench-") as name:
         server = demo(args.engine, args.engine_args, Path(name) / "state", args.concurrency)
-        outcomes = asyncio.run(asked(server, Path(name) / "server.log", schemas, args.concurrency))
-    kinds = Counter(said.partition(":")[0] for said in outcomes)
+        outcomes = asyncio.run(outcomes_of(server, Path(name) / "server.log", schemas, args.concurrency))
+    kinds = Counter(result.partition(":")[0] for result in outcomes)
     print(f"{server.name}, {args.num} schemas: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
     for kind in kinds:
         if kind != "valid":
-            number = next(index for index, said in enumerate(outcomes) if said.startswith(kind))
+            number = next(index for index, result in enumerate(outcomes) if result.startswith(kind))
             print(f"{outcomes[number]}\n  {json.dumps(schemas[number], ensure_ascii=False)}")
     sys.exit(bool(set(kinds) - {"valid", "cut by the limit of tokens"}))
 

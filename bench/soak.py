@@ -138,8 +138,8 @@ async def sample(soak: Soak) -> None:
         await asyncio.sleep(_SAMPLE_S)
         since, at = soak.outcomes[at:], len(soak.outcomes)
         held = {name: one for name, found in soak.processes().items() if (one := _held(found)) is not None}
-        for name, told in (await asyncio.to_thread(_told, soak.url)).items():
-            held.get(name, {}).update(told)
+        for name, accounts in (await asyncio.to_thread(_accounts, soak.url)).items():
+            held.get(name, {}).update(accounts)
         took = sorted(one.seconds for one in since if one.status == 200 and one.what != "cancelled")
         latency = {"p50_s": _at(took, 0.5), "p99_s": _at(took, 0.99)}
         soak.samples.append({"s": round(time.monotonic() - soak.began_s), "held": held, "num": len(since), **latency})
@@ -160,7 +160,7 @@ def _held(processes: list[psutil.Process]) -> dict[str, Any] | None:
     return {name: round(value, 1) for name, value in held.items()} or None
 
 
-def _told(url: str) -> dict[str, Any]:
+def _accounts(url: str) -> dict[str, Any]:
     """What each worker says of its memory: the figures of GET /v1/qserve/memory; nothing of one that is away."""
     with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/v1/qserve/memory", timeout=30) as got:
         entries = json.load(got)["data"]
@@ -288,17 +288,17 @@ def _process_row(soak: Soak, name: str, planned: float | None) -> str:
 
 def _explained(held: list[tuple[float, dict[str, Any]]]) -> str:
     """The newest account of a worker's own, as a share of the PSS beside it."""
-    told = [one for _, one in held if "account_mib" in one]
-    return f"{100 * told[-1]['account_mib'] / told[-1]['pss_mib']:.1f} %" if told else ""
+    sizes = [one for _, one in held if "account_mib" in one]
+    return f"{100 * sizes[-1]['account_mib'] / sizes[-1]['pss_mib']:.1f} %" if sizes else ""
 
 
 def _account_rows(soak: Soak) -> list[str]:
     """What each worker says that its memory is for, at the end."""
     rows = []
     for name in ("chat", "reward"):
-        told = [one["held"][name]["account"] for one in soak.samples if "account" in one["held"].get(name, ())]
-        if told:
-            parts = ", ".join(f"{part.replace('_', ' ')} {mib:.1f}" for part, mib in told[-1].items())
+        accounts = [one["held"][name]["account"] for one in soak.samples if "account" in one["held"].get(name, ())]
+        if accounts:
+            parts = ", ".join(f"{part.replace('_', ' ')} {mib:.1f}" for part, mib in accounts[-1].items())
             rows.append(f"- {name}, MiB: {parts}")
     return rows
 
@@ -348,8 +348,11 @@ def main() -> None:
     parser.add_argument("--up", default="", help="more flags of `qserve up`, as one word")
     parser.add_argument("--output", type=Path, help="all samples, kills and lost answers as JSON")
     args = parser.parse_args()
-    asked = (_folder_of(args.model, write_checkpoint), _folder_of(args.reward, write_reward), _flags(args))
-    with tempfile.TemporaryDirectory(prefix="qserve-soak-") as name, service(Path(name), *asked) as (url, process):
+    service_args = (_folder_of(args.model, write_checkpoint), _folder_of(args.reward, write_reward), _flags(args))
+    with (
+        tempfile.TemporaryDirectory(prefix="qserve-soak-") as name,
+        service(Path(name), *service_args) as (url, process),
+    ):
         soak, planned = Soak(url, psutil.Process(process.pid)), planned_mib(url)
         asyncio.run(run(soak, args))
         print(report(soak, planned))

@@ -87,8 +87,8 @@ class Service:
         done = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, check=False)
         if done.returncode:
             raise RuntimeError(f"qserve plan failed ({done.returncode}): {done.stderr[-1000:]}")
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
     def server(self) -> Server:
         port = free_port()

@@ -82,10 +82,10 @@ class Round:
         return {**asdict(self), "load": load, "rates": self.rates.to_json()}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Round:
+    def from_json(cls, row: dict[str, Any]) -> Round:
         """Of what `to_json` wrote."""
-        load, served = Load(**told["load"], jitter=0.0), tuple(ServedRequest(**one) for one in told["served"])
-        return cls(**{**told, "load": load, "served": served, "rates": CpuRates.from_json(told["rates"])})
+        load, served = Load(**row["load"], jitter=0.0), tuple(ServedRequest(**one) for one in row["served"])
+        return cls(**{**row, "load": load, "served": served, "rates": CpuRates.from_json(row["rates"])})
 
 
 class Record:
@@ -203,9 +203,9 @@ def drift_between(one: CpuRates, other: CpuRates) -> float:
 
 def line_of(one: Round) -> str:
     """What came of a round."""
-    told = ", ".join(f"{METRICS[name]} {value:.1f}" for name, value in one.figures.items())
+    figures = ", ".join(f"{METRICS[name]} {value:.1f}" for name, value in one.figures.items())
     return (
-        f"{one.subject}, {one.streams} streams, {'learn' if one.teaches else 'judge'}: {told}; "
+        f"{one.subject}, {one.streams} streams, {'learn' if one.teaches else 'judge'}: {figures}; "
         f"{one.rates.read_bytes_per_s / 1e9:.1f} GB/s, moved {one.drift:.0%}, others {one.others:.0%}"
         f"{'' if one.is_clean else ' (not clean)'}"
     )

@@ -184,7 +184,7 @@ async def _run(model: Any, rows: int, params: SamplingParams, what: str) -> list
     steps: list[_Step] = []
     generator = torch.Generator().manual_seed(1)
     most = _WARM_STEPS + _STEPS + 2
-    asked = [
+    requests = [
         Sequence(f"r{i}", prompt, most, frozenset(), SequenceSampler(params, prompt))
         for i, prompt in enumerate(torch.randint(0, 999, (rows, _PROMPT_TOKENS), generator=generator).tolist())
     ]
@@ -194,10 +194,10 @@ async def _run(model: Any, rows: int, params: SamplingParams, what: str) -> list
         _watch(batcher, steps, rows, what)
         try:
             with batcher.exclusive():  # so that all of them share their first step
-                for one in asked:
+                for one in requests:
                     batcher.submit(one)
             async with asyncio.timeout(120):
-                for one in asked:
+                for one in requests:
                     for _ in range(most):
                         await one.outbox.get()
         finally:

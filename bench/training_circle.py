@@ -145,11 +145,11 @@ async def _right(url: str, num: int) -> int:
             messages = [{"role": "user", "content": question}]
             body = {"model": "policy", "messages": messages, "temperature": 0, "max_tokens": 16}
             async with gate, session.post("/v1/chat/completions", json=body) as reply:
-                told = (await reply.json())["choices"][0]["message"]["content"]
-            return bool(told.strip() == answer)
+                text = (await reply.json())["choices"][0]["message"]["content"]
+            return bool(text.strip() == answer)
 
-        asked = held_out_exchanges(TASK, num, seed=1)
-        return sum(await asyncio.gather(*(is_right(one.question, one.answer) for one in asked)))
+        exchanges = held_out_exchanges(TASK, num, seed=1)
+        return sum(await asyncio.gather(*(is_right(one.question, one.answer) for one in exchanges)))
 
 
 def circle(folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def _logged(output: Path, name: str) -> list[float]:
 
 
 def _held_out(output: Path) -> float:
-    told = next(one for one in reversed(_events(output)) if one["event"] == "held out")
-    return float(told["right"] / told["pairs"])
+    event = next(one for one in reversed(_events(output)) if one["event"] == "held out")
+    return float(event["right"] / event["pairs"])
 
 
 def draw(found: dict[str, Any]) -> str:

@@ -72,9 +72,9 @@ def main() -> None:
         began_s = time.monotonic()
         subprocess.run(command, check=True, timeout=LIMIT_S)
         events = map(json.loads, (folder / "model/run/events.jsonl").read_text().splitlines())
-        (told,) = [one for one in events if one["event"] == "held out"]
-    share = told["right"] / told["pairs"]
-    print(f"{told['right']} of {told['pairs']} held-out pairs right: {share:.1%}, {time.monotonic() - began_s:.0f} s")
+        (event,) = [one for one in events if one["event"] == "held out"]
+    share = event["right"] / event["pairs"]
+    print(f"{event['right']} of {event['pairs']} held-out pairs right: {share:.1%}, {time.monotonic() - began_s:.0f} s")
     sys.exit(share < args.least)
 
 

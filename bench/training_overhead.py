@@ -187,8 +187,8 @@ def main() -> None:
     for name in (name for name in turns[0] if name != "by hand"):
         for field in ("cpu_s", "wall_s", "faults"):
             each = ratios(turns, name, field)
-            told = ", ".join(f"{one - 1:+.1%}" for one in each)
-            print(f"{name}, {field}: {statistics.median(each) - 1:+.1%} beside by hand (each turn: {told})")
+            turns = ", ".join(f"{one - 1:+.1%}" for one in each)
+            print(f"{name}, {field}: {statistics.median(each) - 1:+.1%} beside by hand (each turn: {turns})")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from qserve.planner.speed.bands import Band, Metric, band_of
 from qserve.planner.speed.figures import percentile
-from tests.golden.speed import Case, cases, compare
+from tests.golden.speed import Case, Held, cases, compare
 
 FOLDS = Path(__file__).parent.parent / "tests" / "golden" / "speed_folds.csv"
 METRIC: dict[str, Metric] = {
@@ -41,7 +41,7 @@ _FEWEST = 12
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Held):
     source: str
     era: str
     gpu: str
@@ -49,10 +49,6 @@ class Row:
     kind: str
     measured: float
     planned: float
-
-    @property
-    def error(self) -> float:
-        return self.planned / self.measured - 1
 
     @property
     def ratio(self) -> float:

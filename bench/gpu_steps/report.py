@@ -139,8 +139,8 @@ def _speed(rows: Sequence[dict[str, Any]]) -> list[str]:
         "| model | scheme | streams | prefill tokens/s | of the limit | decode tokens/s | of the limit | ms a step |\n"
         "|---|---|---|---|---|---|---|---|"
     )
-    said = [f"- {row['model']}, {row['scheme']}: {one}" for row in rows for one in row.get("products", ())]
-    return ["## Speed\n", head, *lines, "", *said, ""] if lines else []
+    products = [f"- {row['model']}, {row['scheme']}: {one}" for row in rows for one in row.get("products", ())]
+    return ["## Speed\n", head, *lines, "", *products, ""] if lines else []
 
 
 def _share(value: float | None) -> str:

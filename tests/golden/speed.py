@@ -84,19 +84,27 @@ class Case:
         return self.engine if self.engine == "transformers" else era_of(self.engine, self.version)
 
 
+class Held:
+    """A measured figure beside the planned one."""
+
+    measured: float
+    planned: float
+
+    @property
+    def error(self) -> float:
+        """(planned - measured) / measured."""
+        return self.planned / self.measured - 1
+
+
 @dataclass(frozen=True)
-class Comparison:
-    """A published figure beside the planned one; `error` is (planned - measured) / measured."""
+class Comparison(Held):
+    """A published figure beside the planned one."""
 
     id: str
     case: Case
     metric: str
     measured: float
     planned: float
-
-    @property
-    def error(self) -> float:
-        return self.planned / self.measured - 1
 
     @property
     def kind(self) -> str:

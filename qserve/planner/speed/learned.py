@@ -30,7 +30,7 @@ class StepFactors:
     def __str__(self) -> str:
         """For people: decode × 1.21 at 1, 0.97 at 16 sequences; …."""
         return (
-            f"decode {_told(self.decode, 'sequences')}; prefill {_told(self.prefill, 'tokens')}; "
+            f"decode {_in_words(self.decode, 'sequences')}; prefill {_in_words(self.prefill, 'tokens')}; "
             f"intake × {self.intake:.2f}"
         )
 
@@ -105,7 +105,7 @@ def _at(factors: Factors, size: int) -> float:
     return float(low * (high / low) ** share)
 
 
-def _told(factors: Sequence[tuple[int, float]], what: str) -> str:
+def _in_words(factors: Sequence[tuple[int, float]], what: str) -> str:
     if len(factors) == 1:
         return f"× {factors[0][1]:.2f}"
     return "× " + ", ".join(f"{factor:.2f} at {size}" for size, factor in factors) + f" {what}"

@@ -80,8 +80,7 @@ def cheapest_cards(
             continue
         for count in _COUNTS:
             machine = replace(hardware, devices=(device,) * count, notes=())
-            layouts = layouts_for(plans, machine, request, wanted)
-            layouts = [one for one in layouts if one.cards == count]
+            layouts = layouts_for(plans, machine, request, wanted, cards=count)
             if layouts:
                 best = choose_layout(layouts, wanted.targets)
                 found.append((key, count, best))

@@ -59,7 +59,7 @@ def weighed_by_speed(
     scheme = plans[0].quant.scheme
     figures = (
         f"formats on this CPU, one stream of {ONE_STREAM.input_tokens} + {ONE_STREAM.output_tokens} tokens: "
-        f"{_told(scheme, before)}; {_told(_INT8, after)}"
+        f"{_in_words(scheme, before)}; {_in_words(_INT8, after)}"
     )
     times = before.e2e_ms.mean / after.e2e_ms.mean
     if times < LEAST_GAIN:
@@ -74,7 +74,7 @@ def weighed_by_speed(
     return WeighedBySpeed(wanted, why, figures)
 
 
-def _told(scheme: str, figures: Figures) -> str:
+def _in_words(scheme: str, figures: Figures) -> str:
     return (
         f"{scheme} {figures.e2e_ms.mean / 1000:.1f} s an answer "
         f"(TTFT {figures.ttft_ms.mean / 1000:.1f} s, TPOT {figures.tpot_ms.mean:.0f} ms)"

@@ -129,11 +129,11 @@ def _levels(served: Sequence[ServedRequest]) -> list[int]:
 def _unknowns(served: Sequence[ServedRequest], levels: dict[int, int], limits: Limits) -> _Unknowns:
     """A group of fewer requests has no factors of its own: it is told by those of its neighbours."""
     groups = [levels[id(one)] for one in served]
-    told = sorted({level for level in groups if groups.count(level) >= _LEAST_REQUESTS}) or [round(min(groups))]
+    known = sorted({level for level in groups if groups.count(level) >= _LEAST_REQUESTS}) or [round(min(groups))]
     prompt = percentile(sorted(one.input_tokens for one in served), 0.5)
     most = limits.max_num_batched_tokens
     return _Unknowns(
-        tuple(2**level for level in told), tuple(sorted({min(most, round(prompt * 2**level)) for level in told}))
+        tuple(2**level for level in known), tuple(sorted({min(most, round(prompt * 2**level)) for level in known}))
     )
 
 

@@ -142,11 +142,12 @@ def layouts_for(
     wanted: SpeedRequest,
     tunes: bool = False,
     only_keeping: bool = False,
+    cards: int | None = None,
 ) -> list[Layout]:
     """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits.
 
     `tunes`: limits follow the targets where a layout misses them. `only_keeping`: those that can't keep the targets may
-    be left out, and are simulated no further than it takes to tell.
+    be left out, and are simulated no further than it takes to tell. `cards`: those that take so many.
     """
     found = []
     spec = plans.checkpoint.spec
@@ -156,6 +157,8 @@ def layouts_for(
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
         each = (plan, spec, device, wanted)
         for count in _counts(plan, wanted, most):
+            if cards is not None and count * ranks != cards:
+                continue
             one = (
                 _layout_that_reaches(KEPT_SHARE, *each, count, surely=False) if only_keeping else _layout(*each, count)
             )

@@ -22,6 +22,7 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     yield from _about_quantization(setup)
     yield from _about_model(setup)
     yield from adapter_notes(setup)
+    yield from _about_products(setup)
     yield from _about_layout(setup)
     yield from _about_what_is_held_back(plan)
     yield from _about_video(setup)
@@ -75,6 +76,16 @@ def _about_model(setup: Setup) -> Iterator[str]:
             yield "this family needs vLLM 0.17 or later"
     if spec.vision and not setup.request.of(VllmOptions).language_model_only:
         yield "the vision encoder is loaded and profiled; --language-model-only leaves both out"
+
+
+def _about_products(setup: Setup) -> Iterator[str]:
+    """oneDNN makes no matmul of bf16 for AVX2, and vLLM then calls torch's. Source: vllm 0.32 layers/utils.py."""
+    flags = setup.hardware.cpu.flags
+    if setup.on_cpu and setup.dtype == "bfloat16" and "avx2" in flags and "avx512f" not in flags:
+        yield (
+            "this CPU has no AVX-512, and vLLM no products of its own in bf16 without it: prompts take several times "
+            "as long as with --dtype float32 (weights then take twice the memory) or --engine transformers"
+        )
 
 
 def _about_layout(setup: Setup) -> Iterator[str]:

@@ -49,8 +49,8 @@ class OffloadedWeights:
         ahead = "one layer ahead of computing, so a step takes the longer of both"
         how = ahead if self.is_streamed else "module by module, and the card waits"
         places = [(self.ram_bytes, self.bus_bytes_per_s, "RAM"), (self.disk_bytes, self.disk_bytes_per_s, "disk")]
-        told = [f"{num / 1e9:.1f} GB from {name} at {rate / 1e9:.3g} GB/s" for num, rate, name in places if num]
-        return f"a step brings {' and '.join(told)}: {1000 * self.copying_s:.0f} ms, {how}"
+        parts = [f"{num / 1e9:.1f} GB from {name} at {rate / 1e9:.3g} GB/s" for num, rate, name in places if num]
+        return f"a step brings {' and '.join(parts)}: {1000 * self.copying_s:.0f} ms, {how}"
 
 
 NOTHING_OFFLOADED = OffloadedWeights()
