@@ -16,6 +16,8 @@ __all__ = ["THINK_S", "Arrival", "Load", "read_trace"]
 THINK_S = 30.0
 """Between an answer and a user's next question, in the mean: to read some 300 tokens and to write one line."""
 _MOST_PROMPTS = 2500
+_SHOWN = 80
+"""Characters of a line of a trace that can't be read."""
 
 
 class Arrival(NamedTuple):
@@ -136,12 +138,16 @@ def read_trace(text: str, where: str = "--trace") -> tuple[Arrival, ...]:
         try:
             row = json.loads(line)
             found.append(Arrival(float(row["arrival"]), int(row["input"]), int(row["output"])))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError):
             raise UsageError(
-                f'{where}, line {number}: {error!r}; a line is {{"arrival": 0.5, "input": 1000, "output": 300}}'
+                f"{where}, line {number}: {line.strip()[:_SHOWN]}; a line is "
+                '{"arrival": 0.5, "input": 1000, "output": 300}'
             ) from None
-        if not (found[-1].at_s >= 0 and found[-1].input_tokens >= 1 and found[-1].output_tokens >= 1):
-            raise UsageError(f"{where}, line {number}: arrival is 0 or more, input and output are 1 token or more")
+        one = found[-1]
+        if not (0 <= one.at_s < math.inf and one.input_tokens >= 1 and one.output_tokens >= 1):
+            raise UsageError(
+                f"{where}, line {number}: arrival is seconds, 0 or more and finite; input and output 1 token or more"
+            )
     if not found:
         raise UsageError(f"{where} holds no request")
     return tuple(sorted(found, key=lambda arrival: arrival.at_s))

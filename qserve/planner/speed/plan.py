@@ -87,7 +87,11 @@ def cheapest_cards(
                 if best.kept_surely >= KEPT_SHARE and best.keeps_up:
                     break
     if not found:
-        raise UsageError("--gpu any: none of the cards with a price holds this model; give --gpu, or --prices FILE")
+        unknown = [key for key in price_table(wanted.prices) if key not in known_gpus()]
+        names = f" (not known: {', '.join(unknown)}; names are those of configs/gpus.toml)" if unknown else ""
+        raise UsageError(
+            f"--gpu any: none of the cards with a price{names} holds this model; give --gpu, or --prices FILE"
+        )
     return sorted(found, key=lambda one: (not _carries(one[2]), one[2].price.per_hour or 0.0, one[2].e2e_ms))
 
 

@@ -146,6 +146,19 @@ def test_loads_that_contradict_themselves_are_refused(arguments: dict[str, float
         Load(**arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense", "[1, 2]",
+        '{"arrival": 1e400, "input": 1, "output": 1}', '{"arrival": NaN, "input": 1, "output": 1}',
+        '{"arrival": 0, "input": 1e999, "output": 1}', '{"arrival": 0, "input": 1, "output": 0}',
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_request_is_named(line: str) -> None:
+    with pytest.raises(UsageError, match=r"t\.jsonl, line 2: "):
+        read_trace('{"arrival": 0, "input": 10, "output": 5}\n' + line, "t.jsonl")
+
+
 def test_a_trace_is_read_in_order_of_time_and_names_its_broken_line() -> None:
     text = '{"arrival": 2, "input": 10, "output": 5}\n\n{"arrival": 1, "input": 20, "output": 5}\n'
     assert [one.input_tokens for one in read_trace(text)] == [20, 10]

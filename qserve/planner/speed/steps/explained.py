@@ -15,6 +15,12 @@ from qserve.planner.speed.terms.card import CardSpeed
 
 __all__ = ["explained"]
 
+_IN_WORDS = {
+    "gemms": "matrix products", "states": "states of linear attention", "reduce": "all-reduce",
+    "lm_head": "head", "pointwise": "norms and gates", "engine": "the engine itself",
+}  # fmt: skip
+"""Of terms whose names are not words."""
+
 
 def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load: Load) -> tuple[str, ...]:
     """A decode step of the fullest moment, and a prompt's step alone, by what takes the time."""
@@ -25,7 +31,7 @@ def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load:
         return ()
     batch, context = max(1, figures.peak_running), load.input_tokens + load.output_tokens / 2
     terms = asdict(steps.decode_terms(batch, context))
-    parts = ", ".join(f"{name} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)
+    parts = ", ".join(f"{_IN_WORDS.get(name, name)} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)
     prompt = min(load.input_tokens, max_num_batched_tokens)
     return (
         f"a decode step of {batch} sequence{'s' * (batch > 1)} of {context:.0f} tokens, ms: {parts}",
