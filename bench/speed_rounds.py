@@ -19,7 +19,7 @@ from qserve.planner.speed import Load
 from qserve.planner.speed.estimate import Replica, device_of, replica_of
 from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.residual import residual_of
-from qserve.planner.speed.served import ServedRequest, loads_of
+from qserve.planner.speed.served import ServedRequest, loads_of, replayed
 from qserve.planner.speed.terms.cpu import CpuRates
 
 __all__ = ["MOST_OTHERS", "Record", "Round", "Subject", "drift_between", "line_of", "mean_of", "table"]
@@ -147,6 +147,20 @@ class Judge:
         """What is planned of a CPU that was measured, and of an engine that never ran on it."""
         return _figures(self._replica(one.rates), one.load)
 
+    def in_their_order(self, one: Round) -> Figures:
+        """The same of the requests as they came, those that shared the idle engine's first step sharing it.
+
+        Which these are is a race of milliseconds, that no plan can know: what is left is how long steps take.
+        """
+        replica = self._replica(one.rates)
+        planned = [two for _, two in replayed(replica.steps, replica.limits, one.served)]
+        took_s = max(two.arrival_s + two.e2e_s for two in planned) - min(two.arrival_s for two in planned)
+        return {
+            "ttft_ms": 1000 * statistics.fmean(two.ttft_s for two in planned),
+            "tpot_ms": 1000 * statistics.fmean(two.tpot_s for two in planned),
+            "output_tokens_per_s": sum(two.output_tokens for two in planned) / took_s,
+        }
+
     def learned(self, one: Round) -> Figures:
         """The same after `qserve plan` has seen the rounds that teach. Call where `factors` is not None."""
         assert self.factors is not None
@@ -224,6 +238,7 @@ def table(record: Record) -> Iterator[tuple[str, list[bool]]]:
             for metric in METRICS:
                 yield _row(judge, rounds, metric, f"| {subject} | {streams} ")
             yield f"| | | rounds | {_weather(rounds, len(mine))} | | | | | |", []
+            yield f"| | | in their order | {_in_their_order(judge, rounds)} | | | | | |", []
     for subject, why in record.failures().items():
         yield f"| {subject} | | ended early: {why.splitlines()[0] if why else '?'} | | | | | | |", [True]
 
@@ -263,6 +278,12 @@ def _held_against(planned: Planned, rounds: Sequence[Round], metric: str) -> tup
     mine = statistics.median(planned(one)[metric] for one in rounds)
     taken = statistics.median(one.figures[metric] for one in rounds)
     return f"{mine:.4g} / {taken:.4g}", mine / taken - 1
+
+
+def _in_their_order(judge: Judge, rounds: Sequence[Round]) -> str:
+    """How far plans are off that know which prompts shared the first step; not judged."""
+    offs = (f"{METRICS[name]} {_signed(_held_against(judge.in_their_order, rounds, name)[1], 1.0)}" for name in METRICS)
+    return "before learning, with the prompts that shared the first step: " + ", ".join(offs)
 
 
 def _spread(rounds: Sequence[Round], metric: str) -> str:

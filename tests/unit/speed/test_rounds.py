@@ -18,6 +18,7 @@ from qserve.planner.speed import Load
 from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.figures import figures_of
 from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
+from qserve.planner.speed.load import Arrival
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.terms.cpu import CpuRates
 from tests.unit.speed.as_served import served_of
@@ -90,6 +91,19 @@ def test_where_rates_moved_in_every_round_those_count_in_which_nobody_else_compu
     rounds += [a_round(planned, turn, 4, 9.0, is_clean=False, others=0.3) for turn in range(4, 10)]
     rows = [row for row in table(recorded(tmp_path, planned, rounds)) if row[1]]
     assert [misses for _, misses in rows] == [[True, False]] * 3, "none is of 9.0"
+
+
+def test_a_plan_in_their_order_knows_which_prompts_shared_the_first_step(planned: tuple[Plan, Checkpoint]) -> None:
+    plan, checkpoint = planned
+    replica = replica_of(plan, checkpoint.spec, Hardware((), 1 << 36, 1 << 36, 2).cpu_device, Measured(RATES))
+    first = Arrival(0.0, 64, 16)
+    run = simulate(replica.steps, Load(trace=(first, *[first._replace(beside=True)] * 3)), replica.limits)
+    found = figures_of(run, Load())
+    one = replace(a_round(planned, 0, 4, 1.0), served=tuple(served_of(run.finished)))
+    judge = Judge(plan, checkpoint, [one])
+    assert judge.in_their_order(one)["ttft_ms"] == pytest.approx(found.ttft_ms.mean, rel=0.01)
+    assert judge.in_their_order(one)["tpot_ms"] == pytest.approx(found.tpot_ms.mean, rel=0.01)
+    assert judge.before(one)["tpot_ms"] > 1.02 * found.tpot_ms.mean, "who comes after one prompt, holds it up"
 
 
 def test_a_record_that_was_cut_off_holds_what_was_whole(tmp_path: Path, planned: tuple[Plan, Checkpoint]) -> None:
