@@ -24,9 +24,11 @@ for type in Q8_0 Q4_0; do
     llama.cpp/bin/llama-quantize "$shape/model-BF16.gguf" "$shape/model-$type.gguf" "$type" > "$shape/quantize-$type.log" 2>&1
 done
 
-# OpenVINO: its runtime in one environment, its exporter (which brings torch and an older transformers) in another.
+# OpenVINO: its runtime in one environment, its exporter (an older transformers; with qserve's torch, or pip would bring
+# gigabytes of CUDA, and without torchvision, which would be of another build and which no text needs) in another.
 [ -x openvino/bin/python ] || { python3 -m venv openvino; openvino/bin/pip -q install openvino==2026.4.1 openvino-genai openvino-tokenizers numpy; }
-[ -x export/bin/optimum-cli ] || { python3 -m venv export; export/bin/pip -q install "optimum-intel[openvino]"; }
+[ -x export/bin/optimum-cli ] || { python3 -m venv export; export/bin/pip -q install "optimum-intel[openvino]" \
+  torch=="$("$root/.venv/bin/python" -c 'from importlib.metadata import version; print(version("torch"))')"; export/bin/pip -q uninstall -y torchvision; }
 for kind in bf16:fp16 int8:int8 int4:int4; do
   [ -e "$shape/openvino-${kind%:*}/openvino_model.xml" ] || export/bin/optimum-cli export openvino --model "$shape/checkpoint" \
     --task text-generation-with-past --weight-format "${kind#*:}" "$shape/openvino-${kind%:*}" > "$shape/export-${kind%:*}.log" 2>&1

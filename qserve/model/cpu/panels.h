@@ -14,4 +14,10 @@ int sum_blocks(operand *x, long in, long block);
 int put_in_order(operand *x, const matrix *w);
 int make_terms(operand *x);
 
+#if defined(__AVX2__) && defined(__FMA__) && !defined(HAS_DOTS)
+#define HAS_BFLOAT16_TILES
+/* `panel_product` of BFLOAT16 (bfloat16_avx2.c). */
+void bfloat16_product(const matrix *w, long index, const operand *x, long first, long rows, float *result);
+#endif
+
 #endif

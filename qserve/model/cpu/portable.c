@@ -1,28 +1,18 @@
 /* Products on processors without AVX512-VNNI, in fp32: with AVX2 most laptops, and whatever else there is. A piece of a
    panel is unpacked into the nearest cache and multiplied with all rows; of one row, values stay in registers. With AVX2
-   INT8, CODES and integers of 8 bits in groups are multiplied as integers: integers_avx2.c and codes_avx2.c.
-
-   Vectors of eight are the compiler's: one register of AVX2, two of SSE or NEON. */
+   BFLOAT16 is multiplied as it lies in memory (bfloat16_avx2.c), and INT8, CODES and integers of 8 bits in groups as integers
+   (integers_avx2.c and codes_avx2.c). */
 
 #include "matrix.h"
 #include "panels.h"
 #include "planes.h"
 
-#include <string.h>
-
 #ifndef HAS_DOTS
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
+#include "tiles.h"
 
-#define ALWAYS static inline __attribute__((always_inline))
-enum { PIECE = 64, EIGHT = 8, PARTS = PANEL / EIGHT, TALL = 6, WIDE = 3 };
+enum { PIECE = 64, PARTS = PANEL / EIGHT, WIDE = 3 };
 enum { AHEAD = 4096 }; /* bytes: the hardware's own prefetching stops at each page */
-
-typedef float eight __attribute__((vector_size(4 * EIGHT)));
-typedef uint32_t eight_bits __attribute__((vector_size(4 * EIGHT)));
-typedef int32_t eight_integers __attribute__((vector_size(4 * EIGHT)));
 
 int prepare(operand *x, const matrix *w, long met) {
     if (w->order && put_in_order(x, w)) return 1;
@@ -56,29 +46,6 @@ int has_int8_activations(void) {
 const bf16 *unpacked(const matrix *w, long index) {
     (void)w, (void)index;
     return NULL;
-}
-
-ALWAYS eight load(const float *at) {
-    eight all;
-    memcpy(&all, at, sizeof all);
-    return all;
-}
-
-ALWAYS void keep(eight all, float *at) { memcpy(at, &all, sizeof all); }
-
-ALWAYS eight_bits load_bits(const uint8_t *at) {
-    eight_bits all;
-    memcpy(&all, at, sizeof all);
-    return all;
-}
-
-/* a * b + c; without FMA rounded twice. */
-ALWAYS eight fused(eight a, float b, eight c) {
-#ifdef __FMA__
-    return (eight)_mm256_fmadd_ps((__m256)a, _mm256_set1_ps(b), (__m256)c);
-#else
-    return a * b + c;
-#endif
 }
 
 /* Of 256 values, those of the codes in the lowest 8 bits. */
@@ -156,28 +123,10 @@ static void unpack_piece(const matrix *w, long index, long from, long count, flo
     else unpack_blocks(w, index, from, count, 8, to);
 }
 
-/* result [rows][PANEL] += x [rows][count] times `parts` eighths of piece [count][PANEL]. */
-ALWAYS void add_tile(const float *piece, const float *x, long stride, long count, const int rows, const int parts, float *result) {
-    eight sum[TALL][PARTS];
-#pragma GCC unroll 6
-    for (int m = 0; m < rows; m++)
-        for (int v = 0; v < parts; v++) sum[m][v] = load(result + m * PANEL + v * EIGHT);
-    for (long k = 0; k < count; k++, piece += PANEL) {
-        eight w[PARTS];
-        for (int v = 0; v < parts; v++) w[v] = load(piece + v * EIGHT);
-#pragma GCC unroll 6
-        for (int m = 0; m < rows; m++)
-            for (int v = 0; v < parts; v++) sum[m][v] = fused(w[v], x[m * stride + k], sum[m][v]);
-    }
-#pragma GCC unroll 6
-    for (int m = 0; m < rows; m++)
-        for (int v = 0; v < parts; v++) keep(sum[m][v], result + m * PANEL + v * EIGHT);
-}
-
 /* As many of `rows` rows as there are registers for; returns how many. Half a panel leaves room for twice the rows. */
-static long add_some(const float *piece, const float *x, long stride, long count, long rows, float *result) {
+static long add_some(const float *piece, terms t, long count, long rows, float *result) {
 #define HALVES(n)                                                                                                      \
-    for (int at = 0; at < PANEL; at += PANEL / 2) add_tile(piece + at, x, stride, count, n, PARTS / 2, result + at);    \
+    for (int at = 0; at < PANEL; at += PANEL / 2) add_tile(piece + at, PANEL, t, count, n, PARTS / 2, result + at, PANEL); \
     return n
     if (rows >= TALL) {
         HALVES(TALL);
@@ -185,9 +134,9 @@ static long add_some(const float *piece, const float *x, long stride, long count
     if (rows > WIDE) {
         HALVES(4);
     }
-    if (rows == 3) add_tile(piece, x, stride, count, 3, PARTS, result);
-    else if (rows == 2) add_tile(piece, x, stride, count, 2, PARTS, result);
-    else add_tile(piece, x, stride, count, 1, PARTS, result);
+    if (rows == 3) add_tile(piece, PANEL, t, count, 3, PARTS, result, PANEL);
+    else if (rows == 2) add_tile(piece, PANEL, t, count, 2, PARTS, result, PANEL);
+    else add_tile(piece, PANEL, t, count, 1, PARTS, result, PANEL);
     return rows;
 }
 
@@ -244,6 +193,9 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
     if (x->planes && has_codes_product(w, x->planes, rows)) return codes_product(w, index, x, first, rows, result);
     if (x->planes) return planes_product(w, index, x, first, rows, result);
 #endif
+#ifdef HAS_BFLOAT16_TILES
+    if (w->kind == BFLOAT16) return bfloat16_product(w, index, x, first, rows, result);
+#endif
     float piece[PIECE * PANEL] __attribute__((aligned(64)));
     const float *at = x->terms + first * x->apart;
     if (rows == 1 && w->kind == INT8) return row_of_integers(w, index, at, result);
@@ -253,7 +205,7 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
         const long count = w->in - k < PIECE ? w->in - k : PIECE;
         unpack_piece(w, index, k, count, piece);
         for (long m = 0; m < rows;)
-            m += add_some(piece, at + m * x->apart + k, x->apart, count, rows - m, result + m * PANEL);
+            m += add_some(piece, (terms){at + m * x->apart + k, x->apart, 1}, count, rows - m, result + m * PANEL);
     }
     if (w->kind == INT8)
         for (long m = 0; m < rows; m++)

@@ -2,7 +2,8 @@
 
 The library runs a model's modules one by one: half of a decoding step of a Qwen3-0.6B shape went into gathering keys,
 attention over them and small operations (docs/results/throughput.md). Here the body's `forward` is replaced for the
-steps of the paged batcher; whatever else calls the model gets the library's own.
+steps of the paged batcher; whatever else calls the model gets the library's own. Of a prompt only the last token's
+states are read, so the last layer finishes no others.
 
 Sequences that decode read their keys in place, page by page (`pages.c`). Prompts, chunks of them and what follows a
 shared prefix are causal texts whose keys lie in the pages (`attention.c`; torch's SDPA where the processor lacks its
@@ -61,7 +62,10 @@ def compile_steps(model: Any, cache: Any) -> CompiledSteps | None:
             # Of this thread, which generates: others keep theirs.
             torch.set_num_threads(1)
         step = _Step.of(allocator, kwargs)
-        states = dense(input_ids[0], position_ids[0], step.reads(), step.attend)
+        wanted = step.last if dense.layers is not None and len(step.last) < input_ids.shape[1] else None
+        states = dense(input_ids[0], position_ids[0], step.reads(), step.attend, wanted)
+        if wanted is not None:
+            states = states.new_zeros(input_ids.shape[1], states.shape[1]).index_copy_(0, wanted, states)
         return MoeModelOutputWithPast(last_hidden_state=states[None])
 
     body.forward = forward
@@ -84,6 +88,7 @@ class _Step:
         rows: int64, which queries are the one token of a sequence that decodes.
         spans: int64 [len(rows), 2], where the keys of those begin and end in `places`.
         texts: int64 [prompts, 5], as `kernels.attend` has them.
+        last: int64, the last token of each sequence: those of which somebody may want logits.
 
     """
 
@@ -93,6 +98,7 @@ class _Step:
     rows: torch.Tensor
     spans: torch.Tensor
     texts: torch.Tensor
+    last: torch.Tensor
 
     @classmethod
     def of(cls, allocator: Any, kwargs: dict[str, Any]) -> _Step:
@@ -112,6 +118,7 @@ class _Step:
             rows=torch.tensor([span[0] for span in decoding], dtype=torch.int64),
             spans=torch.tensor([span[2:] for span in decoding], dtype=torch.int64),
             texts=torch.tensor(prompts, dtype=torch.int64),
+            last=torch.tensor([span[1] - 1 for span in spans if span[1] > span[0]], dtype=torch.int64),
         )
 
     def reads(self) -> Reads:
