@@ -62,15 +62,15 @@ void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out,
     each_token(&all, width);
 }
 
-static void rotate_one(const void *shared, long t) {
-    const tokens *all = shared;
+/* `is_normed` is known where this is inlined: a loop that asks for it makes no vectors. */
+static inline __attribute__((always_inline)) void rotate_heads(const tokens *all, long t, const int is_normed) {
     const bf16 *weight = all->weight;
     const long size = all->size, half = size / 2;
     const bf16 *c = all->cos + t * size, *s = all->sin + t * size;
     for (long h = 0; h < all->heads; h++) {
         bf16 *low = all->x + (t * all->heads + h) * size, *high = low + half;
         float factor = 1.0f;
-        if (weight) {
+        if (is_normed) {
             float sum = 0;
 #pragma omp simd reduction(+ : sum)
             for (long i = 0; i < size; i++) sum += wide(low[i]) * wide(low[i]);
@@ -78,16 +78,19 @@ static void rotate_one(const void *shared, long t) {
         }
 #pragma omp simd
         for (long i = 0; i < half; i++) {
-            float a = wide(low[i]) * factor, b = wide(high[i]) * factor;
-            if (weight) {
-                a *= wide(weight[i]);
-                b *= wide(weight[half + i]);
-            }
+            const float a = is_normed ? wide(low[i]) * factor * wide(weight[i]) : wide(low[i]);
+            const float b = is_normed ? wide(high[i]) * factor * wide(weight[half + i]) : wide(high[i]);
             const float ca = wide(c[i]), sa = wide(s[i]);
             low[i] = narrow(a * ca - b * sa);
             high[i] = narrow(b * ca + a * sa);
         }
     }
+}
+
+static void rotate_one(const void *shared, long t) {
+    const tokens *all = shared;
+    if (all->weight) rotate_heads(all, t, 1);
+    else rotate_heads(all, t, 0);
 }
 
 /* In place: x [tokens, heads, size], each head normed by weight [size] (NULL: not normed), then turned by the rotary
