@@ -163,6 +163,18 @@ async def unknown_names(service: Service) -> str:
     return f"200 kB: {status} after {seconds:.2f} s (alone {alone_s:.2f} s)"
 
 
+async def slow_masks(service: Service) -> str:
+    """Four answers to a regular expression whose masks take up to 50 ms each."""
+    body = _chat("x", structured_outputs={"regex": "(a{1,1000}){1,1000}b"}, n=4) | {"max_tokens": 128}
+    return _told(await service.post(_CHAT, body))
+
+
+async def many_logprobs(service: Service) -> str:
+    """128 answers of 64 tokens, with twenty alternatives for each."""
+    body = _chat("x", logprobs=True, top_logprobs=20, n=128, ignore_eos=True) | {"max_tokens": 64}
+    return _told(await service.post(_CHAT, body))
+
+
 async def stopped_worker(service: Service) -> str:
     """SIGSTOP for the chat worker with requests in flight: until the honest stream is told."""
     service.worker("qserve.engine.transformers").suspend()
@@ -217,7 +229,7 @@ ATTACKS: dict[str, Attack] = {
     one.__name__: one
     for one in (
         nothing, template_arguments, long_text, very_long_text, many_prompts, million_prompts, many_responses,
-        slow_heads, unknown_names, stopped_worker, hostile_folder,
+        slow_heads, unknown_names, slow_masks, many_logprobs, stopped_worker, hostile_folder,
     )
 }  # fmt: skip
 

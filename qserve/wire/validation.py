@@ -77,18 +77,18 @@ def from_validation(error: ValidationError, body: Any, known: Iterable[str] = ()
 
 def _ours(path: Path, item: Any, known: Iterable[str]) -> ApiError:
     """What our own checks say, and the two that no value is needed for."""
-    name, said = _name(path), item["msg"]
+    name, message = _name(path), item["msg"]
     if item["type"] == "extra_forbidden":
         return unknown_field(name, known)
     if item["type"] == "unsupported_field":
         name = str(item["ctx"]["field"])
     elif item["type"] in _MISSING:
-        said = f"'{name}' is missing"
-    elif name and f"'{name}'" not in said:
-        said = f"'{name}': {said}"
-    elif not name and (named := _BEGINS_WITH_A_NAME.match(said)) is not None:
+        message = f"'{name}' is missing"
+    elif name and f"'{name}'" not in message:
+        message = f"'{name}': {message}"
+    elif not name and (named := _BEGINS_WITH_A_NAME.match(message)) is not None:
         name = named[1]
-    return ApiError(400, said, "invalid_value", name or None)
+    return ApiError(400, message, "invalid_value", name or None)
 
 
 def _what_is_needed(path: Path, context: list[Any], body: Any) -> ApiError:

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import MAX_N, MAX_PROMPTS
+from qserve.wire.vllm_rules import check_structure, check_tools
 
 __all__ = [
     "ANYWHERE",
@@ -96,7 +97,7 @@ def known_names(fields: EngineFields, path: str) -> frozenset[str] | None:
 
 
 def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None:
-    """Raises ApiError 400 for a field that the engine would not read, and for a `model` that is not a string."""
+    """Raises ApiError 400 for a field that the engine would not read or not follow, and a `model` that is no string."""
     asked = {name: value for name, value in body.items() if name not in HARMLESS and value is not None}
     if not isinstance(asked.get("model", ""), str):
         raise ApiError(400, "'model' must be a string", "invalid_value", "model")
@@ -114,6 +115,8 @@ def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None
         asked["tools"] = [_plain_tool(tool) for tool in _list(asked.get("tools"))]
     beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
     fields.check(path, "POST", asked, beside)
+    check_tools(path, body)
+    check_structure(asked)
 
 
 def without_no_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Rewrites the JSON schemas in a body for vLLM so that its grammar library enforces them.
+"""Rewrites the JSON schemas in a body for vLLM so that its grammar library enforces them; grammars must have an end.
 
 What a client calls a schema is promised to be followed. A keyword that the library would leave out is a 400 here.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qserve.engine.grammar.endless import NO_END, has_an_end
+from qserve.engine.grammar.endless_rules import TooDeep, rules_have_an_end
 from qserve.engine.grammar.schema import prepared
 from qserve.engine.grammar.unenforceable import UnenforceableSchema
 from qserve.engine.grammar.xgrammar_schema import schema_for_xgrammar
@@ -29,6 +30,7 @@ _PLACES = (
     ("output_config", "format", "schema"),
     ("sampling_params", "structured_outputs", "json"),
 )
+_GRAMMARS = (("structured_outputs", "grammar"), ("sampling_params", "structured_outputs", "grammar"))
 # And the arguments' of a tool, beside `strict`.
 _OF_TOOLS = ("parameters", "input_schema")
 
@@ -37,8 +39,10 @@ def with_enforceable_schemas(body: Mapping[str, Any], library: str) -> dict[str,
     """The body with other schemas; None where they stay as they are.
 
     Raises ApiError 400 for a keyword that `library` does not hold: always in a schema of the answer, in those of tools
-    where they say `"strict": true`.
+    where they say `"strict": true`. And, whatever the library, for a grammar that no text ends.
     """
+    for place in _GRAMMARS:
+        _check_grammar(body, place)
     held = _HELD_BY.get(library)
     if held is None:
         return None
@@ -48,6 +52,20 @@ def with_enforceable_schemas(body: Mapping[str, Any], library: str) -> dict[str,
     if library == "xgrammar" and isinstance(tools := body.get("tools"), list):
         changed["tools"] = [_strict_tool(tool, held) for tool in tools]
     return None if changed == body else changed
+
+
+def _check_grammar(fields: Mapping[str, Any], place: tuple[str, ...]) -> None:
+    grammar: Any = fields
+    for name in place:
+        grammar = grammar.get(name) if isinstance(grammar, Mapping) else None
+    if not isinstance(grammar, str):
+        return
+    try:
+        message = None if rules_have_an_end(grammar) else NO_END
+    except TooDeep:
+        message = "the grammar is nested too deeply"
+    if message is not None:
+        raise ApiError(400, message, "invalid_grammar", place[0])
 
 
 def _replace(fields: dict[str, Any], place: tuple[str, ...], held: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

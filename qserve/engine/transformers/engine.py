@@ -17,6 +17,7 @@ from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.limits import EngineLimits
 from qserve.engine.prompts.bounds import max_bytes_per_token
 from qserve.engine.prompts.token_text import TokenText
+from qserve.engine.transformers.api.chat_logprobs import ChatLogprobs
 from qserve.engine.transformers.batching.batcher import Batcher, Sequence
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engine.transformers.batching.scoring import PromptScorer
@@ -107,6 +108,11 @@ class Engine:
     def prepare_grammars(self) -> None:
         """Make `grammars` before the first request: for a second no other thread runs while the vocabulary is read."""
         _ = self.grammars
+
+    @cached_property
+    def chat_logprobs(self) -> ChatLogprobs:
+        """How chats tell of tokens."""
+        return ChatLogprobs(self.token_text)
 
     @cached_property
     def chat_format(self) -> ChatFormat:

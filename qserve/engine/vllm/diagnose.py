@@ -58,8 +58,8 @@ def _last_exception(text: str) -> Failure:
     """What nobody taught us: the engine's own last exception, or its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     exceptions = [line for line in lines if _EXCEPTION.match(line) and not any(vague in line for vague in _NO_REASON)]
-    said = (exceptions or lines or ["nothing"])[-1]
-    return Failure(FailureKind.UNKNOWN, f"vLLM did not start. It said: {said}", said)
+    last = (exceptions or lines or ["nothing"])[-1]
+    return Failure(FailureKind.UNKNOWN, f"vLLM did not start. It said: {last}", last)
 
 
 def _beside(failure: Failure, plan: Plan) -> Failure:

@@ -109,8 +109,8 @@ class VllmLaunch:
         one_token = {"model": self._spec.models[0], "prompt": "a", "max_tokens": 1, "temperature": 0}
         status, body = await send("POST", "/v1/completions", json.dumps(one_token).encode())
         if 400 <= status < 500:  # asking again would change nothing
-            said = body.decode(errors="replace")[:500]
-            raise UsageError(f"vLLM started, and refuses a request of one token (status {status}): {said}")
+            answer = body.decode(errors="replace")[:500]
+            raise UsageError(f"vLLM started, and refuses a request of one token (status {status}): {answer}")
         return status == 200
 
     async def is_well(self, send: SendRequest) -> bool | None:

@@ -31,7 +31,7 @@ def measured_memory(
     """
     cache = cache_config(metrics)
     on_cpu = processes.device_bytes is None and figures.weights_bytes is None
-    said = _number(cache.get("kv_cache_memory_bytes"))
+    reported = _number(cache.get("kv_cache_memory_bytes"))
     each = f", × {num_devices} ranks" if num_devices > 1 else ""
 
     def over_all(num_bytes: float | None) -> int | None:
@@ -40,7 +40,7 @@ def measured_memory(
     tokens, times = _number(cache.get("kv_cache_size_tokens")), _number(cache.get("kv_cache_max_concurrency"))
     terms: dict[str, tuple[Any, str]] = {
         "weights_bytes": (over_all(figures.weights_bytes), _NOT_LOGGED if on_cpu else _LOG + each),
-        "kv_cache_bytes": (over_all(said or figures.kv_cache_bytes), (_METRICS if said else _LOG) + each),
+        "kv_cache_bytes": (over_all(reported or figures.kv_cache_bytes), (_METRICS if reported else _LOG) + each),
         "kv_cache_tokens": (int(tokens) if tokens else figures.kv_cache_tokens, _METRICS if tokens else _LOG),
         "max_concurrency": (times or figures.max_concurrency, _METRICS if times else _LOG),
         "activations_bytes": (

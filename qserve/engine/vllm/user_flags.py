@@ -52,8 +52,10 @@ def schema_library(words: Sequence[str], parser: FlagParser) -> str:
     """What holds answers to JSON schemas under this command line; "" where vLLM chooses it by the first request."""
     for argument in parser.parse(words):
         if argument.flag.dest == "structured_outputs_config" and len(argument.values) == 1:
-            asked = _number(argument.values[0])
-            backend = asked if argument.key == "backend" else asked.get("backend") if isinstance(asked, dict) else None
+            config = _number(argument.values[0])
+            backend = (
+                config if argument.key == "backend" else config.get("backend") if isinstance(config, dict) else None
+            )
             if isinstance(backend, str) and backend != "auto":
                 return backend
     return ""
@@ -63,10 +65,14 @@ def _with_backend(argument: Argument) -> Argument:
     """`{"disable_any_whitespace": true}` alone stops a start: it is only for backends that are named."""
     if argument.flag.dest != "structured_outputs_config" or len(argument.values) != 1 or argument.key:
         return argument
-    asked = _number(argument.values[0])
-    if not isinstance(asked, dict) or not asked.get("disable_any_whitespace") or asked.get("backend", "auto") != "auto":
+    config = _number(argument.values[0])
+    if (
+        not isinstance(config, dict)
+        or not config.get("disable_any_whitespace")
+        or config.get("backend", "auto") != "auto"
+    ):
         return argument
-    value = json.dumps({**asked, "backend": COMPACT_JSON["backend"]})
+    value = json.dumps({**config, "backend": COMPACT_JSON["backend"]})
     return replace(argument, values=(value,), words=(argument.flag.name, value))
 
 
@@ -101,11 +107,11 @@ def _drafts_as_planned(argument: Argument, mine: Argument | None) -> bool:
         return value in MTP_METHODS
     if argument.flag.dest == "spec_tokens":
         return bool(_number(value) == planned["num_speculative_tokens"])
-    asked = _number(value)
-    if not isinstance(asked, dict):
+    config = _number(value)
+    if not isinstance(config, dict):
         return False
-    method = asked.get("method", "mtp")
-    return {**asked, "method": "mtp" if method in MTP_METHODS else method} == dict(planned)
+    method = config.get("method", "mtp")
+    return {**config, "method": "mtp" if method in MTP_METHODS else method} == dict(planned)
 
 
 def _check_adapters(argument: Argument) -> None:

@@ -129,22 +129,22 @@ class _LocalSlot:
     """One request at a replica: its slots in the admission, and its tokens in the router."""
 
     __slots__ = (
-        "_asked", "_background", "_granted_s", "_is_alone", "_left", "_num_places", "_prompt", "_replicas", "_without",
-        "upstream",
+        "_background", "_granted_s", "_is_alone", "_left", "_num_places", "_prompt", "_replicas", "_request",
+        "_without", "upstream",
     )  # fmt: skip
 
     def __init__(
         self, replicas: ReplicaSet, request: RoutedRequest, without: Collection[Life], background: bool
     ) -> None:
         self._replicas = replicas
-        self._asked = request
+        self._request = request
         self._without = without
         self._background = background
         self._num_places = self._prompt = self._left = 0
         self._is_alone = False
 
     async def __aenter__(self) -> Self:
-        if self._replicas.poison.must_run_alone(self._asked.digest):
+        if self._replicas.poison.must_run_alone(self._request.digest):
             await self._replicas.alone.acquire()
             self._is_alone = True
         try:
@@ -152,14 +152,14 @@ class _LocalSlot:
         except BaseException:
             self._is_no_longer_alone()
             raise
-        self._replicas.poison.begins(self._asked.digest, self.upstream.life)
+        self._replicas.poison.begins(self._request.digest, self.upstream.life)
         return self
 
     async def _find(self) -> None:
         """Chooses a replica and waits in its queue for a slot."""
         to: Upstream | None = None
         while True:
-            self.upstream = to or await self._replicas.choose(self._asked, self._without)
+            self.upstream = to or await self._replicas.choose(self._request, self._without)
             self._count()
             try:
                 await self._enter()
@@ -192,13 +192,13 @@ class _LocalSlot:
         self._prompt = 0
 
     def is_answered(self, tokens: RequestTokens) -> None:
-        request = self._asked
+        request = self._request
         self._replicas.poison.answered(request.digest)
         self._replicas.router.estimates.learn(request.num_bytes, request.num_sequences, request.max_tokens, tokens)
 
     async def _enter(self) -> None:
         """Waits in the queue of `upstream`, if there is one."""
-        upstream, num_sequences = self.upstream, self._asked.num_sequences
+        upstream, num_sequences = self.upstream, self._request.num_sequences
         upstream.check_ready()
         if num_sequences:
             self._num_places = await upstream.admission.enter(num_sequences, background=self._background)
@@ -211,7 +211,7 @@ class _LocalSlot:
 
     def _count(self) -> None:
         """Counts the request's tokens as outstanding at the replica."""
-        request, router = self._asked, self._replicas.router
+        request, router = self._request, self._replicas.router
         tokens = router.estimates.of(request.num_bytes, request.num_sequences, request.max_tokens)
         counted = router.begin(self.upstream.name, request.blocks, tokens)
         self._prompt, self._left = counted.prompt, counted.total

@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
 from qserve.engine.prompts.lanes import ReadBody
-from qserve.engine.prompts.token_text import TokenText
 from qserve.engine.transformers.api.answer import Answer
 from qserve.engine.transformers.api.reading import guide_of, reading_rules
 from qserve.engine.transformers.api.requests import chat_generations
@@ -45,7 +46,7 @@ class ChatAnswer(Answer):
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
         reasons: list[str | None] = [None] * len(self._choices)
-        logprobs: list[list[dict[str, Any]]] = [[] for _ in self._choices]
+        logprobs: list[list[msgspec.Raw]] = [[] for _ in self._choices]
         async with aclosing(self.deltas()) as deltas:
             async for index, _, piece in deltas:
                 reasons[index] = self._choices[index].finish_reason(piece)
@@ -102,17 +103,8 @@ class ChatAnswer(Answer):
         usage = super()._usage()
         return usage | {"completion_tokens_details": {"reasoning_tokens": self._num_thought}} if self._thinks else usage
 
-    def _describe(self, tokens: tuple[TokenChoice, ...]) -> list[dict[str, Any]]:
-        if not self._request.logprobs:
-            return []
-        naming = self._engine.token_text
-        return [
-            {
-                **_entry(naming, token.token_id, token.logprob),
-                "top_logprobs": [_entry(naming, token_id, logprob) for token_id, logprob in token.top],
-            }
-            for token in tokens
-        ]
+    def _describe(self, tokens: tuple[TokenChoice, ...]) -> list[msgspec.Raw]:
+        return [self._engine.chat_logprobs.of(token) for token in tokens] if self._request.logprobs else []
 
 
 class _Choice:
@@ -134,7 +126,3 @@ class _Choice:
         """As OpenAI says it: a tool that was named by the client ends with `stop`."""
         is_call = piece.finish_reason == "stop" and self.writer.calls and not self._is_named
         return "tool_calls" if is_call else piece.finish_reason
-
-
-def _entry(naming: TokenText, token_id: int, logprob: float | None) -> dict[str, Any]:
-    return {"token": naming.label(token_id), "logprob": logprob, "bytes": list(naming.raw(token_id))}

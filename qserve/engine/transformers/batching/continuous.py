@@ -20,7 +20,7 @@ from transformers.generation.continuous_batching.requests import RequestState
 from qserve.engine.transformers.attention.pages import PagedKernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, Sequence
 from qserve.engine.transformers.batching.library_callbacks import Deliver, Outputs, Sampling, sequence_of
-from qserve.engine.transformers.batching.library_rows import page_step_of
+from qserve.engine.transformers.batching.library_rows import not_drawn, page_step_of
 from qserve.engine.transformers.batching.library_stages import OriginalStages, Stages, StepEntry
 
 if TYPE_CHECKING:
@@ -119,10 +119,27 @@ class LibraryLoop:
         # on the default one, and whose freed memory nobody else can have. A step does not overlap anything here.
         processor.inputs_and_outputs.compute_stream = None
         step = self._sampling.around(processor._generation_step)
-        ours = stages(OriginalStages(processor.prepare_next_batch, step, processor.update_batch))
+        ours = stages(OriginalStages(processor.prepare_next_batch, step, self._updating(processor)))
         processor.prepare_next_batch, processor._generation_step = ours.prepare, ours.step
         processor.update_batch = ours.update
         self.manager.start()
+
+    def _updating(self, processor: Any) -> Callable[[], None]:
+        """The library's update, without tokens that were not drawn."""
+        update = processor.update_batch
+
+        def update_without_late() -> None:
+            if not self._sampling.late:
+                update()
+                return
+            requests, late = processor.inputs_and_outputs.requests_in_batch, self._sampling.late
+            with not_drawn(requests, late, processor.cache):
+                update()
+            if len(late) == len(requests):
+                # After a preemption it lets nobody in until somebody ends: these may take a while.
+                processor.scheduler.block_new_requests = False
+
+        return update_without_late
 
     @property
     def is_running(self) -> bool:

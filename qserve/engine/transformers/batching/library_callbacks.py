@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -10,9 +11,11 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
+from qserve.engine.transformers.sampling.late import late_rows
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.engine.transformers.transfers import upload
 from qserve.model.cpu.shortlist import ShortlistHead
+from qserve.model.failures import SequenceFailed
 
 __all__ = ["Deliver", "Outputs", "Sampling", "sequence_of"]
 
@@ -26,7 +29,11 @@ def sequence_of(state: Any) -> Sequence:
 
 
 class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # transformers is untyped
-    """Chooses a token for each row and tells its sequence; the argmax that follows finds the same one."""
+    """Chooses a token for each row and tells its sequence; the argmax that follows finds the same one.
+
+    Attributes:
+        late: of the last step, sequences that nothing could be drawn for (`sampling.late`).
+    """
 
     supported_kwargs: ClassVar[dict[str, type]] = {"sequence": Sequence}
     ignored_kwargs: ClassVar[tuple[str, ...]] = ()
@@ -37,6 +44,7 @@ class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tran
         self._head = head if isinstance(head, ShortlistHead) else None
         self._sampler = BatchSampler()
         self._rows: list[Sequence] = []
+        self.late: list[Sequence] = []
 
     def around(self, step: Callable[[Any], None]) -> Callable[[Any], None]:
         """`step`, after which the head gives all logits to whoever asks it between two steps."""
@@ -57,6 +65,7 @@ class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tran
     def prepare_tensor_args(self, requests_with_new_token: Iterable[Any]) -> torch.Tensor:
         """Called before the step with the requests whose next token it yields, in the order of the logits' rows."""
         self._rows = [sequence_of(request.state) for request in requests_with_new_token]
+        self.late = []
         if self._head is not None:
             wanted = [one.sampler.num_wanted for one in self._rows]
             self._head.num_wanted = None if None in wanted else max(filter(None, wanted), default=None)
@@ -65,15 +74,29 @@ class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tran
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity.
 
+        For a late row it is one that ends nothing, which the library is made to forget (`library_rows.not_drawn`).
         Rows behind those that have a next token are of prompts that are not read to their ends.
         """
         if not self._rows:
             return scores
-        deliveries = choose_tokens(self._rows, scores[: len(self._rows)], self._sampler)
-        chosen = [[item.token_id if isinstance(item, TokenChoice) else 0] for _, item in deliveries]
+        late = late_rows([one.sampler for one in self._rows], is_all=len(scores) == len(self._rows))
+        self.late = [self._rows[row] for row in late]
+        deliveries = choose_tokens(self._rows, scores[: len(self._rows)], self._sampler, late)
+        drawn = iter(deliveries)
+        chosen = [
+            [_end_of_nothing(one) if row in late else _token_of(next(drawn))] for row, one in enumerate(self._rows)
+        ]
         scores[: len(chosen)].scatter_(1, upload(chosen, torch.long, scores.device), float("inf"))
         self._deliver(deliveries)
         return scores
+
+
+def _token_of(delivery: tuple[Sequence, TokenChoice | SequenceFailed]) -> int:
+    return delivery[1].token_id if isinstance(delivery[1], TokenChoice) else 0
+
+
+def _end_of_nothing(sequence: Sequence) -> int:
+    return next(token for token in itertools.count() if token not in sequence.stop_token_ids)
 
 
 class Outputs:

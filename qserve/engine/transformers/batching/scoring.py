@@ -103,6 +103,9 @@ class PromptScorer:
         if sum(len(prompt.token_ids) for prompt in prompts) > self._row_tokens:
             # Longer than any step: its blocks, too large to be wanted again soon, are kept by the C library otherwise.
             return_large_blocks()
+        for prompt in prompts:
+            if prompt.sampler is not None:
+                prompt.sampler.wait()  # for the mask of its next token: nobody generates within
         with self._batcher.exclusive():
             return score_prompts(self._model, prompts)
 

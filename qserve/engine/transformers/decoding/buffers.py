@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,6 +79,13 @@ class DecodeBuffers:
         rows, places, pages = upload(list(zip(*new, strict=True)), torch.long, self.block_table.device)
         self.block_table[rows, places] = pages.int()
 
-    def move_on(self, tokens: torch.Tensor) -> None:
-        """The forward has read its tokens, and these, of the first rows, were drawn."""
+    def move_on(self, tokens: torch.Tensor, late: Collection[int] = ()) -> None:
+        """The forward has read its tokens, and these, of the first rows, were drawn: but for those of `late` rows.
+
+        These read theirs again.
+        """
+        if late:
+            index = upload(sorted(late), torch.long, tokens.device)
+            tokens = tokens.index_copy(0, index, self.tokens[index])
+            self.positions[index] -= 1
         self.tokens[: len(tokens)].copy_(tokens)

@@ -8,7 +8,7 @@ are told while the next step's layers compute, when nobody needs the interpreter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from qserve.engine.transformers.batching.batcher import Deliveries, GraphMemory
 from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.decoding.run import DecodeRun
 from qserve.engine.transformers.sampling.batch import deliveries
+from qserve.engine.transformers.sampling.late import late_rows
 from qserve.engine.transformers.sampling.likeliest import only_likeliest
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.cpu.layers import CompiledLayers, Reads
@@ -77,8 +78,15 @@ class CompiledTables:
         """Where each row's new key lies, int64 [rows]."""
         return self.places.gather(1, self.positions[:, None])[:, 0]
 
-    def move_on(self, tokens: torch.Tensor) -> None:
-        """The forward has read its tokens; these were drawn after them."""
+    def move_on(self, tokens: torch.Tensor, late: Collection[int] = ()) -> None:
+        """The forward has read its tokens; these were drawn after them, but for those of `late` rows, which stay."""
+        if late:
+            stay = torch.zeros(len(tokens), dtype=torch.bool)
+            stay[sorted(late)] = True
+            self.tokens.copy_(torch.where(stay, self.tokens, tokens))
+            self.positions += ~stay
+            self.spans[:, 1] += ~stay
+            return
         self.tokens.copy_(tokens)
         self.positions.add_(1)
         self.spans[:, 1] += 1
@@ -134,18 +142,22 @@ class CompiledRun(DecodeRun):
         self.in_step = [(row.sequence, row.position) for row in rows]
         samplers = self._buffers.samplers = [row.sequence.sampler for row in rows]
         try:
-            logits = self._forwards(self._buffers, self._tell)
+            logits = self._forwards(self._buffers, self._tell) if self._kept is None else self._kept
         finally:
             self._tell()  # where it failed before its layers
-        for row in rows:
-            row.position += 1
-        drawn = self._sampler.draw(samplers, logits, self._forwards.all_logits)
-        self._num_steps_left -= 1
+        late = late_rows(samplers)
+        self._kept = logits if len(late) == len(rows) else None
+        if self._kept is not None:
+            return
+        drawn = self._sampler.draw(samplers, logits, self._forwards.all_logits, late)
         self._untold = deliveries([row.sequence for row in rows], drawn)
+        for index, row in enumerate(rows):
+            row.position += index not in late
+        self._num_steps_left = self._least_left() if late else self._num_steps_left - 1
         if any(row.sequence.is_complete for row in rows):
             self.end()
         else:
-            self._buffers.move_on(drawn.tokens)
+            self._buffers.move_on(drawn.tokens, late)
 
     def end(self) -> None:
         """The last tokens are told, and the library's books are written."""

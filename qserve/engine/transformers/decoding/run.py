@@ -4,11 +4,14 @@ A step launches its forward, whose input is what the draw before it left on the 
 of the draw are read, are delivered, and move grammars and penalties on; then the draw over the new logits is launched.
 So the device never waits for the host, and the host once a step, for tokens that are there already. A sequence that
 has ended is found one forward late: what that computes for it is dropped.
+
+A sequence whose grammar is late (`sampling.late`) sits out: the next forwards read its last token again, at the same
+place, and make the same keys and logits, until its next token can be drawn. Where all are late no forward is launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +19,7 @@ import torch
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence
 from qserve.engine.transformers.batching.library_rows import LibraryRow, LibraryRows
 from qserve.engine.transformers.sampling.batch import BatchSampler, Drawn, deliveries
+from qserve.engine.transformers.sampling.late import late_rows
 from qserve.engine.transformers.transfers import upload
 
 __all__ = ["DecodeRun", "RunForwards"]
@@ -53,17 +57,20 @@ class DecodeRun:
         self._books, self._sampler, self._deliver = books, sampler, deliver
         self._rows = rows
         self._drawn: Drawn | None = None
-        # Until the first of them has all that it may have.
-        self._num_steps_left = min(row.sequence.max_tokens - len(row.sequence.drawn_ids) for row in rows)
+        self._kept: torch.Tensor | None = None  # logits that nobody could be drawn from yet
+        self._num_steps_left = self._least_left()
         tables = [books.pages(row) for row in rows]
         self._buffers = forwards.buffers(len(rows), max(len(table) for table in tables) + 1)
-        self._buffers.fill([row.sequence.drawn_ids[-1] for row in rows], [row.position for row in rows], tables)
+        self._buffers.fill([row.last_token for row in rows], [row.position for row in rows], tables)
         self.in_step: list[tuple[Sequence, int]] = []
         self.is_over = False
 
     def can_go_on(self) -> bool:
-        """Whether every sequence has a place for its next key; takes pages where one is full."""
-        if not self._num_steps_left:
+        """Whether every sequence has a place for its next key; takes pages where one is full.
+
+        Not where all are late, and others might run.
+        """
+        if not self._num_steps_left or (self._kept is not None and self._books.has_waiting):
             return False
         new = []
         for index, row in enumerate(self._rows):
@@ -81,7 +88,8 @@ class DecodeRun:
     def step(self) -> None:
         """A forward of all, and a draw of those that go on."""
         self.in_step = [(row.sequence, row.position) for row in self._rows]
-        logits = self._forwards(self._buffers)[: len(self._rows)]
+        logits = self._forwards(self._buffers)[: len(self._rows)] if self._kept is None else self._kept
+        self._kept = None
         for row in self._rows:
             row.position += 1
         self._take()
@@ -89,13 +97,28 @@ class DecodeRun:
         if len(going_on) < len(self._rows):
             self._go_on_without_the_ended(going_on)
             logits = logits[upload(going_on, torch.long, logits.device)]
+        late: Collection[int] = ()
         if going_on:
-            self._drawn = self._sampler.draw([row.sequence.sampler for row in self._rows], logits)
-            self._num_steps_left -= 1
+            samplers = [row.sequence.sampler for row in self._rows]
+            late = late_rows(samplers)
+            for index in late:
+                self._rows[index].position -= 1
+            if len(late) == len(self._rows):
+                self._kept = logits
+            else:
+                self._drawn = self._sampler.draw(samplers, logits, late=late)
+                self._num_steps_left = self._least_left(late) if late else self._num_steps_left - 1
         if self.is_over:
             self.end()
         elif self._drawn is not None:
-            self._buffers.move_on(self._drawn.tokens)
+            self._buffers.move_on(self._drawn.tokens, late)
+
+    def _least_left(self, late: Collection[int] | None = None) -> int:
+        """Steps until the first has all that it may have; `late`: those that are not in the draw at hand."""
+        return min(
+            row.sequence.max_tokens - len(row.sequence.drawn_ids) - (late is not None and index not in late)
+            for index, row in enumerate(self._rows)
+        )
 
     def end(self) -> None:
         """The last draw is read and delivered, and the library's books are written."""

@@ -7,7 +7,7 @@ the device. Rows that take the likeliest token share an argmax; the others are d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -29,26 +29,34 @@ Choice = TokenChoice | Exception
 _TOKEN, _HIGHEST, _LOGPROB, _TOP = range(4)
 
 
-def choose_tokens(sequences: list[Sequence], scores: torch.Tensor, sampler: BatchSampler | None = None) -> Deliveries:
-    """The next token of each sequence from its row of `scores` [sequences, vocab], float32.
+def choose_tokens(
+    sequences: list[Sequence], scores: torch.Tensor, sampler: BatchSampler | None = None, late: Collection[int] = ()
+) -> Deliveries:
+    """The next token of each sequence, but of the `late` rows, from its row of `scores` [sequences, vocab], float32.
 
     What goes wrong in one row fails its own sequence and no other.
     """
-    return deliveries(sequences, (sampler or BatchSampler()).draw([one.sampler for one in sequences], scores))
+    if len(late) == len(sequences):
+        return []
+    samplers = [one.sampler for one in sequences]
+    return deliveries(sequences, (sampler or BatchSampler()).draw(samplers, scores, late=late))
 
 
 def choose_one(sampler: SequenceSampler, scores: torch.Tensor) -> TokenChoice:
-    """The next token of a sequence alone, of its `scores` [vocab]."""
+    """The next token of a sequence alone, of its `scores` [vocab]; waits for its mask."""
     (choice,) = BatchSampler().draw([sampler], scores[None]).choices()
     if isinstance(choice, Exception):
         raise choice
+    assert choice is not None
     return choice
 
 
 def deliveries(sequences: SequenceOf[Sequence], draw: Drawn) -> Deliveries:
-    """What each sequence is told; it has noted its token, or that it has failed."""
+    """What each sequence is told that did not sit out; it has noted its token, or that it has failed."""
     found: Deliveries = []
     for one, choice in zip(sequences, draw.choices(), strict=True):
+        if choice is None:
+            continue
         item = failure_of(one, choice) if isinstance(choice, Exception) else choice
         one.undelivered = item
         if isinstance(item, TokenChoice):
@@ -69,6 +77,7 @@ class Drawn:
         failures: what was known of rows before the draw.
         copied: the tokens, and what was asked of them, on their way to the host.
         num_top: alternatives of each row.
+        late: rows that sat out; their tokens mean nothing.
 
     """
 
@@ -77,10 +86,14 @@ class Drawn:
     failures: dict[int, Exception]
     copied: HostCopy
     num_top: int
+    late: Collection[int] = ()
 
-    def choices(self) -> list[Choice]:
-        """What each row became; waits for the draw. Called once: the samplers take in what was drawn."""
-        found: list[Choice] = []
+    def choices(self) -> list[Choice | None]:
+        """What each row became, None where it sat out; waits for the draw.
+
+        Called once: the samplers take in what was drawn.
+        """
+        found: list[Choice | None] = []
         for index, row in enumerate(self.copied.rows()):
             sampler = self.samplers[index]
             if sampler.takes_as_drawn and not self.failures and math.isfinite(row[_HIGHEST]):
@@ -92,7 +105,9 @@ class Drawn:
                 found.append(self._choice(index, row))
         return found
 
-    def _choice(self, index: int, row: list[float]) -> Choice:
+    def _choice(self, index: int, row: list[float]) -> Choice | None:
+        if index in self.late:
+            return None
         if index in self.failures:
             return self.failures[index]
         if not math.isfinite(row[_HIGHEST]):  # NaN logits of a broken checkpoint, or of an overflow in float16
@@ -125,22 +140,28 @@ class BatchSampler:
         samplers: list[SequenceSampler],
         scores: torch.Tensor,
         all_scores: Callable[[], torch.Tensor] | None = None,
+        late: Collection[int] = (),
     ) -> Drawn:
         """Launch the draw of a token for each row of `scores` [samplers, vocab] float32, which are not changed.
 
-        `all_scores`: where `scores` of unlikely tokens may be missing (`num_wanted_first`), gives them all.
+        `all_scores`: where `scores` of unlikely tokens may be missing (`num_wanted_first`), gives them all. `late`:
+        rows that sit out (`late.late_rows`), which nothing is asked of.
         """
         if all(one.is_plain_greedy for one in samplers):
             highest, best = largest(scores)
             copied = HostCopy(torch.stack((best.double(), highest.double()), dim=-1))
             return Drawn(best, samplers, {}, copied, 0)
-        return self._draw(samplers, scores, all_scores)
+        return self._draw(samplers, scores, all_scores, late)
 
     def _draw(
-        self, samplers: list[SequenceSampler], scores: torch.Tensor, all_scores: Callable[[], torch.Tensor] | None
+        self,
+        samplers: list[SequenceSampler],
+        scores: torch.Tensor,
+        all_scores: Callable[[], torch.Tensor] | None,
+        late: Collection[int],
     ) -> Drawn:
         device = scores.device
-        known = _known_before(samplers)
+        known = _known_before(samplers, late)
         rows = self._rows_of(samplers, scores)
         highest, best = largest(scores) if rows.has_greedy else (scores.amax(dim=-1), None)
         if all_scores is not None and best is not None and not known.allow(best):
@@ -159,7 +180,7 @@ class BatchSampler:
         if rows.num_top is not None:
             columns += _described(tokens, scores, rows.num_top)
         copied = HostCopy(torch.cat(columns, dim=-1))
-        return Drawn(tokens, samplers, known.failures, copied, rows.num_top or 0)
+        return Drawn(tokens, samplers, known.failures, copied, rows.num_top or 0, late)
 
     def _rows_of(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> _Rows:
         serials = tuple([one.serial for one in samplers])  # a list first: a generator is a call a row
@@ -197,10 +218,12 @@ class _Known:
             samplers[row].was_likeliest = self.forced[row] == likeliest
 
 
-def _known_before(samplers: list[SequenceSampler]) -> _Known:
+def _known_before(samplers: list[SequenceSampler], late: Collection[int]) -> _Known:
     known = _Known([], {}, {}, {}, {})
     for row, one in enumerate(samplers):
         known.uniforms.append(0.0)
+        if row in late:
+            continue
         try:
             if not one.params.is_greedy:
                 known.uniforms[-1] = one.uniform()

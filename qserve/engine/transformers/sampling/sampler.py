@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import wait
 
-from qserve.engine.transformers.sampling.guidance import Guidance
+from qserve.engine.transformers.sampling.guidance import MAX_WAIT_S, Guidance
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.thought_budget import Thought
 from qserve.engine.transformers.sampling.uniforms import Uniforms
@@ -99,6 +100,21 @@ class SequenceSampler:
         if self._guidance is None or not self.takes_likeliest:
             return self.num_wanted
         return 1 if self.was_likeliest else None
+
+    @property
+    def guidance(self) -> Guidance | None:
+        """What its grammar binds."""
+        return self._guidance
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its next token can be drawn without waiting for a mask."""
+        return self._guidance is None or self._guidance.is_ready
+
+    def wait(self) -> None:
+        """Until it is ready."""
+        if self._guidance is not None and self._guidance.pending is not None:
+            wait([self._guidance.pending], MAX_WAIT_S)
 
     def uniform(self) -> float:
         """The random number of the next token; not for greedy ones."""

@@ -37,6 +37,7 @@ from qserve.engine.transformers.batching.rows.cache import RowCache
 from qserve.engine.transformers.batching.rows.faults import FaultTolerantRows
 from qserve.engine.transformers.batching.rows.scheduler import Row, RowScheduler
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
+from qserve.engine.transformers.sampling.late import late_rows, wait_for_one
 from qserve.engine.transformers.sampling.likeliest import only_likeliest
 from qserve.model import reference_kernels
 from qserve.model.cpu.delta import replace_delta_nets
@@ -84,6 +85,7 @@ class RowBatcher:
         self._chunk = max(1, self._budget - self._budget % _CHUNK_MULTIPLE or self._budget)
         # Rows that decode stay the same for many steps; a prompt's last token is one of its own.
         self._samplers = {"decode": BatchSampler(), "prefill": BatchSampler()}
+        self._has_stepped = False  # with the last look at who came
         self._faults = FaultTolerantRows(self._scheduler, self._deliver)
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
@@ -170,28 +172,41 @@ class RowBatcher:
         self._faults.take_in(arrivals)
 
     def _decode(self) -> None:
-        """One token of every row."""
+        """One token of every row, but of those that sit out (`sampling.late`)."""
         self._faults.is_prefill_stage = False
+        self._draw_late()
         self._scheduler.allocate_pages()
-        rows = self._scheduler.rows
+        rows = self._scheduler.going_on()
         if not rows:
             return
         try:
-            chosen = self._choose(rows, self._decode_forward())
+            chosen = self._choose(rows, self._decode_forward(rows))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             failure = OutOfMemory.while_doing(f"decoding {len(rows)} sequences together", error)
         else:
-            self._finish_step(list(rows), chosen)
+            self._finish_step(rows, chosen)
             return
         # States of the first layers have moved on and those of the last have not: all rows are prefilled again.
         free_what_failed()
         self._deliver([(self._scheduler.release_all().sequence, failure)])
 
-    def _decode_forward(self) -> torch.Tensor:
-        """Logits [rows, vocab] after the last token of each."""
-        rows = self._scheduler.rows
+    def _draw_late(self) -> None:
+        """Tokens of rows that sat out and need not any longer; where nobody else can go on it waits for them, shortly.
+
+        Each alone: they come when they come.
+        """
+        late = self._scheduler.sitting_out()
+        if late and not self._has_stepped:
+            wait_for_one(row.sequence.sampler for row in late)
+        self._has_stepped = False
+        for row in late:
+            if row.sequence.sampler.is_ready and row.logits is not None:
+                self._finish_step([row], choose_tokens([row.sequence], row.logits))
+
+    def _decode_forward(self, rows: list[Row]) -> torch.Tensor:
+        """Logits [rows, vocab] after the last token of each of the first rows."""
         last = torch.tensor([[row.tokens[-1]] for row in rows], device=self._device)
         lengths = [len(row.tokens) for row in rows]
         for row in rows:
@@ -237,6 +252,7 @@ class RowBatcher:
         self, rows: list[Row], ids: torch.Tensor, positions: torch.Tensor, step: attention.RowStep | CompiledRowStep
     ) -> torch.Tensor:
         """Logits [batch, vocab], float32, after the last token of each; of unlikely tokens they may be left out."""
+        self._has_stepped = True
         with only_likeliest(self._model.get_output_embeddings(), (row.sequence.sampler for row in rows)):
             output: Any = self._model(
                 input_ids=ids,
@@ -249,12 +265,21 @@ class RowBatcher:
         return output.logits[:, -1].float()  # type: ignore[no-any-return]
 
     def _choose(self, rows: list[Row], logits: torch.Tensor) -> Deliveries:
+        """Tokens of those that have one; the others keep their logits."""
         sampler = self._samplers["prefill" if self._faults.is_prefill_stage else "decode"]
-        return choose_tokens([row.sequence for row in rows], logits, sampler)
+        late = late_rows([row.sequence.sampler for row in rows], is_all=len(rows) == len(self._scheduler.everybody))
+        for index in late:
+            rows[index].logits = logits[index : index + 1].clone()
+        return choose_tokens([row.sequence for row in rows], logits, sampler, late)
 
     def _finish_step(self, rows: list[Row], chosen: Deliveries) -> None:
         """Deliver the tokens, and release the rows that have ended."""
         self._deliver(chosen)  # first: what was drawn is not drawn again, whatever fails after it
-        for row, (_, item) in zip(rows, chosen, strict=True):
+        items = dict(chosen)
+        for row in rows:
+            item = items.get(row.sequence)
+            if item is None:
+                continue
+            row.logits = None
             if isinstance(item, SequenceFailed) or row.take(item):
                 self._scheduler.release(row)

@@ -121,6 +121,12 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
         for layer in self._states:
             layer.move(source, target)
 
+    def exchange(self, one: int, other: int) -> None:
+        """Each of two rows becomes the other."""
+        self._table[[one, other]] = self._table[[other, one]]
+        for layer in self._states:
+            layer.exchange(one, other)
+
     def read_prompt(self, row: int, start: int, stop: int) -> RowStep | CompiledRowStep:
         """The next forward reads tokens `start` to `stop` of one row's prompt."""
         if self.make_step is not None:
@@ -245,3 +251,9 @@ class _StateRows(LinearAttentionLayer):  # type: ignore[misc]  # transformers is
     def move(self, source: int, target: int) -> None:
         for states in self.tensors():
             states[target].copy_(states[source])
+
+    def exchange(self, one: int, other: int) -> None:
+        for states in self.tensors():
+            before = states[one].clone()
+            states[one].copy_(states[other])
+            states[other].copy_(before)

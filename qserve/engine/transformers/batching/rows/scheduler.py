@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.batching.batcher import Sequence
@@ -17,18 +18,25 @@ from qserve.engine.transformers.batching.rows.cache import Pages, RowCache
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["Row", "RowScheduler"]
 
 
 @dataclass(eq=False)
 class Row:
-    """A sequence on its way. `tokens` are its prompt and what was drawn; the first `num_cached` are in the cache."""
+    """A sequence on its way. `tokens` are its prompt and what was drawn; the first `num_cached` are in the cache.
+
+    `logits` [1, vocab] are kept where all are cached and nothing could be drawn from them yet: it sits out.
+    """
 
     sequence: Sequence
     order: int
     tokens: list[int]
     num_cached: int = 0
     pages: list[int] = field(default_factory=list)
+    logits: torch.Tensor | None = None
 
     @property
     def num_drawn(self) -> int:
@@ -44,7 +52,7 @@ class RowScheduler:
     """For the generating thread alone.
 
     Attributes:
-        rows: those that decode; row i of the batch is row i of every state.
+        rows: those that decode, or sit out; row i of the batch is row i of every state.
         prefilling: the one whose prompt is being read; it stands after `rows` in the cache.
         waiting: those that have yet to join, in their order.
         cache: where keys and states lie; set before anything is queued.
@@ -121,6 +129,20 @@ class RowScheduler:
         self.rows.append(self.prefilling)
         self.prefilling = None
 
+    def sitting_out(self) -> list[Row]:
+        """Rows that wait for their next tokens."""
+        return [row for row in self.rows if row.logits is not None]
+
+    def going_on(self) -> list[Row]:
+        """Rows that take a step: the first of the batch, from now on."""
+        waits = [row.logits is not None for row in self.rows]
+        number = waits.count(False)
+        behind = [index for index in range(number, len(waits)) if not waits[index]]
+        for index, other in zip([index for index in range(number) if waits[index]], behind, strict=True):
+            self.cache.exchange(index, other)
+            self.rows[index], self.rows[other] = self.rows[other], self.rows[index]
+        return self.rows[:number]
+
     def allocate_pages(self) -> None:
         """A page for every row whose next token needs one; where none is free the youngest row is preempted."""
         for row in sorted(self.rows, key=lambda row: row.order):
@@ -147,7 +169,7 @@ class RowScheduler:
     def release(self, row: Row) -> None:
         """Give back its pages, and close the gap in the batch: rows that decode come first, then the one in prefill."""
         self._pages.give_back(row.pages)
-        row.pages, row.num_cached = [], 0
+        row.pages, row.num_cached, row.logits = [], 0, None
         if row is self.prefilling:
             self.prefilling = None
             return

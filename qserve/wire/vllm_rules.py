@@ -1,0 +1,80 @@
+"""What vLLM takes and does not do as asked: refused in the words of the own engine.
+
+Read from vLLM 0.32: a tool of any type and name passes, as `web_search` does, though nothing would run it; of two
+functions with one name nobody knows which is called; and with `ignore_eos` an answer goes on behind its structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from qserve.wire.errors import ApiError
+from qserve.wire.tools import ToolName
+
+__all__ = ["check_structure", "check_tools"]
+
+_NAME = TypeAdapter(ToolName)
+# By the beginning of the route: the type of a tool that the client runs, whether it must be said, and where its name
+# stands.
+_TOOLS: Mapping[str, tuple[str, bool, tuple[str, ...]]] = {
+    "/v1/chat/completions": ("function", True, ("function", "name")),
+    "/v1/responses": ("function", True, ("name",)),
+    "/v1/messages": ("custom", False, ("name",)),
+}
+# Where a structure of the answer stands; by its type, or there at all.
+_TYPED = (("response_format",), ("text", "format"), ("output_config", "format"))
+_MUST_CALL = ("required", "any")
+
+
+def check_tools(path: str, body: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 for a tool that the client would not run, for a wrong name, and for one that comes twice."""
+    rule = next((rule for begin, rule in _TOOLS.items() if path.startswith(begin)), None)
+    tools = body.get("tools")
+    if rule is None or not isinstance(tools, list):
+        return
+    wanted, must_say, place = rule
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise _refusal(f"'tools[{index}]' must be an object", "tools")
+        kind = tool.get("type")
+        if kind != wanted and (kind is not None or must_say):
+            named = "without a type" if kind is None else f"of type '{str(kind)[:40]}'"
+            raise _refusal(f"the server has no tool {named}; describe functions, which the client runs", "tools")
+        name = _at(tool, place)
+        try:
+            _NAME.validate_python(name, strict=True)
+        except ValidationError:
+            where = ".".join((f"tools[{index}]", *place))
+            message = f"'{where}' must be a name of 1 to 128 letters, digits, '_', '-', '.' and ':'"
+            raise _refusal(message, "tools") from None
+        if name in names:
+            raise _refusal(f"'tools' holds two functions named '{name}'", "tools")
+        names.add(name)
+
+
+def check_structure(body: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 where an answer with a structure may not end."""
+    params = body.get("sampling_params")
+    for fields in (body, params if isinstance(params, dict) else {}):
+        if fields.get("ignore_eos") is not True:
+            continue
+        kinds = [_at(fields, (*place, "type")) for place in _TYPED]
+        if fields.get("structured_outputs") is not None or any(kind not in (None, "text") for kind in kinds):
+            raise _refusal("'ignore_eos' does not go with an answer that has a structure", "ignore_eos")
+        choice = fields.get("tool_choice")
+        if isinstance(choice, dict) or choice in _MUST_CALL:
+            raise _refusal("'ignore_eos' does not go with a tool that must be called", "ignore_eos")
+
+
+def _refusal(message: str, param: str) -> ApiError:
+    return ApiError(400, message, "invalid_value", param)
+
+
+def _at(value: Any, place: tuple[str, ...]) -> Any:
+    for name in place:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
