@@ -42,7 +42,8 @@ class Sequence:
     tokens, or a token of `stop_token_ids`, nothing more comes.
 
     `drawn_ids` are the tokens so far, and `num_shared_failures` counts steps that failed while it was one of several in
-    them; `undelivered` was drawn last and is not in the outbox yet. All belong to the generating thread.
+    them; `undelivered` was drawn last and is not in the outbox yet; of one that `is_complete` nothing more is to come.
+    All belong to the generating thread.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class Sequence:
     drawn_ids: list[int] = field(default_factory=list)
     num_shared_failures: int = 0
     has_failed: bool = False
+    is_complete: bool = False
     undelivered: TokenChoice | SequenceFailed | None = None
     outbox: asyncio.Queue[TokenChoice | SequenceFailed] = field(default_factory=asyncio.Queue)
 
@@ -61,14 +63,14 @@ class Sequence:
         """Of the prompt, and drawn."""
         return len(self.prompt_ids) + len(self.drawn_ids)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing more is to come."""
-        return (
-            self.has_failed
-            or len(self.drawn_ids) >= self.max_tokens
-            or (bool(self.drawn_ids) and self.drawn_ids[-1] in self.stop_token_ids)
-        )
+    def note(self, item: TokenChoice | SequenceFailed) -> None:
+        """What was drawn for it, or that this has failed."""
+        self.undelivered = item
+        if not isinstance(item, TokenChoice):
+            self.has_failed = self.is_complete = True
+            return
+        self.drawn_ids.append(item.token_id)
+        self.is_complete = len(self.drawn_ids) >= self.max_tokens or item.token_id in self.stop_token_ids
 
     def __deepcopy__(self, memo: dict[int, object]) -> Sequence:
         """Itself. When the KV pool is full, transformers starts a request anew from a deep copy of its arguments; the

@@ -58,11 +58,7 @@ def deliveries(sequences: SequenceOf[Sequence], draw: Drawn) -> Deliveries:
         if choice is None:
             continue
         item = failure_of(one, choice) if isinstance(choice, Exception) else choice
-        one.undelivered = item
-        if isinstance(item, TokenChoice):
-            one.drawn_ids.append(item.token_id)
-        else:
-            one.has_failed = True
+        one.note(item)
         found.append((one, item))
     return found
 
@@ -147,7 +143,8 @@ class BatchSampler:
         `all_scores`: where `scores` of unlikely tokens may be missing (`num_wanted_first`), gives them all. `late`:
         rows that sit out (`late.late_rows`), which nothing is asked of.
         """
-        if all(one.is_plain_greedy for one in samplers):
+        bound = [one for one in samplers if not one.is_always_plain]  # a call a row less
+        if all(one.is_plain_greedy for one in bound):
             highest, best = largest(scores)
             copied = HostCopy(torch.stack((best.double(), highest.double()), dim=-1))
             return Drawn(best, samplers, {}, copied, 0)
@@ -225,8 +222,8 @@ def _known_before(samplers: list[SequenceSampler], late: Collection[int]) -> _Kn
         if row in late:
             continue
         try:
-            if not one.params.is_greedy:
-                known.uniforms[-1] = one.uniform()
+            if one.uniforms is not None:
+                known.uniforms[-1] = one.uniforms.at(len(one.drawn))
             if one.is_free:
                 continue
             forced = one.forced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.thought_budget import ThoughtBudget
@@ -55,8 +56,7 @@ class SamplingParams:
         return self.is_greedy and self.num_logprobs is None and not self.is_penalised and not self.logit_bias
 
 
-@dataclass(frozen=True)
-class TokenChoice:
+class TokenChoice(NamedTuple):
     """A chosen token. `logprob` and `top` (likeliest first) are filled as `num_logprobs` asks."""
 
     token_id: int

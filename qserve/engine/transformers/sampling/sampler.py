@@ -30,6 +30,8 @@ class SequenceSampler:
         was_likeliest: the token before was the likeliest there was, whatever its grammar forbade.
         is_free: no grammar and no budget of a thought ever binds its tokens.
         takes_as_drawn: it is, and nothing but the token is asked of a draw.
+        is_always_plain: it `is_plain_greedy` at each of its tokens.
+        uniforms: its random numbers; None where it is greedy.
     """
 
     def __init__(self, params: SamplingParams, prompt_ids: SequenceOf[int]) -> None:
@@ -38,12 +40,13 @@ class SequenceSampler:
         self.drawn: list[int] = []
         self.serial = next(_serials)
         self._is_plain_greedy = params.is_plain_greedy
-        self._uniforms = None if params.is_greedy else Uniforms(params.seed)
+        self.uniforms = None if params.is_greedy else Uniforms(params.seed)
         self._thought = Thought(params.thought_budget, prompt_ids) if params.thought_budget else None
         self._guidance = Guidance(params.guide) if params.guide else None
         self.was_likeliest = True
         self.is_free = self._thought is None and self._guidance is None
         self.takes_as_drawn = self.is_free and params.num_logprobs is None
+        self.is_always_plain = self.is_free and self._is_plain_greedy and params.min_tokens == 0
 
     def fresh(self) -> SequenceSampler:
         """One that has drawn nothing yet."""
@@ -115,11 +118,6 @@ class SequenceSampler:
         """Until it is ready."""
         if self._guidance is not None and self._guidance.pending is not None:
             wait([self._guidance.pending], MAX_WAIT_S)
-
-    def uniform(self) -> float:
-        """The random number of the next token; not for greedy ones."""
-        assert self._uniforms is not None
-        return self._uniforms.at(len(self.drawn))
 
     def allowed(self) -> bytes | None:
         """Which tokens the grammar allows next, one bit a token, lowest first; None: all.
