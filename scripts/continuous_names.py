@@ -48,14 +48,14 @@ USED = {
     "ContinuousBatchingIOs": ["compute_stream", "get_model_kwargs", "num_request_in_batch", "requests_in_batch"],
     "PagedAttentionCache": [
         "cache_allocators", "cache_tensor", "can_store_request_tokens", "compute_free_capacity",
-        "extend_read_and_write_indices", "layer_to_allocator", "mark_complete_blocks", "search_prefix_match",
-        "use_prefix_sharing",
+        "evict_cached_blocks", "extend_read_and_write_indices", "layer_to_allocator", "mark_complete_blocks",
+        "search_prefix_match", "use_prefix_sharing",
     ],
     "RequestState": [
-        "eos_token_id", "generated_tokens", "initial_tokens", "logit_processor_kwargs", "max_new_tokens",
-        "position_offset", "request_id", "status", "tokens_to_process",
+        "_new_tokens_limit", "eos_token_id", "generated_tokens", "initial_tokens", "logit_processor_kwargs",
+        "max_new_tokens", "position_offset", "request_id", "status", "tokens_to_process",
     ],
-    "FutureRequestState": ["query_length", "state"],
+    "FutureRequestState": ["complete_blocks", "has_new_token", "query_length", "state"],
     "ContinuousBatchingLogitsProcessor": ["fill_defaults", "ignored_kwargs", "prepare_tensor_args", "supported_kwargs"],
     "ContinuousBatchingLogitsProcessorList": ["tensors_required"],
 }  # fmt: skip

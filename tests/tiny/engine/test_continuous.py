@@ -24,7 +24,7 @@ ADAPTERS = [
 # Private names of qserve's own objects in these files, of Python and of accelerate.
 OURS = {
     "_cache", "_deliver", "_head", "_hf_hook", "_processor", "_rows", "_kv_token_views", "_num_shared_tokens",
-    "_sampler", "_sampling",
+    "_sampler", "_sampling", "_updating",
 }  # fmt: skip
 
 

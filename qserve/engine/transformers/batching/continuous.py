@@ -135,9 +135,10 @@ class LibraryLoop:
             requests, late = processor.inputs_and_outputs.requests_in_batch, self._sampling.late
             with not_drawn(requests, late, processor.cache):
                 update()
-            if len(late) == len(requests):
-                # After a preemption it lets nobody in until somebody ends: these may take a while.
+            if len(late) == len(requests) and processor.scheduler.waiting_requests:
+                # The library lets in nobody after a preemption, and keeps old blocks, until somebody ends.
                 processor.scheduler.block_new_requests = False
+                processor.cache.evict_cached_blocks()
 
         return update_without_late
 
