@@ -19,8 +19,8 @@ from transformers.generation.continuous_batching.requests import RequestState
 
 from qserve.engine.transformers.attention.pages import PagedKernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, Sequence
-from qserve.engine.transformers.batching.library_callbacks import Deliver, Outputs, Sampling, sequence_of
-from qserve.engine.transformers.batching.library_rows import not_drawn, page_step_of
+from qserve.engine.transformers.batching.library_callbacks import Deliver, Outputs, Sampling, not_drawn, sequence_of
+from qserve.engine.transformers.batching.library_rows import page_step_of
 from qserve.engine.transformers.batching.library_stages import OriginalStages, Stages, StepEntry
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +18,7 @@ from qserve.engine.transformers.transfers import upload
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.failures import SequenceFailed
 
-__all__ = ["Deliver", "Outputs", "Sampling", "sequence_of"]
+__all__ = ["Deliver", "Outputs", "Sampling", "not_drawn", "sequence_of"]
 
 Deliver = Callable[[Deliveries], None]
 
@@ -26,6 +27,29 @@ def sequence_of(state: Any) -> Sequence:
     """Ours, of a request of the library's."""
     sequence: Sequence = state.logit_processor_kwargs["sequence"]
     return sequence
+
+
+@contextmanager
+def not_drawn(requests: list[Any], late: Collection[Sequence], cache: Any) -> Iterator[None]:
+    """Around the library's update of a step of `requests`, which notes a token for each that was read to its end.
+
+    Of `late` ones it is taken back: their next steps read their last tokens again, at the same places.
+    """
+    futures = [one for one in requests if one.has_new_token and sequence_of(one.state) in late]
+    for future in futures:
+        state = future.state
+        state._new_tokens_limit += 1
+        for name, number in list(future.complete_blocks.items()):
+            if state.position_offset % cache.cache_allocators[name].tokens_per_page == 0:
+                # Its last key is written again: the block is not another's yet.
+                future.complete_blocks[name] = number - 1
+    yield
+    for future in futures:
+        state = future.state
+        state._new_tokens_limit -= 1
+        state.generated_tokens.pop()
+        state.position_offset -= 1
+        state.tokens_to_process = (state.generated_tokens or state.initial_tokens)[-1:]
 
 
 class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # transformers is untyped
@@ -74,7 +98,7 @@ class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tran
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity.
 
-        For a late row it is one that ends nothing, which the library is made to forget (`library_rows.not_drawn`).
+        For a late row it is one that ends nothing, which the library is made to forget (`not_drawn`).
         Rows behind those that have a next token are of prompts that are not read to their ends.
         """
         if not self._rows:

@@ -6,8 +6,6 @@ after each step is noted at once: tokens, positions, and the blocks that others 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,7 @@ from qserve.engine.transformers.attention.pages import PagedKernel, PageStep
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.transfers import upload
 
-__all__ = ["LibraryRow", "LibraryRows", "not_drawn", "page_step_of"]
+__all__ = ["LibraryRow", "LibraryRows", "page_step_of"]
 
 
 def page_step_of(requests: list[Any], cache: Any, arguments: dict[str, Any], kernel: PagedKernel) -> PageStep:
@@ -50,31 +48,6 @@ def page_step_of(requests: list[Any], cache: Any, arguments: dict[str, Any], ker
 def _is_read(state: Any) -> bool:
     """Whether all tokens of a request are cached but the last, which the next step reads."""
     return bool(state.position_offset + 1 == len(state.initial_tokens) + len(state.generated_tokens))
-
-
-@contextmanager
-def not_drawn(requests: list[Any], late: Collection[Sequence], cache: Any) -> Iterator[None]:
-    """Around the library's update of a step of `requests`, which notes a token for each that was read to its end.
-
-    Of `late` ones it is taken back: their next steps read their last tokens again, at the same places.
-    """
-    futures = [
-        one for one in requests if one.has_new_token and one.state.logit_processor_kwargs["sequence"] in late
-    ]  # fmt: skip
-    for future in futures:
-        state = future.state
-        state._new_tokens_limit += 1
-        for name, number in list(future.complete_blocks.items()):
-            if state.position_offset % cache.cache_allocators[name].tokens_per_page == 0:
-                # Its last key is written again: the block is not another's yet.
-                future.complete_blocks[name] = number - 1
-    yield
-    for future in futures:
-        state = future.state
-        state._new_tokens_limit -= 1
-        state.generated_tokens.pop()
-        state.position_offset -= 1
-        state.tokens_to_process = (state.generated_tokens or state.initial_tokens)[-1:]
 
 
 @dataclass(eq=False)
