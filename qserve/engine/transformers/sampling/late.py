@@ -37,7 +37,7 @@ def late_rows(samplers: Sequence[SequenceSampler], *, is_all: bool = True) -> Co
         _be_patient([guidance for row in late if (guidance := samplers[row].guidance) is not None])
     late = [row for row in late if not samplers[row].is_ready]
     if late:
-        THREADS.make_way()
+        THREADS.preempt()
     return frozenset(late)
 
 
@@ -45,7 +45,7 @@ def wait_for_one(samplers: Iterable[SequenceSampler]) -> None:
     """Until one of them need not wait any longer, but not for long: somebody else may come."""
     pending = [mask for one in samplers if one.guidance is not None and (mask := one.guidance.pending) is not None]
     if pending and not wait(pending, _NOBODY_S, FIRST_COMPLETED).done:
-        THREADS.make_way()
+        THREADS.preempt()
 
 
 def _be_patient(late: Sequence[Guidance]) -> None:

@@ -33,7 +33,7 @@ class MaskQueue:
     """The masks that one request waits for, whatever the number of its answers.
 
     Attributes:
-        expensive_s: of a core, or by the clock where a thread had to make way: for masks beyond `CHEAP_S`.
+        expensive_s: of a core, or by the clock where a thread was preempted: for masks beyond `CHEAP_S`.
         patience_s: for how long steps may still wait for its masks (`late`); belongs to the generating thread.
         jobs: of `MaskThreads`, under its lock.
     """
@@ -72,7 +72,7 @@ class MaskThreads:
                 self._enter(queue)
         return future
 
-    def make_way(self) -> None:
+    def preempt(self) -> None:
         """A step misses a mask: what has computed for long goes on behind everything else."""
         now_s = time.monotonic()
         with self._lock:
