@@ -166,13 +166,15 @@ async def unknown_names(service: Service) -> str:
 async def slow_masks(service: Service) -> str:
     """Four answers to a regular expression whose masks take up to 50 ms each."""
     body = _chat("x", structured_outputs={"regex": "(a{1,1000}){1,1000}b"}, n=4) | {"max_tokens": 128}
-    return _told(await service.post(_CHAT, body))
+    status, seconds = await service.post(_CHAT, body)
+    return f"{status} after {seconds:.2f} s"
 
 
 async def many_logprobs(service: Service) -> str:
     """128 answers of 64 tokens, with twenty alternatives for each."""
     body = _chat("x", logprobs=True, top_logprobs=20, n=128, ignore_eos=True) | {"max_tokens": 64}
-    return _told(await service.post(_CHAT, body))
+    status, seconds = await service.post(_CHAT, body)
+    return f"{status} after {seconds:.2f} s"
 
 
 async def stopped_worker(service: Service) -> str:
