@@ -62,7 +62,7 @@ def test_a_killed_ui_takes_nothing_with_it_and_comes_back(signed_in: BrowserCont
 def test_an_open_page_says_that_its_ui_is_gone(signed_in: BrowserContext) -> None:
     page = open_page(signed_in)
     page.route("**/gradio_api/app_id", lambda route: route.fulfill(status=503, body="{}"))
-    told = page.get_by_role("alert").filter(has_text="being restarted")
+    told = page.get_by_role("alert").filter(has_text="is restarting")
     expect(told).to_be_visible()
     page.unroute("**/gradio_api/app_id")
     expect(told).to_have_count(0)
