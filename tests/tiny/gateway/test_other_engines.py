@@ -76,7 +76,8 @@ async def _post(http, path, value, status=200):
 
 
 async def test_what_the_engine_knows_reaches_it_byte_for_byte(engine):
-    body = b'{ "model":"big",\n "messages":[{"role":"user","content":"\\u00e9 \xc3\xa9"}], "tools":[{"x":{}}] }'
+    tools = b'"tools":[{"type":"function","function":{"name":"x","strict":{}}}]'
+    body = b'{ "model":"big",\n "messages":[{"role":"user","content":"\\u00e9 \xc3\xa9"}], ' + tools + b" }"
     async with _before(engine) as http:
         headers = {"content-type": "application/json", "x-request-id": "mine"}
         async with http.post(CHAT, data=body, headers=headers) as response:
