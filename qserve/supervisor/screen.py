@@ -69,18 +69,21 @@ class Screen:
         """Print a permanent line."""
         self.console.print(text, markup=False)
 
-    def phase(self, name: str) -> None:
-        """Show the phase of the start: a spinner with seconds on a terminal, lines elsewhere."""
+    def phase(self, name: str, then: str = "") -> None:
+        """Show the phase of the start: a spinner with seconds on a terminal, lines elsewhere.
+
+        `then`: what goes on after it, where the phase itself is an end.
+        """
         self._phase_ended.set()
         if not self.console.is_terminal:
             self.console.print(f"  {self.seconds:5.1f} s  {name}", markup=False)
             self._phase_ended = threading.Event()
-            threading.Thread(target=self._say_still, args=(name, self._phase_ended), daemon=True).start()
+            threading.Thread(target=self._say_still, args=(then or name, self._phase_ended), daemon=True).start()
         elif self._status is None:
-            self._status = self.console.status(_Timed(name))
+            self._status = self.console.status(_Timed(then or name))
             self._status.start()
         else:
-            self._status.update(_Timed(name))
+            self._status.update(_Timed(then or name))
 
     def _say_still(self, name: str, ended: threading.Event) -> None:
         """Repeat the phase now and then: vLLM's first start compiles for minutes without output."""

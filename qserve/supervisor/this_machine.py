@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Device
-from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint
+from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.launch import Launch, engine_launch
 from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
@@ -162,13 +162,17 @@ def _devices(hosted: Hosted) -> frozenset[str]:
 
 def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
     """Writes events of workers to the record, and phases to the screen."""
+    latest: dict[str, str] = {}
 
     def report(worker: str, event: str, details: dict[str, Any]) -> None:
         if event == "retry":
             record.plan(worker, details["plan"])
         record.event(worker, event, **{name: value for name, value in details.items() if name != "plan"})
         if event == "phase":
-            screen.phase(f"{worker}: {details['name']}")
+            latest[worker] = details["name"]
+            going_on = [f"{name}: {phase}" for name, phase in latest.items() if phase != WorkerState.READY]
+            then = (" · ".join(going_on) or "starting the others") if details["name"] == WorkerState.READY else ""
+            screen.phase(f"{worker}: {details['name']}", then)
         elif event == "retry":
             screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more with {details['reason']}")
 

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from rich.console import Console
 
@@ -17,6 +18,7 @@ from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
 from qserve.supervisor.screen import ReadyWorker, Screen, ready_rows
+from qserve.supervisor.this_machine import event_recorder
 
 MEMORY = {"weights_bytes": 4_000_000, "kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "resident_bytes": 2**29}
 
@@ -93,6 +95,21 @@ def test_a_long_phase_is_heard_of_again_in_a_pipe(monkeypatch) -> None:
         time.sleep(0.01)
     screen.end_progress()
     assert out.getvalue().count("still chat: making the KV cache (for ") >= 2
+
+
+def test_what_is_waited_for_is_said_and_not_what_is_ready(monkeypatch) -> None:
+    monkeypatch.setattr(Screen, "still_after_s", 0.02)
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=200, highlight=False))
+    report = event_recorder(SimpleNamespace(event=lambda *_, **__: None), screen)
+    report("chat", "phase", {"name": "loading weights"})
+    report("reward", "phase", {"name": "ready"})
+    deadline = time.monotonic() + 30
+    while "still chat: loading weights (for " not in out.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    screen.end_progress()
+    assert "reward: ready" in out.getvalue() and "still reward" not in out.getvalue()
+    assert "still chat: loading weights (for " in out.getvalue()
 
 
 def test_a_spinner_tells_how_long_a_phase_has_lasted(monkeypatch) -> None:
