@@ -49,7 +49,7 @@ class LoggedScreen(Screen):
     def note(self, text: str) -> None:
         _screen.info(text)
 
-    def phase(self, name: str) -> None:
+    def phase(self, name: str, then: str = "") -> None:
         """Nothing: supervisor events are logged already."""
 
     def ready(self, rows: list[tuple[str, str]]) -> None:
