@@ -18,6 +18,7 @@ from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engine.transformers.sampling.uniforms import Uniforms
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine import running as engine
 from tests.tiny.engine.families import build
@@ -194,12 +195,12 @@ async def test_a_sampler_that_fails_fails_alone(kind: type[Any]) -> None:
     model = build("qwen3")
     asked = prompts(3, 20)
 
-    class Broken(SequenceSampler):
-        def uniform(self) -> float:
+    class Broken(Uniforms):
+        def at(self, position: int) -> float:
             raise Fault("injected")
 
-    broken = sequence("poisoned", prompts(1, 30)[0], 500)
-    broken.sampler = Broken(SamplingParams(temperature=1.0), broken.prompt_ids)
+    broken = sequence("poisoned", prompts(1, 30)[0], 500, temperature=1.0)
+    broken.sampler.uniforms = Broken(0)
     async with running(kind, model) as batcher:
         assert await company(batcher, broken, asked) == [alone(p) for p in asked]
         await idle(batcher)
