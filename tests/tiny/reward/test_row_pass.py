@@ -30,13 +30,14 @@ KINDS = (
     "sequence-classification of llama",
     "reward-model",
 )
+_ROWS = 12
 Opener = Callable[..., RewardScorer]
 
 
-def row_of(prompt: int, lengths: list[int], every: bool = False) -> tuple[Any, list[PooledText]]:
+def row_of(prompt: int, lengths: list[int], every: bool = False, seed: int = 1) -> tuple[Any, list[PooledText]]:
     """Texts of which the first four share `prompt` tokens, read at their ends and in the middle, or everywhere."""
-    shared = texts(1, [prompt])[0]
-    ids = [shared + one if index < 4 else one for index, one in enumerate(texts(2, lengths))]
+    shared = texts(seed, [prompt])[0]
+    ids = [shared + one if index < 4 else one for index, one in enumerate(texts(seed + 1, lengths))]
 
     def pooled(count: int) -> Pooled:
         return Pooled(tuple(range(count)), mean=True) if every else Pooled((count // 2, count - 1))
@@ -54,13 +55,16 @@ def test_it_is_as_close_to_float32_as_the_library_is(kind: str, every: bool, ope
     exact, rounded = opened(kind).loaded, opened(kind, dtype="bfloat16").loaded
     assert exact.row_pass is None
     assert rounded.row_pass is not None
-    row, asked = row_of(40, [33, 7, 16, 1, 100, 2, 31, 64], every)
-    true = forward_packed(exact, row, asked)
-    ours = forward_packed(rounded, row, asked)
-    library = forward_packed(replace(rounded, row_pass=None), row, asked)
-    assert [len(ours[key]) for key in ours] == [len(library[key]) for key in ours]
-    # Of a few rows of a random model: where each rounds is chance, from 0.6 to 1.4 times the other over these kinds.
-    assert error(ours, true) <= 1.5 * error(library, true) + 1e-4
+    errors = torch.zeros(2)
+    for seed in range(0, 2 * _ROWS, 2):
+        row, asked = row_of(40, [33, 7, 16, 1, 100, 2, 31, 64], every, seed)
+        true = forward_packed(exact, row, asked)
+        ours = forward_packed(rounded, row, asked)
+        library = forward_packed(replace(rounded, row_pass=None), row, asked)
+        assert [len(ours[key]) for key in ours] == [len(library[key]) for key in ours]
+        errors += torch.tensor([error(ours, true), error(library, true)])
+    # Of one row of a random model it is chance where each rounds: 0.55 to 1.9 times the other, and 0.96 to 1.00 of 25.
+    assert errors[0] <= 1.2 * errors[1]
 
 
 @pytest.mark.parametrize("size", [32, 64, 128])
