@@ -3,7 +3,8 @@
    are stored nowhere between.
 
    A piece of a panel stays in the nearest cache for all rows. Two additions a cycle that take four each need eight sums or
-   more; there are registers for twelve and what is multiplied: 6 rows of half a panel. */
+   more; there are registers for twelve and what is multiplied: 6 rows of half a panel. One row has four sums alone, and not
+   two for each output: a row's numbers may not depend on how many stand beside it, and memory is slower than that. */
 
 #include "panels.h"
 
@@ -21,16 +22,15 @@ enum { STEP = 2 * PANEL * (int)sizeof(bf16), PIECE = 128, PIECE_BYTES = PIECE / 
    inputs `pace` bytes of it, so that memory has as much to do under the last rows as under the first. */
 typedef struct { const uint8_t *at; long pace; } fetching;
 
-/* result [rows][PANEL] += x [rows][inputs] times `vectors` times eight outputs of a piece; of one row, two sums an output. */
+/* result [rows][PANEL] += x [rows][inputs] times `vectors` times eight outputs of a piece. */
 ALWAYS void add_tile(const uint8_t *codes, const float *x, long apart, long inputs, const int rows, const int vectors,
                      fetching *next, float *result) {
     const uint8_t *fetched = next->at;
-    __m256 sum[TALL][VECTORS], more[VECTORS];
+    __m256 sum[TALL][VECTORS];
     const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
 #pragma GCC unroll 6
     for (int m = 0; m < rows; m++)
         for (int v = 0; v < vectors; v++) sum[m][v] = _mm256_loadu_ps(result + m * PANEL + v * EIGHT);
-    for (int v = 0; v < vectors; v++) more[v] = _mm256_setzero_ps();
     for (long k = 0; k < inputs; k += 2, codes += STEP, fetched += next->pace) {
         _mm_prefetch((const char *)fetched, _MM_HINT_T0);
         if (vectors == VECTORS) _mm_prefetch((const char *)fetched + STEP / 2, _MM_HINT_T0);
@@ -44,17 +44,13 @@ ALWAYS void add_tile(const uint8_t *codes, const float *x, long apart, long inpu
 #pragma GCC unroll 6
             for (int m = 0; m < rows; m++) {
                 const __m256 one = _mm256_broadcast_ss(x + m * apart + k + odd);
-                for (int v = 0; v < vectors; v++) {
-                    if (rows == 1 && odd) more[v] = _mm256_fmadd_ps(w[v], one, more[v]);
-                    else sum[m][v] = _mm256_fmadd_ps(w[v], one, sum[m][v]);
-                }
+                for (int v = 0; v < vectors; v++) sum[m][v] = _mm256_fmadd_ps(w[v], one, sum[m][v]);
             }
         }
     }
 #pragma GCC unroll 6
     for (int m = 0; m < rows; m++)
-        for (int v = 0; v < vectors; v++)
-            _mm256_storeu_ps(result + m * PANEL + v * EIGHT, rows == 1 ? _mm256_add_ps(sum[m][v], more[v]) : sum[m][v]);
+        for (int v = 0; v < vectors; v++) _mm256_storeu_ps(result + m * PANEL + v * EIGHT, sum[m][v]);
     next->at = fetched;
 }
 
