@@ -25,13 +25,6 @@ typedef struct {
 
 #include <immintrin.h>
 
-typedef bf16 query;
-
-static inline const query *queries_of(const bf16 *q, long count, float *room) {
-    (void)count, (void)room;
-    return q;
-}
-
 /* Sizes of heads are multiples of 16: a half of 32 is left over at the end, or none. */
 static inline __m512bh elements(const bf16 *at, long left) {
     return (__m512bh)(left >= 32 ? _mm512_loadu_si512(at) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)at)));
@@ -43,111 +36,13 @@ static inline float dot(const bf16 *q, const bf16 *key, long size) {
     return _mm512_reduce_add_ps(sum);
 }
 
-/* Scores of a key by all heads, to[head * LONGEST]. */
-static inline void score(const pages *p, const query *q, const bf16 *key, float *to) {
-    for (long h = 0; h < p->heads; h++) to[h * LONGEST] = dot(q + h * p->size, key + h / p->share * p->size, p->size);
-}
-
-/* to [size] += weights of `count` <= AT_ONCE values of one head, of which `at` has the places. */
-static inline void mix_one(const pages *p, const int64_t *at, long kv, const float *w, long count, float *to) {
-    const long size = p->size, stride = p->kv_heads * size;
-    const bf16 *v = p->values + kv * size;
-    if (count == AT_ONCE) {
-        const bf16 *a = v + at[0] * stride, *b = v + at[1] * stride, *c = v + at[2] * stride, *e = v + at[3] * stride;
-#pragma omp simd
-        for (long d = 0; d < size; d++)
-            to[d] += w[0] * wide(a[d]) + w[1] * wide(b[d]) + w[2] * wide(c[d]) + w[3] * wide(e[d]);
-        return;
-    }
-    for (long j = 0; j < count; j++) {
-        const bf16 *a = v + at[j] * stride;
-#pragma omp simd
-        for (long d = 0; d < size; d++) to[d] += w[j] * wide(a[d]);
-    }
-}
-
-/* The same for all heads: part [heads][2 + size], weights [heads][LONGEST]. */
-static inline void mix(const pages *p, const int64_t *at, const float *weights, long count, float *part) {
-    for (long h = 0; h < p->heads; h++)
-        mix_one(p, at, h / p->share, weights + h * LONGEST, count, part + h * (2 + p->size) + 2);
-}
-
 #else
 
-#include "tiles.h"
-
-/* Heads that share a key are taken together, so many at once, so that it is widened once for them. */
-enum { TOGETHER = 4 };
-#define BY_HEADS(num, call)                                                                                            \
-    switch (num) {                                                                                                     \
-    case 1: call(1); break;                                                                                            \
-    case 2: call(2); break;                                                                                            \
-    case 3: call(3); break;                                                                                            \
-    default: call(4);                                                                                                  \
-    }
-
-typedef float query;
-
-static const query *queries_of(const bf16 *q, long count, float *room) {
-    for (long i = 0; i < count; i += EIGHT) keep(widened(q + i), room + i);
-    return room;
-}
-
-ALWAYS void score_some(const float *q, const bf16 *key, long size, const int num, float *to) {
-    eight sum[TOGETHER] = {{0}};
-    for (long d = 0; d < size; d += EIGHT) {
-        const eight some = widened(key + d);
-#pragma GCC unroll 4
-        for (int h = 0; h < num; h++) sum[h] = fused_all(load(q + h * size + d), some, sum[h]);
-    }
-#pragma GCC unroll 4
-    for (int h = 0; h < num; h++) to[h * LONGEST] = total(sum[h]);
-}
-
-/* Scores of a key by all heads, to[head * LONGEST]. */
-static void score(const pages *p, const query *q, const bf16 *key, float *to) {
-    const long size = p->size;
-    for (long h = 0, num; h < p->heads; h += num) {
-        const long left = p->share - h % p->share;
-        num = left < TOGETHER ? left : TOGETHER;
-#define SCORES(n) score_some(q + h * size, key + h / p->share * size, size, n, to + h * LONGEST)
-        BY_HEADS(num, SCORES)
-    }
-}
-
-/* `num` heads of part += weights of `count` <= AT_ONCE values of a key head; missing ones are not read. */
-ALWAYS void mix_some(const pages *p, const int64_t *at, long kv, const float *weights, const int count, const int num, float *part) {
-    const long size = p->size, step = 2 + size;
-    const bf16 *rows[AT_ONCE];
-    for (int j = 0; j < count; j++) rows[j] = p->values + (at[j] * p->kv_heads + kv) * size;
-    for (long d = 0; d < size; d += EIGHT) {
-        eight some[AT_ONCE];
-#pragma GCC unroll 4
-        for (int j = 0; j < count; j++) some[j] = widened(rows[j] + d);
-#pragma GCC unroll 4
-        for (int h = 0; h < num; h++) {
-            float *to = part + h * step + 2 + d;
-            eight sum = load(to);
-#pragma GCC unroll 4
-            for (int j = 0; j < count; j++) sum = fused(some[j], weights[h * LONGEST + j], sum);
-            keep(sum, to);
-        }
-    }
-}
-
-/* part [heads][2 + size] += weights [heads][LONGEST] of `count` <= AT_ONCE values, of which `at` has the places. */
-static void mix(const pages *p, const int64_t *at, const float *weights, long count, float *part) {
-    for (long h = 0, num; h < p->heads; h += num) {
-        const long left = p->share - h % p->share, kv = h / p->share;
-        num = left < TOGETHER ? left : TOGETHER;
-#define FULL(n) mix_some(p, at, kv, weights + h * LONGEST, AT_ONCE, n, part + h * (2 + p->size))
-#define SINGLE(n) mix_some(p, at + j, kv, weights + h * LONGEST + j, 1, n, part + h * (2 + p->size))
-        if (count == AT_ONCE) {
-            BY_HEADS(num, FULL)
-            continue;
-        }
-        for (long j = 0; j < count; j++) BY_HEADS(num, SINGLE)
-    }
+static inline float dot(const bf16 *q, const bf16 *key, long size) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (long d = 0; d < size; d++) sum += wide(q[d]) * wide(key[d]);
+    return sum;
 }
 
 #endif
@@ -165,19 +60,41 @@ float weigh(float *scores, long count, float scale, float *highest) {
     return sum;
 }
 
-/* A piece to `part` [heads][2 + size]: highest score, sum of weights, mixed values. own: [heads][LONGEST + size]. */
+/* to [size] += weights of `count` <= AT_ONCE values of one head, of which `at` has the places. */
+static inline void mix(const pages *p, const int64_t *at, long kv, const float *w, long count, float *to) {
+    const long size = p->size, stride = p->kv_heads * size;
+    const bf16 *v = p->values + kv * size;
+    if (count == AT_ONCE) {
+        const bf16 *a = v + at[0] * stride, *b = v + at[1] * stride, *c = v + at[2] * stride, *e = v + at[3] * stride;
+#pragma omp simd
+        for (long d = 0; d < size; d++)
+            to[d] += w[0] * wide(a[d]) + w[1] * wide(b[d]) + w[2] * wide(c[d]) + w[3] * wide(e[d]);
+        return;
+    }
+    for (long j = 0; j < count; j++) {
+        const bf16 *a = v + at[j] * stride;
+#pragma omp simd
+        for (long d = 0; d < size; d++) to[d] += w[j] * wide(a[d]);
+    }
+}
+
+/* A piece to `part` [heads][2 + size]: highest score, sum of weights, mixed values. own: [heads][LONGEST]. */
 static void attend_piece(const pages *p, const piece *one, float *own, float *part) {
     const long size = p->size, heads = p->heads, count = one->to - one->from, step = 2 + size;
     const int64_t *at = p->places + one->from;
-    const query *q = queries_of(p->q + p->rows[one->sequence] * heads * size, heads * size, own + heads * LONGEST);
-    for (long j = 0; j < count; j++) score(p, q, p->keys + at[j] * p->kv_heads * size, own + j);
+    const bf16 *q = p->q + p->rows[one->sequence] * heads * size;
+    for (long j = 0; j < count; j++) {
+        const bf16 *key = p->keys + at[j] * p->kv_heads * size;
+        for (long h = 0; h < heads; h++) own[h * LONGEST + j] = dot(q + h * size, key + h / p->share * size, size);
+    }
     for (long h = 0; h < heads; h++) {
         float *to = part + h * step;
         to[1] = weigh(own + h * LONGEST, count, p->scale, to);
         for (long d = 0; d < size; d++) to[2 + d] = 0;
     }
     for (long j = 0; j < count; j += AT_ONCE)
-        mix(p, at + j, own + j, count - j < AT_ONCE ? count - j : AT_ONCE, part);
+        for (long h = 0; h < heads; h++)
+            mix(p, at + j, h / p->share, own + h * LONGEST + j, count - j < AT_ONCE ? count - j : AT_ONCE, part + h * step + 2);
 }
 
 /* One head of one sequence from its pieces, which are `step` floats apart; the first one is written over. */
@@ -215,7 +132,7 @@ typedef struct {
 
 static void one_piece(void *shared, long i) {
     call *all = shared;
-    float *own = scratch(3, all->p->heads * (LONGEST + all->p->size) * sizeof(float));
+    float *own = scratch(3, all->p->heads * LONGEST * sizeof(float));
     if (!own) all->failed = 1;
     else attend_piece(all->p, all->pieces + i, own, all->parts + i * all->p->heads * (2 + all->p->size));
 }
