@@ -27,7 +27,8 @@ from qserve.planner.engine import option_value, with_same_rounding
 from qserve.planner.memory.host import with_host
 from qserve.planner.replicas import NumReplicas, as_one, plan_both, plan_replicas
 from qserve.planner.share import SharedPlan, make_shared_plan
-from qserve.planner.speed.plan import cheapest_cards, plan_for_load, with_one_stream
+from qserve.planner.speed.choice.one_stream import with_one_stream
+from qserve.planner.speed.plan import cheapest_cards, plan_for_load
 from qserve.planner.speed.quantization import weighed_by_speed
 from qserve.planner.speed.request import SpeedRequest
 

@@ -26,15 +26,18 @@ def show_speed(
     """Print the figures of `Plan.speed` and the layouts that were simulated."""
     console = console or console_of()
     console.print(Hanging(f"Speed, {_load(speed['load'])}", "", "bold"))
-    console.print(_figures(speed, monthly))
+    if speed["requests_per_s"]["value"]:
+        console.print(_figures(speed, monthly))
     if speed.get("suggestions"):
-        console.print(Text("What would keep the targets:", style="bold"))
+        console.print(Text(f"What would {'keep the targets' if speed.get('targets') else 'help'}:", style="bold"))
     for way in speed.get("suggestions", ()):
         console.print(Hanging(Text.assemble((f"{way['change']} ({way['command']})", "green"), f": {way['cost']}")))
     if speed["alternatives"]:
-        console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets"))))
+        is_assumed = speed["load"]["assumed"]
+        console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets")), is_assumed))
         if len(speed["alternatives"]) > 1:
             legend = "  marked ·: none gives more tokens/s both to one user and to one card"
+            legend += "; a stream on each server, ≤ req/s: what full servers answer" if is_assumed else ""
             console.print(Text(legend, style="dim"))
     for note in speed["notes"]:
         console.print(Hanging(note, style="dim"))
@@ -139,17 +142,19 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
     return grid
 
 
-def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool) -> Table:
+def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool, is_assumed: bool) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="bold")
     table.add_column("layout", no_wrap=True)
     in_time = ("in time",) if with_targets else ()
-    for name in ("cards", "TTFT ms", "TPOT ms", "tokens/s", *in_time, "$ a month" if monthly else "$/h"):
+    rate = "≤ req/s" if is_assumed else "req/s"
+    for name in ("cards", "TTFT ms", "TPOT ms", "tokens/s", rate, *in_time, "$ a month" if monthly else "$/h"):
         table.add_column(name, justify="right")
     for row in _in_order(rows)[:_MOST_ROWS]:
         price = row["price_per_month"] if monthly else row["price_per_hour"]
         table.add_row(
             row["layout"] + (" ·" if row["pareto"] else ""),
             f"{row['cards']}", f"{row['ttft_ms']:.0f}", f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
+            _rate((row["max_rps"] if is_assumed else row["requests_per_s"]) or 0.0),
             *([f"{100 * row['kept_share']:.0f} %"] if with_targets else []), _dollars(price),
             style="bold" if row["chosen"] else "",
         )  # fmt: skip
@@ -178,6 +183,10 @@ def _percentiles(one: dict[str, Any]) -> str:
     unit = texts["p99"].partition(" ")[2]
     short = {key: text.removesuffix(f" {unit}") if key != "p99" else text for key, text in texts.items()}
     return ", ".join(f"{key} {text}" for key, text in short.items())
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _dollars(value: float | None) -> str:

@@ -19,9 +19,9 @@ from qserve.planner.engine import with_same_rounding
 from qserve.planner.fits import check_fits
 from qserve.planner.replicas import ReplicaPlan, plan_both, plan_replicas
 from qserve.planner.share import make_shared_plan
+from qserve.planner.speed.choice.one_stream import with_one_stream
 from qserve.planner.speed.estimate import device_of, replica_of
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
-from qserve.planner.speed.plan import with_one_stream
 from qserve.planner.speed.quantization import weighed_by_speed
 from qserve.planner.speed.request import NO_LOAD, SpeedRequest
 from qserve.planner.speed.served_replicas import plan_served

@@ -16,6 +16,8 @@ __all__ = ["THINK_S", "Arrival", "Load", "read_trace"]
 THINK_S = 30.0
 """Between an answer and a user's next question, in the mean: to read some 300 tokens and to write one line."""
 _MOST_PROMPTS = 2500
+_MOST_OPEN = 20_000
+"""Requests that are open at once, or come whatever is answered: a search over layouts simulates these in seconds."""
 _SHOWN = 80
 """Characters of a line of a trace that can't be read."""
 
@@ -58,11 +60,20 @@ class Load:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for two ways of arriving at once, lengths below one token, and shares outside 0 to 1."""
+        """Raises UsageError for two ways of arriving at once, more requests than are simulated, lengths below one
+        token, and shares outside 0 to 1."""
         names = ("concurrency", "burst", "rps", "users", "trace")
         given = [f"--{name}" for name in names if getattr(self, name)]
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)}: a load arrives in one way; leave all but one out")
+        for name in ("concurrency", "users"):
+            if (getattr(self, name) or 0) > _MOST_OPEN:
+                raise UsageError(f"--{name} {getattr(self, name)}: at most {_MOST_OPEN:,} are simulated; plan a part")
+        if (self.burst or self.trace) and self.total_prompts > _MOST_OPEN:
+            what = f"--burst {self.burst}" if self.burst else f"a trace of {len(self.trace)} requests"
+            raise UsageError(
+                f"{what}: at most {_MOST_OPEN:,} are simulated; --num-prompts {_MOST_OPEN} takes the first"
+            )
         if self.input_tokens < 1 or self.output_tokens < 1:
             raise UsageError(f"--input {self.input_tokens} --output {self.output_tokens}: both are 1 token or more")
         if not 0 <= self.prefix_share < 1:
@@ -78,15 +89,22 @@ class Load:
         return bool(self.rps or self.burst or self.trace)
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest request, its answer among them."""
+        every = (one.input_tokens + one.output_tokens for one in self.trace)
+        return max(every, default=self.input_tokens + self.output_tokens)
+
+    @property
     def total_prompts(self) -> int:
         """Requests that are simulated: enough for the queue to find its length, few enough for milliseconds."""
         if self.trace or self.burst:
             return min(self.num_prompts or 10**9, len(self.trace) or self.burst or 0)
+        most = max(_MOST_PROMPTS, 2 * (self.streams or 0))  # a stream that asks once never met a full server
         if self.num_prompts:
-            return min(self.num_prompts, _MOST_PROMPTS)
+            return min(self.num_prompts, most)
         if self.rps:
             return max(100, min(800, math.ceil(self.rps * 60)))
-        return 3 if self.streams == 1 else min(_MOST_PROMPTS, max(10 * (self.streams or 1), 24))
+        return 3 if self.streams == 1 else min(most, max(10 * (self.streams or 1), 24))
 
     def shared_by(self, replicas: int) -> Load:
         """What one of `replicas` equal servers sees of it."""

@@ -13,18 +13,17 @@ from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
+from qserve.planner.speed.choice.one_stream import with_layouts
+from qserve.planner.speed.choice.ways_out import ways_out
+from qserve.planner.speed.estimate import is_launch_bound
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.fitting_plans import COMPARED, FittingPlans
-from qserve.planner.speed.learned import Measured
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, with_rate
-from qserve.planner.speed.terms.engine_costs import has_speed
-from qserve.planner.speed.ways_out import ways_out
 
-__all__ = ["cheapest_cards", "plan_for_load", "with_one_stream"]
+__all__ = ["cheapest_cards", "plan_for_load"]
 
 _MOST_ALTERNATIVES = 12
 _COUNTS = (1, 2, 4, 8)
@@ -33,9 +32,11 @@ _COUNTS = (1, 2, 4, 8)
 def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
     """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
     if wanted.load is None and not wanted.replicas:
-        return with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware, wanted.measured)
-    plans = FittingPlans(checkpoint)
-    layouts = layouts_for(plans, hardware, request, wanted, tunes=bool(wanted.targets))
+        return with_layouts(make_plan(checkpoint, hardware, request), checkpoint, hardware, request, wanted)
+    _check_length(checkpoint, request, wanted)
+    plans, tunes = FittingPlans(checkpoint), bool(wanted.targets)
+    layouts = layouts_for(plans, hardware, request, wanted, tunes=tunes)
+    layouts = layouts or layouts_for(plans, hardware, request, wanted, tunes=tunes, any_length=True)
     if not layouts or (wanted.replicas and num_engines(layouts[0].plan) > 1):
         return _refused(checkpoint, hardware, request, wanted)
     chosen = choose_layout(layouts, wanted.targets)
@@ -47,9 +48,10 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
         *_choice(better, layouts, wanted.targets, len(hardware.devices)),
         *_compared(better, layouts),
         *_on_fewer_cards(better, layouts, wanted.targets),
+        *_of_better_quality(better, layouts, wanted.targets),
         *_left_out(layouts, request),
     )
-    missed = bool(wanted.targets) and better.kept < KEPT_SHARE
+    missed = better.kept < KEPT_SHARE if wanted.targets else not better.speed.figures.num_requests
     found = ways_out(plans, hardware, request, wanted, better) if missed else ()
     front = pareto(layouts)
     speed = {
@@ -73,6 +75,7 @@ def cheapest_cards(
 
     Only cards with a price are ranked. Raises UsageError where none of them holds the model.
     """
+    _check_length(checkpoint, request, wanted)
     found, plans = [], FittingPlans(checkpoint)
     for key in price_table(wanted.prices):
         device = known_gpus().get(key)
@@ -99,13 +102,21 @@ def _carries(layout: Layout) -> bool:
     return layout.kept >= KEPT_SHARE and layout.keeps_up
 
 
-def with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> Plan:
-    """The plan with the `speed` of a single stream; as it is where it does not fit, or its engine is not known."""
-    if not plan.fits or not has_speed(plan.engine):
-        return plan
-    device = hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]
-    speed = estimate_speed(plan, checkpoint.spec, device, None, measured=measured)
-    return replace(plan, speed={**speed.to_json(), "alternatives": []})
+def _check_length(checkpoint: Checkpoint, request: PlanRequest, wanted: SpeedRequest) -> None:
+    """Raises UsageError for requests that every server of this model would refuse."""
+    load, most = wanted.named_load, request.max_model_len or checkpoint.spec.max_position_embeddings
+    if load.longest <= most:
+        return
+    what = (
+        "the longest request of the trace"
+        if load.trace
+        else f"--input {load.input_tokens} --output {load.output_tokens}"
+    )
+    limit = "--max-model-len" if request.max_model_len else f"the context of {checkpoint.spec.id}:"
+    raise UsageError(
+        f"{what}: {load.longest} tokens are longer than {limit} {most}; shorten them"
+        f"{', or raise it' if request.max_model_len else ''}"
+    )
 
 
 def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
@@ -173,6 +184,9 @@ def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) 
             "requests pile up: more come than this answers, and most of an answer's time is waiting; with --ttft 2s, "
             "say, what would help is counted"
         )
+    if chosen.quality < (most := max(one.quality for one in layouts)) and not targets:
+        scheme = next(one.plan.quant.scheme for one in layouts if one.quality == most)
+        yield f"{scheme} loses less quality, but requests pile up in every layout of it at this load"
     idle = have - chosen.cards
     free = f"; {idle} of {have} cards stay free" if idle > 0 else ""
     if targets:
@@ -230,6 +244,18 @@ def _on_fewer_cards(chosen: Layout, layouts: list[Layout], targets: Targets) -> 
             f"{scheme} keeps the targets on {one.cards} of these {chosen.cards} cards ({one.name}, "
             f"TPOT {one.speed.figures.tpot_ms.mean:.1f} ms): --quant {scheme} takes it"
         )
+
+
+def _of_better_quality(chosen: Layout, layouts: list[Layout], targets: Targets) -> Iterator[str]:
+    """Of quantizations that lose less and keep the targets in the mean, but not surely: what choosing them risks."""
+    able = [one for one in layouts if one.kept >= KEPT_SHARE and one.quality > chosen.quality]
+    if not targets or not able or chosen.kept_surely < KEPT_SHARE:
+        return
+    one = max(able, key=lambda one: (one.quality, one.kept_surely, -one.cards))
+    yield (
+        f"{one.name} loses less quality and keeps the targets for {100 * one.kept:.0f} % of the requests as planned, "
+        f"but for {100 * one.kept_surely:.0f} % at the slow end of its band: --quant {one.plan.quant.scheme} takes it"
+    )
 
 
 def _left_out(layouts: list[Layout], request: PlanRequest) -> Iterator[str]:

@@ -32,6 +32,7 @@ __all__ = [
     "Layout",
     "choose_layout",
     "device_for",
+    "layout_of",
     "layouts_for",
     "pareto",
     "recounted",
@@ -143,8 +144,11 @@ def layouts_for(
     tunes: bool = False,
     only_keeping: bool = False,
     cards: int | None = None,
+    any_length: bool = False,
 ) -> list[Layout]:
     """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits.
+
+    Those whose max_model_len is shorter than a request are left out, since they refuse it, unless `any_length`.
 
     `tunes`: limits follow the targets where a layout misses them. `only_keeping`: those that can't keep the targets may
     be left out, and are simulated no further than it takes to tell. `cards`: those that take so many.
@@ -152,6 +156,8 @@ def layouts_for(
     found = []
     spec = plans.checkpoint.spec
     for plan in plans.of(hardware, request):
+        if not any_length and plan.workload.max_model_len < wanted.named_load.longest:
+            continue
         device = device_for(hardware, plan)
         ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
@@ -160,7 +166,9 @@ def layouts_for(
             if cards is not None and count * ranks != cards:
                 continue
             one = (
-                _layout_that_reaches(KEPT_SHARE, *each, count, surely=False) if only_keeping else _layout(*each, count)
+                _layout_that_reaches(KEPT_SHARE, *each, count, surely=False)
+                if only_keeping
+                else layout_of(*each, count)
             )
             if one is not None:
                 found.append(tuned(one, spec, device, wanted, request) if tunes else one)
@@ -178,7 +186,8 @@ def _counts(plan: Plan, wanted: SpeedRequest, most: int) -> list[int]:
 def choose_layout(layouts: list[Layout], targets: Targets) -> Layout:
     """With targets: of the best quality that surely keeps them the fewest cards; else what keeps them best.
 
-    Without: of the best quality the shortest time to the whole answer, fewer cards where that is nearly as short.
+    Without: of what keeps up with the load the best quality, of that the shortest time to the whole answer, fewer cards
+    where that is nearly as short.
     """
     if targets:
         for share in ("kept_surely", "kept"):
@@ -187,15 +196,16 @@ def choose_layout(layouts: list[Layout], targets: Targets) -> Layout:
                 return min(keeping, key=lambda one: (-one.quality, one.cards, one.e2e_ms))
         most = max(one.kept for one in layouts)
         return min((one for one in layouts if one.kept >= most - 0.02), key=lambda one: one.e2e_ms)
-    best = max(one.quality for one in layouts)
-    able = [one for one in layouts if one.quality == best]
+    rest = [one for one in layouts if one.keeps_up] or layouts
+    best = max(one.quality for one in rest)
+    able = [one for one in rest if one.quality == best]
     shortest = min(one.e2e_ms for one in able)
     return min((one for one in able if one.e2e_ms <= _NEARLY * shortest), key=lambda one: (one.cards, one.e2e_ms))
 
 
 def recounted(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest) -> Layout:
     """The same servers under another load."""
-    return replace(_layout(layout.plan, spec, device, wanted, layout.replicas), tuned=layout.tuned)
+    return replace(layout_of(layout.plan, spec, device, wanted, layout.replicas), tuned=layout.tuned)
 
 
 def with_rate(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest) -> Layout:
@@ -214,7 +224,7 @@ def tuned(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest,
     if layout.kept_surely >= KEPT_SHARE or _keeps_tpot(layout, wanted.targets) or is_launch_bound(layout.plan):
         return layout
     short = replace(wanted, load=shortened(wanted.named_load))
-    best = _layout(layout.plan, spec, device, short, layout.replicas)
+    best = layout_of(layout.plan, spec, device, short, layout.replicas)
     for limit, values in (("max_num_seqs", _sequences(layout)), ("max_num_batched_tokens", _CHUNKS)):
         if option_value(request, limit):  # the user's
             continue
@@ -266,7 +276,8 @@ def _beats(other: Layout, one: Layout) -> bool:
     return theirs != mine and theirs[0] >= mine[0] and theirs[1] >= mine[1]
 
 
-def _layout(plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, replicas: int) -> Layout:
+def layout_of(plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, replicas: int) -> Layout:
+    """`replicas` servers of the plan under the load."""
     replica = replica_of(plan, spec, device, wanted.measured)
     return _layout_of(plan, replica, replica.run(wanted.named_load, replicas), device, wanted, replicas)
 

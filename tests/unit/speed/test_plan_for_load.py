@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from qserve.cli.plan.command import command
+from qserve.errors import UsageError
+from qserve.planner.speed import Load
 
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
 RATES = ("output_tokens_per_s", "requests_per_s")
@@ -23,7 +25,11 @@ def plan(*arguments: str, exit_code: int = 0) -> dict[str, Any]:
 
 
 def qwen(*arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = plan("--model", "Qwen/Qwen3-32B", *arguments)["speed"]
+    return qwen_of("Qwen/Qwen3-32B", *arguments)
+
+
+def qwen_of(model: str, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = plan("--model", model, *arguments)["speed"]
     return found
 
 
@@ -33,6 +39,92 @@ def test_without_a_load_it_says_one_stream_of_1000_and_300() -> None:
     assert (load["input"], load["output"], load["concurrency"], load["assumed"]) == (1000, 300, 1, True)
     assert speed["max_rps"] is None
     assert speed["alternatives"] == []
+
+
+def test_without_a_load_free_cards_are_counted_by_time_per_token_and_rate() -> None:
+    found = plan("--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:8")
+    chosen, quickest, *others = found["speed"]["alternatives"]
+    ranks = found["placement"]["tensor_parallel_size"]
+    assert chosen["chosen"]
+    assert (chosen["tensor_parallel_size"], chosen["replicas"]) == (ranks, 1)
+    assert (quickest["tensor_parallel_size"], quickest["replicas"]) == (8, 1)
+    assert all(quickest["tpot_ms"] < one["tpot_ms"] for one in (chosen, *others))
+    assert all(one["cards"] == 8 for one in (quickest, *others))
+    # On one card the context would be cut.
+    assert all(one["tensor_parallel_size"] > 1 for one in others)
+    said = " ".join(found["speed"]["notes"])
+    assert "--tensor-parallel-size 8)" in said
+    widest = max(others, key=lambda one: one["max_rps"])
+    assert widest["max_rps"] > 2 * chosen["max_rps"]
+    assert f"--tensor-parallel-size {widest['tensor_parallel_size']} --replicas {widest['replicas']})" in said
+
+
+def test_ranks_that_save_no_time_stand_behind_those_that_answer_more() -> None:
+    _, first, *_ = qwen_of("Qwen/Qwen3-0.6B", "--gpu", "rtx-4090:4")["alternatives"]
+    assert (first["tensor_parallel_size"], first["replicas"]) == (1, 4)
+
+
+@pytest.mark.parametrize("fixed", [["--tensor-parallel-size", "2"], ["--engine", "transformers"]])
+def test_a_layout_that_is_given_has_no_alternatives_without_a_load(fixed: list[str]) -> None:
+    assert qwen_of("Qwen/Qwen3-8B", "--gpu", "h100-sxm:2", *fixed)["alternatives"] == []
+
+
+def test_the_flags_that_a_note_names_give_the_layout() -> None:
+    speed = qwen("--gpu", "h100-sxm:8", "--tensor-parallel-size", "2", "--replicas", "4")
+    one = speed["alternatives"][0]
+    assert one["chosen"]
+    assert (one["tensor_parallel_size"], one["replicas"], one["cards"]) == (2, 4, 8)
+
+
+def test_a_request_that_every_server_would_refuse_is_refused() -> None:
+    arguments = ["--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:8", "--users", "3", "--input", "50000"]
+    said = CliRunner().invoke(command, arguments)
+    assert isinstance(said.exception, UsageError)
+    assert "50300 tokens are longer than the context of Qwen/Qwen3-32B: 40960" in str(said.exception)
+    said = CliRunner().invoke(command, [*arguments[:-1], "5000", "--max-model-len", "4096"])
+    assert "5300 tokens are longer than --max-model-len 4096; shorten them, or raise it" in str(said.exception)
+
+
+def test_layouts_that_are_too_short_for_a_request_are_left_out() -> None:
+    rows = qwen("--gpu", "h100-sxm:2", "--input", "36000", "--users", "2")["alternatives"]
+    assert ("bf16", 2) in {(row["quant"], row["tensor_parallel_size"]) for row in rows}
+    assert ("bf16", 1) not in {(row["quant"], row["tensor_parallel_size"]) for row in rows}
+
+
+def test_where_no_layout_takes_a_request_ways_out_are_shown_without_targets() -> None:
+    speed = qwen("--gpu", "rtx-4090", "--input", "10000", "--users", "2")
+    assert any("no request of 10000 + 300 tokens fits" in note for note in speed["notes"])
+    flags = {one["command"] for one in speed["suggestions"]}
+    assert {"--gpu rtx-4090:2", "--input 7500"} <= flags
+
+
+def test_a_quantization_that_keeps_up_goes_before_a_better_one_that_does_not() -> None:
+    found = plan("--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm", "--input", "30000", "--users", "4")
+    assert found["quant"]["scheme"] == "fp8"
+    assert any(note.startswith("bf16 loses less quality, but requests pile up") for note in found["notes"])
+
+
+@pytest.mark.parametrize("flag", ["burst", "users", "concurrency"])
+def test_more_requests_than_are_simulated_are_refused(flag: str) -> None:
+    with pytest.raises(UsageError, match=rf"--{flag} 20001: at most 20,000 are simulated"):
+        Load(**{flag: 20_001})
+
+
+def test_a_long_burst_is_bounded_by_its_number_of_prompts() -> None:
+    assert Load(burst=10**7, num_prompts=500).total_prompts == 500
+
+
+def test_every_stream_asks_twice() -> None:
+    assert Load(concurrency=4000).total_prompts == 8000
+    assert Load(concurrency=500).total_prompts == 2500
+
+
+def test_a_quantization_that_keeps_the_targets_in_the_mean_alone_is_named() -> None:
+    found = plan("--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "8", "--ttft", "1s")
+    (said,) = [note for note in found["notes"] if "loses less quality" in note]
+    assert found["quant"]["scheme"] == "gptq-int4"
+    assert said.startswith("fp8, 1 × TP 2")
+    assert "at the slow end of its band: --quant fp8" in said
 
 
 @pytest.mark.parametrize("load", [["--concurrency", "8"], ["--burst", "20"], ["--rps", "2"], ["--users", "10"]])

@@ -26,7 +26,7 @@ Change = tuple[str, str, Hardware, PlanRequest, Load]
 def ways_out(
     plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, missed: Layout
 ) -> tuple[Suggestion, ...]:
-    """Changes after which the targets are kept; of each kind the smallest."""
+    """Changes after which the targets are kept, without targets requests are answered; of each kind the smallest."""
     load = wanted.named_load
     kinds = (
         _fewer_bits(hardware, request, load),
@@ -50,10 +50,8 @@ def _that_keep(kind: Iterator[Change], plans: FittingPlans, wanted: SpeedRequest
             best = recounted(best, plans.checkpoint.spec, device, replace(wanted, load=load))
         if best.kept >= KEPT_SHARE:
             figures = best.speed.figures
-            cost = (
-                f"then {100 * best.kept:.0f} % keep the targets: {best.name}, "
-                f"TTFT {figures.ttft_ms.mean:.0f} ms, TPOT {figures.tpot_ms.mean:.1f} ms"
-            )
+            then = f"{100 * best.kept:.0f} % keep the targets" if wanted.targets else "such requests are answered"
+            cost = f"then {then}: {best.name}, TTFT {figures.ttft_ms.mean:.0f} ms, TPOT {figures.tpot_ms.mean:.1f} ms"
             yield Suggestion(change, cost, flags)
 
 
