@@ -5,7 +5,9 @@
     python bench/speed_against_engines.py --resume             # goes on with the record in --out
     python bench/speed_against_engines.py --again RECORD       # the table of a record, planned by today's code
 
-Random weights in real shapes, each served once by `qserve up` and loaded over HTTP in closed loops of --streams. Short
+Random weights in real shapes, each served once by `qserve up` and loaded over HTTP in closed loops of --streams,
+with answers of the same different lengths each round (of answers of one length all end at once, and the next prompts
+race for the first step: which of them share it moves TTFT against TPOT, and says nothing of the engine). Short
 rounds follow each other, all loads in turn: every other one of a load teaches, those between them are judged, so that
 a machine that grows slower or quicker meanwhile does so for both. What the CPU reads and multiplies is measured, as by
 `qserve doctor --measure`, between any two rounds, and a round is planned with the mean of what was found before and
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import itertools
 import json
 import random
 import signal
@@ -44,10 +47,10 @@ from bench.speed_rounds import MOST_OTHERS, Record, Round, Subject, drift_betwee
 from qserve.bench.client import LoadClient
 from qserve.bench.connection import Address
 from qserve.bench.counting import counter_of
-from qserve.bench.endpoints import ENDPOINTS, Endpoint
+from qserve.bench.endpoints import ENDPOINTS, Endpoint, Prompt
 from qserve.bench.load import Stage
 from qserve.bench.metrics import StageFigures, figures_of
-from qserve.bench.prompts import Synthetic, TextMaker
+from qserve.bench.prompts import TextMaker
 from qserve.bench.run import run_stage
 from qserve.bench.target import inspect_target
 from qserve.cli.state import state_folder
@@ -110,7 +113,10 @@ class Asker:
             "completions", ENDPOINTS["completions"], self._target.model, streams=True, ignore_eos=True, temperature=0.0
         )
         client = LoadClient(self._target.address, endpoint)
-        prompts = Synthetic(self._maker, load.input_tokens, load.output_tokens).prompts(self._draw)
+        prompts = (
+            Prompt(self._maker.text(count, self._draw), answer, count)
+            for count, answer in itertools.cycle(load.lengths)
+        )
         stage = Stage(concurrency=load.concurrency, num_prompts=load.total_prompts)
         try:
             run = await run_stage(client, stage, prompts, 0, asyncio.Event())
@@ -131,13 +137,7 @@ class Session:
 
         self.arguments, self.record = arguments, record
         self.probe = CpuProbe()
-        self.loads = [
-            Load(
-                arguments.input_len, arguments.output_len, concurrency=streams, jitter=0.0,
-                num_prompts=max(arguments.least_prompts, streams),
-            )
-            for streams in arguments.streams
-        ]  # fmt: skip
+        self.loads = [load_of(streams, arguments) for streams in arguments.streams]
 
     async def serve(self, service: Service, ends_at: float) -> None:
         """All loads in turn; at least one round of each that teaches and one that is judged."""
@@ -151,7 +151,8 @@ class Session:
                 await wait_ready(server, process, log)
             asker = Asker(server.url, service.folder, self.arguments.seed)
             for load in self.loads:  # kernels of these shapes are made once
-                await asker.ask(replace(load, output_tokens=4))
+                few = replace(load, num_prompts=load.streams, lengths=tuple((one, 4) for one, _ in load.lengths))
+                await asker.ask(few)
             rates = self._rates(service.subject)
             had = self.record.rounds(service.subject)
             begins, took = max(0, (len(had) // len(self.loads)) // 2 * 2), 0.0
@@ -185,6 +186,21 @@ class Session:
             return CpuRates.from_json(self.probe.own_rates(seconds))
         fewer = self.probe.fewer_rates(seconds)
         return CpuRates.from_json({**fewer, "cores": fewer["cores"] + 1, "fewer": fewer})
+
+
+def load_of(streams: int, arguments: argparse.Namespace) -> Load:
+    """A closed loop whose answers differ in length, the same ones each round.
+
+    Of answers of one length all end at once, and the next prompts race for the first step as the first ones did.
+    """
+    count = max(arguments.least_prompts, arguments.waves * streams)
+    spread = arguments.output_spread
+    shares = [1 - spread + 2 * spread * (place + 0.5) / count for place in range(count)]
+    random.Random(count).shuffle(shares)
+    lengths = tuple((arguments.input_len, round(arguments.output_len * share)) for share in shares)
+    return Load(
+        arguments.input_len, arguments.output_len, concurrency=streams, jitter=0.0, num_prompts=count, lengths=lengths
+    )
 
 
 def server_name(subject: Subject) -> str:
@@ -241,9 +257,11 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", default=["qwen3-0.6b", "qwen3-1.7b"])
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--input-len", type=int, default=64)
-    parser.add_argument("--output-len", type=int, default=16)
+    parser.add_argument("--output-len", type=int, default=24, help="in the mean")
+    parser.add_argument("--output-spread", type=float, default=0.5, help="answers are so much shorter and longer")
     parser.add_argument("--most-rounds", type=int, default=10, help="of a load; every other one teaches")
-    parser.add_argument("--least-prompts", type=int, default=2, help="of a round")
+    parser.add_argument("--least-prompts", type=int, default=3, help="of a round")
+    parser.add_argument("--waves", type=int, default=3, help="requests of a stream in a round")
     parser.add_argument("--most-minutes", type=float, default=16.0, help="for all rounds, starts of engines included")
     parser.add_argument("--compiled", action="store_true", help="let vLLM compile, which takes minutes on a CPU")
     parser.add_argument("--most-others", type=float, default=MOST_OTHERS, help="of the machine, in a clean round")

@@ -77,14 +77,16 @@ class Round:
 
     def to_json(self) -> dict[str, Any]:
         """JSON's types alone."""
-        names = ("input_tokens", "output_tokens", "concurrency", "num_prompts")
+        names = ("input_tokens", "output_tokens", "concurrency", "num_prompts", "lengths")
         load = {name: getattr(self.load, name) for name in names}
         return {**asdict(self), "load": load, "rates": self.rates.to_json()}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Round:
         """Of what `to_json` wrote."""
-        load, served = Load(**row["load"], jitter=0.0), tuple(ServedRequest(**one) for one in row["served"])
+        lengths = tuple((one, other) for one, other in row["load"].get("lengths", ()))
+        load = Load(**{**row["load"], "lengths": lengths}, jitter=0.0)
+        served = tuple(ServedRequest(**one) for one in row["served"])
         return cls(**{**row, "load": load, "served": served, "rates": CpuRates.from_json(row["rates"])})
 
 
@@ -202,6 +204,7 @@ def mean_of(one: CpuRates, other: CpuRates) -> CpuRates:
         gemm_flop_per_s=(one.gemm_flop_per_s + other.gemm_flop_per_s) / 2,
         linear_ps=between(one.linear_ps, other.linear_ps),
         large_ps=between(one.large_ps, other.large_ps),
+        unfused_ps=between(one.unfused_ps, other.unfused_ps),
         coded_ps=tuple((name, between(a, b)) for (name, a), (_, b) in zip(one.coded_ps, other.coded_ps, strict=True)),
         fewer=None if one.fewer is None or other.fewer is None else mean_of(one.fewer, other.fewer),
     )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from qserve.model.cpu.in_turn import in_turn
 from qserve.model.cpu.linear import compiled_from
 from qserve.model.cpu.matrix import Matrix, codes_matrix, has_int8_activations, int8_matrix, use_own_threads
 from qserve.model.packed_linear import PackedLinear
+from qserve.planner.speed.terms.network import GATE_BYTES, NORM_BYTES, NORM_WITH_SUM_BYTES
 
 __all__ = ["CpuProbe", "main"]
 
@@ -39,7 +41,12 @@ Sizes = tuple[tuple[int, int], ...]
 # ends a product is the same in both. Each set is larger than caches.
 _SMALL: Sizes = ((1024, 3072), (3072, 1024)) * 13
 _LARGE: Sizes = ((2048, 8192), (8192, 2048)) * 3
-_FEW_ROWS = (1, 4, 16, 64, 256)
+_FEW_ROWS = (1, 4, 8, 16, 64, 256)
+_PROMPT_ROWS = 1024
+"""Of a long prompt, or of sixteen short ones. With tiles (AMX) a row costs a quarter less there than at 256."""
+_UNFUSED_ROWS = (1, 16, 64, 256, 1024)
+_PROMPT_LAYERS = 4
+"""Enough where products wait for arithmetic: reading a weight is a twentieth of its time."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class _Pass:
 
     `begins` makes of layers and inputs, by their width, a call that takes the inputs through each layer once.
     `is_emulated`: bf16 without instructions for it, so slow that few layers are enough where there are many rows.
+    `takes_prompts`: timed with the rows of a prompt, too.
     """
 
     layers: Sequence[Any]
@@ -55,15 +63,17 @@ class _Pass:
     begins: Callable[[Sequence[Any], Inputs], Callable[[], object]]
     dtype: torch.dtype = torch.bfloat16
     is_emulated: bool = False
+    takes_prompts: bool = False
 
     @torch.inference_mode()
     def products(self, seconds: float) -> dict[str, float]:
         """Picoseconds a weight, by rows: every layer once, one after the other."""
         found = {}
-        for rows in _FEW_ROWS:
+        for rows in (*_FEW_ROWS, *([_PROMPT_ROWS] if self.takes_prompts else [])):
             if self.is_emulated and rows > _MANY_ROWS:
                 break
             count = 2 if self.is_emulated and rows == _MANY_ROWS else len(self.layers)
+            count = min(count, _PROMPT_LAYERS) if rows == _PROMPT_ROWS else count
             weights = sum(width * out for width, out in self.sizes[:count])
             inputs = {width: torch.randn(rows, width, dtype=self.dtype) for width, _ in self.sizes}
             found[str(rows)] = 1e12 * _typical(self.begins(self.layers[:count], inputs), seconds) / weights
@@ -79,10 +89,10 @@ class _Layers:
         has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
         packed = [PackedLinear(one) for one in plain] if has_bf16 else plain
         compiled = [one.matrix for one in map(compiled_from, plain) if one is not None]
-        self.library = _Pass(packed, sizes, _called_each, is_emulated=not has_bf16)
+        self.library = _Pass(packed, sizes, _called_each, is_emulated=not has_bf16, takes_prompts=True)
         """As vLLM has them: packed for oneDNN too, torch's own where that has no products in bf16 (no AVX-512)."""
         self.is_compiled = len(compiled) == len(plain)
-        self.own = _Pass(compiled, sizes, in_turn) if self.is_compiled else self.library
+        self.own = _Pass(compiled, sizes, in_turn, takes_prompts=True) if self.is_compiled else self.library
         """A step of our engine is one call, where its layers are compiled."""
 
     @cached_property
@@ -100,6 +110,45 @@ class _Layers:
         exact = {f"{name}-exact": matrices for name, matrices in made.items() if has_int8_activations()}
         made = {name: [with_int8_activations(one) or one for one in matrices] for name, matrices in made.items()}
         return {name: _Pass(matrices, self.sizes, in_turn) for name, matrices in (made | exact).items()}
+
+
+class _Unfused:
+    """Norms and gates of a layer as vLLM runs them on a CPU: single operations of torch, in 32 bit.
+
+    How long these take a token follows no bandwidth: up to some rows they stay in caches, and large buffers are given
+    back to the system between two operations.
+    """
+
+    def __init__(self) -> None:
+        self._width, self._heads, self._gate = 1024, (24, 128), 3072  # of a Qwen3-0.6B
+        self._weights = [torch.randn(size, dtype=torch.bfloat16) for size in (self._width, self._heads[1])]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """As planner/speed/terms/network.py counts them: unfused_bytes."""
+        return 2 * NORM_WITH_SUM_BYTES * self._width + NORM_BYTES * math.prod(self._heads) + GATE_BYTES * self._gate
+
+    @torch.inference_mode()
+    def times(self, seconds: float) -> dict[str, float]:
+        """Picoseconds for each byte of one token, by rows."""
+        found = {}
+        for rows in _UNFUSED_ROWS:
+            hidden, heads = torch.randn(rows, self._width), torch.randn(rows, *self._heads)
+            inputs = [one.bfloat16() for one in (hidden, hidden, heads, torch.randn(rows, 2 * self._gate))]
+            found[str(rows)] = 1e12 * _typical(partial(self._layer, *inputs), seconds) / self.bytes_per_token
+        return found
+
+    def _layer(self, hidden: torch.Tensor, residual: torch.Tensor, heads: torch.Tensor, gate: torch.Tensor) -> None:
+        for _ in range(2):
+            normed = hidden.float() + residual.float()
+            residual = normed.bfloat16()
+            hidden = self._normed(normed, self._weights[0])
+        self._normed(heads.float(), self._weights[1])
+        nn.functional.silu(gate[:, : self._gate]) * gate[:, self._gate :]
+
+    def _normed(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        variance = values.pow(2).mean(dim=-1, keepdim=True)
+        return (values * torch.rsqrt(variance + 1e-6)).bfloat16() * weight
 
 
 @dataclass
@@ -142,7 +191,8 @@ class CpuProbe:
         threads = torch.get_num_threads()
         torch.set_num_threads(threads - 1)
         try:
-            return self._rates(self._small.library, self._large.library, seconds)
+            rates = self._rates(self._small.library, self._large.library, seconds)
+            return {**rates, "unfused_ps": _Unfused().times(seconds)}
         finally:
             torch.set_num_threads(threads)
 

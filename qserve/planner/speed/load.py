@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -43,7 +44,7 @@ class Load:
     `concurrency` keeps so many requests running (closed loop), `burst` sends so many at once, `rps` draws Poisson
     arrivals, `users` is a closed loop in which each waits `think_s` in the mean after an answer, `trace` names every
     request. None of them: one stream. `prefix_share` of a prompt is in the cache already. `num_prompts` bounds it.
-    Lengths vary by `jitter`, as a share.
+    Lengths vary by `jitter`, as a share; `lengths` are those of each request in turn, where they are known.
     """
 
     input_tokens: int = 1000
@@ -58,6 +59,7 @@ class Load:
     think_s: float = THINK_S
     jitter: float = 0.02
     seed: int = 0
+    lengths: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError for two ways of arriving at once, more requests than are simulated, lengths below one
@@ -115,13 +117,16 @@ class Load:
             for name in ("concurrency", "burst", "users", "num_prompts")
             if (value := getattr(self, name))
         }
-        changed: dict[str, Any] = {**part, "trace": self.trace[::replicas]}
+        changed: dict[str, Any] = {**part, "trace": self.trace[::replicas], "lengths": self.lengths[::replicas]}
         if self.rps:
             changed["rps"] = self.rps / replicas
         return Load(**{**{name: getattr(self, name) for name in Load.__dataclass_fields__}, **changed})
 
-    def lengths_by(self, draw: random.Random) -> Callable[[], tuple[int, int]]:
-        """Draws one request's tokens a call: `jitter` around the named ones, so that answers do not end in step."""
+    def lengths_by(self, draw: random.Random, after: int = 0) -> Callable[[], tuple[int, int]]:
+        """One request's tokens a call, from the request `after` so many on: drawn, `jitter` around the named ones, so
+        that answers do not end in step; or the known ones."""
+        if self.lengths:
+            return itertools.islice(itertools.cycle(self.lengths), after, None).__next__
         low, width, any_share = 1 - self.jitter, 2 * self.jitter, draw.random
         new, out = self.input_tokens * (1 - self.prefix_share), self.output_tokens
 
@@ -130,13 +135,18 @@ class Load:
 
         return lengths
 
+    @property
+    def num_first(self) -> int:
+        """Requests that come without waiting for an answer."""
+        return self.total_prompts if self.is_open else min(self.streams or 1, self.total_prompts)
+
     def arrivals(self, draw: random.Random) -> Iterator[Arrival]:
         """The requests that come by themselves: all of an open load, the first of each stream of a closed one."""
         if self.trace:
             yield from self.trace[: self.total_prompts]
             return
         at_s, lengths = 0.0, self.lengths_by(draw)
-        for index in range(self.total_prompts if self.is_open else min(self.streams or 1, self.total_prompts)):
+        for index in range(self.num_first):
             if self.rps:
                 at_s += draw.expovariate(self.rps)
             elif self.users:

@@ -49,7 +49,7 @@ class _Scheduler:
         self.recv_interval, self.cache_tokens = limits.recv_interval, limits.kv_cache_tokens
         self.most_tokens = limits.max_num_batched_tokens
         self.draw = random.Random(load.seed)  # noqa: S311
-        self.lengths = load.lengths_by(self.draw)
+        self.lengths = load.lengths_by(self.draw, load.num_first)
         self.future: list[tuple[float, int, _Request]] = []
         self.waiting: deque[_Request] = deque()
         self.prefilling: deque[_Request] = deque()

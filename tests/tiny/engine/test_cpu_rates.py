@@ -9,10 +9,13 @@ import torch
 
 from qserve.engine import cpu_rates
 from qserve.engine.cpu_rates import CpuProbe
+from qserve.hub import resolve
 from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import has_int8_activations
 from qserve.planner.speed.terms.cpu import LARGE_WEIGHTS, SMALL_WEIGHTS, CpuRates
+from qserve.planner.speed.terms.formats import BF16
+from qserve.planner.speed.terms.network import rank_network
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,8 @@ def test_what_is_measured_can_be_planned_with(probe: CpuProbe) -> None:
         assert rates.read_bytes_per_s > 1e8
         assert rates.gemm_flop_per_s > 1e9
         for products in (rates.linear_ps, rates.large_ps):
-            assert [rows for rows, _ in products] == ([1, 4, 16] if layers.is_emulated else [1, 4, 16, 64, 256])
+            rows = [1, 4, 8, 16] if layers.is_emulated else [1, 4, 8, 16, 64, 256, 1024]
+            assert [count for count, _ in products] == rows
     assert found.cores == threads
     coded = {"int8", "4bit"} if library() is not None else set()
     if coded and has_int8_activations():
@@ -41,6 +45,16 @@ def test_what_is_measured_can_be_planned_with(probe: CpuProbe) -> None:
         coded.add("fp32")
     assert {name for name, _ in found.coded_ps} == coded | {f"{name}-large" for name in coded}
     assert (found.fewer is None) == (threads == 1)
+    assert not found.unfused_ps, "our engine's norms are compiled"
+    if found.fewer:
+        assert [rows for rows, _ in found.fewer.unfused_ps] == [1, 16, 64, 256, 1024]
+        each = [ps / rows for rows, ps in found.fewer.unfused_ps]
+        assert min(each) > 1, "no core moves a TB/s"
+
+
+def test_norms_and_gates_are_counted_as_plans_count_them() -> None:
+    spec = resolve("Qwen/Qwen3-0.6B").spec
+    assert cpu_rates._Unfused().bytes_per_token * spec.num_hidden_layers == rank_network(spec, BF16).unfused_bytes
 
 
 def test_matrices_are_as_large_as_the_plan_takes_them_for(probe: CpuProbe) -> None:

@@ -210,6 +210,24 @@ def test_products_take_what_was_measured_of_them() -> None:
             assert planned_us == pytest.approx(weights * ps / 1e6, rel=0.1)
 
 
+def test_norms_of_a_prompt_take_what_was_measured_of_them() -> None:
+    """Of vLLM, which runs them one by one; per byte more where buffers no longer stay in caches."""
+    assert MEASURED.fewer is not None
+    fewer = replace(MEASURED.fewer, unfused_ps=((1, 900.0), (64, 6400.0), (1024, 409600.0)))
+    rates, spec = replace(MEASURED, fewer=fewer), resolve("Qwen/Qwen3-0.6B").spec
+    for era, is_changed in (("vllm-cpu", True), ("transformers-cpu", False)):
+        costs = engine_costs(era)
+        cards = [cpu_card(Device("a CPU", "cpu", 1 << 34), one, costs) for one in (MEASURED, rates)]
+        before, after = (StepTimes(card, rank_network(spec, BF16), costs) for card in cards)
+        for rows, ps in fewer.unfused_ps[1:]:
+            nbytes = rank_network(spec, BF16).unfused_bytes
+            assumed = rows * nbytes / (25e9 * 0.5)
+            more = after.mixed_s(0, 0, [(rows, 0)]) - before.mixed_s(0, 0, [(rows, 0)])
+            assert more == pytest.approx(nbytes * ps * 1e-12 - assumed if is_changed else 0.0, rel=1e-6, abs=1e-9)
+        assert after.decode_s(16, 500) == before.decode_s(16, 500)
+    assert CpuRates.from_json(json.loads(json.dumps(rates.to_json()))) == rates
+
+
 def test_between_two_measured_numbers_of_rows_products_go_straight() -> None:
     """Four rows may take no longer than one, which a curve through the ends does not know."""
     card = cpu_card(Device("a CPU", "cpu", 1 << 34), MEASURED, engine_costs("transformers-cpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,19 @@ def test_a_plan_in_their_order_knows_which_prompts_shared_the_first_step(planned
     assert judge.in_their_order(one)["ttft_ms"] == pytest.approx(found.ttft_ms.mean, rel=0.01)
     assert judge.in_their_order(one)["tpot_ms"] == pytest.approx(found.tpot_ms.mean, rel=0.01)
     assert judge.before(one)["tpot_ms"] > 1.02 * found.tpot_ms.mean, "who comes after one prompt, holds it up"
+
+
+def test_answers_of_a_round_do_not_end_together_and_are_the_same_each_time(planned: tuple[Plan, Checkpoint]) -> None:
+    arguments = benchmark.parsed([])
+    load = benchmark.load_of(4, arguments)
+    assert load == benchmark.load_of(4, arguments)
+    assert len(load.lengths) == load.total_prompts == 12
+    answers = [answer for _, answer in load.lengths]
+    assert len(set(answers)) > 8
+    assert sum(answers) / len(answers) == pytest.approx(arguments.output_len, rel=0.03)
+    assert {prompt for prompt, _ in load.lengths} == {arguments.input_len}
+    one = replace(a_round(planned, 0, 4, 1.0), load=load)
+    assert Round.from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
 def test_a_record_that_was_cut_off_holds_what_was_whole(tmp_path: Path, planned: tuple[Plan, Checkpoint]) -> None:

@@ -100,6 +100,14 @@ def test_a_closed_loop_keeps_its_streams_and_sends_all_prompts() -> None:
     assert run.peak_running <= 4
 
 
+@pytest.mark.parametrize("streams", [1, 2, 5])
+def test_known_lengths_are_asked_in_turn(streams: int) -> None:
+    lengths = ((10, 3), (20, 9), (30, 2), (40, 5), (50, 7))
+    run = simulate(FlatSteps(), Load(30, 5, concurrency=streams, num_prompts=5, lengths=lengths), LIMITS)
+    asked = sorted(run.finished, key=lambda one: one.place)
+    assert [(one.input_tokens, one.output_tokens) for one in asked] == list(lengths)
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     load = Load(200, 50, rps=2.0, num_prompts=50)
     assert simulate(FlatSteps(), load, LIMITS) == simulate(FlatSteps(), load, LIMITS)

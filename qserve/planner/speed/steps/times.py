@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qserve.planner.speed.terms import kernels
-from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.terms.card import UNFUSED, CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.network import RankNetwork
 
@@ -74,8 +74,8 @@ class StepTimes:
         self._attention_layers, self._sliding_layers = network.attention_layers, network.sliding_layers
         self._state_layers = network.state_layers
         self._decode_us = kernels.decode_attention_form(card, network.head_dim, bytes_per_token, self.cache).us
-        share = card.kernels.get("unfused", (0.0,))[0]
-        self._unfused_us = 1e6 * network.unfused_bytes / (card.bandwidth * share) if share else 0.0
+        share = card.kernels.get(UNFUSED, (0.0,))[0]
+        self._unfused = kernels.unfused_form(card, network.unfused_bytes, share)
         self._prefill_us = kernels.prefill_attention_form(card, network.heads, network.kv_heads, network.head_dim).us
 
     def decode_s(self, batch: int, context: float) -> float:
@@ -93,7 +93,7 @@ class StepTimes:
         """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes."""
         new, attention = self._prefill_attention_us(chunks)
         costs, sequences = self.costs, batch + len(chunks)
-        kernel = self._of_tokens_us(batch + new) + self._head_us(sequences) + attention + self._unfused_us * new
+        kernel = self._of_tokens_us(batch + new) + self._head_us(sequences) + attention + self._unfused.us(new)
         if self._state_layers and chunks:
             kernel += self._prefill_states_us(new, chunks)
         if batch:

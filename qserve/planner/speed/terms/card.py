@@ -10,9 +10,11 @@ from typing import Any
 from qserve.core.facts import load
 from qserve.core.hardware import Device
 
-__all__ = ["CardSpeed", "card_of"]
+__all__ = ["UNFUSED", "CardSpeed", "card_of"]
 
 Row = tuple[float, ...]
+UNFUSED = "unfused"
+"""Norms and gates that are several operations each: a row of an engine's kernels, and of what was measured."""
 
 # Where a format has no row on a card: the one whose kernel is nearest to it.
 _NEAREST_ROW = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from qserve.core.facts import load
 from qserve.core.hardware import Device, Hardware
-from qserve.planner.speed.terms.card import CardSpeed, Row
+from qserve.planner.speed.terms.card import UNFUSED, CardSpeed, Row
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.formats import BF16, WeightFormat, weight_format
 
@@ -56,6 +56,8 @@ class CpuRates:
     `4bit` as it multiplies by default, `int8-exact` and `4bit-exact` with activations in 16 bit, where that is another
     product; `fp32` where oneDNN multiplies no bf16, so that engines may compute in 32 bit; of large matrices under the
     name with `-large` behind it.
+    `unfused_ps`: norms and gates of prompts where each is several operations of torch, (rows, picoseconds for each byte
+    that those of one token read and write); empty where that was not timed.
     `is_compiled`: our engine's layers run in C from one product to the next on this CPU, which costs less beside them.
     `fewer` is the same of all cores but one, which an engine leaves to its server. `at_unix_s`: when it was measured.
     """
@@ -70,6 +72,7 @@ class CpuRates:
     is_compiled: bool = True
     fewer: CpuRates | None = None
     at_unix_s: float = 0.0
+    unfused_ps: Products = ()
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> CpuRates:
@@ -85,6 +88,7 @@ class CpuRates:
             is_compiled=bool(row.get("is_compiled", True)),
             fewer=cls.from_json(fewer) if fewer else None,
             at_unix_s=float(row.get("at_unix_s", 0.0)),
+            unfused_ps=_products(row.get("unfused_ps") or {}),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -99,6 +103,7 @@ class CpuRates:
             "is_compiled": self.is_compiled,
             "fewer": self.fewer.to_json() if self.fewer else None,
             "at_unix_s": self.at_unix_s,
+            "unfused_ps": {str(rows): ps for rows, ps in self.unfused_ps},
         }
 
     def without(self, cores: int) -> CpuRates:
@@ -109,7 +114,9 @@ class CpuRates:
         if self.fewer is not None and self.fewer.cores == self.cores - cores:
             return self.fewer
         share = (self.cores - cores) / self.cores
-        return replace(self, gemm_flop_per_s=self.gemm_flop_per_s * share, linear_ps=(), large_ps=(), coded_ps=())
+        return replace(
+            self, gemm_flop_per_s=self.gemm_flop_per_s * share, linear_ps=(), large_ps=(), coded_ps=(), unfused_ps=()
+        )
 
 
 UNKNOWN_CPU = CpuRates(40e9, 400e9, 4, is_measured=False)
@@ -133,6 +140,8 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
                 if name in coded}  # fmt: skip
     if left.linear_ps:
         measured[BF16.name] = _measurements(left.linear_ps, left.large_ps)
+        if left.unfused_ps:
+            measured[UNFUSED] = _measurements(left.unfused_ps, ())
         kernels["gemm_bf16"] = _gemm_row(left, left.linear_ps, 2.0)  # of formats that it borrows
     return CardSpeed(
         name=device.name,

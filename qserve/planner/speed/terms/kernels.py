@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 from typing import NamedTuple
 
-from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.terms.card import UNFUSED, CardSpeed
 from qserve.planner.speed.terms.formats import WeightFormat
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "reduce_us",
     "state_decode_us",
     "state_prefill_us",
+    "unfused_form",
 ]
 
 Products = tuple[tuple[int, float], ...]
@@ -107,6 +108,14 @@ def _products_of(num_weights: int, measured: tuple[tuple[int, Products], ...]) -
 def gemm_us(card: CardSpeed, weights: WeightFormat, tokens: int, rows: int, columns: int) -> float:
     """`tokens` rows of activations times a weight of `rows` by `columns`."""
     return gemm_form(card, weights, rows, columns).us(tokens)
+
+
+def unfused_form(card: CardSpeed, bytes_per_token: int, share: float) -> MeasuredForm:
+    """Norms and gates of a step with prompts, by its tokens: as measured, else at a share of the bandwidth, 0: none."""
+    if not share:
+        return MeasuredForm(0, ((1, 0.0),))
+    measured = card.products.get(UNFUSED)
+    return MeasuredForm(bytes_per_token, measured[0][1] if measured else ((1, 1e12 / (card.bandwidth * share)),))
 
 
 def experts_read(experts: int, chosen: int, tokens: int, skew: float) -> float:

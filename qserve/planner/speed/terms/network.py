@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.speed.terms.formats import BF16, WeightFormat
 
-__all__ = ["Gemm", "RankNetwork", "rank_network"]
+__all__ = ["GATE_BYTES", "NORM_BYTES", "NORM_WITH_SUM_BYTES", "Gemm", "RankNetwork", "rank_network"]
 
 
 # Read and written for each element, counted in vLLM 0.32 (ir/ops/layernorm.py, SiluAndMul.forward_native): to 32 bit,
 # squares, their mean, times its root, back to 16 bit, times the weight; a residual that is added and kept: 24 more.
-_NORM_BYTES, _NORM_WITH_SUM_BYTES, _GATE_BYTES = 36, 60, 10
+NORM_BYTES = 36
+NORM_WITH_SUM_BYTES = 60
+GATE_BYTES = 10
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ def rank_network(spec: ModelSpec, weights: WeightFormat, ranks: int = 1) -> Rank
 def _unfused_bytes(spec: ModelSpec, ranks: int, normed: int) -> int:
     """Two norms with their residual, those of q and k (`normed` elements), and the gate between two products."""
     dense = spec.num_hidden_layers - (spec.moe.sparse_layers if spec.moe else 0)
-    norms = spec.num_hidden_layers * 2 * _NORM_WITH_SUM_BYTES * spec.hidden_size
-    heads = (spec.num_full_layers + spec.num_sliding_layers) * _NORM_BYTES * normed if spec.qk_norm else 0
-    return norms + heads + dense * _GATE_BYTES * spec.intermediate_size // ranks
+    norms = spec.num_hidden_layers * 2 * NORM_WITH_SUM_BYTES * spec.hidden_size
+    heads = (spec.num_full_layers + spec.num_sliding_layers) * NORM_BYTES * normed if spec.qk_norm else 0
+    return norms + heads + dense * GATE_BYTES * spec.intermediate_size // ranks
 
 
 def _mlp(spec: ModelSpec, weights: WeightFormat, ranks: int) -> list[Gemm]:
