@@ -78,8 +78,7 @@ class CpuFeatures:
     @property
     def has_own_products(self) -> bool:
         """Whether layers in bf16 are multiplied by our own C (model/cpu/linear.py: takes_bfloat16)."""
-        has_vectors = "avx512_vnni" in self.flags or {"avx2", "fma"} <= self.flags
-        return has_vectors and "amx_tile" not in self.flags
+        return "avx512_vnni" in self.flags or {"avx2", "fma"} <= self.flags
 
 
 @dataclass(frozen=True)

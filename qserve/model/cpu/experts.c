@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "amx.h"
 #include "products.h"
 #include "threads.h"
 
@@ -47,6 +48,7 @@ static void some_gates(void *shared, long index) {
     call *all = shared;
     const long panels = all->wide / PANEL;
     gate_panel(all, all->groups + index / panels, index % panels);
+    release_tiles();
 }
 
 static void some_downs(void *shared, long index) {
@@ -60,6 +62,7 @@ static void some_downs(void *shared, long index) {
         for (long m = 0; m < some; m++)
             memcpy(all->results + (first + m) * all->hidden + panel * PANEL, result + m * PANEL, PANEL * sizeof(float));
     }
+    release_tiles();
 }
 
 /* A token's experts in the order of its router. */

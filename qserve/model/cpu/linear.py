@@ -40,11 +40,8 @@ class CompiledLinear(nn.Module):
 
 
 def takes_bfloat16() -> bool:
-    """Whether our products serve plain bf16 layers.
-
-    Where tiles (AMX) multiply, oneDNN's packed layers read prompts faster; without AVX2 and FMA torch's are.
-    """
-    return library() is not None and has_fast_products() and not torch.cpu._is_amx_tile_supported()
+    """Whether our products serve plain bf16 layers: without AVX2 and FMA torch's are faster."""
+    return library() is not None and has_fast_products()
 
 
 @torch.no_grad()

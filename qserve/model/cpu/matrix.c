@@ -5,8 +5,10 @@
      BFLOAT16  pairs of inputs;
      CODES     values in bf16 out of a table of 16 (vpermw), pairs of them, the scale in fp32 once a block;
      BYTES     the same with a table of 256 (vpermi2w).
-   For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. For processors without these: portable.c. */
+   For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. With tiles (amx.c) that is from three
+   rows on, and they multiply BFLOAT16 whatever the rows are. For processors without these: portable.c. */
 
+#include "amx.h"
 #include "matrix.h"
 #include "panels.h"
 #include "planes.h"
@@ -96,7 +98,41 @@ static void unpack_bytes(const matrix *w, long index, bf16 *to) {
         }
 }
 
-int has_unpacked(void) { return 1; }
+static void unpack_integers(const matrix *w, long index, bf16 *to) {
+    const uint8_t *panel = w->codes + index * panel_bytes(w);
+    const __m512i byte = _mm512_set1_epi32(255);
+    const __m512 zero = _mm512_set1_ps(128.0f);
+    for (long k = 0; k < w->in; k += 4, panel += 4 * PANEL)
+        for (int v = 0; v < 2; v++) {
+            const __m512i four = _mm512_loadu_si512(panel + v * 4 * LANE);
+            for (int t = 0; t < 2; t++) {
+                const __m512i even = _mm512_and_si512(_mm512_srli_epi32(four, 16 * t), byte);
+                const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(four, 16 * t + 8), byte);
+                store_pairs(_mm512_sub_ps(_mm512_cvtepi32_ps(even), zero), _mm512_sub_ps(_mm512_cvtepi32_ps(odd), zero),
+                            to + ((k / 2 + t) * PANEL + v * LANE) * 2);
+            }
+        }
+}
+
+/* Whether these rows are multiplied by tiles. */
+static int by_tiles(const operand *x) {
+#ifdef HAS_TILES
+    return !x->planes && x->stride % TILE_INPUTS == 0 && has_tiles();
+#else
+    (void)x;
+    return 0;
+#endif
+}
+
+long rows_at_once(const operand *x, long rows) {
+    if (x->planes) return PLANE_ROWS;
+    return by_tiles(x) ? TILES_ROWS : rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS;
+}
+
+int wants_unpacked(const matrix *w, const operand *x, long rows) {
+    if (x->planes || w->kind == BFLOAT16) return 0;
+    return w->kind == INT8 || rows > (by_tiles(x) ? RARE_ROWS : FEW_ROWS);
+}
 
 int has_fast_products(void) { return 1; }
 
@@ -107,6 +143,7 @@ const bf16 *unpacked(const matrix *w, long index) {
     bf16 *to = scratch(1, (size_t)w->in * PANEL * sizeof(bf16));
     if (to && w->kind == CODES) unpack_codes(w, index, to);
     if (to && w->kind == BYTES) unpack_bytes(w, index, to);
+    if (to && w->kind == INT8) unpack_integers(w, index, to);
     return to;
 }
 
@@ -208,11 +245,25 @@ static void in_pairs(const bf16 *panel, long in, const element *x, long stride, 
         FOR_ROWS(PAIRS)
 }
 
+static void scale_outputs(const float *scales, long rows, float *result) {
+    for (long m = 0; m < rows; m++)
+        for (long v = 0; v < PANEL; v += LANE) {
+            float *at = result + m * PANEL + v;
+            _mm512_storeu_ps(at, _mm512_mul_ps(_mm512_loadu_ps(at), _mm512_loadu_ps(scales + v)));
+        }
+}
+
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
     if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
-    in_pairs(panel ? panel : unpacked(w, index), w->in, x->terms + first * x->apart, x->apart, rows, result);
+    if (!panel) panel = unpacked(w, index);
+#ifdef HAS_TILES
+    if (by_tiles(x)) tiles_product(panel, w->in, x->x + first * x->stride, x->stride, rows, result);
+    else
+#endif
+        in_pairs(panel, w->in, x->terms + first * x->apart, x->apart, rows, result);
+    if (w->kind == INT8) scale_outputs(w->scales + index * PANEL, rows, result);
 }
 
 #endif

@@ -15,9 +15,9 @@
 #include "bf16.h"
 
 enum { PANEL = 32, LANE = 16, BFLOAT16 = 0, INT8 = 1, CODES = 2, BYTES = 3, GROUP = 64 };
-/* Rows of one `panel_product`: at most; of weights as they are stored; of activations in planes. With so few rows that
-   memory is what a product waits for, nothing is rounded. */
-enum { MOST_ROWS = 12, FEW_ROWS = 8, PLANE_ROWS = 132, RARE_ROWS = 2 };
+/* Rows of one `panel_product`: at most; of weights as they are stored; of activations in planes or by tiles. With so few
+   rows that memory is what a product waits for, nothing is rounded. */
+enum { MOST_ROWS = 12, FEW_ROWS = 8, PLANE_ROWS = 132, TILES_ROWS = 128, RARE_ROWS = 2 };
 
 typedef struct {
     int64_t kind, out, in, block; /* block: inputs that share a scale, of CODES and BYTES */
@@ -58,17 +58,19 @@ static inline long panel_bytes(const matrix *w) { return w->in * PANEL * bits_of
 /* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. `met`: rows that
    are multiplied with a weight at once: all of x, but of experts each has its own. */
 int prepare(operand *x, const matrix *w, long met);
-/* result [rows][PANEL] of panel `index`, rows first to first + rows - 1, without bias; `rows` at most FEW_ROWS, MOST_ROWS with
-   a `panel` that `unpacked` returned, PLANE_ROWS with planes. */
+/* result [rows][PANEL] of panel `index`, rows first to first + rows - 1, without bias; `rows` at most `rows_at_once`. `panel`:
+   what `unpacked` returned, where `wants_unpacked`. */
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);
-/* Whether products with many rows want a panel unpacked. */
-int has_unpacked(void);
+/* How many of `rows` rows one `panel_product` takes. */
+long rows_at_once(const operand *x, long rows);
+/* Whether products of so many rows read a panel in bf16. */
+int wants_unpacked(const matrix *w, const operand *x, long rows);
 /* Whether products with many rows are faster than with the whole weight in bf16 by torch. */
 int has_fast_products(void);
 /* Whether products with 8-bit activations are there. */
 int has_int8_activations(void);
-/* Panel `index` of CODES or BYTES in bf16, [in / 2][PANEL][2], in memory of the calling thread until its next call. NULL: there
-   is none. Of BFLOAT16 it is the weight itself. */
+/* Panel `index` in bf16, [in / 2][PANEL][2], in memory of the calling thread until its next call; of INT8 without its scales.
+   NULL: there is no memory. Of BFLOAT16 it is the weight itself. */
 const bf16 *unpacked(const matrix *w, long index);
 
 #endif

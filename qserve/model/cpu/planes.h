@@ -3,6 +3,7 @@
 #ifndef QSERVE_PLANES_H
 #define QSERVE_PLANES_H
 
+#include "amx.h"
 #include "panels.h"
 
 #include <string.h>
@@ -20,17 +21,21 @@
 /* Rounding of all others than the largest, as a share of them, from which on a rest is worth its time: one plane is there
    for speed, two are there to be exact. */
 static const float TOO_ROUGH[] = {0, 1.0f / 32, 1.0f / 1024};
-enum { REST = 254, ONE_PLANE = 127 };
+enum { REST = 254, ONE_PLANE = 127, MOST_PLANE_ROWS = 32 };
 
 /* Inputs that share a scale in planes of products with `w`. */
 static inline long group_of(const matrix *w) { return has_blocks(w) && w->block < GROUP ? w->block : GROUP; }
 
 #if defined(HAS_DOTS)
 
-/* Planes of products in which a weight meets `met` rows: 0 where they are multiplied in bf16 or fp32. */
+/* Planes of products in which a weight meets `met` rows: 0 where they are multiplied in bf16 or fp32. Tiles multiply many
+   rows in bf16 faster than vectors do in 8 bits, the more so in two planes. */
 static inline long planes_for(const matrix *w, long met) {
-    if (w->activation_bits == 8 && met > RARE_ROWS) return 1;
-    return w->kind == INT8 ? 2 : 0;
+    const long planes = w->activation_bits == 8 && met > RARE_ROWS ? 1 : w->kind == INT8 ? 2 : 0;
+#ifdef HAS_TILES
+    if (planes && met > MOST_PLANE_ROWS / planes && w->in % TILE_INPUTS == 0 && has_tiles()) return 0;
+#endif
+    return planes;
 }
 
 #else

@@ -25,7 +25,15 @@ int prepare(operand *x, const matrix *w, long met) {
     return make_terms(x);
 }
 
-int has_unpacked(void) { return 0; }
+long rows_at_once(const operand *x, long rows) {
+    (void)x, (void)rows;
+    return PLANE_ROWS;
+}
+
+int wants_unpacked(const matrix *w, const operand *x, long rows) {
+    (void)w, (void)x, (void)rows;
+    return 0;
+}
 
 int has_fast_products(void) {
 #if defined(__AVX2__) && defined(__FMA__)

@@ -1,5 +1,6 @@
 #include "products.h"
 
+#include "amx.h"
 #include "panels.h"
 #include "threads.h"
 
@@ -53,18 +54,8 @@ static void gate_result(float *gate, const float *up) {
     }
 }
 
-static long rows_at_once(const operand *x, long rows) {
-    if (x->planes || !has_unpacked()) return PLANE_ROWS;
-    return rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS;
-}
-
-/* Whether a panel of `w` is read in bf16 by so many rows. */
-static int is_unpacked(const matrix *w, const operand *x, long rows) {
-    return !x->planes && rows > FEW_ROWS && w->kind != BFLOAT16 && has_unpacked();
-}
-
 int panel_rows(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
-    const int unpacks = is_unpacked(w, x, rows);
+    const int unpacks = wants_unpacked(w, x, rows);
     const bf16 *panel = unpacks ? unpacked(w, index) : NULL;
     if (unpacks && !panel) return 1;
     const long most = rows_at_once(x, rows);
@@ -75,7 +66,7 @@ int panel_rows(const matrix *w, long index, const operand *x, long first, long r
 
 /* All rows of one panel, piece by piece: what is stored is still in the nearest cache. */
 static int one_panel(const work *all, const product *one, long index) {
-    const int unpacks = is_unpacked(one->w, &all->x, all->x.rows);
+    const int unpacks = wants_unpacked(one->w, &all->x, all->x.rows);
     const bf16 *panel = unpacks ? unpacked(one->w, index) : NULL;
     if (unpacks && !panel) return 1;
     float result[PLANE_ROWS * PANEL];
@@ -92,7 +83,7 @@ static int one_gated(const work *all, const product *one, long index) {
     const long rows = all->x.rows, most = rows_at_once(&all->x, rows);
     float *gates = scratch(2, (rows + PLANE_ROWS) * PANEL * sizeof(float)), ups[PLANE_ROWS * PANEL];
     if (!gates || panel_rows(one->w, index, &all->x, 0, rows, gates)) return 1;
-    const int unpacks = is_unpacked(all->up, &all->x, rows);
+    const int unpacks = wants_unpacked(all->up, &all->x, rows);
     const bf16 *panel = unpacks ? unpacked(all->up, index) : NULL; /* in the same memory */
     if (unpacks && !panel) return 1;
     for (long row = 0; row < rows; row += most) {
@@ -117,6 +108,7 @@ static void some_panels(void *shared, long index) {
         const long panel = all->chosen ? all->chosen[i] : i;
         if (all->up ? one_gated(all, one, panel) : one_panel(all, one, panel)) all->failed = 1;
     }
+    release_tiles();
 }
 
 /* Few enough tasks that drawing one costs nothing, and so many that no thread waits long for the last. */

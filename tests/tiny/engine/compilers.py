@@ -11,19 +11,24 @@ import pytest
 from qserve.detect.host import read_cpu
 from qserve.model.cpu import build
 
-__all__ = ["COMPILERS", "HAS_VNNI", "compiled_by"]
+__all__ = ["COMPILERS", "HAS_TILES", "HAS_VNNI", "compiled_by"]
 
 HAS_VNNI = any("vnni" in flag for flag in read_cpu().flags)
 """AVX2 without it rounds activations of 4-bit integers alone, since no others would be faster (planes.h)."""
 
+HAS_TILES = "amx_bf16" in read_cpu().flags
+"""AMX multiplies many rows in bf16 faster than any of them in 8 bits."""
+
 COMPILERS = {
     "best": None,
+    "without AMX": "gcc -mno-amx-tile -mno-amx-bf16 -mno-amx-int8",
     "without AVX512-BF16": "gcc -mno-avx512bf16 -mno-avx512vbmi",
     "without AVX512": "gcc -mno-avx512f",
     "plain": "gcc -march=x86-64",
 }
 
 
+_NEEDED = {"without AMX": "amx_bf16", "without AVX512-BF16": "avx512_bf16"}
 _AVX_VNNI = {"AVX-VNNI": "gcc -mno-avx512bf16 -DNARROW_VECTORS"}
 """For tests of integers alone: the same instructions as AVX-512 has them for 256 bits."""
 
@@ -35,7 +40,7 @@ def compiled_by(name: str) -> Iterator[None]:
     if command is not None:
         if os.uname().machine != "x86_64":
             pytest.skip("these compiler flags are of x86-64")
-        if name == "without AVX512-BF16" and "avx512_bf16" not in read_cpu().flags:
+        if (flag := _NEEDED.get(name)) is not None and flag not in read_cpu().flags:
             pytest.skip("this processor has none: its best library is that one")
         if name == "AVX-VNNI" and "avx512_vnni" not in read_cpu().flags:
             pytest.skip("this processor has no instructions to try it out with")

@@ -10,7 +10,7 @@ from qserve.model.cpu import build
 from qserve.model.cpu.activations import round_activations, with_int8_activations
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, has_int8_activations, int8_matrix
-from tests.tiny.engine.compilers import HAS_VNNI, compiled_by
+from tests.tiny.engine.compilers import HAS_TILES, HAS_VNNI, compiled_by
 
 pytestmark = pytest.mark.skipif(
     build.why_none() is not None or not has_int8_activations(), reason="neither AVX512-VNNI nor AVX2 here"
@@ -65,7 +65,8 @@ def relative_error(matrix: Matrix, states: torch.Tensor, ordinary: torch.Tensor)
 @pytest.mark.parametrize("rows", ROWS)
 def test_products_are_within_one_per_cent(name: str, rows: int) -> None:
     matrix, states = matrix_of(name), torch.randn(rows, WIDTH).bfloat16()
-    assert (3e-3 if name in ROUNDED else 1e-3) < relative_error(matrix, states, states) < 1e-2
+    is_rounded = name in ROUNDED and not (HAS_TILES and rows == ROWS[-1])
+    assert (3e-3 if is_rounded else 1e-3) < relative_error(matrix, states, states) < 1e-2
 
 
 @pytest.mark.parametrize("name", FORMATS)

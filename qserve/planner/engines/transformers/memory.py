@@ -63,8 +63,8 @@ def scoring_logits_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
 def shortlist_bytes(spec: ModelSpec, dtype: str, cpu: CpuFeatures) -> int:
     """The copy of a language model's head in int8, with a scale a token, that steps of few sequences read first.
 
-    On a CPU whose bf16 products are ours (model/cpu/shortlist.py; with AMX they are oneDNN's). There is none without a
-    C compiler, and none beside a tied head without a file (--load-format dummy): then the plan counts too much.
+    On a CPU whose bf16 products are ours (model/cpu/shortlist.py). There is none without a C compiler, and none beside
+    a tied head without a file (--load-format dummy): then the plan counts too much.
     """
     if spec.head.kind == "score" or dtype != "bfloat16" or not cpu.has_own_products:
         return 0
