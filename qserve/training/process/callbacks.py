@@ -15,7 +15,8 @@ from qserve.training.process.memory import PeakMemory, optimizer_bytes, storage_
 
 __all__ = ["EventReporter", "MemoryMeter", "StopOnRequest"]
 
-# Peaks are the same step after step at one length: the first ones, then now and then, which costs next to nothing.
+# Peaks are the same step after step at one length: the first ones of a process (one that resumes a run may do no more),
+# then now and then, which costs next to nothing.
 _FIRST_STEPS = 5
 _EVERY_STEPS = 25
 
@@ -59,14 +60,16 @@ class MemoryMeter(TrainerCallback):  # type: ignore[misc]
         self._gives_back = gives_back and not memory.on_card
         self._backward_bytes = 0
         self._gradients_bytes = 0
+        self._first_step = 0
         self._now = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._first_step = state.global_step
         if not self._memory.on_card:
             trim_heap()  # what loading left
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        step = state.global_step
+        step = state.global_step - self._first_step
         self._now = step < _FIRST_STEPS or step % _EVERY_STEPS == 0
         if self._now:
             self._memory.reset()

@@ -21,8 +21,10 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers import TrainerState
 
 from qserve.demo import chat_model_path
 from qserve.hub import resolve
@@ -324,11 +326,32 @@ def test_freed_blocks_go_back_before_every_step_of_the_optimizer_where_the_heap_
     trimmed = []
     monkeypatch.setattr(callbacks, "trim_heap", lambda: trimmed.append(True))
     measuring = callbacks.MemoryMeter(EventLog(None), PeakMemory("cpu"), gives_back=tight)
-    measuring.on_train_begin(None, None, None)  # what loading left
+    measuring.on_train_begin(None, TrainerState(), None)  # what loading left
     assert len(trimmed) == 1
     for _ in range(3):  # on steps that are not measured, too
         measuring.on_pre_optimizer_step(None, None, None)
     assert len(trimmed) == (4 if tight else 1)
+
+
+@pytest.mark.parametrize("begins_at", [0, 7, 9998])
+def test_the_first_steps_of_a_run_that_is_resumed_are_measured_too(tmp_path, begins_at):
+    """It may do no more than one: stopped by Ctrl-C before its last step."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    file = tmp_path / "events.jsonl"
+    measuring = callbacks.MemoryMeter(EventLog(file), PeakMemory("cpu"))
+    state = TrainerState(global_step=begins_at)
+    measuring.on_train_begin(None, state, None)
+    for _ in range(7):
+        measuring.on_step_begin(None, state, None)
+        model(torch.ones(2, 4)).sum().backward()
+        measuring.on_pre_optimizer_step(None, state, None, model=model)
+        optimizer.step()
+        measuring.on_optimizer_step(None, state, None, model=model, optimizer=optimizer)
+        state.global_step += 1
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["step"] for one in events] == list(range(begins_at + 1, begins_at + 6))
+    assert events[0]["optimizer_bytes"] == 2 * sum(one.nbytes for one in model.parameters())
 
 
 def test_the_first_process_alone_clears_the_folder_that_all_save_into(runs, tmp_path):
