@@ -55,7 +55,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The conversation as text. Raises TemplateRefused for whatever the template raises."""
+        """The conversation as text. Raises TemplateRefused for whatever the template raises; MemoryError."""
         conversation = [dict(message) for message in messages]
         if continue_final_message:
             conversation[-1]["content"] += _CONTINUE_TAG
@@ -65,6 +65,8 @@ class ChatTemplate:
         given.update(messages=conversation, add_generation_prompt=add_generation_prompt and not continue_final_message)
         try:
             rendered = self._compiled.render(given)
+        except MemoryError:
+            raise  # is no refusal; whoever bounds memory has a sentence of his own
         except Exception as error:  # templates raise what they like
             raise TemplateRefused(str(error) or type(error).__name__) from error
         return _cut_at_tag(rendered, messages[-1]["content"]) if continue_final_message else rendered

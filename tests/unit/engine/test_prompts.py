@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
+from qserve.engine.prompts import process
 from qserve.engine.prompts.bounds import max_bytes_per_token
 from qserve.engine.prompts.lanes import SMALL_BYTES, PromptLanes
 from qserve.engine.prompts.process import ReaderSettings
@@ -161,11 +163,18 @@ async def test_template_arguments_reach_the_template_alone(shared: PromptLanes, 
     assert (await shared.read("chat", chat("hello", chat_template_kwargs=arguments))).prompts == plain.prompts
 
 
+TOO_SLOW, TOO_LARGE, TOO_LONG = "prompt_too_slow", "prompt_too_large", "context_length_exceeded"
 BOMBS = {
-    "loop": "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = j %}{% endfor %}{% endfor %}",
-    "gigabytes": "{{ 'a' * 9999999999 }}",
-    "doubling": "{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
-    "long text": "{{ 'a b ' * 9999999 }}",
+    "loop": (
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = j %}{% endfor %}{% endfor %}",
+        {TOO_SLOW},
+    ),
+    "gigabytes": ("{{ 'a' * 9999999999 }}", {TOO_LARGE}),
+    "doubling": (
+        "{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
+        {TOO_LARGE},
+    ),
+    "long text": ("{{ 'a b ' * 9999999 }}", {TOO_LONG, TOO_SLOW}),
 }
 
 
@@ -173,14 +182,49 @@ BOMBS = {
 async def test_a_template_without_end_is_refused_and_the_next_request_is_read(
     tmp_path: Path, bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qserve.engine.prompts.lanes._SMALL_CPU_S", 0.5)
+    monkeypatch.setattr("qserve.engine.prompts.lanes._SMALL_CPU_S", 1.0)
     monkeypatch.setattr("qserve.engine.prompts.lanes._WALL_FACTOR", 60)  # the next request waits for a new process
-    source = "{% if messages[0].content == 'bomb' %}" + BOMBS[bomb] + "{% endif %}" + QWEN
+    statements, codes = BOMBS[bomb]
+    source = "{% if messages[0].content == 'bomb' %}" + statements + "{% endif %}" + QWEN
     async with lanes(tmp_path, source, address_space_bytes=GIB) as reader:
         with pytest.raises(ApiError) as caught:
             await reader.read("chat", chat("bomb"))
-        assert caught.value.status == 400
+        assert caught.value.status == 400 and caught.value.code in codes
+        if caught.value.code != TOO_LONG:
+            assert reader._small.process._process is None, "its memory was not given back"
         assert (await reader.read("chat", chat("hello"))).prompts
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(process._TooSlow, TOO_SLOW), (MemoryError, TOO_LARGE)], ids=["time", "memory"]
+)
+def test_a_bound_that_is_met_inside_of_a_template_is_no_refusal_of_the_template(
+    raised: type[BaseException], code: str
+) -> None:
+    class Spent(str):
+        def __str__(self) -> str:
+            raise raised
+
+        __html__ = __repr__ = __str__
+
+    def read(body: bytes) -> Any:
+        return ChatTemplate("{{ messages[0].content ~ '' }}").render(
+            [{"role": "user", "content": Spent(body.decode())}], add_generation_prompt=True
+        )
+
+    told, _, is_spent = process._bounded(read, b"a", 60)
+    assert told["error"]["code"] == code and is_spent
+
+
+def test_the_first_request_of_a_process_finds_its_template_compiled() -> None:
+    """Its bound of time is about itself."""
+    told = ReaderSettings(str(FILE), QWEN, {}, asdict(ContextLimits(2048)), TOKENIZER.get_vocab_size())
+    reader = process._reader(told)
+    process._warm_up(reader, 60)
+    assert reader._template is not None and "_compiled" in vars(reader._template)
+    loaded = set(sys.modules)
+    reader.chat(chat("hello"))
+    assert set(sys.modules) == loaded
 
 
 @pytest.mark.parametrize(
@@ -210,10 +254,10 @@ async def test_the_largest_bodies_are_refused_and_small_ones_do_not_wait(shared:
 async def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
     async with lanes(tmp_path) as reader:
         await reader.start()
-        process = reader._small.process._process
-        assert process is not None
-        process.kill()
-        await process.wait()
+        running = reader._small.process._process
+        assert running is not None
+        running.kill()
+        await running.wait()
         assert (await reader.read("chat", chat("hello"))).prompts
 
 
