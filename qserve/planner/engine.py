@@ -149,8 +149,8 @@ def _is_group_named() -> bool:
     find that.
     """
     for folder in sys.path:
-        with suppress(OSError):
-            for entry in os.scandir(folder or "."):
+        with suppress(OSError), os.scandir(folder or ".") as entries:
+            for entry in entries:
                 if entry.name.endswith((".dist-info", ".egg-info")) and _names_group(Path(entry.path)):
                     return True
     return False
