@@ -40,6 +40,8 @@ _SETTINGS = {
 _LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH")
 # VLLM_ENGINE_READY_TIMEOUT_S of vLLM 0.32's envs.py; 65 GB from a disk of 50 MB/s take 1300 s before anything compiles.
 _READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
+# Imported by vLLM's workers alone: it asks for something when it is imported.
+_WITH_TILES = ("--worker-extension-cls", "qserve.engine.vllm.tiles.WithTiles")
 _STRICT_TOOLS = "--tool-strict-level"
 # What `thinking_token_budget` counts between and ends with, where no parser tells it. The keys had other names before.
 _THOUGHT_TAGS = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
@@ -90,7 +92,8 @@ def command(
         *_scheduling(spec),
         "--disable-uvicorn-access-log",  # the gateway logs requests
     )
-    words = merged(own, _defaults(chat_format_of(spec.folder), parser), _split(extra), parser)
+    on_cpu = _WITH_TILES if spec.plan.on_cpu else ()
+    words = merged(own, (*_defaults(chat_format_of(spec.folder), parser), *on_cpu), _split(extra), parser)
     environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
     return VllmCommand((python, "-m", _SERVER, *words), environment, schema_library(words, parser))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from qserve.detect.host import read_cpu
+from qserve.engine.vllm import tiles
 from qserve.engine.vllm.command import command, ready_timeout_s
 from qserve.errors import UsageError
 from tests.unit.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
@@ -112,6 +116,27 @@ def test_arguments_of_tools_follow_their_schema_where_the_release_can_bind_them(
     assert pairs(demo_command(parser).argv)["--tool-strict-level"] == "parameter"
     older = replace(parser, flags={name: flag for name, flag in parser.flags.items() if name != "--tool-strict-level"})
     assert "--tool-strict-level" not in demo_command(older).argv
+
+
+def test_workers_on_a_cpu_ask_for_tiles_and_others_do_not(parser):
+    """vLLM's attention uses AMX without asking Linux for it, which ends a worker of a small model (`tiles`)."""
+    on_card = command(spec_of(plan_of("Qwen/Qwen3-8B", "rtx-4090", quant="bf16")), parser, environ={}).argv
+    assert "--worker-extension-cls" not in on_card
+    module, _, name = pairs(demo_command(parser).argv)["--worker-extension-cls"].rpartition(".")
+    assert (module, name) == (tiles.__name__, tiles.WithTiles.__name__)
+    own = demo_command(parser, "--worker-extension-cls mine.Extension").argv
+    assert own.count("--worker-extension-cls") == 1 and pairs(own)["--worker-extension-cls"] == "mine.Extension"
+
+
+def test_a_process_that_imports_the_extension_may_use_tiles_where_there_are_any():
+    """Asked of Linux itself: ARCH_GET_XCOMP_PERM, bit 18."""
+    code = (
+        "import ctypes; from qserve.engine.vllm import tiles; bits = ctypes.c_ulong();"
+        "failed = ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(bits)) if tiles.ask_for_tiles() else 1;"
+        "print(not failed and bits.value >> 18 & 1)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert told == ("1" if "amx_tile" in read_cpu().flags else "False")
 
 
 def test_a_large_checkpoint_has_time_to_come_from_a_slow_disk(parser, tmp_path):
