@@ -27,6 +27,7 @@ __all__ = ["PlanPage"]
 
 _HERE = "here"
 _QUANTS = ("auto", "bf16", "fp16", "fp8", "int8", "4bit")
+_LATENCIES = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"))
 _FIRST_MODEL, _FIRST_GPU = "Qwen/Qwen3-32B", "rtx-4090"
 
 
@@ -168,14 +169,35 @@ def _plan_view(plan: Mapping[str, Any], language: str) -> str:
             ]
         ),
     ]
-    if (plan.get("speed") or {}).get("alternatives"):
-        parts.append(_layouts(plan["speed"], language))
+    speed = plan.get("speed") or {}
+    if speed:
+        parts.append(_speed(speed, language))
+    if speed.get("alternatives"):
+        parts.append(_layouts(speed, language))
     if plan.get("suggestions"):
         parts.append(f"<h3>{translate(language, 'plan.suggestions')}</h3>{_suggestions(plan['suggestions'], language)}")
-    if plan.get("notes"):
-        items = "".join(f"<li>{html.escape(str(note))}</li>" for note in plan["notes"])
+    if notes := [*(plan.get("notes") or ()), *speed.get("notes", ())]:
+        items = "".join(f"<li>{html.escape(str(note))}</li>" for note in notes)
         parts.append(f'<h3>{translate(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
     return f'<section class="qs-plan">{"".join(parts)}{_terms(plan, language)}</section>'
+
+
+def _speed(speed: Mapping[str, Any], language: str) -> str:
+    """TTFT, TPOT and the rates with their bands, and the load that they are of."""
+    load = speed["load"]
+    way = next(name for name in ("rps", "users", "burst", "trace", "concurrency") if name in load)
+    title = translate(language, "plan.speed", input=load["input"], output=load["output"], load=f"{way} {load[way]:g}")
+    rate, most = speed["output_tokens_per_s"], speed.get("max_rps")
+    figures = [(f"{_number(speed[key]['mean'])} ms", name, speed[key]) for key, name in _LATENCIES]
+    figures.append((f"{_number(rate['value'])}", translate(language, "memory.tokens_per_s"), rate))
+    if most:
+        figures.append((f"{_number(most['value'])}", translate(language, "plan.most_requests"), most))
+    shown = tiles([(value, f"{name} ({_number(one['low'])} – {_number(one['high'])})") for value, name, one in figures])
+    return f"<h3>{html.escape(title)}</h3>{shown}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _layouts(speed: Mapping[str, Any], language: str) -> str:

@@ -40,6 +40,8 @@ PLAN: dict[str, tuple[str, str]] = {
     "plan.command": ("Command line", "命令行"),
     "plan.term": ("Term", "项目"),
     "plan.formula": ("Formula", "公式"),
+    "plan.speed": ("Speed at {load}: {input} + {output} tokens", "速度（{load}）：{input} + {output} 词元"),
+    "plan.most_requests": ("requests/s at most", "最多请求/秒"),
     "plan.layouts": ("Layouts for this load", "此负载下的部署方案"),
     "plan.layout": ("Layout", "方案"),
     "plan.each": ("each", "每张"),
