@@ -44,6 +44,7 @@ _LARGE: Sizes = ((2048, 8192), (8192, 2048)) * 3
 _FEW_ROWS = (1, 4, 8, 16, 64, 256)
 _PROMPT_ROWS = 1024
 """Of a long prompt, or of sixteen short ones. With tiles (AMX) a row costs a quarter less there than at 256."""
+_LARGEST_HEAP_BLOCK = 31 << 20
 _UNFUSED_ROWS = (1, 16, 64, 256, 1024)
 _PROMPT_LAYERS = 4
 """Enough where products wait for arithmetic: reading a weight is a twentieth of its time."""
@@ -115,13 +116,15 @@ class _Layers:
 class _Unfused:
     """Norms and gates of a layer as vLLM runs them on a CPU: single operations of torch, in 32 bit.
 
-    How long these take a token follows no bandwidth: up to some rows they stay in caches, and large buffers are given
-    back to the system between two operations.
+    How long these take a token follows no bandwidth: up to some rows they stay in caches.
     """
 
     def __init__(self) -> None:
         self._width, self._heads, self._gate = 1024, (24, 128), 3072  # of a Qwen3-0.6B
         self._weights = [torch.randn(size, dtype=torch.bfloat16) for size in (self._width, self._heads[1])]
+        # Until a block of this size was freed once, glibc gives larger ones than it has seen back to the system after
+        # each operation: four times as long. A server's first prompts have done that.
+        torch.zeros(_LARGEST_HEAP_BLOCK, dtype=torch.uint8)
 
     @property
     def bytes_per_token(self) -> int:

@@ -211,7 +211,7 @@ def test_products_take_what_was_measured_of_them() -> None:
 
 
 def test_norms_of_a_prompt_take_what_was_measured_of_them() -> None:
-    """Of vLLM, which runs them one by one; per byte more where buffers no longer stay in caches."""
+    """Of vLLM, which runs them one by one; per byte more where activations no longer stay in caches."""
     assert MEASURED.fewer is not None
     fewer = replace(MEASURED.fewer, unfused_ps=((1, 900.0), (64, 6400.0), (1024, 409600.0)))
     rates, spec = replace(MEASURED, fewer=fewer), resolve("Qwen/Qwen3-0.6B").spec
