@@ -1,6 +1,6 @@
 """Planned speed against real engines on this CPU: planned, measured, learned from half of the rounds, judged on others.
 
-    python bench/speed_against_engines.py                      # both engines, 0.6B and 1.7B shapes: about 17 minutes
+    python bench/speed_against_engines.py                      # both engines, 0.6B and 1.7B shapes: 24 minutes
     python bench/speed_against_engines.py --shapes qwen3-0.6b --engines transformers --streams 1 4 --most-minutes 4
     python bench/speed_against_engines.py --resume             # goes on with the record in --out
     python bench/speed_against_engines.py --again RECORD       # the table of a record, planned by today's code
@@ -262,7 +262,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--most-rounds", type=int, default=10, help="of a load; every other one teaches")
     parser.add_argument("--least-prompts", type=int, default=3, help="of a round")
     parser.add_argument("--waves", type=int, default=3, help="requests of a stream in a round")
-    parser.add_argument("--most-minutes", type=float, default=16.0, help="for all rounds, starts of engines included")
+    parser.add_argument("--most-minutes", type=float, default=23.0, help="for all rounds, starts of engines included")
     parser.add_argument("--compiled", action="store_true", help="let vLLM compile, which takes minutes on a CPU")
     parser.add_argument("--most-others", type=float, default=MOST_OTHERS, help="of the machine, in a clean round")
     parser.add_argument("--most-drift", type=float, default=0.08, help="of a rate, over a clean round")

@@ -72,10 +72,14 @@ def loads_of(served: Iterable[ServedRequest]) -> Iterator[list[ServedRequest]]:
 
 
 def _by_first_step(served: Sequence[ServedRequest]) -> tuple[list[ServedRequest], range]:
-    """The one that found the engine idle, those that were computed beside it, the others; the places of the second."""
-    first, *others = served
-    beside = [one for one in others if _shared_a_step(first, one)]
-    alone = [one for one in others if not _shared_a_step(first, one)]
+    """The one that found the engine idle, those that were computed beside it, the others; the places of the second.
+
+    It is the one that had its first token first: of requests that come within milliseconds the gateway does not know in
+    which order the engine got them.
+    """
+    quickest = min(served, key=lambda one: one.at_s + one.ttft_s)
+    first, *beside = [one for one in served if one is quickest or _shared_a_step(quickest, one)]
+    alone = [one for one in served if one is not first and one not in beside]
     return [first, *beside, *alone], range(1, 1 + len(beside))
 
 
@@ -97,4 +101,5 @@ def _arrivals(served: Sequence[ServedRequest], beside: range) -> Iterator[Arriva
             free.remove(before)
             yield Arrival(max(0.0, one.at_s - served[before].ends_s), one.input_tokens, one.output_tokens, before)
         else:
-            yield Arrival(one.at_s - start, one.input_tokens, one.output_tokens, beside=place in beside)
+            at_s = max(0.0, one.at_s - start)
+            yield Arrival(at_s, one.input_tokens, one.output_tokens, beside=place in beside)

@@ -50,6 +50,30 @@ def test_requests_are_simulated_in_the_steps_that_they_shared(in_first_step: int
         assert simulated.tpot_s == pytest.approx(one.tpot_s)
 
 
+@pytest.mark.parametrize("late_s", [0.0, 0.002])
+def test_who_was_computed_first_is_told_by_first_tokens(late_s: float) -> None:
+    """Not by the gateway's clock, for which requests that come together have another order than for the engine."""
+    first, *others = sorted(burst(1, 100.0), key=lambda one: one.ttft_s)
+    later = replace(
+        first, at_s=others[0].at_s + late_s, ttft_s=first.ttft_s - late_s, e2e_s=first.e2e_s - late_s
+    )  # fmt: skip
+    pairs = list(replayed(SlowPrompts(), LIMITS, [*others, later]))
+    for one, simulated in pairs:
+        assert simulated.ttft_s == pytest.approx(one.ttft_s, abs=0.004)
+        assert simulated.tpot_s == pytest.approx(one.tpot_s, rel=0.01)
+
+
+def test_a_closed_loop_takes_replayed_what_it_took() -> None:
+    """Answers end one by one, so that the order in which they are kept is not that in which they came."""
+    lengths = tuple((64, 12 + 7 * place % 24) for place in range(12))
+    load = Load(64, 24, concurrency=4, num_prompts=12, lengths=lengths)
+    run = simulate(SlowPrompts(), load, LIMITS)
+    pairs = list(replayed(SlowPrompts(), LIMITS, served_of(run.finished)))
+    assert len(pairs) == 12
+    for one, simulated in pairs:
+        assert (simulated.ttft_s, simulated.tpot_s) == pytest.approx((one.ttft_s, one.tpot_s))
+
+
 def test_steps_are_not_slow_because_prompts_fell_beside_them() -> None:
     served = [one for turn in range(3) for one in burst(2, 60.0 * turn)]
     found = residual_of([(SlowPrompts(), served)], LIMITS)
