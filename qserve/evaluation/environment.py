@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from qserve.engine.quick_imports import quick_imports
 from qserve.evaluation.tasks import quiet
 
 __all__ = ["LmEvalLog", "lm_eval_environment"]
@@ -62,7 +63,8 @@ def lm_eval_environment(api_key: str, log: LmEvalLog) -> Iterator[None]:
     """lm-eval reads the key from the environment, draws bars for single items (the caller draws one for all), and asks
     git about whatever folder the user stands in.
     """
-    from lm_eval import evaluator
+    with quick_imports():
+        from lm_eval import evaluator
 
     variables = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
     before = {name: os.environ.get(name) for name in variables}

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from qserve.engine import worker_process
 from qserve.engine.free_heap import giving_back_free_heap
 from qserve.engine.heartbeat import Heartbeat, heartbeat_file
-from qserve.engine.paused_collection import paused_collection
 from qserve.engine.process import WorkerSpec, report_note, report_phase
+from qserve.engine.quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from qserve.engine.transformers.engine import Engine
@@ -31,7 +31,7 @@ _WARM_UP_OPERATIONS = 200_000_000_000
 
 
 async def _serve(document: dict[str, Any]) -> None:
-    with paused_collection():
+    with quick_imports():
         from qserve.engine.transformers.api.app import build_app
         from qserve.engine.transformers.api.prompt_lanes import prompt_lanes
 
@@ -49,7 +49,7 @@ async def _serve(document: dict[str, Any]) -> None:
 
 async def _start_engine(spec: WorkerSpec) -> Engine:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
-    with paused_collection():
+    with quick_imports():
         from qserve.engine.transformers.batching.make import make_batcher
         from qserve.engine.transformers.batching.progress import beat_with_layers
         from qserve.engine.transformers.batching.scoring import PromptScorer

@@ -12,8 +12,8 @@ from qserve.detect.packages import Packages
 from qserve.engine import worker_process
 from qserve.engine.free_heap import giving_back_free_heap
 from qserve.engine.heartbeat import Heartbeat, heartbeat_file
-from qserve.engine.paused_collection import paused_collection
 from qserve.engine.process import WorkerSpec, report_note, report_phase
+from qserve.engine.quick_imports import quick_imports
 from qserve.planner.request import PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.judges.served import ServedChat
@@ -48,7 +48,7 @@ class _OwnScorer:
             await _serve_without_model(spec, recipe, heartbeat, served)
             return
         # Imported here: it takes seconds, and the parent has been told what they are spent on.
-        with paused_collection():
+        with quick_imports():
             from qserve.reward.recipe.parts import RecipeScorer
             from qserve.reward.serving.app import build_app
             from qserve.reward.serving.memory import measured_memory
@@ -87,7 +87,7 @@ async def _serve_without_model(
 
 
 def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
-    with paused_collection():
+    with quick_imports():
         from qserve.model.card_share import keep_to_plan
         from qserve.model.packed_cache.folder import packed_folder
         from qserve.reward.checkpoints import recognise

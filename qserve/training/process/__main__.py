@@ -12,10 +12,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 if __name__ == "__main__":
+    from qserve.engine.quick_imports import quick_imports
     from qserve.training.process.unused_packages import leave_out_unused
 
     leave_out_unused(Path(sys.argv[1]))  # before transformers and TRL look for them
 
-    from qserve.training.process.run import main
+    with quick_imports():
+        from qserve.training.process.run import main
 
     sys.exit(main(Path(sys.argv[1])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from qserve.engine.quick_imports import quick_imports
 from qserve.errors import UsageError
 from qserve.training.heap import is_tight
 from qserve.training.job import TrainingRun
@@ -40,12 +42,16 @@ def main(job_file: Path) -> int:
 def train(run: TrainingRun, events: EventLog) -> None:
     """Raises whatever the libraries raise."""
     began_s = time.monotonic()
-    from qserve.training.process.rollouts import RolloutSamples
-    from qserve.training.process.trainers import make_trainer, trainer_class
+    with quick_imports():
+        from qserve.training.process.rollouts import RolloutSamples
+        from qserve.training.process.trainers import make_trainer, trainer_class
 
-    prepare_sharding(run)
-    # Loads it: what is measured from here on is the run's own.
-    trainer_class("steps" if run.request.step_labels else "scores" if run.data.labels else run.trainer)
+        prepare_sharding(run)
+        # Loads it: what is measured from here on is the run's own.
+        trainer_class("steps" if run.request.step_labels else "scores" if run.data.labels else run.trainer)
+    # Trainers collect garbage by hand, and none of these libraries is any: half a second each time.
+    gc.collect()
+    gc.freeze()
     memory = PeakMemory(run.device)
     events.write(
         "imported",

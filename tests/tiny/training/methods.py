@@ -25,6 +25,7 @@ from typing import Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ["DS_ACCELERATOR"] = "cpu"
+gc.disable()  # until all of it is imported
 
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -279,6 +280,7 @@ def main() -> None:
     if HAS_DEEPSPEED:
         importlib.import_module("deepspeed")
     gc.collect()
+    gc.enable()
     gc.freeze()  # every run collects garbage once or twice, and all of these libraries are none: half a second each
     disable_caching()  # hashing what maps the rows takes as long
     sharded()  # first: a process that has trained alone can't join others
