@@ -14,6 +14,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from qserve.engine.unused_packages import leave_out
 from tests.costs import Costs
+from tests.shared import SharedFixtures
 
 # What one test's run measured must not move another test's plan. A test of learning takes it away.
 os.environ["QSERVE_NO_LEARN"] = "1"
@@ -67,8 +68,9 @@ _REAL_PROCESSES = ("tests/browser/", "tests/tiny/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The summary names the dearest files."""
+    """The summary names the dearest files; what files share ends with the last of them."""
     config.pluginmanager.register(Costs())
+    config.pluginmanager.register(SharedFixtures(_shared_by, ("tests/tiny/", "tests/browser")))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,12 +103,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+def _shared_by(nodeid: str) -> str | None:
+    return next((name for start, name in _TOGETHER.items() if nodeid.startswith(start)), None)
+
+
 class _Together(LoadFileScheduling):
     """Of pytest-xdist: what one process runs in one go."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = next((name for start, name in _TOGETHER.items() if nodeid.startswith(start)), None)
-        return shared or super()._split_scope(nodeid)
+        return _shared_by(nodeid) or super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:

@@ -1,6 +1,6 @@
 """Every method once, on the demo chat model, in one process: importing TRL costs more than all of them.
 
-    python -c "from tests.tiny.training.methods import main; main()" FOLDER
+    python -c "import gc; gc.disable(); from tests.tiny.training.methods import main; main()" FOLDER
 
 Below FOLDER lies each run under its name; what a run ended with, where it failed, is in FOLDER/failures.json.
 """
@@ -25,7 +25,6 @@ from typing import Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ["DS_ACCELERATOR"] = "cpu"
-gc.disable()  # until all of it is imported
 
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser

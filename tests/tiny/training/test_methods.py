@@ -72,7 +72,9 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("methods")
     # No file as its main module: the process that the rules are computed in would import that, and torch with it.
-    command = [*python_for("from tests.tiny.training.methods import main; main()"), str(folder)]
+    # No collection of garbage while it imports: `main` turns that on again.
+    code = "import gc; gc.disable(); from tests.tiny.training.methods import main; main()"
+    command = [*python_for(code), str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=METHODS_LIMIT_S, check=False, cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
