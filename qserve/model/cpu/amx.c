@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { TILE_ROWS = 16, TILE_BYTES = 64, PANEL_BYTES = PANEL * 2 * sizeof(bf16), ASK_FOR_TILES = 0x1023, TILE_DATA = 18 };
+enum { TILE_BYTES = 64, ASK_FOR_TILES = 0x1023, TILE_DATA = 18 };
 
 int has_tiles(void) {
     static _Atomic int known; /* 0: not asked yet */
@@ -36,32 +36,55 @@ void release_tiles(void) {
     rows_set_up = 0;
 }
 
-/* Up to 16 rows, as fast as memory gives the panel. */
-static void sixteen_rows(const bf16 *panel, long in, const bf16 *x, long stride, float *result) {
-    _tile_zero(0);
-    _tile_zero(1);
-    for (long k = 0; k < in; k += TILE_INPUTS, panel += TILE_INPUTS * PANEL) {
-        for (long i = 0; i < TILE_INPUTS * PANEL; i += 2 * PANEL) fetch_two_lines((const uint8_t *)(panel + i) + AHEAD);
+static void load_sums(float *result, long apart, int adds, int is_tall) {
+    const long bytes = apart * sizeof(float);
+    float *below = result + TILE_ROWS * apart;
+    if (adds) {
+        _tile_loadd(0, result, bytes);
+        _tile_loadd(1, result + LANE, bytes);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+    }
+    if (is_tall && adds) {
+        _tile_loadd(2, below, bytes);
+        _tile_loadd(3, below + LANE, bytes);
+    } else if (is_tall) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+static void store_sums(float *result, long apart, int is_tall) {
+    const long bytes = apart * sizeof(float);
+    float *below = result + TILE_ROWS * apart;
+    _tile_stored(0, result, bytes);
+    _tile_stored(1, result + LANE, bytes);
+    if (!is_tall) return;
+    _tile_stored(2, below, bytes);
+    _tile_stored(3, below + LANE, bytes);
+}
+
+/* Up to 16 rows. A weight comes from memory, as fast as that gives it. */
+static void sixteen_rows(halves w, long in, const bf16 *x, long stride) {
+    const int is_weight = w.stride == 2 * PANEL;
+    for (long k = 0; k < in; k += TILE_INPUTS, w.left += LANE * w.stride, w.right += LANE * w.stride) {
+        if (is_weight)
+            for (long i = 0; i < LANE; i++) fetch_two_lines((const uint8_t *)(w.left + i * w.stride) + AHEAD);
         _tile_loadd(4, x + k, stride * sizeof(bf16));
-        _tile_loadd(6, panel, PANEL_BYTES);
+        _tile_loadd(6, w.left, w.stride * sizeof(bf16));
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, panel + 2 * LANE, PANEL_BYTES);
+        _tile_loadd(7, w.right, w.stride * sizeof(bf16));
         _tile_dpbf16ps(1, 4, 7);
     }
-    _tile_stored(0, result, PANEL * sizeof(float));
-    _tile_stored(1, result + LANE, PANEL * sizeof(float));
 }
 
 /* 17 to 32 rows. */
-static void more_rows(const bf16 *panel, long in, const bf16 *x, long stride, float *result) {
+static void more_rows(halves w, long in, const bf16 *x, long stride) {
     const bf16 *below = x + TILE_ROWS * stride;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (long k = 0; k < in; k += TILE_INPUTS, panel += TILE_INPUTS * PANEL) {
-        _tile_loadd(6, panel, PANEL_BYTES);
-        _tile_loadd(7, panel + 2 * LANE, PANEL_BYTES);
+    for (long k = 0; k < in; k += TILE_INPUTS, w.left += LANE * w.stride, w.right += LANE * w.stride) {
+        _tile_loadd(6, w.left, w.stride * sizeof(bf16));
+        _tile_loadd(7, w.right, w.stride * sizeof(bf16));
         _tile_loadd(4, x + k, stride * sizeof(bf16));
         _tile_loadd(5, below + k, stride * sizeof(bf16));
         _tile_dpbf16ps(0, 4, 6);
@@ -69,18 +92,16 @@ static void more_rows(const bf16 *panel, long in, const bf16 *x, long stride, fl
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, result, PANEL * sizeof(float));
-    _tile_stored(1, result + LANE, PANEL * sizeof(float));
-    _tile_stored(2, result + TILE_ROWS * PANEL, PANEL * sizeof(float));
-    _tile_stored(3, result + TILE_ROWS * PANEL + LANE, PANEL * sizeof(float));
 }
 
-void tiles_product(const bf16 *panel, long in, const bf16 *x, long stride, long rows, float *result) {
-    for (long m = 0; m < rows; m += 2 * TILE_ROWS) {
-        const long some = rows - m < 2 * TILE_ROWS ? rows - m : 2 * TILE_ROWS;
+void tiles_product(halves w, long in, const bf16 *x, long stride, long rows, float *result, long apart, int adds) {
+    for (long m = 0; m < rows; m += 2 * TILE_ROWS, x += 2 * TILE_ROWS * stride, result += 2 * TILE_ROWS * apart) {
+        const long some = rows - m < 2 * TILE_ROWS ? rows - m : 2 * TILE_ROWS, is_tall = some > TILE_ROWS;
         set_up(some);
-        if (some > TILE_ROWS) more_rows(panel, in, x + m * stride, stride, result + m * PANEL);
-        else sixteen_rows(panel, in, x + m * stride, stride, result + m * PANEL);
+        load_sums(result, apart, adds, is_tall);
+        if (is_tall) more_rows(w, in, x, stride);
+        else sixteen_rows(w, in, x, stride);
+        store_sums(result, apart, is_tall);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Products of rows in bf16 with a panel in bf16 by tiles (AMX), ten times as many a cycle as vectors of 512 bits multiply. */
+/* Products in bf16 by tiles (AMX), ten times as many a cycle as vectors of 512 bits multiply. */
 
 #ifndef QSERVE_AMX_H
 #define QSERVE_AMX_H
@@ -6,16 +6,21 @@
 #include "dots.h"
 #include "matrix.h"
 
-#if defined(HAS_DOTS) && defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__linux__)
+#if defined(HAS_DOTS) && defined(__AVX512BF16__) && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
 #define HAS_TILES
 
 /* Whether the processor's tiles may be used: Linux lends their registers to who asks. Sandboxes may refuse. */
 int has_tiles(void);
 
-/* result [rows][PANEL] of rows of x, `stride` elements apart, and a panel [in / 2][PANEL][2]; `in` is a multiple of
-   TILE_INPUTS. What a row gives does not depend on those beside it. Who calls it ends its task by `release_tiles`. */
-enum { TILE_INPUTS = 32 };
-void tiles_product(const bf16 *panel, long in, const bf16 *x, long stride, long rows, float *result);
+/* 32 outputs, the first half of them in `left`: pairs of inputs [in / 2][16][2], `stride` elements from pair to pair. */
+typedef struct { const bf16 *left, *right; long stride; } halves;
+
+static inline halves halves_of(const bf16 *panel) { return (halves){panel, panel + 2 * LANE, 2 * PANEL}; }
+
+/* result [rows][32], `apart` elements from row to row, = or, if it `adds`, += rows of x, `stride` elements apart, times w; `in` is
+   a multiple of TILE_INPUTS. What a row gives does not depend on those beside it. Who calls it ends its task by `release_tiles`. */
+enum { TILE_INPUTS = 32, TILE_ROWS = 16 };
+void tiles_product(halves w, long in, const bf16 *x, long stride, long rows, float *result, long apart, int adds);
 
 #endif
 

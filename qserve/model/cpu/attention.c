@@ -1,21 +1,22 @@
 /* Causal attention of several texts in one packed row, texts of one prompt sharing its keys; bf16 with fp32 sums.
    A text may be the end of one whose keys lie elsewhere: it sees all of them, the last query the last key.
 
-   For processors with AVX-512 (dots.h). A block of 8 queries of one head is one task: its scores stand in the cache in fp32,
+   For processors with AVX-512 (dots.h). A block of 8 queries of one head, 16 with tiles (amx.h), is one task: its scores stand in the cache in fp32,
    so the softmax is the plain one, and only keys that some query of the block sees are multiplied. The keys of a text lie
    16 to a group, pairs of elements side by side, as the dot product instruction reads them. Its last groups are filled
    up with zeros: weights of 0 would not keep another text's infinities out. */
 
-#include "dots.h"
+#include "amx.h"
 
 #ifdef HAS_DOTS
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "layers.h"
 #include "threads.h"
 
-enum { QUERIES = 8, LANES = 16 };
+enum { QUERIES = 8, MOST_QUERIES = 16, LANES = 16, MOST_SIZE = 1024 };
 
 typedef struct { long first, groups, keys; } span; /* an even number of groups, of whose keys so many are seen */
 
@@ -78,8 +79,8 @@ static float softmax(float *scores, element *weights, const span *spans, float s
 }
 
 /* 32 elements of the output of 8 queries: weights times values, values [pair of keys][size][2]. */
-static inline void mix(const element *weights, long stride, const bf16 *values, long size, const span *spans,
-                       __m512 out[QUERIES][2]) {
+static inline void mix(const element *weights, long stride, const bf16 *values, long size, const span *spans, float *to) {
+    __m512 out[QUERIES][2];
     for (int i = 0; i < QUERIES; i++) out[i][0] = out[i][1] = _mm512_setzero_ps();
     const element *w = weights;
     for (int s = 0; s < 2; s++)
@@ -92,21 +93,47 @@ static inline void mix(const element *weights, long stride, const bf16 *values, 
                 out[i][1] = add_pair(out[i][1], w + i * stride, b);
             }
         }
+    for (int i = 0; i < QUERIES; i++)
+        for (int half = 0; half < 2; half++) _mm512_storeu_ps(to + (2 * i + half) * LANES, out[i][half]);
 }
+
+/* The same two by tiles, of 16 queries. */
+#ifdef HAS_TILES
+
+static void scores_by_tiles(const bf16 *q, const bf16 *keys, long size, float *to, long stride) {
+    const halves two = {keys, keys + size * LANES, 2 * LANES};
+    tiles_product(two, size, q, size, MOST_QUERIES, to, stride, 0);
+}
+
+static void mix_by_tiles(const bf16 *weights, long stride, const bf16 *values, long size, const span *spans, float *to) {
+    for (int s = 0; s < 2; s++) {
+        const bf16 *first = values + spans[s].first * LANES / 2 * size * 2;
+        const halves some = {first, first + 2 * LANES, 2 * size};
+        tiles_product(some, spans[s].groups * LANES, weights, stride, MOST_QUERIES, to, 2 * LANES, s);
+        weights += spans[s].groups * LANES;
+    }
+}
+
+#endif
 
 /* A group of keys and values of one head; those from `to` on are filled with zeros. The i-th key lies at row places[i]
    (NULL: at row i). */
 static void pack_group(const bf16 *k, const bf16 *v, const int64_t *places, bf16 *keys, bf16 *values, long from, long to,
                        long heads, long size) {
-    for (long lane = 0; lane < LANES; lane++) {
-        const int is_there = from + lane < to;
-        const long at = !is_there ? 0 : (places ? places[from + lane] : from + lane) * heads * size;
-        for (long d = 0; d < size; d += 2) {
-            bf16 *key = keys + (d / 2 * LANES + lane) * 2, *value = values + (lane / 2 * size + d) * 2 + lane % 2;
-            key[0] = is_there ? k[at + d] : 0;
-            key[1] = is_there ? k[at + d + 1] : 0;
-            value[0] = is_there ? v[at + d] : 0;
-            value[2] = is_there ? v[at + d + 1] : 0;
+    static const bf16 nothing[MOST_SIZE];
+    for (long lane = 0; lane < LANES; lane += 2) {
+        const bf16 *key[2], *value[2];
+        for (long i = 0; i < 2; i++) {
+            const int is_there = from + lane + i < to;
+            const long at = !is_there ? 0 : (places ? places[from + lane + i] : from + lane + i) * heads * size;
+            key[i] = is_there ? k + at : nothing, value[i] = is_there ? v + at : nothing;
+        }
+        for (long d = 0; d < size; d += 2)
+            for (long i = 0; i < 2; i++) memcpy(keys + (d / 2 * LANES + lane + i) * 2, key[i] + d, 2 * sizeof(bf16));
+        for (long d = 0; d < size; d += LANES) {
+            const __m512i even = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(value[0] + d)));
+            const __m512i odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(value[1] + d)));
+            _mm512_storeu_si512(values + (lane / 2 * size + d) * 2, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
         }
     }
 }
@@ -117,39 +144,50 @@ typedef struct {
     bf16 *out;
     const packed_text *texts;
     const long *begin;
-    long groups, heads, kv_heads, size, stride;
+    long groups, heads, kv_heads, size, stride, queries; /* of a block */
     float scale;
 } row;
 
 typedef struct { long text, head, first; } block;
 typedef struct { float *scores; element *weights, *queries; } buffers;
 
+#ifdef HAS_TILES
+#define SCORE(r) (r->queries == MOST_QUERIES ? scores_by_tiles : scores_of)
+#define MIX(r) (r->queries == MOST_QUERIES ? mix_by_tiles : mix)
+static long queries_of_a_block(void) { return has_tiles() ? MOST_QUERIES : QUERIES; }
+#else
+#define SCORE(r) scores_of
+#define MIX(r) mix
+static long queries_of_a_block(void) { return QUERIES; }
+#endif
+
 static void attend_block(const row *r, const block *one, const buffers *own) {
     const packed_text *text = r->texts + one->text;
     const long size = r->size, kv = one->head / (r->heads / r->kv_heads), left = text->stop - one->first;
-    const long count = left < QUERIES ? left : QUERIES, shared = text->shared;
+    const long count = left < r->queries ? left : r->queries, shared = text->shared;
     const long before = keys_of(text) - (text->stop - one->first), shared_keys = shared < 0 ? 0 : keys_of(r->texts + shared);
     span spans[2] = {{shared < 0 ? 0 : r->begin[shared], even_groups(shared_keys), shared_keys},
                      {r->begin[one->text], even_groups(before + count), 0}};
     const bf16 *keys = r->keys + kv * r->groups * LANES * size, *values = r->values + kv * r->groups * LANES * size;
-    for (long i = 0; i < QUERIES; i++) /* a block that is not full repeats its first query */
+    for (long i = 0; i < r->queries; i++) /* a block that is not full repeats its first query */
         store_elements(r->q + ((one->first + (i < count ? i : 0)) * r->heads + one->head) * size, size, own->queries + i * size);
     float *to = own->scores;
     for (int s = 0; s < 2; s++)
         for (long g = 0; g < spans[s].groups; g += 2, to += 2 * LANES)
-            scores_of(own->queries, keys + (spans[s].first + g) * LANES * size, size, to, r->stride);
-    __m512 part[QUERIES];
-    for (long i = 0; i < QUERIES; i++) {
+            SCORE(r)(own->queries, keys + (spans[s].first + g) * LANES * size, size, to, r->stride);
+    float part[MOST_QUERIES], mixed[MOST_QUERIES * 2 * LANES];
+    for (long i = 0; i < r->queries; i++) {
         spans[1].keys = before + (i < count ? i : 0) + 1;
-        part[i] = _mm512_set1_ps(1.0f / softmax(own->scores + i * r->stride, own->weights + i * r->stride, spans, r->scale));
+        part[i] = 1.0f / softmax(own->scores + i * r->stride, own->weights + i * r->stride, spans, r->scale);
     }
     for (long d = 0; d < size; d += 2 * LANES) {
-        __m512 mixed[QUERIES][2];
-        mix(own->weights, r->stride, values + d * 2, size, spans, mixed);
+        MIX(r)(own->weights, r->stride, values + d * 2, size, spans, mixed);
         for (long i = 0; i < count; i++) {
             bf16 *at = r->out + ((one->first + i) * r->heads + one->head) * size + d;
-            for (int half = 0; half < 2; half++)
-                _mm256_storeu_si256((__m256i *)(at + half * LANES), sixteen_bf16s(_mm512_mul_ps(mixed[i][half], part[i])));
+            for (int half = 0; half < 2; half++) {
+                const __m512 all = _mm512_loadu_ps(mixed + (2 * i + half) * LANES);
+                _mm256_storeu_si256((__m256i *)(at + half * LANES), sixteen_bf16s(_mm512_mul_ps(all, _mm512_set1_ps(part[i]))));
+            }
         }
     }
 }
@@ -158,8 +196,8 @@ static void attend_block(const row *r, const block *one, const buffers *own) {
 static long blocks_of(const row *r, long num_texts, block *to) {
     long n = 0;
     for (long i = 0; i < num_texts; i++)
-        for (long b = (r->texts[i].stop - r->texts[i].start - 1) / QUERIES; b >= 0; b--)
-            for (long h = 0; h < r->heads; h++) to[n++] = (block){i, h, r->texts[i].start + b * QUERIES};
+        for (long b = (r->texts[i].stop - r->texts[i].start - 1) / r->queries; b >= 0; b--)
+            for (long h = 0; h < r->heads; h++) to[n++] = (block){i, h, r->texts[i].start + b * r->queries};
     return n;
 }
 
@@ -179,8 +217,8 @@ enum { BLOCKS_A_TASK = 8 };
 static void some_blocks(void *shared, long index) {
     packed_row *all = shared;
     const row *r = all->r;
-    const size_t scores = QUERIES * r->stride * sizeof(float), weights = QUERIES * r->stride * sizeof(element);
-    char *memory = scratch(3, scores + weights + QUERIES * r->size * sizeof(element));
+    const size_t scores = r->queries * r->stride * sizeof(float), weights = r->queries * r->stride * sizeof(element);
+    char *memory = scratch(3, scores + weights + r->queries * r->size * sizeof(element));
     if (!memory) {
         all->failed = 1;
         return;
@@ -188,6 +226,7 @@ static void some_blocks(void *shared, long index) {
     const buffers own = {(float *)memory, (element *)(memory + scores), (element *)(memory + scores + weights)};
     const long stop = (index + 1) * BLOCKS_A_TASK < all->num_blocks ? (index + 1) * BLOCKS_A_TASK : all->num_blocks;
     for (long i = index * BLOCKS_A_TASK; i < stop; i++) attend_block(r, all->blocks + i, &own);
+    release_tiles();
 }
 
 static void pack_text(void *shared, long index) {
@@ -201,18 +240,19 @@ static void pack_text(void *shared, long index) {
     }
 }
 
-/* out, q [tokens, heads, size], k and v [rows, kv_heads, size]; size a multiple of 32; scale is that of the scores.
+/* out, q [tokens, heads, size], k and v [rows, kv_heads, size]; size a multiple of 32, at most MOST_SIZE; scale is that of the scores.
    places: the row of each key that the texts count from 0 on (NULL: key i is row i). Of `out`, the texts' queries are
    written. Returns 0, or 1 where memory ran out. */
 int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,
            long size, float scale, const packed_text *texts, long num_texts) {
     long *begin = malloc(num_texts * sizeof(long)), groups = 0, num_blocks = 0, most = 0;
+    const long queries = queries_of_a_block();
     if (!begin) return 1;
     for (long i = 0; i < num_texts; i++) {
         const long own = even_groups(keys_of(texts + i));
         begin[i] = groups;
         groups += own;
-        num_blocks += (texts[i].stop - texts[i].start + QUERIES - 1) / QUERIES;
+        num_blocks += (texts[i].stop - texts[i].start + queries - 1) / queries;
         const long all = own + (texts[i].shared < 0 ? 0 : even_groups(keys_of(texts + texts[i].shared)));
         most = all > most ? all : most;
     }
@@ -222,7 +262,8 @@ int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, b
     int failed = !keys || !values || !blocks;
     if (!failed) {
         const float base_2 = scale * 1.44269504f;
-        const row r = {q, keys, values, out, texts, begin, groups, heads, kv_heads, size, most * LANES, base_2};
+        /* A row is a little longer than its scores: at a power of two rows would take each other's places in the cache. */
+        const row r = {q, keys, values, out, texts, begin, groups, heads, kv_heads, size, (most + 2) * LANES, queries, base_2};
         packed_row all = {&r, blocks, k, v, places, keys, values, blocks_of(&r, num_texts, blocks), num_texts, 0};
         for_each(num_texts * kv_heads, pack_text, &all);
         for_each((all.num_blocks + BLOCKS_A_TASK - 1) / BLOCKS_A_TASK, some_blocks, &all);

@@ -259,7 +259,7 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
     if (!panel) panel = unpacked(w, index);
 #ifdef HAS_TILES
-    if (by_tiles(x)) tiles_product(panel, w->in, x->x + first * x->stride, x->stride, rows, result);
+    if (by_tiles(x)) tiles_product(halves_of(panel), w->in, x->x + first * x->stride, x->stride, rows, result, PANEL, 0);
     else
 #endif
         in_pairs(panel, w->in, x->terms + first * x->apart, x->apart, rows, result);
