@@ -19,7 +19,7 @@ from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
 from qserve.cli.state import state_folder
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Hardware
+from qserve.core.hardware import Hardware, known_gpus
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
@@ -29,6 +29,7 @@ from qserve.planner.replicas import NumReplicas, as_one, plan_both, plan_replica
 from qserve.planner.share import SharedPlan, make_shared_plan
 from qserve.planner.speed.choice.one_stream import with_one_stream
 from qserve.planner.speed.plan import cheapest_cards, plan_for_load
+from qserve.planner.speed.price import price_table
 from qserve.planner.speed.quantization import weighed_by_speed
 from qserve.planner.speed.request import SpeedRequest
 
@@ -171,6 +172,9 @@ def _print_cheapest(
     if reward is not None:
         raise click.UsageError("--gpu any ranks cards for one model; leave --reward out")
     found = cheapest_cards(resolve(model), hardware, request, wanted)
+    if unknown := [key for key in price_table(wanted.prices) if key not in known_gpus()]:
+        said = f"· not ranked, since no such card is known: {', '.join(unknown)}; names are those of configs/gpus.toml"
+        click.secho(said, err=True, fg="yellow")
     if as_json:
         rows = [{"gpu": f"{key}:{count}", **layout.to_json(layout, False)} for key, count, layout in found]
         click.echo(json.dumps({"gpus": rows}, indent=2, ensure_ascii=False))

@@ -207,6 +207,15 @@ def test_a_prefix_in_the_cache_shortens_the_first_token() -> None:
     assert warm["ttft_ms"]["mean"] < 0.6 * cold["ttft_ms"]["mean"]
 
 
+def test_a_card_with_a_price_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[cards]\nh100-sxm = 3.0\nh100-smx = 2.0\n")
+    words = ["--no-learn", "--json", "--model", "Qwen/Qwen3-0.6B", "--gpu", "any", "--users", "2"]
+    said = CliRunner().invoke(command, [*words, "--prices", str(prices)])
+    assert "no such card is known: h100-smx;" in said.stderr
+    assert [row["gpu"] for row in json.loads(said.stdout)["gpus"]] == ["h100-sxm:1"]
+
+
 def test_prices_of_the_users_own_file(tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("[cards]\nh100-sxm = 10.0\n")
