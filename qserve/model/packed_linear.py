@@ -27,7 +27,7 @@ from qserve.model.stored.embedding import MappedEmbedding, has_one_dtype
 
 __all__ = ["PackedLinear", "compile_quantized", "pack_linears", "set_tied_head"]
 
-# Below this a model stays in the caches, and there is nothing to gain.
+# Below this a model stays in the caches, and oneDNN has nothing to gain.
 _WORTH_PACKING_BYTES = 64 * 1024**2
 # Rows that the layout is made for; other numbers work as well.
 _TYPICAL_ROWS = 8
@@ -103,9 +103,10 @@ def pack_linears(model: Any, files: MappedFiles = _NO_FILES) -> int:
     parameters = list(model.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
         return 0
-    if _held_bytes(model) < _WORTH_PACKING_BYTES or any(hasattr(m, "_hf_hook") for m in model.modules()):
+    if any(hasattr(m, "_hf_hook") for m in model.modules()):
         return 0
-    if not takes_bfloat16() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    is_small = _held_bytes(model) < _WORTH_PACKING_BYTES
+    if not takes_bfloat16() and (is_small or not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return 0
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
 

@@ -9,7 +9,7 @@
 #include "layers.h"
 #include "threads.h"
 
-enum { LONGEST = 256, SHORTEST = 32, AT_ONCE = 4, PIECES_A_CORE = 4 };
+enum { LONGEST = 256, SHORTEST = 64, AT_ONCE = 4, PIECES_A_CORE = 4 };
 
 typedef struct { long sequence, from, to; } piece;
 
@@ -112,10 +112,9 @@ static void join(float *part, long num, long step, long size, bf16 *out) {
     for (long d = 0; d < size; d++) out[d] = narrow(mixed[d] / sum);
 }
 
-/* Keys of a piece: so many that every core has some to do, and not so few that putting them together takes longer. */
-static long piece_length(const int64_t (*borders)[2], long num) {
-    long keys = 0;
-    for (long i = 0; i < num; i++) keys += borders[i][1] - borders[i][0];
+/* Keys of a piece: so many that every core has some to do, and not so few that putting them together takes longer. By the
+   sequence's own keys: its sums, and so what is drawn of them, are the same whoever else is in the step. */
+static long piece_length(long keys) {
     const long even = keys / (PIECES_A_CORE * num_threads());
     return even < SHORTEST ? SHORTEST : even > LONGEST ? LONGEST : even / AT_ONCE * AT_ONCE;
 }
@@ -151,15 +150,19 @@ int attend_pages(const bf16 *q, const bf16 *keys, const bf16 *values, bf16 *out,
                  const int64_t (*borders)[2], const int64_t *places, long num, long heads, long kv_heads, long size,
                  float scale) {
     const pages p = {q, keys, values, rows, places, heads, kv_heads, heads / kv_heads, size, scale};
-    const long length = piece_length(borders, num), step = 2 + size;
+    const long step = 2 + size;
     long count = 0;
-    for (long i = 0; i < num; i++) count += (borders[i][1] - borders[i][0] + length - 1) / length;
+    for (long i = 0; i < num; i++) {
+        const long keys = borders[i][1] - borders[i][0], length = piece_length(keys);
+        count += (keys + length - 1) / length;
+    }
     piece *all = malloc(count * sizeof(piece));
     float *parts = malloc((size_t)count * heads * step * sizeof(float));
     long *first = malloc((num + 1) * sizeof(long));
     call one = {&p, all, first, parts, out, !all || !parts || !first};
     long n = 0;
     for (long i = 0; i < num && !one.failed; i++) {
+        const long length = piece_length(borders[i][1] - borders[i][0]);
         first[i] = n;
         for (long from = borders[i][0]; from < borders[i][1]; from += length)
             all[n++] = (piece){i, from, from + length < borders[i][1] ? from + length : borders[i][1]};

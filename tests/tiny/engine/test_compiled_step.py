@@ -71,6 +71,19 @@ def test_sequences_that_decode_read_their_pages(size: int, heads: tuple[int, int
     assert (out[[1, 6, 8]] == 7.0).all()  # rows of others
 
 
+def test_a_sequence_reads_its_pages_beside_others_as_it_does_alone() -> None:
+    """To the last bit: how its keys are divided depends on their number alone."""
+    size, heads = 32, (4, 2)
+    key, value, places, spans = cache_of(LENGTHS, heads[1] * size)
+    query = 3 * torch.randn(len(LENGTHS), heads[0] * size, dtype=torch.bfloat16)
+    together, alone = torch.empty_like(query), torch.empty_like(query)
+    every = torch.arange(len(LENGTHS))
+    for rows, out in ((every, together), *((row, alone) for row in every.split(1))):
+        own = spans[rows].contiguous()
+        kernels.attend_pages(query, key, value, size, size**-0.5, rows=rows, spans=own, places=places, out=out)
+    assert torch.equal(together, alone)
+
+
 @pytest.mark.parametrize("size", [32, 128])
 def test_prompts_whose_beginning_is_in_the_pages(size: int) -> None:
     if not kernels.can_attend(size):

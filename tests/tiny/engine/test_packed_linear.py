@@ -109,4 +109,5 @@ def test_other_dtypes_hooks_and_small_models_are_left_alone(monkeypatch: pytest.
     hooked.model.layers[0]._hf_hook = object()
     assert pack_linears(hooked) == 0
     monkeypatch.setattr(packed_linear, "_WORTH_PACKING_BYTES", 10**9)
+    monkeypatch.setattr(packed_linear, "takes_bfloat16", lambda: False)
     assert pack_linears(make_model()) == 0

@@ -108,9 +108,10 @@ class _Step:
         read = kwargs["read_index"][allocator.index].long()
         places = read if len(read) else None
         spans = list(zip(queries, queries[1:], keys, keys[1:], strict=False))
-        # Without places nothing of a sequence is in the cache yet: a prompt, though it may be of one token.
-        decoding = [span for span in spans if span[1] - span[0] == 1 and places is not None]
-        prompts = [(*span, -1) for span in spans if span[1] > span[0] and (span[1] - span[0] > 1 or places is None)]
+        # One token may be all that is left of a prompt: it is rounded as it is beside the others.
+        of_prompt = kwargs["reads_prompt"]
+        decoding = [span for span, is_prompt in zip(spans, of_prompt, strict=True) if not is_prompt]
+        prompts = [(*span, -1) for span, is_prompt in zip(spans, of_prompt, strict=True) if is_prompt]
         return cls(
             views=allocator._kv_token_views,
             written=kwargs["write_index"][allocator.index].long(),

@@ -199,6 +199,22 @@ class LibraryLoop:
     def has_requests(self) -> bool:
         return bool(self._processor.has_pending_requests())
 
+    def tell_prompts(self) -> None:
+        """From now on a step tells the model whose queries are of a prompt (`reads_prompt`): one may be all that is left.
+
+        The end of a chunk or of a shared prefix is no sequence that decodes, though it is one token as well.
+        """
+        inputs = self._processor.inputs_and_outputs
+        arguments = inputs.get_model_kwargs
+
+        def with_prompts(*args: Any, **kwargs: Any) -> Any:
+            states = [request.state for request in inputs.requests_in_batch]
+            # They are as long by now as they are after the step.
+            of_prompts = [state.position_offset <= len(state.initial_tokens) for state in states]
+            return {**arguments(*args, **kwargs), "reads_prompt": of_prompts}
+
+        inputs.get_model_kwargs = with_prompts
+
     def add(self, sequence: Sequence) -> None:
         """To the library's queue, with the tokens that it has already drawn as part of its prompt."""
         self.num_changes += 1

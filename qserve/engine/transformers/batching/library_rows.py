@@ -66,6 +66,11 @@ class LibraryRow:
         """What the next forward reads of it: of its prompt where nothing could be drawn yet."""
         return (self.sequence.drawn_ids or self.sequence.prompt_ids)[-1]
 
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether its last token is one of its prompt."""
+        return bool(self.position < len(self.state.initial_tokens))
+
 
 class LibraryRows:
     """Of a cache with one allocator, which keeps all keys (`suits`)."""

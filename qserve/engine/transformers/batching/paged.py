@@ -85,6 +85,8 @@ class PagedBatcher:
 
     def _guarded(self, original: OriginalStages) -> FaultTolerantStages:
         layers = None if self._compiled is None else self._compiled.layers
+        if self._compiled is not None:
+            self._library.tell_prompts()
         cache = self._library.processor.cache
         if layers is not None or (self._compiled is None and decodes_in_runs(self._model, cache)):
             self._decoding = DecodingStages(

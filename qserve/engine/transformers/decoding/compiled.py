@@ -41,6 +41,7 @@ class CompiledTables:
         block_table: of pages that fit, [rows, pages]; its shape alone is read.
         page_tokens: of a page.
         samplers: of the rows of the next forward; a head may leave out what none of them can draw.
+        of_prompts: rows that read the last token of a prompt again, whose first mask was late: as a prompt is read.
 
     """
 
@@ -51,6 +52,7 @@ class CompiledTables:
     block_table: torch.Tensor
     page_tokens: int
     samplers: list[SequenceSampler] = field(default_factory=list)
+    of_prompts: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, num_rows: int, num_pages: int, page_tokens: int) -> CompiledTables:
@@ -77,6 +79,16 @@ class CompiledTables:
     def written(self) -> torch.Tensor:
         """Where each row's new key lies, int64 [rows]."""
         return self.places.gather(1, self.positions[:, None])[:, 0]
+
+    def texts_and_rows(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """`texts`, `rows` and `spans` of `Reads`."""
+        every = torch.arange(len(self.tokens))
+        if not self.of_prompts:
+            return _NO_TEXTS, every, self.spans
+        rows = torch.tensor(self.of_prompts)
+        texts = torch.column_stack((rows, rows + 1, self.spans[rows], torch.full((len(rows),), -1)))
+        others = every[~torch.isin(every, rows)]
+        return texts, others, self.spans[others]
 
     def move_on(self, tokens: torch.Tensor, late: Collection[int] = ()) -> None:
         """The forward has read its tokens; these were drawn after them, but for those of `late` rows, which stay."""
@@ -117,8 +129,7 @@ class CompiledForwards:
     def __call__(self, tables: CompiledTables, begun: Callable[[], None] = lambda: None) -> torch.Tensor:
         """Logits [rows, vocab] in float32 after one token of each row; `begun` as `CompiledLayers` has it."""
         torch.set_num_threads(1)  # as in other compiled steps: OpenMP's threads would spin where ours work
-        rows = torch.arange(len(tables.tokens))
-        reads = Reads(_NO_TEXTS, rows, tables.spans, tables.places, tables.written(), self._caches)
+        reads = Reads(*tables.texts_and_rows(), tables.places, tables.written(), self._caches)
         states = self._layers(tables.tokens, tables.positions, reads, begun=begun)
         with only_likeliest(self._head, tables.samplers, at_first=True) as is_partial:
             logits: torch.Tensor = self._head(states)
@@ -141,6 +152,7 @@ class CompiledRun(DecodeRun):
         rows = self._rows
         self.in_step = [(row.sequence, row.position) for row in rows]
         samplers = self._buffers.samplers = [row.sequence.sampler for row in rows]
+        self._buffers.of_prompts = [index for index, row in enumerate(rows) if row.reads_prompt]
         try:
             logits = self._forwards(self._buffers, self._tell) if self._kept is None else self._kept
         finally:
