@@ -78,14 +78,15 @@ class ByEngine:
         fields = endpoint.request_fields
         if fields is None:
             raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
-        value = vllm.read_body(body)
+        given = vllm.read_body(body)
+        value = vllm.with_structured_outputs(path, given)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
         said = vllm.without_no_tools(value)
         changed = with_enforceable_schemas(said, endpoint.schema_library) or said
         return CheckedRequest(
             value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
-            None if changed is value else to_json(changed),
+            None if changed is given else to_json(changed),
         )  # fmt: skip
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:

@@ -18,6 +18,7 @@ from qserve.wire.vllm_rules import check_structure, check_tools
 
 __all__ = [
     "ANYWHERE",
+    "GUIDED",
     "HARMLESS",
     "NARROWED",
     "REFUSED",
@@ -33,6 +34,7 @@ __all__ = [
     "one_per_item",
     "one_per_question",
     "read_body",
+    "with_structured_outputs",
     "without_no_tools",
 ]
 
@@ -57,6 +59,9 @@ REFUSED: Mapping[str, str] = {
     "return_token_offsets": _RENDER_ONLY,
     "max_tool_calls": "the engine runs no tools",
 }
+
+# Older names of `structured_outputs`' own, which the engine read until 0.11; on the completions routes.
+GUIDED: Mapping[str, str] = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
 
 # OpenAI's names that the document lacks, and the only values that ask for nothing the engine lacks.
 UNREAD: Mapping[str, tuple[Any, ...]] = {"modalities": (["text"],)}
@@ -93,7 +98,8 @@ def known_names(fields: EngineFields, path: str) -> frozenset[str] | None:
         return None
     narrowed = {name.partition(".")[0] for name in NARROWED}
     beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
-    return frozenset({*names, *HARMLESS, *REFUSED, *UNREAD, *narrowed, *beside})
+    guided = GUIDED if _takes_guided(path) else {}
+    return frozenset({*names, *HARMLESS, *REFUSED, *UNREAD, *narrowed, *beside, *guided})
 
 
 def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None:
@@ -129,6 +135,25 @@ def without_no_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if body.get("tools") not in (None, []) or not unsaid & body.keys():
         return body
     return {name: value for name, value in body.items() if name not in unsaid}
+
+
+def with_structured_outputs(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The body with `guided_regex` and its like under their new names. Raises ApiError 400 for more than one."""
+    given = {kind: body[name] for name, kind in GUIDED.items() if body.get(name) is not None}
+    if not _takes_guided(path) or not GUIDED.keys() & body.keys():
+        return body
+    others = {name: value for name, value in body.items() if name not in GUIDED}
+    if not given:
+        return others
+    if len(given) > 1 or body.get("structured_outputs") is not None:
+        names = ", ".join(sorted(GUIDED))
+        message = f"'structured_outputs' and its older names {names} each bind the whole answer; give one of them"
+        raise ApiError(400, message, "invalid_value", "structured_outputs")
+    return {**others, "structured_outputs": given}
+
+
+def _takes_guided(path: str) -> bool:
+    return path in ("/v1/chat/completions", "/v1/completions")
 
 
 def _check_narrowed(asked: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> None:

@@ -82,7 +82,13 @@ def _lark(rules: str) -> str:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    return {"type": "object", **(tool.function.parameters or {})}
+    return {"type": "object", **_parameters(tool)}
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    """A function without them takes none: so OpenAI has it."""
+    given = tool.function.parameters
+    return {"properties": {}} if given is None else given
 
 
 def _hermes(tools: Sequence[Tool]) -> str:
@@ -107,7 +113,7 @@ def _qwen3_coder(tools: Sequence[Tool]) -> str:
 
 def _function(rule: str, tool: Tool) -> list[str]:
     """Parameters in the schema's order; one that is not required may be left out."""
-    document = tool.function.parameters or {}
+    document = _parameters(tool)
     root = followed(document, document)
     if held := [keyword for keyword in _OF_WHOLE_OBJECTS if keyword in root]:
         message = f"the parameters of '{tool.function.name}' ask for '{held[0]}', which this model's calls can't follow"
@@ -124,7 +130,11 @@ def _function(rule: str, tool: Tool) -> list[str]:
         value, beside = _value(f"{name}_v", of_key, document)
         rules += [f"{name}: {json.dumps(f'<parameter={key}>' + chr(10), ensure_ascii=False)} {value}", *beside]
         parts.append(name if key in required else f"{name}?")
-    if others is True or isinstance(others, dict) or (others is None and not properties):
+    if (
+        others is True
+        or isinstance(others, dict)
+        or (others is None and not isinstance(given, dict) and not properties)
+    ):
         value, beside = ("text", []) if not isinstance(others, dict) else _value(f"{rule}_o_v", others, document)
         known = "|".join(re.escape(key).replace("/", "\\/") for key in properties)
         key = f"/[^>\\n]{{1,128}}/ & ~/({known})/" if known else "/[^>\\n]{1,128}/"

@@ -13,6 +13,7 @@ from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.endless_rules import TooDeep, rules_have_an_end
 from qserve.engine.grammar.schema import prepared
 from qserve.engine.grammar.unenforceable import UnenforceableSchema
+from qserve.engine.grammar.xgrammar_bounds import check_bounds
 from qserve.engine.grammar.xgrammar_schema import schema_for_xgrammar
 from qserve.wire.errors import ApiError
 
@@ -33,24 +34,29 @@ _PLACES = (
 _GRAMMARS = (("structured_outputs", "grammar"), ("sampling_params", "structured_outputs", "grammar"))
 # And the arguments' of a tool, beside `strict`.
 _OF_TOOLS = ("parameters", "input_schema")
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def with_enforceable_schemas(body: Mapping[str, Any], library: str) -> dict[str, Any] | None:
     """The body with other schemas; None where they stay as they are.
 
     Raises ApiError 400 for a keyword that `library` does not hold: always in a schema of the answer, in those of tools
-    where they say `"strict": true`. And, whatever the library, for a grammar that no text ends.
+    where they say `"strict": true`; for parameters that are no object, or that no call ends; and for what it would
+    compile for too long. And, whatever the library, for a grammar that no text ends.
     """
     for place in _GRAMMARS:
         _check_grammar(body, place)
     held = _HELD_BY.get(library)
     if held is None:
         return None
+    if library == "xgrammar":
+        for name in ("tools", *{place[0]: None for place in _PLACES}):
+            check_bounds(_read(body.get(name)), name)
     changed = dict(body)
     for place in _PLACES:
         _replace(changed, place, held)
     if library == "xgrammar" and isinstance(tools := body.get("tools"), list):
-        changed["tools"] = [_strict_tool(tool, held) for tool in tools]
+        changed["tools"] = [_bound_tool(tool, held) for tool in tools]
     return None if changed == body else changed
 
 
@@ -82,16 +88,40 @@ def _replace(fields: dict[str, Any], place: tuple[str, ...], held: Callable[[dic
         fields[last] = _checked(schema, held, place[0])
 
 
-def _strict_tool(tool: Any, held: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def _bound_tool(tool: Any, held: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     """A function, as chats have it inside of the tool, as other dialects have it beside `type`."""
     if not isinstance(tool, dict):
         return tool
     if isinstance(tool.get("function"), dict):
-        return {**tool, "function": _strict_tool(tool["function"], held)}
+        return {**tool, "function": _bound_tool(tool["function"], held)}
+    schemas = {name: tool[name] for name in _OF_TOOLS if isinstance(tool.get(name), dict)}
+    if not schemas:
+        # OpenAI's way to say that there are none; the engine would take any.
+        takes_none = isinstance(tool.get("name"), str) and tool.get("parameters") is None
+        return {**tool, "parameters": _NO_PARAMETERS} if takes_none else tool
+    for schema in schemas.values():
+        _check_parameters(schema, str(tool.get("name")))
     if tool.get("strict") is not True:
         return tool
-    schemas = {name: tool[name] for name in _OF_TOOLS if isinstance(tool.get(name), dict)}
     return {**tool, **{name: _checked(schema, held, "tools") for name, schema in schemas.items()}}
+
+
+def _check_parameters(schema: dict[str, Any], function: str) -> None:
+    """In the words of the own engine (`qserve.wire.tools`, `tool_calls`)."""
+    kind = schema.get("type", "object")
+    if kind != "object":
+        message = f"a schema of type {str(kind)[:100]!r} is no function's; one of type 'object' is needed"
+        raise ApiError(400, f"the parameters of '{function}': {message}", "invalid_value", "tools")
+    if not has_an_end({"type": "object", **schema}):
+        raise ApiError(400, f"{NO_END}: the parameters of '{function}'", "invalid_grammar", "tools")
+
+
+def _read(asked: Any) -> Any:
+    """With a schema in place of one as text."""
+    if isinstance(asked, dict) and isinstance(asked.get("json"), str):
+        return {**asked, "json": _schema_of(asked["json"])}
+    inner = asked.get("structured_outputs") if isinstance(asked, dict) else None
+    return asked if inner is None else {**asked, "structured_outputs": _read(inner)}
 
 
 def _schema_of(value: Any) -> dict[str, Any] | None:

@@ -43,9 +43,14 @@ _READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
 # Imported by vLLM's workers alone: it asks for something when it is imported.
 _WITH_TILES = ("--worker-extension-cls", "qserve.engine.vllm.tiles.WithTiles")
 _STRICT_TOOLS = "--tool-strict-level"
+_STRUCTURES = "--structured-outputs-config"
 # What `thinking_token_budget` counts between and ends with, where no parser tells it. The keys had other names before.
 _THOUGHT_TAGS = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
 _THOUGHT_TAGS_SINCE = "0.32.0"
+_TAGGED_THOUGHTS = (
+    "--reasoning-parser-plugin", str(Path(__file__).with_name("plugins") / "tagged_thoughts.py"),
+    "--reasoning-parser", "qserve_tagged",
+)  # fmt: skip
 # Anything quieter would hide what `log` reads.
 _LOG_LEVELS = ("DEBUG", "INFO")
 
@@ -93,7 +98,8 @@ def command(
         "--disable-uvicorn-access-log",  # the gateway logs requests
     )
     on_cpu = _WITH_TILES if spec.plan.on_cpu else ()
-    words = merged(own, (*_defaults(chat_format_of(spec.folder), parser), *on_cpu), _split(extra), parser)
+    usual = (*_defaults(chat_format_of(spec.folder), parser), *on_cpu)
+    words = _bound_at_once(merged(own, usual, _split(extra), parser))
     environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
     return VllmCommand((python, "-m", _SERVER, *words), environment, schema_library(words, parser))
 
@@ -129,14 +135,26 @@ def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     tools = ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_parser) if chat.tool_parser else ()
     # Else arguments are bound to their schema only where a client says `strict`, and most don't.
     strict = (_STRICT_TOOLS, "parameter") if tools and _STRICT_TOOLS in parser.flags else ()
+    takes_tags = _takes_thought_tags(chat, parser)
     thoughts = ("--reasoning-parser", chat.reasoning_parser) if chat.reasoning_parser else ()
-    budget = ("--reasoning-config", json.dumps(_THOUGHT_TAGS)) if _takes_thought_tags(chat, parser) else ()
+    tagged = (*_TAGGED_THOUGHTS, "--reasoning-config", json.dumps(_THOUGHT_TAGS)) if takes_tags else ()
     # The parser for thoughts does not see that the template closed them: it would take the answer for thoughts.
     silent = () if chat.thinks_unasked else ("--default-chat-template-kwargs", '{"enable_thinking": false}')
     # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
     # Blanks are allowed anywhere between the tokens of JSON, and a small model writes them to its limit.
-    compact = ("--structured-outputs-config", json.dumps(COMPACT_JSON))
-    return (*tools, *strict, *thoughts, *budget, *silent, *compact, "--max-logprobs", "20")
+    compact = (_STRUCTURES, json.dumps(COMPACT_JSON))
+    return (*tools, *strict, *thoughts, *tagged, *silent, *compact, "--max-logprobs", "20")
+
+
+def _bound_at_once(words: tuple[str, ...]) -> tuple[str, ...]:
+    """A model that thinks where it likes has no thought before a structure, whose first token would not be bound."""
+    if _TAGGED_THOUGHTS[-1] not in words:
+        return words
+    if _STRUCTURES not in words:  # field by field
+        return (*words, f"{_STRUCTURES}.enable_in_reasoning", "true")
+    place = words.index(_STRUCTURES) + 1
+    config = {"enable_in_reasoning": True, **json.loads(words[place])}
+    return (*words[:place], json.dumps(config), *words[place + 1 :])
 
 
 def _takes_thought_tags(chat: ChatFormat, parser: FlagParser) -> bool:

@@ -18,6 +18,7 @@ from qserve.demo.calling import CALCULATOR, Calling, held_out_callings
 
 __all__ = [
     "test_a_call_goes_before_a_structure",
+    "test_a_thought_stands_beside_the_answer",
     "test_a_tool_that_must_be_called_is_called",
     "test_an_answer_follows_its_schema",
     "test_harmless_fields_are_harmless",
@@ -86,6 +87,20 @@ def test_harmless_fields_are_harmless(client: openai.OpenAI) -> None:
     for fields in ({"tools": []}, {"store": True}, {"service_tier": "flex"}, {"tool_choice": "auto"}):
         answer = client.responses.create(model="demo", input="What is 17 + 25?", temperature=0, extra_body=fields)
         assert answer.output_text == "42", fields
+
+
+def test_a_thought_stands_beside_the_answer(client: openai.OpenAI) -> None:
+    """The demo thinks where there is something to think about, and answers at once elsewhere."""
+    asked: Any = [{"role": "user", "content": "What is 12+30+11?"}]
+    answer = ask(client, messages=asked)
+    thought, said = answer.choices[0].message.reasoning, answer.choices[0].message.content
+    assert (thought, said) == ("12+30=42\n42+11=53", "53")
+    assert 15 < answer.usage.completion_tokens_details.reasoning_tokens < answer.usage.completion_tokens
+    chunks = list(ask(client, messages=asked, stream=True))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert "".join(getattr(one, "reasoning", None) or "" for one in deltas) == thought
+    assert "".join(one.content or "" for one in deltas) == said
+    assert not getattr(ask(client).choices[0].message, "reasoning", None)
 
 
 def test_a_call_goes_before_a_structure(client: openai.OpenAI) -> None:

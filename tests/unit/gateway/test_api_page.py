@@ -78,7 +78,7 @@ def test_every_rule_for_vllm_is_there():
     section = PAGE[PAGE.index("## Fields of models on vLLM") : PAGE.index("### LoRA adapters")]
     told = set(re.findall(r"`([\w.]+)`", section))
     anywhere = frozenset().union(*vllm.ANYWHERE.values())
-    assert {*vllm.HARMLESS, *anywhere, *vllm.REFUSED, *vllm.UNREAD, *vllm.NARROWED} <= told
+    assert {*vllm.HARMLESS, *anywhere, *vllm.REFUSED, *vllm.UNREAD, *vllm.NARROWED, *vllm.GUIDED} <= told
 
 
 def test_every_closed_route_is_there_and_no_other():

@@ -221,3 +221,23 @@ def test_whatever_stands_in_a_body_it_passes_or_is_a_400(body):
         assert error.status == 400 and error.param
     else:
         assert body.get("foo") is None, "an unknown name passed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("regex", "[0-9]"), ("choice", ["a"]), ("json", {}), ("grammar", "root ::= [0-9]")]
+)
+def test_older_names_of_a_structure_are_brought_under_the_new_one(kind, value):
+    """vLLM reads them no more; the own engine does."""
+    body = {"model": "m", "guided_json": None, f"guided_{kind}": value}
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        assert vllm.with_structured_outputs(path, body) == {"model": "m", "structured_outputs": {kind: value}}
+    assert vllm.with_structured_outputs("/v1/responses", body) is body
+
+
+def test_no_structure_stays_none_and_two_are_refused():
+    path, plain = "/v1/chat/completions", {"model": "m"}
+    assert vllm.with_structured_outputs(path, plain) is plain
+    assert vllm.with_structured_outputs(path, {"model": "m", "guided_regex": None}) == plain
+    for other in ({"guided_choice": ["a"]}, {"structured_outputs": {"choice": ["a"]}}):
+        with pytest.raises(ApiError, match="one of them"):
+            vllm.with_structured_outputs(path, {"model": "m", "guided_regex": "a", **other})

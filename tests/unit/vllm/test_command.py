@@ -109,7 +109,7 @@ def test_tool_calls_are_parsed_as_the_template_writes_them(parser):
     flags = pairs(demo_command(parser).argv)
     assert flags["--tool-call-parser"] == "hermes"
     assert "--enable-auto-tool-choice" in flags
-    assert "--reasoning-parser" not in flags  # the demo model does not think aloud
+    assert flags["--reasoning-parser"] == "qserve_tagged"  # the demo thinks where it likes
 
 
 def test_arguments_of_tools_follow_their_schema_where_the_release_can_bind_them(parser):

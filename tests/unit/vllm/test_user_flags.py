@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -138,7 +139,18 @@ def test_every_setting_that_is_guarded_exists(release):
 )
 def test_json_of_a_schema_has_no_blanks_unless_asked(parser, words, config):
     flags = pairs(with_extra(parser, words))
-    assert json.loads(flags["--structured-outputs-config"]) == config
+    assert json.loads(flags["--structured-outputs-config"]) == {**config, "enable_in_reasoning": True}  # of the demo
+
+
+@pytest.mark.parametrize("extra", ["", '--structured-outputs-config \'{"backend": "guidance"}\''])
+def test_a_model_that_thinks_where_it_likes_writes_a_structure_at_once(parser, extra):
+    """vLLM would bind it from its second token on, or not before a thought has ended."""
+    flags = pairs(with_extra(parser, extra))
+    assert Path(flags["--reasoning-parser-plugin"]).is_file()
+    assert json.loads(flags["--structured-outputs-config"])["enable_in_reasoning"] is True
+    other = pairs(with_extra(parser, "--structured-outputs-config.backend guidance"))
+    assert other["--structured-outputs-config.enable_in_reasoning"] == "true"
+    assert "enable_in_reasoning" not in " ".join(with_extra(parser, "--reasoning-parser qwen3"))
 
 
 @pytest.mark.parametrize(

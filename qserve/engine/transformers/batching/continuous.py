@@ -200,9 +200,9 @@ class LibraryLoop:
         return bool(self._processor.has_pending_requests())
 
     def tell_prompts(self) -> None:
-        """From now on a step tells the model whose queries are of a prompt (`reads_prompt`): one may be all that is left.
+        """From now on a step tells the model whose queries are of a prompt (`reads_prompt`).
 
-        The end of a chunk or of a shared prefix is no sequence that decodes, though it is one token as well.
+        What is left behind a chunk or a shared prefix may be one token, and is no sequence that decodes.
         """
         inputs = self._processor.inputs_and_outputs
         arguments = inputs.get_model_kwargs

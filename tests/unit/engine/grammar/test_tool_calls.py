@@ -49,6 +49,14 @@ def calls_in(text: str, written: ToolFormat) -> list[tuple[str, Any]]:
     return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in writer.calls]
 
 
+@pytest.mark.parametrize("parameters", [{}, {"parameters": None}, {"parameters": {"type": "object", "properties": {}}}])
+@pytest.mark.parametrize("written", FORMATS)
+def test_a_function_without_parameters_is_called_without_arguments(written: ToolFormat, parameters: Any) -> None:
+    tool = Tool.model_validate({"type": "function", "function": {"name": "now", **parameters}})
+    grammar = tool_call_grammar([tool], "required", written, is_parallel=False).grammar
+    assert {str(calls_in(drawn(grammar, Random(seed)), written)) for seed in range(5)} == {"[('now', {})]"}
+
+
 @pytest.mark.parametrize("written", FORMATS)
 def test_required_calls_follow_their_schemas(written: ToolFormat) -> None:
     rng, seen = Random(1), set()

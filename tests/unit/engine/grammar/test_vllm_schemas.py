@@ -15,8 +15,13 @@ LOOSE = {"type": "string", "format": "ipv4"}
 NOT_HELD = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
 
 
-def in_function(schema: Any, **fields: Any) -> dict[str, Any]:
-    return {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema, **fields}}]}
+def of(schema: Any) -> dict[str, Any]:
+    """Parameters of which one is so."""
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+
+
+def in_function(parameters: Any, **fields: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters, **fields}}]}
 
 
 PLACES = {
@@ -26,9 +31,9 @@ PLACES = {
     "responses": lambda schema: {"text": {"format": {"type": "json_schema", "name": "s", "schema": schema}}},
     "messages": lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
     "tokens": lambda schema: {"sampling_params": {"structured_outputs": {"json": schema}}},
-    "a strict tool": lambda schema: in_function(schema, strict=True),
-    "a strict tool of responses": lambda schema: {"tools": [{"name": "f", "parameters": schema, "strict": True}]},
-    "a strict tool of messages": lambda schema: {"tools": [{"name": "f", "input_schema": schema, "strict": True}]},
+    "a strict tool": lambda schema: in_function(of(schema), strict=True),
+    "a strict tool of responses": lambda schema: {"tools": [{"name": "f", "parameters": of(schema), "strict": True}]},
+    "a strict tool of messages": lambda schema: {"tools": [{"name": "f", "input_schema": of(schema), "strict": True}]},
 }
 
 
@@ -61,7 +66,7 @@ def test_who_holds_it_is_named() -> None:
         {"response_format": {"type": "json_object"}, "text": None, "tools": None},
         {"response_format": "x", "structured_outputs": {"json": "no schema"}, "tools": [3, {"function": 3}]},
         PLACES["chat"]({"type": "integer", "minimum": 3}),
-        in_function(NOT_HELD),
+        in_function(of(NOT_HELD)),
     ],
 )
 def test_what_is_bound_already_stays_byte_for_byte(body: dict[str, Any]) -> None:
@@ -113,3 +118,65 @@ def test_looking_for_an_end_is_bounded() -> None:
     names = [f"n{number}" for number in range(60)]
     everyone = {"type": "array", "minItems": 1, "items": {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}}
     assert has_an_end({"$defs": dict.fromkeys(names, everyone), "$ref": "#/$defs/n0"}), "it is left to the engine"
+
+
+def test_a_function_without_parameters_takes_none() -> None:
+    for tool in ({"type": "function", "function": {"name": "now"}}, {"type": "function", "name": "now"}):
+        changed = with_enforceable_schemas({"tools": [tool]}, "xgrammar")
+        assert changed is not None
+        (bound,) = changed["tools"]
+        assert bound.get("function", bound)["parameters"] == {
+            "type": "object", "properties": {}, "additionalProperties": False,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"type": "string"}, "one of type 'object'"),
+        ({"$defs": {"node": {**NODE, "required": ["next"]}}, "$ref": "#/$defs/node"}, "has no end.*'f'"),
+    ],
+)
+def test_parameters_that_no_call_can_follow_are_refused(parameters: dict[str, Any], words: str) -> None:
+    """vLLM answers 200, with a call that nobody can read."""
+    with pytest.raises(ApiError, match=words) as refused:
+        with_enforceable_schemas(in_function(parameters), "xgrammar")
+    assert refused.value.param == "tools"
+
+
+def properties(number: int, *, num_required: int = 0) -> dict[str, Any]:
+    names = [f"p{index}" for index in range(number)]
+    return {
+        "type": "object",
+        "properties": {name: {"type": "null"} for name in names},
+        "required": names[:num_required],
+    }
+
+
+TOO_LARGE = {
+    "optional of one": of(properties(257)), "optional": of({"type": "array", "prefixItems": [properties(206)] * 5}),
+    "properties": properties(2001, num_required=2001), "values": of({"enum": [*range(2501)], "anyOf": [{}] * 2500}),
+    "patterns": of({"type": "array", "prefixItems": [{"type": "string", "pattern": "a?b*" * 65}] * 2}),
+    "pattern": of({"type": "string", "pattern": "a{0,1}" * 129 + "b{,1}" * 128}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_would_be_compiled_for_minutes_is_refused(name: str) -> None:
+    """Others' structures wait for it."""
+    for body in (PLACES["chat"](TOO_LARGE[name]), PLACES["as text"](TOO_LARGE[name]), in_function(TOO_LARGE[name])):
+        with pytest.raises(ApiError, match="--engine transformers") as refused:
+            with_enforceable_schemas(body, "xgrammar")
+        assert refused.value.code == "invalid_grammar" and refused.value.param in body
+
+
+def test_patterns_and_grammars_of_whole_answers_are_bounded() -> None:
+    for structure in ({"regex": "a?" * 257}, {"grammar": "root ::= " + '"a"? ' * 257}, {"choice": ["x"] * 5001}):
+        with pytest.raises(ApiError, match="--engine transformers"):
+            with_enforceable_schemas({"structured_outputs": structure}, "xgrammar")
+    assert with_enforceable_schemas({"structured_outputs": {"regex": r"a\?" * 300 + "b?" * 200}}, "xgrammar") is None
+
+
+def test_what_people_write_is_not_too_large() -> None:
+    assert with_enforceable_schemas(in_function(properties(200, num_required=3)), "xgrammar") is None
+    assert with_enforceable_schemas(in_function(properties(1000, num_required=900)), "xgrammar") is None

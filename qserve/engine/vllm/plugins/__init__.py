@@ -1,0 +1,1 @@
+"""What vLLM itself loads, in its own processes."""
