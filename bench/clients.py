@@ -1,11 +1,12 @@
 """Agent frameworks and SDKs, as they are, against a server that runs: which of them get what they ask for.
 
-    python -m venv /tmp/clients
-    /tmp/clients/bin/pip install openai anthropic instructor langchain-openai litellm mcp
     qserve up --model demo --port 8000 &
-    /tmp/clients/bin/python bench/clients.py --url http://127.0.0.1:8000 --model demo
+    for client in openai anthropic instructor langchain-openai litellm inspect-ai; do
+        python -m venv /tmp/$client && /tmp/$client/bin/pip install $client openai mcp
+        /tmp/$client/bin/python bench/clients.py --url http://127.0.0.1:8000 --model demo --only ${client%-*}
+    done
 
-inspect-ai wants a newer openai than litellm allows: it takes an environment of its own, and `--only inspect`.
+Each in an environment of its own: they allow different releases of openai, and together pip goes back to old ones.
 
 Each is asked for an object of a schema, a call of a tool, or an answer that is graded. What the content is worth is the
 model's affair; that it arrives as the framework's own object is the server's. Thoughts are off (`reasoning_effort`):
@@ -54,6 +55,43 @@ def openai_parse(url: str, model: str, key: str) -> None:
     assert isinstance(answer.output_parsed, Sum)
 
 
+def openai_stream(url: str, model: str, key: str) -> None:
+    """`chat.completions.stream` with a tool that must be called."""
+    import openai
+
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=key)
+    tool: Any = openai.pydantic_function_tool(Sum, name="calculator")
+    with client.chat.completions.stream(
+        model=model, messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=400, extra_body=NO_THOUGHTS
+    ) as stream:
+        final = stream.get_final_completion()
+    assert isinstance(final.choices[0].message.tool_calls[0].function.parsed_arguments, Sum)
+
+
+def anthropic_runner(url: str, model: str, key: str) -> None:
+    """`beta.messages.tool_runner`: a tool is called and its answer goes back."""
+    import anthropic
+
+    called = []
+
+    @anthropic.beta_tool
+    def calculator(expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: A product.
+        """
+        called.append(expression)
+        return "391"
+
+    client = anthropic.Anthropic(base_url=url, api_key=key)
+    asked: Any = [{"role": "user", "content": "What is 17 * 23?"}]
+    runner = client.beta.messages.tool_runner(model=model, max_tokens=300, messages=asked, tools=[calculator])
+    messages = list(runner)
+    assert called, messages[-1].content
+    assert messages[-1].stop_reason == "end_turn"
+
+
 def anthropic_tool(url: str, model: str, key: str) -> None:
     """`messages.stream` with a tool that must be called."""
     import anthropic
@@ -78,8 +116,11 @@ def instructor_mode(name: str) -> Callable[[str, str, str], None]:
         client = instructor.from_openai(
             openai.OpenAI(base_url=f"{url}/v1", api_key=key), mode=getattr(instructor.Mode, name)
         )
+        fields: dict[str, Any] = {"max_tokens": 400, **NO_THOUGHTS}
+        if name.startswith("RESPONSES"):
+            fields = {"max_output_tokens": 400, "reasoning": {"effort": "none"}}
         answer = client.chat.completions.create(
-            model=model, messages=QUESTION, response_model=Sum, max_retries=0, max_tokens=400, **NO_THOUGHTS
+            model=model, messages=QUESTION, response_model=Sum, max_retries=0, **fields
         )
         assert isinstance(answer, Sum)
 
@@ -165,11 +206,14 @@ def inspect_tools(url: str, model: str, key: str) -> None:
 
 TRIES: dict[str, tuple[str, Callable[[str, str, str], None]]] = {
     "openai parse": ("openai", openai_parse),
+    "openai stream": ("openai", openai_stream),
     "anthropic tool": ("anthropic", anthropic_tool),
+    "anthropic tool_runner": ("anthropic", anthropic_runner),
     "instructor TOOLS": ("instructor", instructor_mode("TOOLS")),
     "instructor TOOLS_STRICT": ("instructor", instructor_mode("TOOLS_STRICT")),
     "instructor JSON": ("instructor", instructor_mode("JSON")),
     "instructor JSON_SCHEMA": ("instructor", instructor_mode("JSON_SCHEMA")),
+    "instructor RESPONSES_TOOLS": ("instructor", instructor_mode("RESPONSES_TOOLS")),
     "langchain function_calling": ("langchain-openai", langchain_method("function_calling")),
     "langchain json_schema": ("langchain-openai", langchain_method("json_schema")),
     "langchain bind_tools": ("langchain-openai", langchain_tools),

@@ -6,6 +6,7 @@ A folder of tests with a fixture `client`, of a service of the demo, takes them 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -20,9 +21,11 @@ __all__ = [
     "test_a_call_goes_before_a_structure",
     "test_a_thought_stands_beside_the_answer",
     "test_a_tool_that_must_be_called_is_called",
+    "test_a_tool_without_parameters_gets_no_arguments",
     "test_an_answer_follows_its_schema",
     "test_harmless_fields_are_harmless",
     "test_made_up_schemas_are_followed",
+    "test_structures_are_followed_by_their_older_names_too",
     "test_the_demo_asks_its_calculator_and_says_what_it_said",
     "test_the_demo_streams_the_call_of_its_calculator",
     "test_the_sdk_puts_a_streamed_call_together",
@@ -78,6 +81,13 @@ def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any
     assert answer.message.tool_calls
     for call in answer.message.tool_calls:
         jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+
+
+def test_a_tool_without_parameters_gets_no_arguments(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "now"}}
+    answer = ask(client, tools=[tool], tool_choice="required", parallel_tool_calls=False, reasoning_effort="none")
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("now", {})
 
 
 def test_harmless_fields_are_harmless(client: openai.OpenAI) -> None:
@@ -170,6 +180,17 @@ def test_made_up_schemas_are_followed(client: openai.OpenAI, schema: dict[str, A
     answer = ask(client, response_format=form, reasoning_effort="none", max_tokens=400).choices[0]
     assert answer.finish_reason == "stop"
     jsonschema.validate(json.loads(answer.message.content), schema)
+
+
+@pytest.mark.parametrize("name", ["structured_outputs", "guided"])
+def test_structures_are_followed_by_their_older_names_too(client: openai.OpenAI, name: str) -> None:
+    for kind, value, pattern in (
+        ("regex", "[0-9]{3}", "[0-9]{3}"), ("choice", ["yes", "no"], "yes|no"),
+        ("grammar", 'root ::= "a" [0-9] [0-9]', "a[0-9]{2}"), ("json", PARAMETERS, r"{.*}"),
+    ):  # fmt: skip
+        fields = {name: {kind: value}} if name == "structured_outputs" else {f"guided_{kind}": value}
+        answer = ask(client, reasoning_effort="none", extra_body=fields).choices[0].message.content
+        assert re.fullmatch(pattern, answer), (fields, answer)
 
 
 @pytest.mark.parametrize(

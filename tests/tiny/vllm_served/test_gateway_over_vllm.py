@@ -33,7 +33,7 @@ def _gauge(http, name):
 
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
-    [(CHAT, {"tempreature": 1}, "tempreature"), (CHAT, {"guided_json": {}}, "guided_json"),
+    [(CHAT, {"tempreature": 1}, "tempreature"),
      (CHAT, {"stream": True, "stream_options": {"include_usag": True}}, "stream_options.include_usag"),
      (CHAT, {"messages": [{"role": "user", "content": "x", "nam": "y"}]}, "messages.0.nam"),
      (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
