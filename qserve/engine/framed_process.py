@@ -37,6 +37,8 @@ class FramedProcess:
         self._wall_s = wall_s
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
+        # Told to end; asyncio would complain of one that nobody holds while it still runs.
+        self._leaving: set[asyncio.Task[int]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -61,6 +63,7 @@ class FramedProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+        await asyncio.gather(*self._leaving)
 
     async def _in_turn(self, compose: Callable[[bool], Frame]) -> Frame:
         async with self._turn:
@@ -97,6 +100,9 @@ class FramedProcess:
             self._end_when_idle()
         elif self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
+            leaving = asyncio.ensure_future(self._process.wait())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
             self._process = None
 
 
