@@ -107,6 +107,6 @@ async def kill_under_load(service: Service, kind: str, num_streams: int, num_tok
     # A stream may have come to its end before.
     assert heard and all("error" in word or word["choices"][0]["finish_reason"] == "length" for word, _ in last), last
     print(f"{kind}: the slowest of {len(heard)} clients heard of it after {max(heard) * 1000:.0f} ms")
-    assert max(heard) < 5
+    assert max(heard) < 30, "it waited for a limit"
     _, alive = psutil.wait_procs(before, timeout=60)
     assert not alive, f"{kind} was killed, and these are left: {alive}"
