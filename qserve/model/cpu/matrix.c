@@ -21,7 +21,8 @@
 #include <immintrin.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
-enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4 }; /* of scales; rows of codes that memory is slower than */
+/* Of scales; rows of codes that memory is slower than; of rows that are multiplied with several panels by tiles. */
+enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = 1 << 18 };
 
 int prepare(operand *x, const matrix *w, long met) {
     if (w->order && put_in_order(x, w)) return 1;
@@ -129,6 +130,12 @@ long rows_at_once(const operand *x, long rows) {
     return by_tiles(x) ? TILES_ROWS : rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS;
 }
 
+long rows_of_a_block(const operand *x) {
+    if (!by_tiles(x)) return x->rows;
+    const long rows = BLOCK_BYTES / (x->stride * (long)sizeof(bf16)) / (2 * LANE) * (2 * LANE);
+    return rows < 2 * LANE ? 2 * LANE : rows > TILES_ROWS ? TILES_ROWS : rows;
+}
+
 int wants_unpacked(const matrix *w, const operand *x, long rows) {
     if (x->planes || w->kind == BFLOAT16) return 0;
     return w->kind == INT8 || rows > (by_tiles(x) ? RARE_ROWS : FEW_ROWS);
@@ -138,12 +145,11 @@ int has_fast_products(void) { return 1; }
 
 int has_int8_activations(void) { return 1; }
 
-const bf16 *unpacked(const matrix *w, long index) {
+const bf16 *unpacked(const matrix *w, long index, bf16 *to) {
     if (w->kind == BFLOAT16) return (const bf16 *)(w->codes + index * panel_bytes(w));
-    bf16 *to = scratch(1, (size_t)w->in * PANEL * sizeof(bf16));
-    if (to && w->kind == CODES) unpack_codes(w, index, to);
-    if (to && w->kind == BYTES) unpack_bytes(w, index, to);
-    if (to && w->kind == INT8) unpack_integers(w, index, to);
+    if (w->kind == CODES) unpack_codes(w, index, to);
+    if (w->kind == BYTES) unpack_bytes(w, index, to);
+    if (w->kind == INT8) unpack_integers(w, index, to);
     return to;
 }
 
@@ -257,7 +263,7 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
     if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
-    if (!panel) panel = unpacked(w, index);
+    if (!panel) panel = unpacked(w, index, NULL);
 #ifdef HAS_TILES
     if (by_tiles(x)) tiles_product(halves_of(panel), w->in, x->x + first * x->stride, x->stride, rows, result, PANEL, 0);
     else

@@ -63,14 +63,15 @@ int prepare(operand *x, const matrix *w, long met);
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);
 /* How many of `rows` rows one `panel_product` takes. */
 long rows_at_once(const operand *x, long rows);
+/* How many of all rows meet several panels before others do, so that they stay in the second cache. */
+long rows_of_a_block(const operand *x);
 /* Whether products of so many rows read a panel in bf16. */
 int wants_unpacked(const matrix *w, const operand *x, long rows);
 /* Whether products with many rows are faster than with the whole weight in bf16 by torch. */
 int has_fast_products(void);
 /* Whether products with 8-bit activations are there. */
 int has_int8_activations(void);
-/* Panel `index` in bf16, [in / 2][PANEL][2], in memory of the calling thread until its next call; of INT8 without its scales.
-   NULL: there is no memory. Of BFLOAT16 it is the weight itself. */
-const bf16 *unpacked(const matrix *w, long index);
+/* Panel `index` in bf16, [in / 2][PANEL][2], into `to`; of INT8 without its scales. Of BFLOAT16 it is the weight itself. */
+const bf16 *unpacked(const matrix *w, long index, bf16 *to);
 
 #endif

@@ -30,6 +30,8 @@ long rows_at_once(const operand *x, long rows) {
     return PLANE_ROWS;
 }
 
+long rows_of_a_block(const operand *x) { return x->rows; }
+
 int wants_unpacked(const matrix *w, const operand *x, long rows) {
     (void)w, (void)x, (void)rows;
     return 0;
@@ -51,8 +53,8 @@ int has_int8_activations(void) {
 #endif
 }
 
-const bf16 *unpacked(const matrix *w, long index) {
-    (void)w, (void)index;
+const bf16 *unpacked(const matrix *w, long index, bf16 *to) {
+    (void)w, (void)index, (void)to;
     return NULL;
 }
 

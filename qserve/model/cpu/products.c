@@ -4,7 +4,7 @@
 #include "panels.h"
 #include "threads.h"
 
-enum { TASK_BYTES = 1 << 16, MOST_PRODUCTS = 4, TASKS_A_THREAD = 4 };
+enum { TASK_BYTES = 1 << 16, CACHED_BYTES = 1 << 19, MOST_PRODUCTS = 4, TASKS_A_THREAD = 4, MOST_STEP = 64 };
 
 /* `ends`: of each product's tasks; a task is `step` panels. */
 typedef struct {
@@ -36,6 +36,11 @@ static void store(const product *one, long index, long row, const float *result)
         return;
     }
     const bf16 *bias = one->w->bias ? one->w->bias + at : NULL;
+    if (!bias && one->y && count == PANEL) { /* nearly always: a few instructions */
+        bf16 *to = one->y + row * one->stride + at;
+        for (long i = 0; i < PANEL; i++) to[i] = narrow(result[i]);
+        return;
+    }
     bf16 rounded[PANEL];
     if (bias)
         for (long i = 0; i < count; i++) rounded[i] = narrow(result[i] + wide(bias[i]));
@@ -54,48 +59,42 @@ static void gate_result(float *gate, const float *up) {
     }
 }
 
+/* Memory of this thread for `places` panels in bf16, at `place`; NULL: there is none. */
+static bf16 *room_for(const matrix *w, long place, long places) {
+    const size_t each = (size_t)w->in * PANEL;
+    bf16 *memory = scratch(1, places * each * sizeof(bf16));
+    return memory ? memory + place * each : NULL;
+}
+
 int panel_rows(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
-    const int unpacks = wants_unpacked(w, x, rows);
-    const bf16 *panel = unpacks ? unpacked(w, index) : NULL;
-    if (unpacks && !panel) return 1;
+    const bf16 *panel = NULL;
+    if (wants_unpacked(w, x, rows)) {
+        bf16 *room = room_for(w, 0, 1);
+        if (!room) return 1;
+        panel = unpacked(w, index, room);
+    }
     const long most = rows_at_once(x, rows);
     for (long at = 0; at < rows; at += most)
         panel_product(w, index, panel, x, first + at, rows - at < most ? rows - at : most, result + at * PANEL);
     return 0;
 }
 
-/* All rows of one panel, piece by piece: what is stored is still in the nearest cache. */
-static int one_panel(const work *all, const product *one, long index) {
-    const int unpacks = wants_unpacked(one->w, &all->x, all->x.rows);
-    const bf16 *panel = unpacks ? unpacked(one->w, index) : NULL;
-    if (unpacks && !panel) return 1;
-    float result[PLANE_ROWS * PANEL];
-    const long most = rows_at_once(&all->x, all->x.rows);
-    for (long row = 0; row < all->x.rows; row += most) {
-        const long rows = all->x.rows - row < most ? all->x.rows - row : most;
-        panel_product(one->w, index, panel, &all->x, row, rows, result);
-        for (long m = 0; m < rows; m++) store(one, index, row + m, result + m * PANEL);
-    }
-    return 0;
-}
+/* A panel of a task: of gated products its other half too. In bf16 where products want it so. */
+typedef struct { long index; const bf16 *panel, *up; } task_panel;
 
-static int one_gated(const work *all, const product *one, long index) {
-    const long rows = all->x.rows, most = rows_at_once(&all->x, rows);
-    float *gates = scratch(2, (rows + PLANE_ROWS) * PANEL * sizeof(float)), ups[PLANE_ROWS * PANEL];
-    if (!gates || panel_rows(one->w, index, &all->x, 0, rows, gates)) return 1;
-    const int unpacks = wants_unpacked(all->up, &all->x, rows);
-    const bf16 *panel = unpacks ? unpacked(all->up, index) : NULL; /* in the same memory */
-    if (unpacks && !panel) return 1;
-    for (long row = 0; row < rows; row += most) {
-        const long some = rows - row < most ? rows - row : most;
-        panel_product(all->up, index, panel, &all->x, row, some, ups);
+/* Rows [row, row + rows) of one panel, piece by piece: what is stored is still in the nearest cache. */
+static void some_rows(const work *all, const product *one, const task_panel *at, long row, long rows) {
+    float result[PLANE_ROWS * PANEL], ups[PLANE_ROWS * PANEL];
+    const long most = rows_at_once(&all->x, all->x.rows), stop = row + rows;
+    for (; row < stop; row += most) {
+        const long some = stop - row < most ? stop - row : most;
+        panel_product(one->w, at->index, at->panel, &all->x, row, some, result);
+        if (all->up) panel_product(all->up, at->index, at->up, &all->x, row, some, ups);
         for (long m = 0; m < some; m++) {
-            float *gate = gates + (row + m) * PANEL;
-            gate_result(gate, ups + m * PANEL);
-            store(one, index, row + m, gate);
+            if (all->up) gate_result(result + m * PANEL, ups + m * PANEL);
+            store(one, at->index, row + m, result + m * PANEL);
         }
     }
-    return 0;
 }
 
 static void some_panels(void *shared, long index) {
@@ -104,27 +103,46 @@ static void some_panels(void *shared, long index) {
     while (index >= all->ends[which]) which++;
     const product *one = all->all + which;
     const long first = (index - (which ? all->ends[which - 1] : 0)) * all->step, panels = panels_in(all, which);
-    for (long i = first; i < first + all->step && i < panels; i++) {
-        const long panel = all->chosen ? all->chosen[i] : i;
-        if (all->up ? one_gated(all, one, panel) : one_panel(all, one, panel)) all->failed = 1;
-    }
+    const long count = first + all->step < panels ? all->step : panels - first, halves = all->up ? 2 : 1;
+    const long rows = all->x.rows, block = rows_of_a_block(&all->x);
+    const int unpacks = wants_unpacked(one->w, &all->x, rows);
+    task_panel at[MOST_STEP];
+    for (long i = 0; i < count; i++) at[i] = (task_panel){all->chosen ? all->chosen[first + i] : first + i, NULL, NULL};
+    for (long row = 0; row < rows && !all->failed; row += block)
+        for (long i = 0; i < count; i++) {
+            if (unpacks && !row) {
+                const long places = block < rows ? count * halves : halves, place = block < rows ? i * halves : 0;
+                bf16 *room = room_for(one->w, place, places);
+                if (!room) {
+                    all->failed = 1;
+                    break;
+                }
+                at[i].panel = unpacked(one->w, at[i].index, room);
+                if (all->up) at[i].up = unpacked(all->up, at[i].index, room + one->w->in * PANEL);
+            }
+            some_rows(all, one, at + i, row, rows - row < block ? rows - row : block);
+        }
     release_tiles();
 }
 
-/* Few enough tasks that drawing one costs nothing, and so many that no thread waits long for the last. */
+/* Few enough tasks that drawing one costs nothing, and so many that no thread waits long for the last. Where rows are more
+   than a block, a task's panels in bf16 fill the second cache's other half. */
 static long panels_a_task(const work *all) {
+    const matrix *w = all->all->w;
     long panels = 0;
     for (long i = 0; i < all->num; i++) panels += panels_in(all, i);
-    const long even = panels / (TASKS_A_THREAD * num_threads()), large = TASK_BYTES / panel_bytes(all->all->w) + 1;
+    const long even = panels / (TASKS_A_THREAD * num_threads()), halves = all->up ? 2 : 1;
+    const int has_blocks_of_rows = all->x.rows > rows_of_a_block(&all->x);
+    const long large = has_blocks_of_rows ? CACHED_BYTES / (w->in * PANEL * (long)sizeof(bf16) * halves) : TASK_BYTES / panel_bytes(w) + 1;
     const long step = even < large ? even : large;
-    return step < 1 ? 1 : step;
+    return step < 1 ? 1 : step < MOST_STEP ? step : MOST_STEP;
 }
 
 static int run(work *all) {
+    if (prepare(&all->x, all->all->w, all->x.rows)) return 1;
     all->step = panels_a_task(all);
     long tasks = 0;
     for (long i = 0; i < all->num; i++) all->ends[i] = tasks += (panels_in(all, i) + all->step - 1) / all->step;
-    if (prepare(&all->x, all->all->w, all->x.rows)) return 1;
     for_each(tasks, some_panels, all);
     return all->failed;
 }
