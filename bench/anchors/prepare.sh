@@ -13,6 +13,9 @@ here=$(realpath "$(dirname "$0")"); root=$(realpath "$here/../.."); mkdir -p "$i
 [ -x llama/bin/cmake ] || { python3 -m venv llama; llama/bin/pip -q install cmake ninja numpy gguf; }
 [ -d llama_cpp_python-0.3.36 ] || {
   llama/bin/pip download -q --no-deps --no-binary :all: llama-cpp-python==0.3.36 -d sdist; tar xzf sdist/llama_cpp_python-0.3.36.tar.gz; }
+# GCC 12 takes _tile_loadconfig for a reader of 8 bytes, leaves out what else was written, and products by AMX end the process.
+sed -i 's/^    _tile_loadconfig(&tc);/    __asm__ volatile("" : : "r"(\&tc) : "memory"); _tile_loadconfig(\&tc);/' \
+  llama_cpp_python-0.3.36/vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp
 [ -x llama.cpp/bin/llama-batched-bench ] || {
   export PATH="$into/llama/bin:$PATH"
   cmake -S llama_cpp_python-0.3.36/vendor/llama.cpp -B llama.cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
