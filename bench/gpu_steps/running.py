@@ -67,6 +67,8 @@ async def wave(batcher: Any, prompts: list[list[int]], new_tokens: int, params: 
         rest_tokens = len(jobs) * (new_tokens - 1) - sum(job.outbox.qsize() for job in jobs)
         rests = [[await _next(job) for _ in range(new_tokens - 1)] for job in jobs]
         rest_s = time.perf_counter() - start - first_s
+        if not rest_tokens:  # a tiny model: all of them had come before this looked, so they count from the start
+            rest_tokens, rest_s = len(jobs) * (new_tokens - 1), first_s + rest_s
     tokens = [[first, *rest] for first, rest in zip(firsts, rests, strict=True)]
     return Wave(tokens, first_s, rest_s, rest_tokens)
 

@@ -108,7 +108,7 @@ def test_it_is_held_as_it_is_stored_and_planned_so(tmp_path: Path, name: str) ->
     folder = make(tmp_path / "checkpoint", pack, quantization, dtype="float16")
     plan, loaded = plan_of(folder), load_planned(folder)
     assert (plan.quant.scheme, plan.dtype) == (scheme, "bfloat16")
-    linears = [module for module in loaded.model.modules() if isinstance(module, CompiledLinear)]
+    linears = [module for module in loaded.model.model.modules() if isinstance(module, CompiledLinear)]
     assert {one.matrix.format for one in linears} == {held}
     assert len(linears) == 7 * loaded.model.config.num_hidden_layers
     bits = 8 if scheme in ROUNDED and has_int8_activations() else 16

@@ -74,13 +74,14 @@ def test_float16_is_loaded_as_such() -> None:
 def test_what_is_quantized_and_what_is_not(scheme: str) -> None:
     model = load_planned("demo", scheme).model
     for name, module in model.named_modules():
-        if isinstance(module, CompiledLinear):
+        if name == "lm_head":
+            assert not isinstance(module, CompiledLinear) or module.matrix.format == "bfloat16"
+        elif isinstance(module, CompiledLinear):
             assert module.matrix.format == {"bnb-int8": "int8", "bnb-fp4": "fp4"}.get(scheme, "nf4"), name
         elif name.endswith("_proj"):
             assert module.weight.dtype == (torch.int8 if scheme == "bnb-int8" else torch.uint8), name
         elif hasattr(module, "weight"):
             assert module.weight.dtype == torch.bfloat16, name
-    assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
     assert "routers" not in weights_by_kind(model)
 
 

@@ -135,7 +135,9 @@ def checked(run: TrainingRun) -> None:
     """Trained, and its saved model held against the trainer's rewards: by `qserve score`, in this process."""
     trained(run)
 
-    def here(command: list[str], **_: object) -> SimpleNamespace:
+    def here(command: list[str], **options: Any) -> Any:
+        if command[1:3] != ["-m", "qserve"]:
+            return theirs(command, **options)
         told = CliRunner().invoke(main_command, command[3:])
         return SimpleNamespace(stdout=told.output, stderr="")
 
