@@ -65,11 +65,10 @@ static void store_sums(float *result, long apart, int is_tall) {
     _tile_stored(3, below + LANE, bytes);
 }
 
-/* Up to 16 rows. A weight comes from memory, as fast as that gives it. */
+/* Up to 16 rows: as fast as memory gives the weight. */
 static void sixteen_rows(halves w, long in, const bf16 *x, long stride) {
-    const int is_weight = w.stride == 2 * PANEL;
     for (long k = 0; k < in; k += TILE_INPUTS, w.left += LANE * w.stride, w.right += LANE * w.stride) {
-        if (is_weight)
+        if (w.is_in_memory)
             for (long i = 0; i < LANE; i++) fetch_two_lines((const uint8_t *)(w.left + i * w.stride) + AHEAD);
         _tile_loadd(4, x + k, stride * sizeof(bf16));
         _tile_loadd(6, w.left, w.stride * sizeof(bf16));

@@ -12,10 +12,11 @@
 /* Whether the processor's tiles may be used: Linux lends their registers to who asks. Sandboxes may refuse. */
 int has_tiles(void);
 
-/* 32 outputs, the first half of them in `left`: pairs of inputs [in / 2][16][2], `stride` elements from pair to pair. */
-typedef struct { const bf16 *left, *right; long stride; } halves;
+/* 32 outputs, the first half of them in `left`: pairs of inputs [in / 2][16][2], `stride` elements from pair to pair. Those of
+   a weight come from memory, end to end, and are fetched ahead. */
+typedef struct { const bf16 *left, *right; long stride; int is_in_memory; } halves;
 
-static inline halves halves_of(const bf16 *panel) { return (halves){panel, panel + 2 * LANE, 2 * PANEL}; }
+static inline halves halves_of(const bf16 *panel) { return (halves){panel, panel + 2 * LANE, 2 * PANEL, 1}; }
 
 /* result [rows][32], `apart` elements from row to row, = or, if it `adds`, += rows of x, `stride` elements apart, times w; `in` is
    a multiple of TILE_INPUTS. What a row gives does not depend on those beside it. Who calls it ends its task by `release_tiles`. */

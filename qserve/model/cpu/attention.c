@@ -1,9 +1,9 @@
 /* Causal attention of several texts in one packed row, texts of one prompt sharing its keys; bf16 with fp32 sums.
    A text may be the end of one whose keys lie elsewhere: it sees all of them, the last query the last key.
 
-   For processors with AVX-512 (dots.h). A block of 8 queries of one head, 16 with tiles (amx.h), is one task: its scores stand in the cache in fp32,
-   so the softmax is the plain one, and only keys that some query of the block sees are multiplied. The keys of a text lie
-   16 to a group, pairs of elements side by side, as the dot product instruction reads them. Its last groups are filled
+   For processors with AVX-512 (dots.h). A block of 8 queries of one head, 16 with tiles (amx.h), is one task: its scores
+   stand in the cache in fp32, so the softmax is the plain one, and only keys that some query of the block sees are
+   multiplied. The keys of a text lie 16 to a group, pairs of elements side by side, as the dot product instruction reads them. Its last groups are filled
    up with zeros: weights of 0 would not keep another text's infinities out. */
 
 #include "amx.h"
@@ -101,14 +101,14 @@ static inline void mix(const element *weights, long stride, const bf16 *values, 
 #ifdef HAS_TILES
 
 static void scores_by_tiles(const bf16 *q, const bf16 *keys, long size, float *to, long stride) {
-    const halves two = {keys, keys + size * LANES, 2 * LANES};
+    const halves two = {keys, keys + size * LANES, 2 * LANES, 0};
     tiles_product(two, size, q, size, MOST_QUERIES, to, stride, 0);
 }
 
 static void mix_by_tiles(const bf16 *weights, long stride, const bf16 *values, long size, const span *spans, float *to) {
     for (int s = 0; s < 2; s++) {
         const bf16 *first = values + spans[s].first * LANES / 2 * size * 2;
-        const halves some = {first, first + 2 * LANES, 2 * size};
+        const halves some = {first, first + 2 * LANES, 2 * size, 0};
         tiles_product(some, spans[s].groups * LANES, weights, stride, MOST_QUERIES, to, 2 * LANES, s);
         weights += spans[s].groups * LANES;
     }
@@ -144,7 +144,8 @@ typedef struct {
     bf16 *out;
     const packed_text *texts;
     const long *begin;
-    long groups, heads, kv_heads, size, stride, queries; /* of a block */
+    long groups, heads, kv_heads, size, stride;
+    long queries; /* of a block: MOST_QUERIES where tiles compute, else QUERIES */
     float scale;
 } row;
 
@@ -240,7 +241,8 @@ static void pack_text(void *shared, long index) {
     }
 }
 
-/* out, q [tokens, heads, size], k and v [rows, kv_heads, size]; size a multiple of 32, at most MOST_SIZE; scale is that of the scores.
+/* out, q [tokens, heads, size], k and v [rows, kv_heads, size]; size a multiple of 32, at most MOST_SIZE; scale is that of
+   the scores.
    places: the row of each key that the texts count from 0 on (NULL: key i is row i). Of `out`, the texts' queries are
    written. Returns 0, or 1 where memory ran out. */
 int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,

@@ -21,11 +21,6 @@ static void add_offsets(const matrix *w, long index, const operand *x, long firs
 /* Scales of a block further on, where that gains anything. */
 static inline void fetch_scales(const float *scales);
 
-static void scale_outputs(const float *scales, long rows, float *result) {
-    for (long m = 0; m < rows; m++)
-        for (long i = 0; i < PANEL; i++) result[m * PANEL + i] *= scales[i];
-}
-
 void planes_product(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
     const uint8_t *panel = w->codes + index * panel_bytes(w);
     const long group = x->group;

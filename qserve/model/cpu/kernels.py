@@ -20,8 +20,9 @@ __all__ = [
     "silu_and_multiply",
 ]
 
-# Of which the size of a head has to be a multiple.
+# Of which the size of a head has to be a multiple, and its limit (attention.c: MOST_SIZE).
 _HEAD_STEP = 32
+_MOST_HEAD_SIZE = 1024
 _PAGES_HEAD_STEP = 16
 
 
@@ -75,7 +76,7 @@ def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> None:
 
 def can_attend(size: int) -> bool:
     """Whether `attend` is there for heads of this size."""
-    return library() is not None and size % _HEAD_STEP == 0
+    return library() is not None and size % _HEAD_STEP == 0 and size <= _MOST_HEAD_SIZE
 
 
 def can_attend_pages(size: int) -> bool:

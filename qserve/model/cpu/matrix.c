@@ -251,14 +251,6 @@ static void in_pairs(const bf16 *panel, long in, const element *x, long stride, 
         FOR_ROWS(PAIRS)
 }
 
-static void scale_outputs(const float *scales, long rows, float *result) {
-    for (long m = 0; m < rows; m++)
-        for (long v = 0; v < PANEL; v += LANE) {
-            float *at = result + m * PANEL + v;
-            _mm512_storeu_ps(at, _mm512_mul_ps(_mm512_loadu_ps(at), _mm512_loadu_ps(scales + v)));
-        }
-}
-
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
     if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);

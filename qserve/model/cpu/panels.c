@@ -43,7 +43,7 @@ static void sum_row(void *shared, long m) {
 }
 
 int sum_blocks(operand *x, long in, long block) {
-    x->sums = scratch(5, x->rows * (in / block) * sizeof(float));
+    x->sums = scratch(2, x->rows * (in / block) * sizeof(float));
     if (!x->sums) return 1;
     blocks_of all = {x, in / block, block};
     for_each(x->rows, sum_row, &all);

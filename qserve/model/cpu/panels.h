@@ -9,6 +9,12 @@
 /* Panel `index`, inputs from to stop - 1, to [stop - from][PANEL]: value times scale, rounded once, plus an offset,
    rounded once more. This is what the format says, bit by bit. */
 void unpack_floats(const matrix *w, long index, long from, long stop, float *to);
+/* result [rows][PANEL] times the scales of a panel's outputs. */
+static inline void scale_outputs(const float *scales, long rows, float *result) {
+    for (long m = 0; m < rows; m++)
+        for (long i = 0; i < PANEL; i++) result[m * PANEL + i] *= scales[i];
+}
+
 /* Parts of `prepare`: 0, or 1 where memory ran out. */
 int sum_blocks(operand *x, long in, long block);
 int put_in_order(operand *x, const matrix *w);

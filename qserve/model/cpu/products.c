@@ -97,28 +97,33 @@ static void some_rows(const work *all, const product *one, const task_panel *at,
     }
 }
 
+/* Panel `i` of a task in bf16; of gated products its other half too. In one place after another where rows are in blocks,
+   else all in the first. 0, or 1 where there is no memory. */
+static int unpack_panel(const work *all, const product *one, task_panel *at, long i, long count) {
+    const long halves = all->up ? 2 : 1, keeps = rows_of_a_block(&all->x) < all->x.rows;
+    bf16 *room = room_for(one->w, keeps ? i * halves : 0, keeps ? count * halves : halves);
+    if (!room) return 1;
+    at->panel = unpacked(one->w, at->index, room);
+    if (all->up) at->up = unpacked(all->up, at->index, room + one->w->in * PANEL);
+    return 0;
+}
+
 static void some_panels(void *shared, long index) {
     work *all = shared;
     long which = 0;
     while (index >= all->ends[which]) which++;
     const product *one = all->all + which;
     const long first = (index - (which ? all->ends[which - 1] : 0)) * all->step, panels = panels_in(all, which);
-    const long count = first + all->step < panels ? all->step : panels - first, halves = all->up ? 2 : 1;
+    const long count = first + all->step < panels ? all->step : panels - first;
     const long rows = all->x.rows, block = rows_of_a_block(&all->x);
     const int unpacks = wants_unpacked(one->w, &all->x, rows);
     task_panel at[MOST_STEP];
     for (long i = 0; i < count; i++) at[i] = (task_panel){all->chosen ? all->chosen[first + i] : first + i, NULL, NULL};
     for (long row = 0; row < rows && !all->failed; row += block)
         for (long i = 0; i < count; i++) {
-            if (unpacks && !row) {
-                const long places = block < rows ? count * halves : halves, place = block < rows ? i * halves : 0;
-                bf16 *room = room_for(one->w, place, places);
-                if (!room) {
-                    all->failed = 1;
-                    break;
-                }
-                at[i].panel = unpacked(one->w, at[i].index, room);
-                if (all->up) at[i].up = unpacked(all->up, at[i].index, room + one->w->in * PANEL);
+            if (unpacks && !row && unpack_panel(all, one, at + i, i, count)) {
+                all->failed = 1;
+                break;
             }
             some_rows(all, one, at + i, row, rows - row < block ? rows - row : block);
         }
