@@ -29,7 +29,7 @@ from qserve.wire.schema import (
     Wire,
 )
 from qserve.wire.schema_rules import needs, one_of_these
-from qserve.wire.structured import Choices, Pattern, ResponseFormat, StructuredOutputs, TextFormat, structure_of
+from qserve.wire.structured import GUIDED, Choices, Pattern, ResponseFormat, StructuredOutputs, TextFormat, structure_of
 from qserve.wire.tools import MAX_TOOLS, Tool, ToolChoice, check_choice, offered
 
 __all__ = [
@@ -136,13 +136,12 @@ class SamplingFields(Wire):
     @property
     def structure_param(self) -> str:
         """The field that says it."""
-        guided = (f"guided_{name}" for name in ("json", "regex", "choice", "grammar"))
-        names = [name for name in ("structured_outputs", *guided) if getattr(self, name) is not None]
+        names = [name for name in ("structured_outputs", *GUIDED) if getattr(self, name) is not None]
         return names[0] if names else "response_format"
 
     @cached_property
     def _structures(self) -> list[StructuredOutputs]:
-        guided = {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}
+        guided = {kind: getattr(self, name) for name, kind in GUIDED.items()}
         ways = [
             structure_of(self.response_format),
             self.structured_outputs,

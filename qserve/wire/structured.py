@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -10,7 +11,10 @@ from pydantic_core import PydanticCustomError
 
 from qserve.wire.schema import Wire
 
-__all__ = ["Choices", "Pattern", "ResponseFormat", "StructuredOutputs", "TextFormat", "structure_of"]
+__all__ = ["GUIDED", "Choices", "Pattern", "ResponseFormat", "StructuredOutputs", "TextFormat", "structure_of"]
+
+GUIDED: Mapping[str, str] = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
+"""Older names of the fields of `structured_outputs`, which vLLM itself read until 0.11."""
 
 MAX_CHOICES = 1024
 MAX_GRAMMAR_CHARS = 64 * 1024

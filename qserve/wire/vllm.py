@@ -14,11 +14,11 @@ from pydantic_core import from_json
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import MAX_N, MAX_PROMPTS
+from qserve.wire.structured import GUIDED
 from qserve.wire.vllm_rules import check_structure, check_tools
 
 __all__ = [
     "ANYWHERE",
-    "GUIDED",
     "HARMLESS",
     "NARROWED",
     "REFUSED",
@@ -59,9 +59,6 @@ REFUSED: Mapping[str, str] = {
     "return_token_offsets": _RENDER_ONLY,
     "max_tool_calls": "the engine runs no tools",
 }
-
-# Older names of `structured_outputs`' own, which the engine read until 0.11; on the completions routes.
-GUIDED: Mapping[str, str] = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
 
 # OpenAI's names that the document lacks, and the only values that ask for nothing the engine lacks.
 UNREAD: Mapping[str, tuple[Any, ...]] = {"modalities": (["text"],)}

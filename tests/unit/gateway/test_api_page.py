@@ -14,7 +14,7 @@ from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import CLOSED, ROUTES, RelayedRoute
 from qserve.gateway.services import BySchema
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.wire import errors, refused_fields, vllm
+from qserve.wire import errors, refused_fields, structured, vllm
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 SOURCES = Path(qserve.gateway.__file__).parent
@@ -78,7 +78,7 @@ def test_every_rule_for_vllm_is_there():
     section = PAGE[PAGE.index("## Fields of models on vLLM") : PAGE.index("### LoRA adapters")]
     told = set(re.findall(r"`([\w.]+)`", section))
     anywhere = frozenset().union(*vllm.ANYWHERE.values())
-    assert {*vllm.HARMLESS, *anywhere, *vllm.REFUSED, *vllm.UNREAD, *vllm.NARROWED, *vllm.GUIDED} <= told
+    assert {*vllm.HARMLESS, *anywhere, *vllm.REFUSED, *vllm.UNREAD, *vllm.NARROWED, *structured.GUIDED} <= told
 
 
 def test_every_closed_route_is_there_and_no_other():
