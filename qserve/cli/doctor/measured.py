@@ -19,12 +19,11 @@ from qserve.errors import QserveError, UsageError
 from qserve.planner.plan import Plan
 from qserve.planner.speed.estimate import device_of, key_of, replica_of
 from qserve.planner.speed.learned import Measured, ResidualKey, SpeedResidual
-from qserve.planner.speed.residual import residual_of
-from qserve.planner.speed.served import ServedRequest, loads_of
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates
 from qserve.planner.speed.terms.engine_costs import has_speed
 
 if TYPE_CHECKING:
+    from qserve.planner.speed.served import ServedRequest
     from qserve.runs import RunStore
 
 __all__ = ["keep_rates", "kept_rates", "measure_cpu", "measured_speed", "rates_at"]
@@ -92,6 +91,8 @@ def _residuals(
     store: RunStore, checkpoint: Checkpoint, hardware: Hardware, rates: list[CpuRates]
 ) -> Iterator[SpeedResidual]:  # fmt: skip
     """Of each kind of server the newest run that teaches anything, as far as the last runs go."""
+    from qserve.planner.speed.residual import residual_of  # here: a plan without runs has no use for statistics
+    from qserve.planner.speed.served import loads_of
     from qserve.runs.served import served_requests
 
     tried: Counter[ResidualKey] = Counter()
