@@ -49,13 +49,12 @@ class ResidualKey:
 
 @dataclass(frozen=True)
 class SpeedResidual:
-    """What the `run` with `num_requests` teaches. `others`: of the processors, that other programs took meanwhile."""
+    """What the `run` with `num_requests` teaches."""
 
     key: ResidualKey
     factors: StepFactors
     num_requests: int
     run: str
-    others: float = 0.0
 
 
 @dataclass(frozen=True)
