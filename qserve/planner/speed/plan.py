@@ -27,6 +27,10 @@ __all__ = ["cheapest_cards", "plan_for_load"]
 
 _MOST_ALTERNATIVES = 12
 _COUNTS = (1, 2, 4, 8)
+_NO_WAY_OUT = (
+    "nothing that was tried keeps the targets: fewer bits, cached prefixes, more of these cards or other ones, fewer "
+    "requests, shorter prompts; ask for less, or name a smaller model"
+)
 
 
 def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
@@ -53,6 +57,8 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     )
     missed = better.kept < KEPT_SHARE if wanted.targets else not better.speed.figures.num_requests
     found = ways_out(plans, hardware, request, wanted, better) if missed else ()
+    if wanted.targets and missed and not found:
+        notes += (_NO_WAY_OUT,)
     front = pareto(layouts)
     speed = {
         **better.speed.to_json(),
