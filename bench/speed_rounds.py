@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from qserve.cli.doctor.measured import SAME_WEATHER_S
 from qserve.cli.options.planning import hardware_of
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -21,6 +22,7 @@ from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, loads_of, replayed
 from qserve.planner.speed.terms.cpu import CpuRates
+from qserve.planner.speed.terms.cpu_middle import middle_of
 
 __all__ = ["MOST_OTHERS", "Record", "Round", "Subject", "drift_between", "line_of", "mean_of", "table"]
 
@@ -139,7 +141,8 @@ def this_machine() -> Hardware:
 
 @dataclass(frozen=True)
 class Judge:
-    """Plans the rounds of one subject, each with the rates of its own minute, before and after learning."""
+    """Plans the rounds of one subject, before and after learning, each with the middle of what was measured of the CPU
+    within five minutes of it, as `qserve plan` does."""
 
     plan: Plan
     checkpoint: Checkpoint
@@ -147,14 +150,14 @@ class Judge:
 
     def before(self, one: Round) -> Figures:
         """What is planned of a CPU that was measured, and of an engine that never ran on it."""
-        return _figures(self._replica(one.rates), one.load)
+        return _figures(self._replica(one), one.load)
 
     def in_their_order(self, one: Round) -> Figures:
         """The same of the requests as they came, those that shared the idle engine's first step sharing it.
 
         Which these are is a race of milliseconds, that no plan can know: what is left is how long steps take.
         """
-        replica = self._replica(one.rates)
+        replica = self._replica(one)
         planned = [two for _, two in replayed(replica.steps, replica.limits, one.served)]
         took_s = max(two.arrival_s + two.e2e_s for two in planned) - min(two.arrival_s for two in planned)
         return {
@@ -166,20 +169,26 @@ class Judge:
     def learned(self, one: Round) -> Figures:
         """The same after `qserve plan` has seen the rounds that teach. Call where `factors` is not None."""
         assert self.factors is not None
-        replica = self._replica(one.rates)
+        replica = self._replica(one)
         return _figures(replace(replica, steps=CorrectedSteps(replica.steps, self.factors)), one.load)
 
     @cached_property
     def factors(self) -> StepFactors | None:
         """From the requests of the rounds that teach, as from those of a run in the store."""
         taught = [one for one in self.rounds if one.teaches]
-        parts = [(self._replica(one.rates).steps, part) for one in taught for part in loads_of(one.served)]
-        return residual_of(parts, self._replica(taught[0].rates).limits) if parts else None
+        parts = [(self._replica(one).steps, part) for one in taught for part in loads_of(one.served)]
+        others = statistics.median(one.others for one in taught) if taught else 0.0
+        return residual_of(parts, self._replica(taught[0]).limits, others) if parts else None
 
-    def _replica(self, rates: CpuRates) -> Replica:
+    def _replica(self, around: Round) -> Replica:
         device = device_of(self.plan, this_machine())
         assert device is not None, "a plan for this CPU"
-        return replica_of(self.plan, self.checkpoint.spec, device, Measured(rates))
+        near = [one.rates for one in self.rounds if abs(_middle_s(one) - _middle_s(around)) <= SAME_WEATHER_S]
+        return replica_of(self.plan, self.checkpoint.spec, device, Measured(middle_of(near or [around.rates])))
+
+
+def _middle_s(one: Round) -> float:
+    return statistics.fmean(served.at_s + served.e2e_s / 2 for served in one.served)
 
 
 def _figures(replica: Replica, load: Load) -> Figures:

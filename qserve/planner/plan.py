@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from qserve.core.hardware import Device, HostProcess
 from qserve.core.workload import Workload
-from qserve.planner.html import plan_html
 from qserve.planner.learned import Correction
 from qserve.planner.term import Term, columns_of
 
@@ -144,6 +143,8 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a bar for each device."""
+        from qserve.planner.html import plan_html  # in notebooks alone
+
         return plan_html(self.to_json())
 
     def to_json(self) -> dict[str, Any]:

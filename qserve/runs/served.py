@@ -6,7 +6,7 @@ from qserve.planner.speed.served import ServedRequest
 from qserve.runs.records import StoredRun
 from qserve.runs.store import RunStore
 
-__all__ = ["served_requests"]
+__all__ = ["others_share", "served_requests"]
 
 
 def served_requests(store: RunStore, run: StoredRun, worker: str, most: int) -> list[ServedRequest]:
@@ -16,3 +16,13 @@ def served_requests(store: RunStore, run: StoredRun, worker: str, most: int) -> 
         for one in store.requests(run, limit=most, worker=worker)
         if one.ttft_ms and one.prompt_tokens and one.completion_tokens and not one.error_code and not one.client_left
     ]
+
+
+def others_share(store: RunStore, run: StoredRun, worker: str) -> float:
+    """Of the machine's processors, that other programs took while these were answered, as the run last noted it.
+
+    0.0 where it noted nothing: it was ended before it could, or is of a release that did not.
+    """
+    noted = [one.details for one in store.events(run) if (one.worker, one.event) == (worker, "latency")]
+    share = noted[-1].get("others_share") if noted else None
+    return float(share) if isinstance(share, (int, float)) else 0.0

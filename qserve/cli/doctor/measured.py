@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING
 import click
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Hardware
+from qserve.core.hardware import Device, Hardware
 from qserve.errors import QserveError, UsageError
 from qserve.planner.plan import Plan
 from qserve.planner.speed.estimate import device_of, key_of, replica_of
 from qserve.planner.speed.learned import Measured, ResidualKey, SpeedResidual
-from qserve.planner.speed.residual import residual_of
-from qserve.planner.speed.served import ServedRequest, loads_of
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates
 from qserve.planner.speed.terms.engine_costs import has_speed
 
 if TYPE_CHECKING:
+    from qserve.planner.speed.served import ServedRequest
     from qserve.runs import RunStore
 
-__all__ = ["keep_rates", "kept_rates", "measure_cpu", "measured_speed", "rates_at"]
+__all__ = ["SAME_WEATHER_S", "keep_rates", "kept_rates", "measure_cpu", "measured_speed", "rates_at", "rates_near"]
 
 _CPU_FILE = "cpu_rates.json"
 _MOST_KEPT = 60
@@ -35,6 +34,10 @@ _MOST_RUNS, _MOST_REQUESTS = 20, 240
 _MOST_TRIED = 3
 """Runs of one kind of server that are looked at for something to learn: each takes a fifth of a second."""
 _MOST_SECONDS = 120
+SAME_WEATHER_S = 300
+"""Measurements that are no further apart are of one machine in one state: what they differ by is the probe's."""
+_QUIET = 0.1
+"""Of the processors, that other programs may take in a run that teaches before others do."""
 
 
 def measure_cpu(state: Path, hardware: Hardware) -> CpuRates:
@@ -72,7 +75,7 @@ def measured_speed(
     None of the latter with --no-learn, for cards that --gpu describes, and where the store can't be read.
     """
     rates = kept_rates(state) or [assumed_rates(hardware)]
-    known = Measured(cpu=rates[-1])
+    known = Measured(cpu=rates_near(rates[-1].at_unix_s, rates))
     if is_off or gpu not in (None, "none"):
         return known
     from qserve.runs import RunStore
@@ -91,35 +94,55 @@ def measured_speed(
 def _residuals(
     store: RunStore, checkpoint: Checkpoint, hardware: Hardware, rates: list[CpuRates]
 ) -> Iterator[SpeedResidual]:  # fmt: skip
-    """Of each kind of server the newest run that teaches anything, as far as the last runs go."""
-    from qserve.runs.served import served_requests
+    """Of each kind of server the newest run that teaches anything and was not disturbed, as far as the last runs go;
+    where each was disturbed, the one that was the least."""
+    for key, taught in _candidates(store, checkpoint, hardware).items():
+        from qserve.planner.speed.residual import residual_of  # here: a plan without runs has no use for statistics
+        from qserve.planner.speed.served import loads_of
 
-    tried: Counter[ResidualKey] = Counter()
+        for run, plan, device, served, others in sorted(taught, key=lambda one: (one[-1] > _QUIET) * one[-1]):
+            weather = [rates_at(part, rates) for part in loads_of(served)]
+            replicas = {now: replica_of(plan, checkpoint.spec, device, Measured(cpu=now)) for now in weather}
+            parts = [(replicas[now].steps, part) for now, part in zip(weather, loads_of(served), strict=True)]
+            factors = residual_of(parts, replicas[weather[0]].limits, others) if parts else None
+            if factors is not None:
+                yield SpeedResidual(key, factors, len(served), run, others)
+                break
+
+
+Candidate = tuple[str, Plan, Device, list["ServedRequest"], float]
+"""A run's id, what it served by, its requests, and the share of the processors that other programs took."""
+
+
+def _candidates(store: RunStore, checkpoint: Checkpoint, hardware: Hardware) -> dict[ResidualKey, list[Candidate]]:
+    """By kind of server its last runs that answered something, newest first."""
+    from qserve.runs.served import others_share, served_requests
+
+    found: dict[ResidualKey, list[Candidate]] = defaultdict(list)
     for run in store.runs(_MOST_RUNS):
         for worker in run.workers:
             if not worker.plan.get("placement"):
                 continue
             plan = Plan.from_json(dict(worker.plan))
-            device = device_of(plan, hardware)
+            device, key = device_of(plan, hardware), key_of(plan)
             if plan.model.id != checkpoint.id or device is None or not has_speed(plan.engine):
                 continue
-            key = key_of(plan)
-            if tried[key] >= _MOST_TRIED:
-                continue
-            served = served_requests(store, run, worker.name, _MOST_REQUESTS)
-            replicas = {
-                now: replica_of(plan, checkpoint.spec, device, Measured(cpu=now))
-                for now in (rates_at(part, rates) for part in loads_of(served))
-            }
-            parts = [(replicas[rates_at(part, rates)].steps, part) for part in loads_of(served)]
-            factors = residual_of(parts, next(iter(replicas.values())).limits) if parts else None
-            tried[key] += len(served) > 0
-            if factors is not None:
-                tried[key] = _MOST_TRIED
-                yield SpeedResidual(key, factors, len(served), run.id)
+            if len(found[key]) < _MOST_TRIED and (served := served_requests(store, run, worker.name, _MOST_REQUESTS)):
+                others = others_share(store, run, worker.name) if plan.on_cpu else 0.0
+                found[key].append((run.id, plan, device, served, others))
+    return found
 
 
 def rates_at(part: list[ServedRequest], rates: list[CpuRates]) -> CpuRates:
-    """What the CPU could do at the time: the measurement nearest to the middle of these requests."""
-    middle = (part[0].at_s + part[-1].ends_s) / 2
-    return min(rates, key=lambda one: abs(one.at_unix_s - middle))
+    """What the CPU could do while these requests were answered."""
+    return rates_near((part[0].at_s + part[-1].ends_s) / 2, rates)
+
+
+def rates_near(unix_s: float, rates: list[CpuRates]) -> CpuRates:
+    """The middle of what was measured around that time, else what was measured nearest to it."""
+    near = [one for one in rates if abs(one.at_unix_s - unix_s) <= SAME_WEATHER_S]
+    if len(near) > 1:
+        from qserve.planner.speed.terms.cpu_middle import middle_of
+
+        return middle_of(near)
+    return near[0] if near else min(rates, key=lambda one: abs(one.at_unix_s - unix_s))

@@ -48,6 +48,8 @@ __all__ = [
 ]
 
 ONE_STREAM = Load(1000, 300)
+_FELT_SHARE = 0.1
+"""Of the processors: what other programs took in a run that taught is said from here on."""
 """What is planned where no load is named."""
 
 
@@ -250,7 +252,14 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
     notes = []
     if replica.learned is not None:
         one = replica.learned
-        notes.append(f"learned from {one.num_requests} requests of {one.run}: {one.factors} (--no-learn plans without)")
+        taken = (
+            f"; other programs took {100 * one.others:.0f} % of the processors then: it counts for less"
+            if one.others >= _FELT_SHARE
+            else ""
+        )
+        notes.append(
+            f"learned from {one.num_requests} requests of {one.run}: {one.factors} (--no-learn plans without){taken}"
+        )
     elif replica.card.interconnect == "memory" and replica.card.like:
         notes.append("this CPU was not measured: a server's rates are assumed (qserve doctor --measure takes seconds)")
     elif replica.card.like:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,13 +24,13 @@ class Targets:
 
     def kept_by(self, some: Iterable[Finished], ttft_factor: float = 1.0, tpot_factor: float = 1.0) -> int:
         """How many of the requests keep them, also where their times come out longer by the factors."""
-        if self.ttft_ms is not None:
-            most_ms = self.ttft_ms
-            some = [one for one in some if 1000 * one.ttft_s * ttft_factor <= most_ms]
-        if self.tpot_ms is not None:
-            most_ms = self.tpot_ms
-            some = [one for one in some if 1000 * one.tpot_s * tpot_factor <= most_ms]
-        return sum(1 for _ in some)
+        most_ttft, most_tpot = (math.inf if most is None else most for most in (self.ttft_ms, self.tpot_ms))
+        kept = 0
+        for _, ttft_s, e2e_s, _, tokens, _ in some:
+            if 1000 * ttft_s * ttft_factor <= most_ttft:
+                tpot_s = (e2e_s - ttft_s) / (tokens - 1) if tokens > 1 else 0.0
+                kept += 1000 * tpot_s * tpot_factor <= most_tpot
+        return kept
 
 
 NO_TARGETS = Targets()

@@ -49,12 +49,13 @@ class ResidualKey:
 
 @dataclass(frozen=True)
 class SpeedResidual:
-    """What the `run` with `num_requests` teaches."""
+    """What the `run` with `num_requests` teaches. `others`: of the processors, that other programs took meanwhile."""
 
     key: ResidualKey
     factors: StepFactors
     num_requests: int
     run: str
+    others: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ Pair = tuple[ServedRequest, Finished]
 Times = list[list[tuple[float, float]]]
 """Of each part, of each request: measured and simulated, seconds."""
 _LEAST_REQUESTS = 3
-_ROUNDS = 5
+_ROUNDS, _MORE_ROUNDS = 5, 2
 _MOST_FACTOR = 6.0
 """A machine further off than this did something else meanwhile: nothing is learned from it."""
 _NUDGE = 0.05
 _MOST_MOVE = 0.7
 _FEW_TOKENS = 8
 """Of an answer: in one with fewer, whether a prompt of somebody else fell into it says more than its steps do."""
+_MOST_OTHERS = 0.95
 _LEFT_OUT = 0.1
 """Of a group's requests, at each end of measured over simulated."""
 # How firmly, in the logarithm, a factor stays where nothing is known: the first of a kind at 1, the others at the one
@@ -79,13 +80,15 @@ class _Unknowns:
         return found
 
 
-def residual_of(parts: Iterable[Part], limits: Limits) -> StepFactors | None:
+def residual_of(parts: Iterable[Part], limits: Limits, others: float = 0.0) -> StepFactors | None:
     """Factors with which the simulation of the same requests takes what they took.
 
     Requests are grouped by how many were answered at a time. For each group of some requests there is a factor on the
     decode steps of so many sequences and one on the steps that prefill so many prompts; TPOT and TTFT of each group,
     measured over simulated, are brought to 1 (Gauss-Newton in the logarithm). The prior is weak where the parts agree;
     where they do not, as on a machine that others use, a factor goes as far as they are to be believed beside the plan.
+    A load that was seen once is believed by how far its requests lie apart. `others` is the share of the processors
+    that other programs took: by as much as that may stretch a step, nothing is certain.
     None for too few requests and for decode steps that are off beyond belief; the other factors are bounded.
     """
     parts = [(steps, [one for one in served if one.output_tokens > 1 and one.ttft_s > 0]) for steps, served in parts]
@@ -99,24 +102,33 @@ def residual_of(parts: Iterable[Part], limits: Limits) -> StepFactors | None:
     def pairs_at(factors: StepFactors) -> list[list[Pair]]:
         return [list(replayed(CorrectedSteps(steps, factors), limits, served)) for steps, served in parts]
 
-    decode_doubt, prefill_doubt = _doubts(pairs_at(StepFactors()), levels, least)
+    def missed_by(unknowns: _Unknowns) -> Callable[[Sequence[float]], list[float]]:
+        return lambda logs: _missed(pairs_at(unknowns.factors(logs)), levels, least) + unknowns.held_back(logs)
+
+    found = _solved(missed_by(unknowns), [0.0] * unknowns.count, _ROUNDS)
+    if found is None:
+        return None
+    decode_doubt, prefill_doubt = _doubts(
+        _times(pairs_at(StepFactors()), levels, least), _times(pairs_at(unknowns.factors(found)), levels, least), others
+    )
     unknowns = replace(unknowns, decode_doubt=decode_doubt, prefill_doubt=prefill_doubt)
-
-    def missed(logs: Sequence[float]) -> list[float]:
-        return _missed(pairs_at(unknowns.factors(logs)), levels, least) + unknowns.held_back(logs)
-
-    found = [0.0] * unknowns.count
-    for _ in range(_ROUNDS):
-        now = missed(found)
-        if len(now) == unknowns.count:  # nothing was answered
-            return None
-        slopes = [_slope(missed, found, place, now) for place in range(len(found))]
-        moves = _step(slopes, now)
-        found = [one + min(max(move, -_MOST_MOVE), _MOST_MOVE) for one, move in zip(found, moves, strict=True)]
+    found = _solved(missed_by(unknowns), found, _MORE_ROUNDS) or found
     most = math.log(_MOST_FACTOR)
     if max(map(abs, found[: len(unknowns.sequences)])) >= most:
         return None
     return unknowns.factors([min(max(one, -most), most) for one in found])
+
+
+def _solved(missed: Callable[[Sequence[float]], list[float]], found: list[float], rounds: int) -> list[float] | None:
+    """So many steps of Gauss-Newton on from what was `found`; None where no request was answered."""
+    for _ in range(rounds):
+        now = missed(found)
+        if len(now) == len(found):
+            return None
+        slopes = [_slope(missed, found, place, now) for place in range(len(found))]
+        moves = _step(slopes, now)
+        found = [one + min(max(move, -_MOST_MOVE), _MOST_MOVE) for one, move in zip(found, moves, strict=True)]
+    return found
 
 
 def _levels(served: Sequence[ServedRequest]) -> list[int]:
@@ -147,23 +159,39 @@ def _missed(parts: Iterable[Iterable[Pair]], levels: dict[int, int], least: int)
     return found
 
 
-def _doubts(parts: Iterable[Iterable[Pair]], levels: dict[int, int], least: int) -> tuple[float, float]:
+def _doubts(
+    planned: Sequence[tuple[Times, Times]], fitted: Sequence[tuple[Times, Times]], others: float
+) -> tuple[float, float]:
     """Of TPOT and of TTFT how uncertain what the parts say is, over how far off the plan may be.
 
-    That is `_PLANNED_WITHIN`, or what all groups together are off, if it is more. 0 where no group has two parts.
+    Each by group, simulated as planned, and with factors that fit: what still lies apart then is not for the steps'
+    times. Off the plan may be by `_PLANNED_WITHIN`, or by what most of its groups are, if it is more.
     """
-    times = _times(parts, levels, least)
-    return _doubt(tpot for tpot, _ in times), _doubt(ttft for _, ttft in times)
+    stretched = -math.log1p(-min(others, _MOST_OTHERS))
+
+    def doubt(kind: int) -> float:
+        before, after = ([one[kind] for one in times if one[kind]] for times in (planned, fitted))
+        if not before:
+            return 0.0
+        errors = [_error(_logs(group)) if len(group) > 1 else _seen_once(group[0]) for group in after]
+        off = median(abs(median(_logs(group))) for group in before)
+        return math.hypot(math.sqrt(fmean(error**2 for error in errors)), stretched) / max(_PLANNED_WITHIN, off)
+
+    return doubt(0), doubt(1)
 
 
-def _doubt(groups: Iterable[Times]) -> float:
-    """By medians: one part in which others computed says nothing of the rest."""
-    logs = [[math.log(max(_ratio(part), 1e-9)) for part in group] for group in groups if group]
-    errors = [_error(group) for group in logs if len(group) > 1]
-    if not errors:
-        return 0.0
-    off = abs(median(median(group) for group in logs))
-    return math.sqrt(fmean(error**2 for error in errors)) / max(_PLANNED_WITHIN, off)
+def _logs(group: Times) -> list[float]:
+    """Of each part measured over simulated. By medians later: one in which others computed says nothing of the rest."""
+    return [math.log(max(_ratio(part), 1e-9)) for part in group]
+
+
+def _seen_once(pairs: Sequence[tuple[float, float]]) -> float:
+    """The same of a group with one part, by what its requests lie apart.
+
+    Requests that were answered together share their moment, so that more of them say less than their number.
+    """
+    logs = [math.log(max(measured / planned, 1e-9)) for measured, planned in pairs]
+    return _error(logs) * math.sqrt(math.sqrt(len(logs)))
 
 
 def _error(values: Sequence[float]) -> float:

@@ -6,12 +6,13 @@ one leap: a run of a hundred requests takes milliseconds.
 
 from __future__ import annotations
 
+import math
 import random
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heappop, heappush
 
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulated import Finished, Limits, SimulatedRun, Steps
@@ -30,19 +31,27 @@ class _Request:
     input_tokens: int
     output_tokens: int
     place: int
+    beside: bool = False
     prefilled: int = 0
     generated: int = 0
     first_token_s: float = -1.0
     joined: int = 0
     key: int = 0
-    beside: bool = False
 
 
 class _Scheduler:
     """The state of one replica. Time is `now`; `step` counts decode steps, by which answers end.
 
-    Called by the request and by the leap, for hundreds of layouts: what is looked up there stands in locals.
+    Called by the request and by the leap, for hundreds of layouts: what is looked up there stands in slots and locals,
+    and what comes next stands last in its list, where it is taken without moving the rest.
     """
+
+    __slots__ = (
+        "cache_tokens", "count", "decode_s", "done", "draw", "ends", "followers", "future", "held_tokens", "intake_s",
+        "intake_s_per_token", "is_closed", "issued", "latest", "lengths", "limits", "load", "mixed_s", "mixes",
+        "most_tokens", "next_s", "now", "peak", "preemptions", "prefill_s", "prefilling", "promised", "ready",
+        "receives_at", "recv_interval", "rejected", "running", "starts_alone", "step", "total_prompts", "waiting",
+    )  # fmt: skip
 
     def __init__(self, steps: Steps, load: Load, limits: Limits) -> None:
         self.decode_s, self.mixed_s, self.load, self.limits = steps.decode_s, steps.mixed_s, load, limits
@@ -51,10 +60,14 @@ class _Scheduler:
         self.draw = random.Random(load.seed)  # noqa: S311
         self.lengths = load.lengths_by(self.draw, load.num_first)
         self.future: list[tuple[float, int, _Request]] = []
+        """(-seconds, -number, request): the next one last."""
+        self.next_s = math.inf
+        """When it is there."""
         self.waiting: deque[_Request] = deque()
         self.prefilling: deque[_Request] = deque()
         self.ends: list[tuple[int, int, _Request]] = []
-        """(step, key, request) of what runs; an entry whose key is not the request's is of before its preemption."""
+        """(-step, -key, request) of what runs, the next end last; an entry whose key is not the request's is of before
+        its preemption."""
         self.latest: list[tuple[int, _Request]] = []
         """(key, request) in the order of joining; likewise, and of what has ended."""
         self.now = self.prefill_s = self.ready = 0.0
@@ -72,15 +85,18 @@ class _Scheduler:
         self.followers: dict[int, list[tuple[int, Arrival]]] = {}
         arrivals = _arrivals_of(load) if load.is_open else load.arrivals(self.draw)
         for place, arrival in enumerate(arrivals):
-            if arrival.after is None:
-                self._issue(arrival.at_s, arrival.input_tokens, arrival.output_tokens, place, arrival.beside)
+            at_s, new, out, after, beside = arrival
+            if after is None:
+                self.future.append(self._issued(at_s, new, out, place, beside))
             else:
-                self.followers.setdefault(arrival.after, []).append((place, arrival))
+                self.followers.setdefault(after, []).append((place, arrival))
+        self.future.sort()
+        self.next_s = -self.future[-1][0] if self.future else math.inf
 
     def run(self) -> SimulatedRun:
         future, waiting, prefilling, looks_late = self.future, self.waiting, self.prefilling, self.recv_interval > 1
-        while future or waiting or prefilling or self.running:
-            if future and (looks_late or future[0][0] <= self.now + 1e-9):
+        while True:
+            if self.next_s <= self.now + 1e-9 or (looks_late and future):
                 self._receive()
             if waiting:
                 self._admit()
@@ -89,18 +105,25 @@ class _Scheduler:
             elif self.running:
                 self._decode_leap()
             elif future:
-                self.now = max(self.now, future[0][0])
+                self.now = max(self.now, self.next_s)
+            elif not waiting:
+                break
         # The last token still has to reach its client.
         return SimulatedRun(
             tuple(self.done), self.now, self.prefill_s, self.preemptions, self.rejected, self.peak
         )  # fmt: skip
 
-    def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int, beside: bool = False) -> None:
+    def _issued(
+        self, at_s: float, input_tokens: int, output_tokens: int, place: int, beside: bool = False
+    ) -> tuple[float, int, _Request]:
         self.issued += 1
-        request = _Request(at_s, input_tokens, output_tokens, place, beside=beside)
         if not beside:
             self.ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
-        heappush(self.future, (self.ready, self.issued, request))
+        return -self.ready, -self.issued, _Request(at_s, input_tokens, output_tokens, place, beside)
+
+    def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int) -> None:
+        insort(self.future, self._issued(at_s, input_tokens, output_tokens, place))
+        self.next_s = -self.future[-1][0]
 
     def _receive(self) -> None:
         interval, future, waiting, until = self.recv_interval, self.future, self.waiting, self.now + 1e-9
@@ -112,16 +135,21 @@ class _Scheduler:
             if late % interval:
                 return
         is_first = self.starts_alone and not (self.running or self.prefilling or waiting)
-        while future and future[0][0] <= until:
-            waiting.append(heappop(future)[2])
-            if is_first and not (future and future[0][2].beside):
-                return
+        next_s = self.next_s
+        while next_s <= until:
+            waiting.append(future.pop()[2])
+            next_s = -future[-1][0] if future else math.inf
+            if is_first and not (future and future[-1][2].beside):
+                break
+        self.next_s = next_s
 
     def _admit(self) -> None:
-        waiting, prefilling, limits = self.waiting, self.prefilling, self.limits
-        cache, running = limits.kv_cache_tokens, self.running
+        waiting, prefilling, cache, running = self.waiting, self.prefilling, self.cache_tokens, self.running
+        most = self.limits.max_num_seqs
+        if running + len(prefilling) >= most:
+            return
         watermark = 0.01 * cache if running or prefilling else 0
-        while waiting and running + len(prefilling) < limits.max_num_seqs:
+        while waiting and running + len(prefilling) < most:
             request = waiting[0]
             if request.input_tokens + request.output_tokens > cache:
                 waiting.popleft()
@@ -132,8 +160,8 @@ class _Scheduler:
             if self.held_tokens + promised + wanted + watermark > cache:
                 break
             prefilling.append(waiting.popleft())
-            self.promised += wanted - request.prefilled
-            if promised > limits.max_num_batched_tokens:
+            self.promised = promised + wanted - request.prefilled
+            if promised > self.most_tokens:
                 break
 
     def _prefill_step(self) -> None:
@@ -154,43 +182,45 @@ class _Scheduler:
             request.prefilled = before + new
             left -= new
             completed.append(prefilling.popleft())
+        held = self.held_tokens
         if budget > 0:
-            self.held_tokens += budget - left
+            held += budget - left
             self.promised -= budget - left
         # A prompt larger than what is left of a full batch still moves by one token a step. The mean is over all that
         # hold tokens, the completed ones not among them yet.
-        context = self.held_tokens / (running + len(prefilling) or 1)
+        context = held / (running + len(prefilling) or 1)
         taken = self.mixed_s(decoding, context, chunks or [(1, 0)])
         self.now += taken
         self.prefill_s += taken
         self.receives_at = self.step
-        if decoding:
-            self.step += 1
-            self.held_tokens += decoding
+        self.step += 1 if decoding else 0
+        self.held_tokens = held + decoding
         if completed:
             self._join(completed)
 
     def _join(self, completed: list[_Request]) -> None:
         """The step that ends their prompts gives the first tokens."""
-        now, step, ends, latest = self.now, self.step, self.ends, self.latest
+        now, step, ends, latest, running, key = self.now, self.step, self.ends, self.latest, self.running, self.count
         for request in completed:
             if request.first_token_s < 0:
                 request.first_token_s = now
             request.generated = generated = request.generated + 1
-            self.count = key = self.count + 1
-            self.running = running = self.running + 1
+            key += 1
+            running += 1
             request.joined, request.key = step, key
-            ends_at = step + request.output_tokens - generated
-            heappush(ends, (ends_at, key, request))
+            insort(ends, (generated - step - request.output_tokens, -key, request))
             latest.append((key, request))
             if running > self.peak:
                 self.peak = running
-            if ends_at <= step:
+            if request.output_tokens <= generated:
+                self.count, self.running = key, running
                 self._finish()
+                running = self.running
+        self.count, self.running = key, running
 
     def _decode_leap(self) -> None:
         """As many steps as are alike: to the next end, the next arrival, or the last free block."""
-        batch, held, step, ends_at = self.running, self.held_tokens, self.step, self.ends[0][0]
+        batch, held, step, ends_at = self.running, self.held_tokens, self.step, -self.ends[-1][0]
         free = self.cache_tokens - held
         if free < batch:
             self._preempt()
@@ -200,8 +230,8 @@ class _Scheduler:
         if most < count:
             count = most
         one = self.decode_s(batch, context)
-        if self.future and not self.waiting:
-            most = int((self.future[0][0] - self.now) / one) + 1
+        if self.next_s < math.inf and not self.waiting:
+            most = int((self.next_s - self.now) / one) + 1
             if most < 1:
                 most = 1
             if self.recv_interval > 1:
@@ -223,11 +253,11 @@ class _Scheduler:
         return first + max(0, -(-(steps - first) // interval)) * interval
 
     def _finish(self) -> None:
-        ends, step, now, done = self.ends, self.step, self.now, self.done
+        ends, step, now, done, until = self.ends, self.step, self.now, self.done, -self.step
         has_next = self.is_closed or bool(self.followers)
-        while ends and ends[0][0] <= step:
-            _, key, request = heappop(ends)
-            if request.key != key:  # preempted meanwhile
+        while ends and ends[-1][0] >= until:
+            _, key, request = ends.pop()
+            if request.key != -key:  # preempted meanwhile
                 continue
             request.key = 0
             self.running -= 1
@@ -271,6 +301,8 @@ class _Unwanted(Exception):
 
 class _Watched(_Scheduler):
     """A scheduler whose answers are looked at as they come; `goes_on` is given those that ended just now."""
+
+    __slots__ = ("goes_on", "seen")
 
     def __init__(self, steps: Steps, load: Load, limits: Limits, goes_on: Callable[[Sequence[Finished]], bool]) -> None:
         super().__init__(steps, load, limits)

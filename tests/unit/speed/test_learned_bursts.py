@@ -99,3 +99,34 @@ def test_rounds_that_disagree_teach_less_than_rounds_that_agree() -> None:
     assert 1.02 < learned(0.9, 1.0, 1.2, 1.3) < 1.08
     # Far off is far off, however the machine moves.
     assert learned(2.0, 2.2, 2.6, 2.8) == pytest.approx(2.4, rel=0.05)
+
+
+def test_a_run_in_which_others_computed_teaches_less() -> None:
+    """A machine of which others took half may have been slowed down twofold by them, or not at all."""
+
+    def learned(slower: float, others: float) -> float:
+        found = residual_of([(SlowPrompts(), burst(1, 60.0 * turn, slower)) for turn in range(3)], LIMITS, others)
+        assert found is not None
+        return found.decode[0][1]
+
+    assert learned(1.3, 0.0) == pytest.approx(1.3, rel=0.01)
+    assert 1.0 < learned(1.3, 0.5) < 1.06
+    # Off by four times it is in any case, and most of that is believed.
+    assert 2.5 < learned(4.0, 0.5) < 4.0
+
+
+def test_a_load_that_was_seen_once_is_believed_by_what_its_requests_lie_apart() -> None:
+    def learned(*slower: float) -> float:
+        """One stream, each request of which met a machine of its own."""
+        served: list[ServedRequest] = []
+        for one in slower:
+            machine = CorrectedSteps(SlowPrompts(), StepFactors(((1, one),), ((1, one),)))
+            (found,) = served_of(simulate(machine, Load(64, 16, num_prompts=1), LIMITS).finished)
+            served.append(replace(found, at_s=served[-1].ends_s + 0.01 if served else 0.0))
+        factors = residual_of([(SlowPrompts(), served)], LIMITS)
+        assert factors is not None
+        return factors.decode[0][1]
+
+    assert learned(1.2, 1.2, 1.2, 1.2, 1.2, 1.2) == pytest.approx(1.2, rel=0.005)
+    assert learned(1.0, 1.05, 1.15, 1.25, 1.35, 1.4) < 1.16
+    assert 1.0 < learned(0.8, 0.9, 1.15, 1.25, 1.5, 1.6) < 1.1

@@ -11,7 +11,7 @@ from qserve.cli.doctor.measured import keep_rates, measured_speed
 from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
-from qserve.planner.speed.estimate import replica_of
+from qserve.planner.speed.estimate import estimate_speed, replica_of
 from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate
@@ -45,3 +45,45 @@ def test_a_run_teaches_what_it_took_beyond_what_the_cpu_could_do_then(tmp_path: 
     assert [size for size, _ in learned.factors.decode] == [1, 4]
     assert all(factor == pytest.approx(1.3, rel=0.06) for _, factor in learned.factors.decode), learned.factors
     assert measured_speed(tmp_path, checkpoint, hardware, "none", is_off=True).residuals == ()
+
+
+def a_run(folder: Path, name: str, slower: float, others: float) -> None:
+    """Of a service whose steps take `slower` times what is planned, while others have so much of the processors."""
+    hardware, checkpoint = hardware_of("none"), resolve("demo")
+    plan = make_plan(checkpoint, hardware, PlanRequest(engine="transformers"))
+    run = writer(folder, name)
+    run.plan("chat", ("demo",), plan.to_json())
+    replica = replica_of(plan, checkpoint.spec, hardware.cpu_device, Measured(FAST))
+    steps = CorrectedSteps(replica.steps, StepFactors(((1, slower),), ((1, slower),)))
+    for one in simulate(steps, Load(60, 40, concurrency=1, num_prompts=8), replica.limits).finished:
+        began_ms, e2e_us, ttft_us = 1000 * (BEGAN + one.arrival_s), 1e6 * one.e2e_s, 1e6 * one.ttft_s
+        run.request(
+            RequestRow(GOOD, round(began_ms), round(e2e_us), 0, round(ttft_us), one.input_tokens,
+                       one.output_tokens, one.output_tokens, f"req-{one.place}")
+        )  # fmt: skip
+    run.event("chat", "latency", {"others_share": others})
+    run.close(0)
+
+
+def test_the_newest_run_that_nothing_disturbed_teaches(tmp_path: Path) -> None:
+    keep_rates(tmp_path, FAST)
+    a_run(tmp_path, "20261121-120000-1", 1.5, others=0.02)
+    a_run(tmp_path, "20261121-130000-1", 1.3, others=0.03)
+    a_run(tmp_path, "20261121-140000-1", 2.6, others=0.6)
+    hardware, checkpoint = hardware_of("none"), resolve("demo")
+    (learned,) = measured_speed(tmp_path, checkpoint, hardware, "none", is_off=False).residuals
+    assert (learned.run, learned.others) == ("20261121-130000-1", 0.03)
+    assert learned.factors.decode[0][1] == pytest.approx(1.3, rel=0.05)
+
+
+def test_where_each_run_was_disturbed_the_least_counts_and_the_plan_says_so(tmp_path: Path) -> None:
+    keep_rates(tmp_path, FAST)
+    a_run(tmp_path, "20261121-120000-1", 1.3, others=0.3)
+    a_run(tmp_path, "20261121-130000-1", 2.6, others=0.6)
+    hardware, checkpoint = hardware_of("none"), resolve("demo")
+    known = measured_speed(tmp_path, checkpoint, hardware, "none", is_off=False)
+    assert [one.run for one in known.residuals] == ["20261121-120000-1"]
+    assert 1.0 < known.residuals[0].factors.decode[0][1] < 1.2
+    plan = make_plan(checkpoint, hardware, PlanRequest(engine="transformers"))
+    notes = estimate_speed(plan, checkpoint.spec, hardware.cpu_device, None, measured=known).notes
+    assert any("other programs took 30 % of the processors then: it counts for less" in one for one in notes)

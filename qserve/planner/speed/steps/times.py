@@ -65,6 +65,7 @@ class StepTimes:
             + costs.dispatch_state_us * network.state_layers
         )
         self._layers_us = costs.layer_us * network.num_layers
+        self._step_us, self._request_us, self._prefill_factor = costs.step_us, costs.request_us, costs.prefill_factor
         self._gemms = [
             (kernels.gemm_form(card, gemm.weights, gemm.rows, gemm.columns), gemm.count) for gemm in network.gemms
         ]
@@ -76,6 +77,7 @@ class StepTimes:
         self._decode_us = kernels.decode_attention_form(card, network.head_dim, bytes_per_token, self.cache).us
         share = card.kernels.get(UNFUSED, (0.0,))[0]
         self._unfused = kernels.unfused_form(card, network.unfused_bytes, share)
+        self._is_unfused = bool(self._unfused.num_weights)
         self._prefill_us = kernels.prefill_attention_form(card, network.heads, network.kv_heads, network.head_dim).us
 
     def decode_s(self, batch: int, context: float) -> float:
@@ -87,21 +89,41 @@ class StepTimes:
             states = self._states_us(batch)
             rest = self._of_tokens_us(batch) + self._head_us(batch) + states + self.engine_us(batch)
             self._by_batch[batch] = rest
-        return (rest + self._decode_attention_us(batch, context)) / 1e6
+        attention = self._decode_us(batch, context) * self._attention_layers
+        if self._sliding_layers:
+            attention += self._sliding_us(batch, context)
+        return (rest + attention) / 1e6
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
-        """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes."""
-        new, attention = self._prefill_attention_us(chunks)
-        costs, sequences = self.costs, batch + len(chunks)
-        kernel = self._of_tokens_us(batch + new) + self._head_us(sequences) + attention + self._unfused.us(new)
+        """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes.
+
+        Called for every prompt of a simulation: what was computed before is looked up here, without a call.
+        """
+        if len(chunks) == 1 and not self._sliding_layers:
+            ((new, before),) = chunks
+            attention = self._prefill_us(new, before) * self._attention_layers
+        else:
+            new, attention = self._prefill_attention_us(chunks)
+        sequences, tokens = batch + len(chunks), batch + new
+        if tokens > 512:
+            tokens = -(-tokens // 32) * 32
+        of_tokens, head = self._by_tokens.get(tokens), self._heads_us.get(sequences)
+        if of_tokens is None:
+            of_tokens = self._of_tokens_us(tokens)
+        if head is None:
+            head = self._head_us(sequences)
+        kernel = of_tokens + head + attention
+        if self._is_unfused:
+            kernel += self._unfused.us(new)
         if self._state_layers and chunks:
             kernel += self._prefill_states_us(new, chunks)
         if batch:
-            kernel += self._decode_attention_us(batch, context)
-        busy = kernel * costs.prefill_factor + self._layers_us
+            decode = self._decode_us(batch, context) * self._attention_layers
+            kernel += decode + self._sliding_us(batch, context) if self._sliding_layers else decode
+        busy = kernel * self._prefill_factor + self._layers_us
         if busy < self._dispatch_us:
             busy = self._dispatch_us
-        return (busy + costs.step_us + costs.request_us * sequences) / 1e6
+        return (busy + self._step_us + self._request_us * sequences) / 1e6
 
     def decode_terms(self, batch: int, context: float) -> Terms:
         """The decode step, term by term, without what was learned."""
@@ -171,8 +193,11 @@ class StepTimes:
     def _decode_attention_us(self, batch: int, context: float) -> float:
         total = self._decode_us(batch, context) * self._attention_layers
         if self._sliding_layers:
-            total += self._decode_us(batch, min(context, self.network.sliding_window)) * self._sliding_layers
+            total += self._sliding_us(batch, context)
         return total
+
+    def _sliding_us(self, batch: int, context: float) -> float:
+        return self._decode_us(batch, min(context, self.network.sliding_window)) * self._sliding_layers
 
     def _prefill_attention_us(self, chunks: list[tuple[int, int]]) -> tuple[int, float]:
         """New tokens of all chunks, and their attention."""
