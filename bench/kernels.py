@@ -90,11 +90,9 @@ def cycles_per_s(additions: ctypes.CDLL) -> float:
     return _ADDITIONS / (time.thread_time() - start)
 
 
-def products_per_cycle(kind: str, rows: int) -> float:
-    """Of the instructions that the kernel takes for so many rows (matrix.h: RARE_ROWS)."""
-    if kind.endswith("-a8") and rows > 2:
-        return 64
-    return 32  # two planes of 8 bits, or bf16
+def products_per_cycle(kind: str) -> float:
+    """Of vectors: with tiles more than all of these are reached."""
+    return 64 if kind.endswith("-a8") else 32  # two planes of 8 bits, or bf16
 
 
 def seconds(matrix: Matrix, states: torch.Tensor, least: float) -> float:
@@ -137,7 +135,7 @@ def main() -> None:
             rate = cycles_per_s(additions)
             for kind, matrix in matrices.items():
                 taken = seconds(matrix, states, args.seconds)
-                least = rows * args.width * args.out / products_per_cycle(kind, rows) / rate
+                least = rows * args.width * args.out / products_per_cycle(kind) / rate
                 found[kind].append((taken, least / taken))
         cells = [
             f"{1000 * statistics.median(one[0] for one in each):.3f} "

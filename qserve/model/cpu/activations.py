@@ -2,9 +2,9 @@
 
 Of each row, 64 inputs share a scale. Where one of them is so large that the others would suffer, what rounding took
 from that group is multiplied as well (planes.c), so outliers cost time and no precision. Weights stay what their format
-says, but for NF4 and FP4, whose 16 values become multiples of one step, about a hundredth of the largest. Up to two
-rows, where memory is waited for and not arithmetic, nothing is rounded; nor is it where that gains nothing: with AVX2
-and without VNNI only integers of 4 bits are multiplied faster (planes.h).
+says, but for NF4 and FP4, whose 16 values become multiples of one step, about a hundredth of the largest. However many
+rows there are, all are rounded, so that a row's numbers do not depend on others. None is where that gains nothing: with
+AVX2 and without VNNI only integers of 4 bits are multiplied faster (planes.h).
 """
 
 from __future__ import annotations

@@ -120,15 +120,14 @@ static const bf16 *order_inner(const call *all, long count) {
     return all->ordered;
 }
 
-/* Gates and ups, then downs; of which weights rounding saves time their rows in the mean say. */
+/* Gates and ups, then downs. */
 static int multiply_groups(call *all, long count) {
     if (!count) return 0;
-    const long met = all->num_rows / count;
     all->states = (operand){.x = all->rows, .rows = all->num_rows, .stride = all->hidden};
-    if (prepare(&all->states, all->gate, met)) return 1;
+    if (prepare(&all->states, all->gate)) return 1;
     for_each(count * (all->wide / PANEL), some_gates, all);
     all->mixed = (operand){.x = order_inner(all, count), .rows = all->num_rows, .stride = all->wide};
-    if (all->failed || prepare(&all->mixed, all->down, met)) return 1; /* in the memory of the states */
+    if (all->failed || prepare(&all->mixed, all->down)) return 1; /* in the memory of the states */
     for_each(count * (all->hidden / PANEL), some_downs, all);
     return all->failed;
 }

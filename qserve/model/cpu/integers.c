@@ -1,5 +1,5 @@
 /* Products of planes with stored weights: groups of 64 inputs x 32 outputs of a panel, which stay in the nearest cache for
-   all rows, multiplied by vpdpbusd. Sums within a group are exact. */
+   all rows, multiplied by vpdpbusd; by tiles where there are many rows (integers_amx.c). Sums within a group are exact. */
 
 #include "planes.h"
 
@@ -96,7 +96,9 @@ ALWAYS void add_tile(const tile *t, const operand *x, long at, const int rows, c
     }
 
 static long add_some(const tile *t, const operand *x, long at, long rows, float *result) {
-    if (x->planes == 2) {
+    if (x->planes == 2 && t->scales) {
+        TAKE(6, 2, 1) TAKE(4, 2, 1) TAKE(3, 2, 1) TAKE(2, 2, 1) TAKE(1, 2, 1)
+    } else if (x->planes == 2) {
         TAKE(6, 2, 0) TAKE(4, 2, 0) TAKE(3, 2, 0) TAKE(2, 2, 0) TAKE(1, 2, 0)
     } else if (t->scales) {
         TAKE(12, 1, 1) TAKE(8, 1, 1) TAKE(6, 1, 1) TAKE(4, 1, 1) TAKE(3, 1, 1) TAKE(2, 1, 1) TAKE(1, 1, 1)
@@ -116,7 +118,7 @@ ALWAYS __m512i levels_at(__m512i codes, __m512i table) {
 #endif
 }
 
-static void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inputs, uint8_t *to) {
+void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inputs, uint8_t *to) {
     const __m512i table = _mm512_loadu_si512(levels);
     for (long k = 0; k < inputs; k += 8, codes += STEP, to += 2 * STEP) {
         fetch_two_lines(codes + AHEAD);

@@ -14,8 +14,6 @@ typedef struct { const uint8_t *codes; long inputs; const float *scales; float u
 
 /* As many of `rows` rows as there are registers for; returns how many. */
 static long add_some(const tile *t, const operand *x, long at, long rows, float *result);
-/* Codes of 4 bits to levels. */
-static void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inputs, uint8_t *to);
 /* Of weights with zero points: what is added to all weights of a block, times the sum of its activations. */
 static void add_offsets(const matrix *w, long index, const operand *x, long first, long rows, float *result);
 /* Scales of a block further on, where that gains anything. */
@@ -26,7 +24,8 @@ void planes_product(const matrix *w, long index, const operand *x, long first, l
     const long group = x->group;
     uint8_t unpacked[GROUP * PANEL] __attribute__((aligned(64)));
     memset(result, 0, rows * PANEL * sizeof(float));
-    for (long g = 0; g < w->in / group; g++) {
+    const int is_added = add_by_tiles(w, index, x, first, rows, result);
+    for (long g = 0; g < w->in / group && !is_added; g++) {
         tile t = {panel + g * group * PANEL, group, NULL, 1.0f, 1};
         if (has_blocks(w)) {
             t.scales = w->scales + (index * (w->in / w->block) + g * group / w->block) * PANEL;

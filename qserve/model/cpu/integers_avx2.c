@@ -128,7 +128,7 @@ static long add_some(const tile *t, const operand *x, long at, long rows, float 
     return rows;
 }
 
-static void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inputs, uint8_t *to) {
+void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inputs, uint8_t *to) {
     const __m256i table = load(levels), low = _mm256_set1_epi8(15); /* the table is once in each 128 bits */
     for (long k = 0; k < inputs; k += 8, to += STEP)
         for (long i = 0; i < STEP; i += 4 * EIGHT, codes += 4 * EIGHT, to += 4 * EIGHT) {

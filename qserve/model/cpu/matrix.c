@@ -1,12 +1,12 @@
 /* Products of a few or many rows in bf16 with a panel of a stored weight, for processors with AVX512-VNNI (dots.h).
-   Those of INT8, and of weights whose activations are rounded to 8 bits: integers.c.
+   Those of integers of 8 bits, and of weights whose activations are rounded to 8 bits: integers.c.
 
    Up to 8 rows the weights are read as they are stored: the time is that of memory.
      BFLOAT16  pairs of inputs;
      CODES     values in bf16 out of a table of 16 (vpermw), pairs of them, the scale in fp32 once a block;
      BYTES     the same with a table of 256 (vpermi2w).
-   For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. With tiles (amx.c) that is from three
-   rows on, and they multiply BFLOAT16 whatever the rows are. For processors without these: portable.c. */
+   For more rows a panel is unpacked once to bf16 and stays in the cache for all of them, which rounds otherwise. With tiles
+   (amx.c) that is from three rows on, and they multiply BFLOAT16 whatever the rows are. For processors without these: portable.c. */
 
 #include "amx.h"
 #include "matrix.h"
@@ -21,13 +21,12 @@
 #include <immintrin.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
-/* Of scales; rows of codes that memory is slower than; of rows that are multiplied with several panels by tiles: 256 KB and what
-   lies between them. */
-enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = (1 << 18) + (1 << 14) };
+/* Of scales; rows of codes that memory is slower than; of rows that are multiplied with several panels by tiles. */
+enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = 1 << 18 };
 
-int prepare(operand *x, const matrix *w, long met) {
+int prepare(operand *x, const matrix *w) {
     if (w->order && put_in_order(x, w)) return 1;
-    x->planes = planes_for(w, met);
+    x->planes = planes_for(w);
     if (x->planes ? split_in_planes(x, w) : make_terms(x)) return 1;
     return has_blocks(w) && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
 }
@@ -100,22 +99,6 @@ static void unpack_bytes(const matrix *w, long index, bf16 *to) {
         }
 }
 
-static void unpack_integers(const matrix *w, long index, bf16 *to) {
-    const uint8_t *panel = w->codes + index * panel_bytes(w);
-    const __m512i byte = _mm512_set1_epi32(255);
-    const __m512 zero = _mm512_set1_ps(128.0f);
-    for (long k = 0; k < w->in; k += 4, panel += 4 * PANEL)
-        for (int v = 0; v < 2; v++) {
-            const __m512i four = _mm512_loadu_si512(panel + v * 4 * LANE);
-            for (int t = 0; t < 2; t++) {
-                const __m512i even = _mm512_and_si512(_mm512_srli_epi32(four, 16 * t), byte);
-                const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(four, 16 * t + 8), byte);
-                store_pairs(_mm512_sub_ps(_mm512_cvtepi32_ps(even), zero), _mm512_sub_ps(_mm512_cvtepi32_ps(odd), zero),
-                            to + ((k / 2 + t) * PANEL + v * LANE) * 2);
-            }
-        }
-}
-
 /* Whether these rows are multiplied by tiles. */
 static int by_tiles(const operand *x) {
 #ifdef HAS_TILES
@@ -127,19 +110,19 @@ static int by_tiles(const operand *x) {
 }
 
 long rows_at_once(const operand *x, long rows) {
-    if (x->planes) return PLANE_ROWS;
+    if (x->planes) return has_integer_tiles(rows) ? TILES_ROWS : PLANE_ROWS;
     return by_tiles(x) ? TILES_ROWS : rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS;
 }
 
 long rows_of_a_block(const operand *x) {
-    if (!by_tiles(x)) return x->rows;
-    const long rows = BLOCK_BYTES / (x->stride * (long)sizeof(bf16)) / (2 * LANE) * (2 * LANE);
+    if (!(x->planes ? has_integer_tiles(x->rows) : by_tiles(x))) return x->rows;
+    const long bytes = x->planes ? x->planes : (long)sizeof(bf16), rows = BLOCK_BYTES / (x->stride * bytes) / (2 * LANE) * (2 * LANE);
     return rows < 2 * LANE ? 2 * LANE : rows > TILES_ROWS ? TILES_ROWS : rows;
 }
 
 int wants_unpacked(const matrix *w, const operand *x, long rows) {
     if (x->planes || w->kind == BFLOAT16) return 0;
-    return w->kind == INT8 || rows > (by_tiles(x) ? RARE_ROWS : FEW_ROWS);
+    return rows > (by_tiles(x) ? RARE_ROWS : FEW_ROWS);
 }
 
 int has_fast_products(void) { return 1; }
@@ -150,7 +133,6 @@ const bf16 *unpacked(const matrix *w, long index, bf16 *to) {
     if (w->kind == BFLOAT16) return (const bf16 *)(w->codes + index * panel_bytes(w));
     if (w->kind == CODES) unpack_codes(w, index, to);
     if (w->kind == BYTES) unpack_bytes(w, index, to);
-    if (w->kind == INT8) unpack_integers(w, index, to);
     return to;
 }
 
@@ -252,19 +234,16 @@ static void in_pairs(const bf16 *panel, long in, const element *x, long stride, 
         FOR_ROWS(PAIRS)
 }
 
-void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, upcoming next, float *result) {
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
     if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
     if (!panel) panel = unpacked(w, index, NULL);
 #ifdef HAS_TILES
-    if (by_tiles(x)) tiles_product(halves_of(panel), w->in, x->x + first * x->stride, x->stride, rows, result, PANEL, 0, next);
+    if (by_tiles(x)) tiles_product(halves_of(panel), w->in, x->x + first * x->stride, x->stride, rows, result, PANEL, 0);
     else
-#else
-    (void)next;
 #endif
         in_pairs(panel, w->in, x->terms + first * x->apart, x->apart, rows, result);
-    if (w->kind == INT8) scale_outputs(w->scales + index * PANEL, rows, result);
 }
 
 #endif

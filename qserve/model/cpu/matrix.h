@@ -15,8 +15,8 @@
 #include "bf16.h"
 
 enum { PANEL = 32, LANE = 16, BFLOAT16 = 0, INT8 = 1, CODES = 2, BYTES = 3, GROUP = 64 };
-/* Rows of one `panel_product`: at most; of weights as they are stored; of activations in planes or by tiles. With so few
-   rows that memory is what a product waits for, nothing is rounded. */
+/* Rows of one `panel_product`: at most; of weights as they are stored; of activations in planes or by tiles; of weights as they
+   are stored where others have tiles. */
 enum { MOST_ROWS = 12, FEW_ROWS = 8, PLANE_ROWS = 132, TILES_ROWS = 128, RARE_ROWS = 2 };
 
 typedef struct {
@@ -29,10 +29,10 @@ typedef struct {
     const int32_t *order; /* [in]: which element of the states input k is multiplied with; NULL: element k */
     const uint8_t *levels; /* of CODES with 8-bit activations: values in steps of `unit`, + 128, [4][16] times the same */
     float unit;
-    int32_t activation_bits; /* 16, or 8: may be rounded to 8 bits in groups of 64 inputs where rows are more than RARE_ROWS */
+    int32_t activation_bits; /* 16, or 8: may be rounded to 8 bits in groups of 64 inputs, however many rows there are */
 } matrix;
 
-/* What is multiplied: `rows` rows of `x`, `stride` (the weight's inputs or more) elements apart; the rest is made by `prepare`.
+/* What is multiplied: `rows` rows of `x`, `stride` (the weight's inputs) elements apart; the rest is made by `prepare`.
    Planes: of each group of inputs x = (high + rest / 254) * scale, or with two (256 high + low + rest / 254) * scale, `rest`
    where has_rest. Planes are [in / group][rows][GROUP], what belongs to a group [in / group][rows]; sums = -128 * those of
    a plane, to take the + 128 of the weights out. Without AVX-512 two planes are int16_t in `both`, of each four inputs the
@@ -49,21 +49,17 @@ typedef struct {
     int32_t *high_sums, *low_sums, *rest_sums;
 } operand;
 
-/* Memory that is read after what is computed now, and may be fetched meanwhile; {NULL, NULL}: none that is known. */
-typedef struct { const uint8_t *at, *stop; } upcoming;
-
 static inline long panels_of(const matrix *w) { return (w->out + PANEL - 1) / PANEL; }
 static inline long bits_of(const matrix *w) { return w->kind == BFLOAT16 ? 16 : w->kind == CODES ? 4 : 8; }
 static inline int has_blocks(const matrix *w) { return w->kind == CODES || w->kind == BYTES; }
 /* Bytes of a panel. */
 static inline long panel_bytes(const matrix *w) { return w->in * PANEL * bits_of(w) / 8; }
 
-/* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. `met`: rows that
-   are multiplied with a weight at once: all of x, but of experts each has its own. */
-int prepare(operand *x, const matrix *w, long met);
+/* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. */
+int prepare(operand *x, const matrix *w);
 /* result [rows][PANEL] of panel `index`, rows first to first + rows - 1, without bias; `rows` at most `rows_at_once`. `panel`:
    what `unpacked` returned, where `wants_unpacked`. */
-void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, upcoming next, float *result);
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);
 /* How many of `rows` rows one `panel_product` takes. */
 long rows_at_once(const operand *x, long rows);
 /* How many of all rows meet several panels before others do, so that they stay in the second cache. */

@@ -21,21 +21,27 @@
 /* Rounding of all others than the largest, as a share of them, from which on a rest is worth its time: one plane is there
    for speed, two are there to be exact. */
 static const float TOO_ROUGH[] = {0, 1.0f / 32, 1.0f / 1024};
-enum { REST = 254, ONE_PLANE = 127, MOST_PLANE_ROWS = 32 };
+enum { REST = 254, ONE_PLANE = 127, WORTH_TILES = 16 };
 
 /* Inputs that share a scale in planes of products with `w`. */
 static inline long group_of(const matrix *w) { return has_blocks(w) && w->block < GROUP ? w->block : GROUP; }
 
+/* Whether planes' groups of inputs lie within blocks of weights. */
+static inline int has_groups(const matrix *w) { return has_blocks(w) && (w->block % GROUP == 0 || w->block == GROUP / 2); }
+
+/* Whether the 256 values of BYTES are -128 to 127. */
+static inline int has_integers(const matrix *w) {
+    int others = 0;
+    for (int i = 0; i < 256; i++) others |= w->values[i] != (float)(i - 128);
+    return !others;
+}
+
 #if defined(HAS_DOTS)
 
-/* Planes of products in which a weight meets `met` rows: 0 where they are multiplied in bf16 or fp32. Tiles multiply many
-   rows in bf16 faster than vectors do in 8 bits, the more so in two planes. */
-static inline long planes_for(const matrix *w, long met) {
-    const long planes = w->activation_bits == 8 && met > RARE_ROWS ? 1 : w->kind == INT8 ? 2 : 0;
-#ifdef HAS_TILES
-    if (planes && met > MOST_PLANE_ROWS / planes && w->in % TILE_INPUTS == 0 && has_tiles()) return 0;
-#endif
-    return planes;
+/* Planes of products with `w`, however many rows there are: 0 where they are multiplied in bf16 or fp32. */
+static inline long planes_for(const matrix *w) {
+    if (w->activation_bits == 8) return 1;
+    return w->kind == INT8 || (w->kind == BYTES && has_groups(w) && has_integers(w)) ? 2 : 0;
 }
 
 #else
@@ -46,28 +52,17 @@ static inline int has_small_codes(const matrix *w) {
     return w->kind == CODES && w->levels && !memcmp(w->levels, levels, sizeof levels);
 }
 
-/* Whether the 256 values of BYTES are -128 to 127. */
-static inline int has_integers(const matrix *w) {
-    int others = 0;
-    for (int i = 0; i < 256; i++) others |= w->values[i] != (float)(i - 128);
-    return !others;
-}
-
 /* As above. Without AVX-VNNI products of 8 bits take as long as those of 15, but for codes that stand for -8 to 7, so that
    activations of all others are exact. */
-static inline long planes_for(const matrix *w, long met) {
-    if (w->activation_bits == 8 && met > RARE_ROWS && (HAS_DPBUSD || has_small_codes(w))) return 1;
+static inline long planes_for(const matrix *w) {
+    if (w->activation_bits == 8 && (HAS_DPBUSD || has_small_codes(w))) return 1;
     if (w->kind == INT8) return 2;
-    const int has_groups = has_blocks(w) && (w->block % GROUP == 0 || w->block == GROUP / 2);
-    return has_groups && (w->kind == CODES || has_integers(w)) ? 2 : 0;
+    return has_groups(w) && (w->kind == CODES || has_integers(w)) ? 2 : 0;
 }
 
-/* Whether a product of `rows` rows in these planes is `codes_product`. With a few rows levels of 8 bits, where they may be
-   taken, are unpacked sooner. */
-static inline int has_codes_product(const matrix *w, long planes, long rows) {
-    if (w->kind != CODES) return 0;
-    if (planes == 1) return !HAS_DPBUSD;
-    return !w->levels || w->activation_bits != 8 || rows <= RARE_ROWS || rows > FEW_ROWS;
+/* Whether a product in these planes is `codes_product`. */
+static inline int has_codes_product(const matrix *w, long planes) {
+    return w->kind == CODES && (planes == 2 || !HAS_DPBUSD);
 }
 /* As `planes_product`, of CODES. */
 void codes_product(const matrix *w, long index, const operand *x, long first, long rows, float *result);
@@ -94,7 +89,19 @@ static inline long place_of(const matrix *w, long i) {
 
 /* Fills the planes of x, `x->planes` of them and the rest; 0, or 1 where memory ran out. */
 int split_in_planes(operand *x, const matrix *w);
+/* Codes of 4 bits to levels. */
+void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inputs, uint8_t *to);
 /* As `panel_product`, of up to PLANE_ROWS rows. */
 void planes_product(const matrix *w, long index, const operand *x, long first, long rows, float *result);
+
+#ifdef HAS_INTEGER_TILES
+/* Whether so many rows are multiplied by tiles: the numbers are the same. */
+static inline int has_integer_tiles(long rows) { return rows >= WORTH_TILES && has_tiles(); }
+/* result += rows times all groups of a panel, where that is so; whether it was. */
+int add_by_tiles(const matrix *w, long index, const operand *x, long first, long rows, float *result);
+#else
+#define has_integer_tiles(rows) 0
+#define add_by_tiles(w, index, x, first, rows, result) 0
+#endif
 
 #endif

@@ -157,7 +157,7 @@ int split_in_planes(operand *x, const matrix *w) {
     x->has_rest = (uint8_t *)(x->rest_sums + groups);
     uint8_t places[4 * EIGHT];
     for (int i = 0; i < 4 * EIGHT; i++) places[i] = 2 * place_of(w, i / 2 % EIGHT) + i % 2;
-    const int has_pairs = x->planes == 1 && has_codes_product(w, x->planes, x->rows);
+    const int has_pairs = x->planes == 1 && has_codes_product(w, x->planes);
     split all = {x, w, _mm256_loadu_si256((const __m256i *)places), has_pairs};
     for_each(x->rows, split_row, &all);
     return 0;

@@ -14,13 +14,11 @@
 enum { PIECE = 64, PARTS = PANEL / EIGHT, WIDE = 3 };
 enum { AHEAD = 4096 }; /* bytes: the hardware's own prefetching stops at each page */
 
-int prepare(operand *x, const matrix *w, long met) {
+int prepare(operand *x, const matrix *w) {
     if (w->order && put_in_order(x, w)) return 1;
 #ifdef HAS_PLANES
-    x->planes = planes_for(w, met);
+    x->planes = planes_for(w);
     if (x->planes) return split_in_planes(x, w) || (has_blocks(w) && w->offsets && sum_blocks(x, w->in, w->block));
-#else
-    (void)met;
 #endif
     return make_terms(x);
 }
@@ -155,7 +153,7 @@ ALWAYS eight one_of_four(eight_bits four, const int t) {
     return __builtin_convertvector((eight_integers)(four << (24 - 8 * t)) >> 24, eight);
 }
 
-/* One row: values go from registers into products, and a block's scale is applied once. */
+/* One row: values go from registers into products. */
 static void row_of_integers(const matrix *w, long index, const float *x, float *result) {
     const uint8_t *codes = w->codes + index * panel_bytes(w);
     eight sum[PARTS] = {{0}};
@@ -169,39 +167,31 @@ static void row_of_integers(const matrix *w, long index, const float *x, float *
     for (int v = 0; v < PARTS; v++) keep(sum[v] * load(w->scales + index * PANEL + v * EIGHT), result + v * EIGHT);
 }
 
+/* As `unpack_blocks` rounds them, so that a row's numbers are the same beside others. */
 static void row_of_codes(const matrix *w, long index, const float *x, float *result) {
     const uint8_t *codes = w->codes + index * panel_bytes(w);
     const long first = index * (w->in / w->block) * PANEL;
-    eight all[PARTS] = {{0}};
-    for (long k = 0; k < w->in; k += w->block) {
-        eight sum[PARTS] = {{0}};
-        float states = 0;
-        for (long j = k; j < k + w->block; j += 8)
-            for (int v = 0; v < PARTS; v++, codes += 4 * EIGHT) {
-                const eight_bits some = load_bits(codes);
-                if (v % 2 == 0) __builtin_prefetch(codes + AHEAD);
-#pragma GCC unroll 8
-                for (int i = 0; i < 8; i++)
-                    sum[v] = fused(one_of_16(w->values, some, i / 2 * 4 + i % 2 * 16), x[j + i], sum[v]);
-            }
-        if (w->offsets) {
-#pragma omp simd reduction(+ : states)
-            for (long j = k; j < k + w->block; j++) states += x[j];
-        }
-        for (int v = 0; v < PARTS; v++) {
+    eight sum[PARTS] = {{0}};
+    for (long k = 0; k < w->in; k += 8)
+        for (int v = 0; v < PARTS; v++, codes += 4 * EIGHT) {
+            const eight_bits some = load_bits(codes);
             const long at = first + k / w->block * PANEL + v * EIGHT;
-            all[v] += sum[v] * load(w->scales + at);
-            if (w->offsets) all[v] = fused(load(w->offsets + at), states, all[v]);
+            const eight scale = load(w->scales + at);
+            if (v % 2 == 0) __builtin_prefetch(codes + AHEAD);
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; i++) {
+                eight value = one_of_16(w->values, some, i / 2 * 4 + i % 2 * 16) * scale;
+                if (w->offsets) value += load(w->offsets + at);
+                sum[v] = fused(value, x[k + i], sum[v]);
+            }
         }
-    }
-    for (int v = 0; v < PARTS; v++) keep(all[v], result + v * EIGHT);
+    for (int v = 0; v < PARTS; v++) keep(sum[v], result + v * EIGHT);
 }
 
-void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, upcoming next, float *result) {
-    (void)next;
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
     (void)panel;
 #ifdef HAS_PLANES
-    if (x->planes && has_codes_product(w, x->planes, rows)) return codes_product(w, index, x, first, rows, result);
+    if (x->planes && has_codes_product(w, x->planes)) return codes_product(w, index, x, first, rows, result);
     if (x->planes) return planes_product(w, index, x, first, rows, result);
 #endif
 #ifdef HAS_BFLOAT16_TILES

@@ -11,13 +11,10 @@ import pytest
 from qserve.detect.host import read_cpu
 from qserve.model.cpu import build
 
-__all__ = ["COMPILERS", "HAS_TILES", "HAS_VNNI", "compiled_by"]
+__all__ = ["COMPILERS", "HAS_VNNI", "compiled_by"]
 
 HAS_VNNI = any("vnni" in flag for flag in read_cpu().flags)
 """AVX2 without it rounds activations of 4-bit integers alone, since no others would be faster (planes.h)."""
-
-HAS_TILES = "amx_bf16" in read_cpu().flags
-"""AMX multiplies many rows in bf16 faster than any of them in 8 bits."""
 
 COMPILERS = {
     "best": None,

@@ -10,7 +10,7 @@ from qserve.model.cpu import build
 from qserve.model.cpu.activations import round_activations, with_int8_activations
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, has_int8_activations, int8_matrix
-from tests.tiny.engine.compilers import HAS_TILES, HAS_VNNI, compiled_by
+from tests.tiny.engine.compilers import HAS_VNNI, compiled_by
 
 pytestmark = pytest.mark.skipif(
     build.why_none() is not None or not has_int8_activations(), reason="neither AVX512-VNNI nor AVX2 here"
@@ -21,7 +21,7 @@ OUT, WIDTH = 100, 512
 # Of NF4, with the same rounding of its values as any table that is not made of integers.
 VALUES = torch.linspace(-1, 1, 16) ** 3
 FORMATS = ["int8", "int4", "nf4", "int8 in groups", "groups of 32"]
-ROWS = [3, 8, 13, 150]
+ROWS = [1, 3, 8, 13, 150]
 SMALL = ["int4", "groups of 32"]
 ROUNDED = FORMATS if HAS_VNNI else SMALL
 
@@ -65,8 +65,7 @@ def relative_error(matrix: Matrix, states: torch.Tensor, ordinary: torch.Tensor)
 @pytest.mark.parametrize("rows", ROWS)
 def test_products_are_within_one_per_cent(name: str, rows: int) -> None:
     matrix, states = matrix_of(name), torch.randn(rows, WIDTH).bfloat16()
-    is_rounded = name in ROUNDED and not (HAS_TILES and rows == ROWS[-1])
-    assert (3e-3 if is_rounded else 1e-3) < relative_error(matrix, states, states) < 1e-2
+    assert (3e-3 if name in ROUNDED else 1e-3) < relative_error(matrix, states, states) < 1e-2
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -76,12 +75,6 @@ def test_outliers_take_nothing_from_the_others(name: str) -> None:
     states = ordinary.clone()
     states[:, 5::32] *= 40
     assert relative_error(matrix, states, ordinary) < (4e-2 if name == "nf4" else 2e-2)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_two_rows_are_multiplied_as_without_it(name: str) -> None:
-    matrix, states = matrix_of(name), torch.randn(2, WIDTH).bfloat16()
-    assert torch.equal(rounded(matrix).product(states), matrix.product(states))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -1,19 +1,24 @@
-"""In bf16 by compiled layers, what a sequence draws is the same to the last bit, whoever else is in its steps."""
+"""By compiled layers, what a sequence draws is the same to the last bit, whoever else is in its steps."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.model.cpu.activations import round_activations
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.kernels import can_attend
-from qserve.model.cpu.linear import takes_bfloat16
+from qserve.model.cpu.linear import CompiledLinear, takes_bfloat16
+from qserve.model.cpu.matrix import Matrix, bfloat16_matrix
+from qserve.model.cpu.quantized import four_bit_weight, int8_weight
 from qserve.model.packed_linear import pack_linears
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, prompts, running, sequence
@@ -26,15 +31,32 @@ KINDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-async def batcher() -> AsyncIterator[PagedBatcher]:
-    """Over a small model: it is packed as a large one is."""
+FORMATS: dict[str, Callable[[torch.Tensor], Matrix | None]] = {
+    "bf16": bfloat16_matrix, "int8": int8_weight, "nf4": partial(four_bit_weight, kind="nf4", is_nested=False),
+}  # fmt: skip
+
+
+def model_in(name: str) -> Any:
+    """A small one, packed as a large one is, its activations rounded where they are by default."""
+    model = build("qwen3", inner=128).bfloat16()
+    for layer in model.model.layers:
+        for part in (layer.self_attn, layer.mlp):
+            for child, linear in list(part.named_children()):
+                if type(linear) is torch.nn.Linear:
+                    matrix = FORMATS[name](linear.weight.data)
+                    assert matrix is not None
+                    setattr(part, child, CompiledLinear(matrix))
+    assert pack_linears(model) == 1  # its head
+    assert (round_activations(model) > 0) == (name != "bf16")
+    return model
+
+
+@pytest.fixture(params=FORMATS)
+async def batcher(request: pytest.FixtureRequest) -> AsyncIterator[PagedBatcher]:
     if not takes_bfloat16() or not can_attend(32):
         pytest.skip("this processor has no steps in one call")
-    model = build("qwen3").bfloat16()
-    assert pack_linears(model) > 0
     limits = {"kv_cache_tokens": 64 * 512, "max_num_seqs": NUM, "max_num_batched_tokens": 200}
-    async with running(PagedBatcher, model, **limits) as made:
+    async with running(PagedBatcher, model_in(request.param), **limits) as made:
         assert made.attention == "compiled"
         yield made
 

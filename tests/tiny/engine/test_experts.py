@@ -128,7 +128,7 @@ def test_weights_are_near_those_that_were_quantized(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["bnb-int8", "bnb-nf4"])
 def test_rounded_activations_are_off_by_a_per_cent(scheme: str) -> None:
-    """Where experts have more than two tokens each; with fewer nothing is rounded."""
+    """However many tokens an expert has."""
     ours = quantized(scheme)
     model = torch.nn.ModuleList([ours])
     if not has_int8_activations():
@@ -138,9 +138,9 @@ def test_rounded_activations_are_off_by_a_per_cent(scheme: str) -> None:
     assert round_activations(model) == 1
     with exact_activations(model):
         assert torch.equal(ours(*asked(300)), exact[300])
-    assert torch.equal(ours(*asked(4)), exact[4])
-    off = (ours(*asked(300)).float() - exact[300].float()).norm() / exact[300].float().norm()
-    assert (1e-3 if HAS_VNNI else -1) < off < 2e-2
+    for num, before in exact.items():
+        off = (ours(*asked(num)).float() - before.float()).norm() / before.float().norm()
+        assert (1e-3 if HAS_VNNI else -1) < off < 2e-2
 
 
 def test_experts_with_zero_points_in_groups() -> None:

@@ -12,8 +12,17 @@ from bitsandbytes import functional as bitsandbytes
 from torch import nn
 
 from qserve.model.cpu import build
+from qserve.model.cpu.activations import with_int8_activations
 from qserve.model.cpu.linear import CompiledLinear, compiled_from
-from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, int8_matrix, use_own_threads
+from qserve.model.cpu.matrix import (
+    FEW_ROWS,
+    Matrix,
+    bfloat16_matrix,
+    codes_matrix,
+    has_fast_products,
+    int8_matrix,
+    use_own_threads,
+)
 from tests.tiny.engine.compilers import COMPILERS, compiled_by
 
 pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.why_none()))
@@ -119,6 +128,29 @@ def test_products_are_within_bf16_rounding(shape: tuple[int, int], name: str) ->
         assert (error.abs() <= 2**-8 * (exact.abs() + sizes)).all(), rows
         # A weight's value times its scale is rounded to bf16, and so is the sum: where one term is the sum, both count.
         assert error.norm() <= 2**-8 * exact.norm(), rows
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("activations", ["exact", "int8"])
+def test_a_row_is_the_same_to_the_last_bit_beside_others(name: str, activations: str, compiler: str) -> None:
+    """Also where an outlier has a rest, and as the last of them.
+
+    Not of 4 bit and FP8 by AVX-512 with exact activations: up to 8 rows read them as they are stored.
+    """
+    matrix = matrices(SHAPES[1])[name]
+    assert matrix is not None
+    if activations == "int8" and (matrix := with_int8_activations(matrix)) is None:
+        pytest.skip("never rounded")
+    if activations == "exact" and name in ("nf4", "int4", "fp8") and compiler not in ("without AVX512", "plain"):
+        pytest.skip("a few rows read it as it is stored")
+    rows = torch.randn(140, SHAPES[1][1], generator=torch.Generator().manual_seed(4)).bfloat16()
+    rows[::3, 5::64] *= 40
+    most = len(rows) if has_fast_products() else FEW_ROWS
+    alone = torch.cat([matrix.product(row[None]) for row in rows])
+    for num in (2, 3, 7, 8, 9, 12, 16, 17, 31, 32, 33, 48, 64, 129, 140):
+        if num <= most:
+            assert torch.equal(matrix.product(rows[:num]), alone[:num]), num
+            assert torch.equal(matrix.product(rows[-num:]), alone[-num:]), num
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 40])

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.model.cpu.activations import exact_activations
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.stored.arguments import stored_config
@@ -107,7 +108,7 @@ def test_they_are_held_as_they_are_stored_and_planned_so(plain: Path, tmp_path: 
         assert torch.equal(down, library.down_proj)
         assert {matrix.format for matrix in ours.matrices} == {held}
         states, chosen, shares = torch.randn(2, WIDTH).bfloat16(), torch.rand(2, NUM).topk(2).indices, torch.rand(2, 2)
-        with torch.no_grad():
+        with torch.no_grad(), exact_activations(loaded.model):
             true = library(states.float(), chosen, shares)
             theirs = library.bfloat16()(states, chosen, shares.bfloat16())
             got = ours(states, chosen, shares)
