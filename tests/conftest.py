@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from qserve.engine.quick_imports import quick_imports
 from qserve.engine.unused_packages import leave_out
+from tests.collecting import rewritten_once
 from tests.costs import Costs
 from tests.shared import SharedFixtures
 
@@ -79,14 +81,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
     Whatever collects garbage on purpose, each stage of a load and each model that is loaded, would, for a second.
     """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
+    with quick_imports(), rewritten_once():
+        result = yield
         gc.collect()
         gc.freeze()
-        gc.enable()
         atexit.register(gc.unfreeze)  # libraries look for leaks at the end
+        return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
