@@ -10,11 +10,12 @@ with answers of the same different lengths each round (of answers of one length 
 race for the first step: which of them share it moves TTFT against TPOT, and says nothing of the engine). Short
 rounds follow each other, all loads in turn: every other one of a load teaches, those between them are judged, so that
 a machine that grows slower or quicker meanwhile does so for both. What the CPU reads and multiplies is measured, as by
-`qserve doctor --measure`, between any two rounds, and a round is planned with the mean of what was found before and
-after it. Planned and measured are medians over rounds; beside them stand how many rounds there are and how far the
-furthest lie from their median. What is learned is what `qserve plan` makes of the run store, from the requests of the
-rounds that teach alone. A round is clean where others computed for less than --most-others of the machine and no rate
-moved by more than --most-drift; with two clean rounds to learn from and two to judge by, others do not count.
+`qserve doctor --measure`, between any two rounds, and a round is planned with the middle of what was found
+within five minutes of it. Planned and measured are medians over rounds; beside them stand how many rounds there are
+and how far the furthest lie from their median. What is learned is what `qserve plan` makes of the run store, from the
+requests of the rounds that teach alone. A round is clean where others computed for less than --most-others of the
+machine and no rate moved by more than --most-drift; with two clean rounds to learn from and two to judge by, others
+do not count.
 
 Exit status 1 where a figure is off by more than 15 %, after learning by more than 5 %, or an engine failed; the others
 run all the same. All rounds are in --out as they come.

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.messages import ChatMessage, ConversationMessage, TextPart
-from qserve.wire.refused_fields import REFUSED, SERVED_BY_VLLM
+from qserve.wire.refused_fields import SERVED_BY_VLLM
 from qserve.wire.schema import (
     INT64_MAX,
     MAX_TOKEN_ID,
@@ -26,6 +26,7 @@ from qserve.wire.schema import (
     StopString,
     TokenId,
     TokenIds,
+    Verbosity,
     Wire,
 )
 from qserve.wire.schema_rules import needs, one_of_these
@@ -66,7 +67,13 @@ MAX_TOP_LOGPROBS = 20
 
 # What our validators ask beyond names and types, where JSON Schema can tell it; docs/api.md has the rest.
 _SAMPLING_RULES = (needs("stream_options", "object", "stream", True),)
-_CHAT_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, needs("top_logprobs", "integer", "logprobs", True)]}
+_TOP_NEEDS_LOGPROBS = {
+    "anyOf": [
+        {"properties": {"top_logprobs": {"enum": [0, None]}}},
+        {"required": ["logprobs"], "properties": {"logprobs": {"const": True}}},
+    ]
+}
+_CHAT_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _TOP_NEEDS_LOGPROBS]}
 _ZERO_TOKENS_NEED_ECHO = {
     "anyOf": [
         {"properties": {"max_tokens": {"not": {"const": 0}}}},
@@ -86,6 +93,7 @@ class StreamOptions(Wire):
 
     include_usage: bool = False
     continuous_usage_stats: bool = Field(False, description="vLLM's: only with include_usage")
+    include_obfuscation: bool | None = Field(None, description="harmless: there is none")
 
 
 class SamplingFields(Wire):
@@ -194,16 +202,14 @@ class ChatCompletionRequest(SamplingFields):
     )
     parallel_tool_calls: bool | None = Field(None, description="false: one call at most; harmless without tools")
     modalities: list[Literal["text"]] | None = Field(None, description="harmless: answers are text")
-    verbosity: str | None = Field(None, description="harmless: only medium; ask for short answers in a message")
+    verbosity: Verbosity | None = None
 
     @model_validator(mode="after")
     def _check_chat(self) -> Self:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise PydanticCustomError("top_logprobs", "'top_logprobs' needs logprobs: true")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise PydanticCustomError("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one of them")
-        if self.verbosity not in (None, "medium"):
-            raise PydanticCustomError("verbosity", f"'verbosity' may only be medium: {REFUSED['verbosity']}")
         check_choice(self.tools, self.tool_choice)
         if self.must_call and self.ignore_eos:
             raise PydanticCustomError("ignore_eos", "'ignore_eos' does not go with a tool that must be called")

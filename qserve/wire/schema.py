@@ -27,6 +27,7 @@ __all__ = [
     "INT64_MAX",
     "MAX_STOP_CHARS",
     "MAX_TOKEN_ID",
+    "VERBOSITIES",
     "NonEmptyString",
     "OnlyFalse",
     "OnlyOne",
@@ -35,6 +36,7 @@ __all__ = [
     "StopString",
     "TokenId",
     "TokenIds",
+    "Verbosity",
     "Wire",
 ]
 
@@ -58,6 +60,9 @@ StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 OnlyOne = Annotated[int, Field(ge=1, le=1)]
 OnlyZero = Annotated[int, Field(ge=0, le=0)]
 OnlyFalse = Annotated[Literal[False], BeforeValidator(_check_bool)]
+VERBOSITIES = ("low", "medium", "high")
+"""Of OpenAI's `verbosity`, which its clients send to any model."""
+Verbosity = Annotated[Literal["low", "medium", "high"], Field(description="harmless: a hint that no Qwen model reads")]
 MAX_TOKEN_ID = 2**31 - 1
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]

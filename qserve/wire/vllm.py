@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import MAX_N, MAX_PROMPTS
+from qserve.wire.schema import VERBOSITIES
 from qserve.wire.structured import GUIDED
 from qserve.wire.vllm_rules import check_structure, check_tools
 
@@ -45,7 +46,10 @@ HARMLESS = frozenset(
 # Names that the document lacks, at any depth, by the beginning of the route.
 ANYWHERE: Mapping[str, frozenset[str]] = {
     "/v1/messages": frozenset({"cache_control"}),  # marks for Anthropic's prompt cache: here every prefix is cached
-    "/v1/chat/completions": frozenset({"reasoning_content"}),  # read as `reasoning`, before the schema is looked at
+    # Read as `reasoning`, before the schema is looked at; sources of an earlier answer, as OpenAI's answers have them.
+    "/v1/chat/completions": frozenset({"reasoning_content", "annotations", "include_obfuscation"}),
+    "/v1/completions": frozenset({"include_obfuscation"}),
+    "/v1/responses": frozenset({"stream_options", "include_obfuscation"}),  # no event is padded here
 }
 
 _RENDER_ONLY = "only the /render routes read it"
@@ -57,17 +61,16 @@ REFUSED: Mapping[str, str] = {
     "mm_payload": _RENDER_ONLY,
     "return_mm_kwargs": _RENDER_ONLY,
     "return_token_offsets": _RENDER_ONLY,
-    "max_tool_calls": "the engine runs no tools",
 }
 
 # OpenAI's names that the document lacks, and the only values that ask for nothing the engine lacks.
-UNREAD: Mapping[str, tuple[Any, ...]] = {"modalities": (["text"],)}
+UNREAD: Mapping[str, tuple[Any, ...]] = {"modalities": (["text"],), "best_of": (1,)}
 # Dotted names that it has, and the only values that say what the engine does.
 NARROWED: Mapping[str, tuple[Any, ...]] = {
     "priority": (0,),
-    "verbosity": ("medium",),
+    "verbosity": VERBOSITIES,
     "reasoning.summary": ("auto",),
-    "text.verbosity": ("medium",),
+    "text.verbosity": VERBOSITIES,
     # Read from the engine's own configuration alone (--structured-outputs-config).
     "structured_outputs.disable_any_whitespace": (False,),
     "structured_outputs.disable_additional_properties": (False,),

@@ -30,7 +30,9 @@ def test_what_fits_is_drawn_with_its_command(page: Page) -> None:
     plan = page.locator("#qs-plan")
     expect(plan.locator(".qs-verdict.qs-yes")).to_contain_text("It fits")
     expect(plan.get_by_text(re.compile(r"Speed at concurrency 1: 1000 \+ 300 tokens"))).to_be_visible()
-    expect(plan.locator(".qs-tiles").last).to_contain_text(re.compile(r"TTFT \(.*ms"))
+    first = plan.locator(".qs-tiles").last.locator("div").first
+    expect(first.locator("b")).to_have_text(re.compile(r"^[\d.,]+ ms$"))
+    expect(first.locator("span")).to_have_text(re.compile(r"^TTFT \(.* – .*\)$"))
     expect(plan.locator(".qs-notes")).to_contain_text("has no measured kernels")
     expect(plan.locator("svg.qs-bar")).to_have_attribute("aria-label", re.compile("NVIDIA GeForce RTX 4090: weights"))
     command = "qserve plan --model Qwen/Qwen3-32B --quant 4bit --gpu rtx-4090"
@@ -71,3 +73,15 @@ def test_the_list_of_a_field_closes_when_the_focus_moves_on(page: Page) -> None:
     page.locator("#qs-plan-other textarea").focus()
     expect(options).to_have_count(0)
     page.locator("#qs-plan-other textarea").click()
+
+
+def test_layouts_of_a_load_are_drawn_for_a_screen_and_for_a_phone(page: Page) -> None:
+    choose(page, "gpu", "h100:4")
+    page.locator("#qs-plan-other textarea, #qs-plan-other input").first.fill("--rps 6 --ttft 1s")
+    page.locator("#qs-plan-button").click()
+    plan = page.locator("#qs-plan")
+    expect(plan.get_by_text("Speed at 6 requests/s: 1000 + 300 tokens")).to_be_visible()
+    for width, shown, hidden in ((1280, "wide", "narrow"), (390, "narrow", "wide")):
+        page.set_viewport_size({"width": width, "height": 900})
+        expect(plan.locator(f".layouts-chart .{shown}")).to_be_visible()
+        expect(plan.locator(f".layouts-chart .{hidden}")).to_be_hidden()

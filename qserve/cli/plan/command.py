@@ -109,7 +109,7 @@ def command(
     known = measured_speed(state_folder(state_dir), checkpoint, hardware, gpu, is_off=values["no_learn"])
     wanted = replace(wanted, measured=known)
     if gpu == "any":
-        _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
+        _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"], explain)
         return
     weighed = weighed_by_speed(checkpoint, hardware, request, known)
     request, notes = weighed.request, (weighed.why, weighed.figures if explain else "")
@@ -166,7 +166,7 @@ def _warn_of_differences(ctx: click.Context, plan: Plan, reward: Plan | None) ->
 
 def _print_cheapest(
     model: str, reward: str | None, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, as_json: bool,
-    monthly: bool,
+    monthly: bool, explain: bool,
 ) -> None:  # fmt: skip
     """--gpu any: which cards carry the load, cheapest first."""
     if reward is not None:
@@ -181,7 +181,7 @@ def _print_cheapest(
         return
     from qserve.cli.plan.show_speed import show_cheapest
 
-    show_cheapest(found, monthly=monthly)
+    show_cheapest(found, monthly=monthly, explain=explain)
 
 
 def _print(plan: Plan, as_json: bool, explain: bool, monthly: bool = False) -> None:

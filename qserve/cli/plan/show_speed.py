@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from rich.console import Console, RenderableType
@@ -17,6 +18,8 @@ _MOST_ROWS = 8
 _WIDE = 100
 _IN_BAND_ONLY = "in band only"
 _LEGEND = "TP: cards that one server is spread over; $/M {columns}: price of a million {tokens} tokens at this load"
+_BEHIND = "falls behind"
+_LEGEND_OF_BEHIND = f"; {_BEHIND}: requests pile up, most of an answer's time is waiting"
 _LEGEND_OF_BAND = f"; {_IN_BAND_ONLY}: the targets are kept on average, not at the slow end of the estimate"
 
 
@@ -36,7 +39,7 @@ def show_speed(
         is_assumed = speed["load"]["assumed"]
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets")), is_assumed))
         if len(speed["alternatives"]) > 1:
-            legend = "  marked ·: none gives more tokens/s both to one user and to one card"
+            legend = "  marked ·: no other gives more tokens/s to one user and to one card at once"
             legend += "; a stream on each server, ≤ req/s: what full servers answer" if is_assumed else ""
             console.print(Text(legend, style="dim"))
     for note in speed["notes"]:
@@ -47,9 +50,14 @@ def show_speed(
             console.print(Hanging(line))
 
 
-def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False) -> None:
+def show_cheapest(
+    found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False, explain: bool = False
+) -> None:
     """The ranking of --gpu any: layouts that carry the load first, cheapest first."""
     console = console or console_of()
+    first = found[0][2]
+    load = _load(first.speed.to_json()["load"])
+    console.print(Hanging(f"{first.plan.model.id}, {load}: cards by price, those that carry it first", "", "bold"))
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")  # keeps a row within 100 columns
     price_of = "$/month" if monthly else "$/h"
     # Of so many users tokens/s are the same on every card that keeps up.
@@ -76,12 +84,26 @@ def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None 
     legend = _LEGEND.format(columns=columns, tokens=tokens)
     if any(_verdict(layout) == _IN_BAND_ONLY for _, _, layout in found):
         legend += _LEGEND_OF_BAND
+    if any(_verdict(layout) == _BEHIND for _, _, layout in found):
+        legend += _LEGEND_OF_BEHIND
     console.print(Text(legend, style="dim"))
+    if explain:
+        console.print(Text("What the steps of each take:", style="bold"))
+        for key, count, layout in found:
+            console.print(Hanging(f"{count} × {key}, {layout.name}: {'; '.join(_of_card(layout))}"))
+
+
+def _of_card(layout: Layout) -> Iterator[str]:
+    """The steps, and whose kernels they are."""
+    step, prompt, *_ = layout.speed.explained
+    yield from (step, prompt)
+    like = layout.speed.replica.card.like
+    yield f"kernels measured on {like}, wider band" if like else "kernels measured"
 
 
 def _verdict(layout: Layout) -> str:
     if not layout.keeps_up:
-        return "falls behind"
+        return _BEHIND
     if layout.kept >= 0.9:
         return "" if layout.kept_surely >= 0.9 else _IN_BAND_ONLY
     return f"{100 * layout.kept:.0f} % in time"

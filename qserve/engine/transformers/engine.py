@@ -265,22 +265,30 @@ def _default_params(config: Any) -> SamplingParams:
     )
 
 
+# Each with twenty alternatives takes two milliseconds; what is there already is taken without a turn for anybody else.
+_MOST_AT_ONCE = 32
+
+
 async def merged(streams: SequenceOf[AsyncGenerator[Piece]]) -> AsyncGenerator[tuple[int, Piece]]:
-    """Pieces of several answers as they come, with the index of the answer. The first error ends all of them."""
+    """Pieces of several answers as they come, with the index of the answer. The first error ends all of them.
+
+    Other streams have their turn after `_MOST_AT_ONCE` pieces: those of many answers may come faster than they are
+    written down, and the more had gathered meanwhile, the longer all others would wait for the next turn.
+    """
     if len(streams) == 1:  # the usual case needs neither tasks nor a queue
         async with aclosing(streams[0]) as only:
             async for piece in only:
                 yield 0, piece
         return
-    arrivals: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue()
+    arrivals: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue(_MOST_AT_ONCE)
 
     async def forward(index: int, stream: AsyncGenerator[Piece]) -> None:
         try:
             async for piece in stream:
-                arrivals.put_nowait((index, piece))
-            arrivals.put_nowait(None)
+                await arrivals.put((index, piece))
+            await arrivals.put(None)
         except Exception as error:
-            arrivals.put_nowait(error)
+            await arrivals.put(error)
 
     tasks = [asyncio.create_task(forward(index, stream)) for index, stream in enumerate(streams)]
     try:

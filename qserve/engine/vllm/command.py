@@ -22,7 +22,7 @@ from qserve.errors import UsageError
 
 __all__ = ["VllmCommand", "command", "ready_timeout_s"]
 
-_SERVER = "vllm.entrypoints.openai.api_server"
+_SERVER = ("-m", "qserve.engine.vllm.plugins.server_process", "vllm.entrypoints.openai.api_server")
 
 # Set by qserve, whatever the user's environment says.
 _SETTINGS = {
@@ -74,7 +74,7 @@ def command(
     environ: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> VllmCommand:
-    """The command that puts `spec.plan` into effect: `python -m vllm.entrypoints.openai.api_server …`.
+    """The command that puts `spec.plan` into effect: vLLM's own server (`server_process`) with its flags.
 
     Args:
         spec: its folder is the checkpoint that the plan loads (a quantized sibling's, where one was taken).
@@ -101,7 +101,7 @@ def command(
     usual = (*_defaults(chat_format_of(spec.folder), parser), *on_cpu)
     words = _bound_at_once(merged(own, usual, _split(extra), parser))
     environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
-    return VllmCommand((python, "-m", _SERVER, *words), environment, schema_library(words, parser))
+    return VllmCommand((python, *_SERVER, *words), environment, schema_library(words, parser))
 
 
 def _listening(address: UnixAddress | TcpAddress) -> tuple[str, ...]:

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { TILE_BYTES = 64, ASK_FOR_TILES = 0x1023, TILE_DATA = 18 };
+enum { TILE_BYTES = 64, LINE = 64, ASK_FOR_TILES = 0x1023, TILE_DATA = 18 };
 
 int has_tiles(void) {
     static _Atomic int known; /* 0: not asked yet */
@@ -78,10 +78,15 @@ static void sixteen_rows(halves w, long in, const bf16 *x, long stride) {
     }
 }
 
-/* 17 to 32 rows. */
-static void more_rows(halves w, long in, const bf16 *x, long stride) {
+static void fetch(upcoming *next, long lines) {
+    for (long i = 0; i < lines && next->at < next->stop; i++, next->at += LINE) _mm_prefetch((const char *)next->at, _MM_HINT_T1);
+}
+
+/* 17 to 32 rows; `lines` of what is next are fetched at each step. */
+static void more_rows(halves w, long in, const bf16 *x, long stride, upcoming *next, long lines) {
     const bf16 *below = x + TILE_ROWS * stride;
     for (long k = 0; k < in; k += TILE_INPUTS, w.left += LANE * w.stride, w.right += LANE * w.stride) {
+        if (lines) fetch(next, lines);
         _tile_loadd(6, w.left, w.stride * sizeof(bf16));
         _tile_loadd(7, w.right, w.stride * sizeof(bf16));
         _tile_loadd(4, x + k, stride * sizeof(bf16));
@@ -93,12 +98,15 @@ static void more_rows(halves w, long in, const bf16 *x, long stride) {
     }
 }
 
-void tiles_product(halves w, long in, const bf16 *x, long stride, long rows, float *result, long apart, int adds) {
+void tiles_product(halves w, long in, const bf16 *x, long stride, long rows, float *result, long apart, int adds,
+                   upcoming next) {
+    const long steps = (rows + TILE_ROWS - 1) / (2 * TILE_ROWS) * (in / TILE_INPUTS);
+    const long lines = steps ? ((next.stop - next.at) / LINE + steps - 1) / steps : 0;
     for (long m = 0; m < rows; m += 2 * TILE_ROWS, x += 2 * TILE_ROWS * stride, result += 2 * TILE_ROWS * apart) {
         const long some = rows - m < 2 * TILE_ROWS ? rows - m : 2 * TILE_ROWS, is_tall = some > TILE_ROWS;
         set_up(some, TILE_BYTES);
         load_sums(result, apart, adds, is_tall);
-        if (is_tall) more_rows(w, in, x, stride);
+        if (is_tall) more_rows(w, in, x, stride, &next, lines);
         else sixteen_rows(w, in, x, stride);
         store_sums(result, apart, is_tall);
     }

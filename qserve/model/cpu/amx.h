@@ -19,9 +19,9 @@ typedef struct { const bf16 *left, *right; long stride; int is_in_memory; } halv
 static inline halves halves_of(const bf16 *panel) { return (halves){panel, panel + 2 * LANE, 2 * PANEL, 1}; }
 
 /* result [rows][32], `apart` elements from row to row, = or, if it `adds`, += rows of x, `stride` elements apart, times w; `in` is
-   a multiple of TILE_INPUTS. What a row gives does not depend on those beside it. Who calls it ends its task by `release_tiles`. */
+   a multiple of TILE_INPUTS. With more than 16 rows what is `next` is fetched meanwhile, evenly. What a row gives does not depend on those beside it. Who calls it ends its task by `release_tiles`. */
 enum { TILE_INPUTS = 32, TILE_ROWS = 16 };
-void tiles_product(halves w, long in, const bf16 *x, long stride, long rows, float *result, long apart, int adds);
+void tiles_product(halves w, long in, const bf16 *x, long stride, long rows, float *result, long apart, int adds, upcoming next);
 
 #ifdef __AMX_INT8__
 #define HAS_INTEGER_TILES

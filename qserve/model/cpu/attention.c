@@ -102,14 +102,14 @@ static inline void mix(const element *weights, long stride, const bf16 *values, 
 
 static void scores_by_tiles(const bf16 *q, const bf16 *keys, long size, float *to, long stride) {
     const halves two = {keys, keys + size * LANES, 2 * LANES, 0};
-    tiles_product(two, size, q, size, MOST_QUERIES, to, stride, 0);
+    tiles_product(two, size, q, size, MOST_QUERIES, to, stride, 0, (upcoming){0});
 }
 
 static void mix_by_tiles(const bf16 *weights, long stride, const bf16 *values, long size, const span *spans, float *to) {
     for (int s = 0; s < 2; s++) {
         const bf16 *first = values + spans[s].first * LANES / 2 * size * 2;
         const halves some = {first, first + 2 * LANES, 2 * size, 0};
-        tiles_product(some, spans[s].groups * LANES, weights, stride, MOST_QUERIES, to, 2 * LANES, s);
+        tiles_product(some, spans[s].groups * LANES, weights, stride, MOST_QUERIES, to, 2 * LANES, s, (upcoming){0});
         weights += spans[s].groups * LANES;
     }
 }

@@ -1,13 +1,14 @@
 """The C of this folder as a shared library: compiled for this processor at its first use, and kept in the user's cache.
 
-A compiler takes a second and is where Python's packages are built; without one, torch's own operations do the same work
-more slowly. Nothing is linked: OpenMP's functions are found in the run time that torch has loaded, since two of them in
-one process fight for the cores.
+A compiler takes ten seconds and is where Python's packages are built; without one, torch's own operations do the same
+work more slowly. Nothing is linked: OpenMP's functions are found in the run time that torch has loaded, since two of
+them in one process fight for the cores.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import logging
@@ -69,12 +70,28 @@ def _file() -> Path:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if not is_ours(folder):
                     continue
-                if (folder / name).is_file() and is_ours(folder / name):
-                    return folder / name
-            return _compiled(compiler, folder or Path(tempfile.mkdtemp(prefix="qserve-kernels-")), name)
+                return _kept_or_compiled(compiler, folder, name)
+            return _compiled(compiler, Path(tempfile.mkdtemp(prefix="qserve-kernels-")), name)
         except PermissionError:
             continue
     raise _NotBuilt("no folder can be written to")
+
+
+def _kept_or_compiled(compiler: str, folder: Path, name: str) -> Path:
+    """Compiled by one process while others wait: replicas that start together would each take ten seconds."""
+    made, turn = folder / name, folder / f"{name}.lock"
+    if _is_kept(made):
+        return made
+    with turn.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return made if _is_kept(made) else _compiled(compiler, folder, name)
+        finally:
+            turn.unlink(missing_ok=True)  # who waits has it open, and who comes later finds what was made
+
+
+def _is_kept(made: Path) -> bool:
+    return made.is_file() and is_ours(made)
 
 
 def _compiled(compiler: str, folder: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ import torch
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
 from qserve.model.cpu.delta import CDeltaLayer, DeltaNet, first_products
-from qserve.model.cpu.layers import are_computed, kinds_agree, tell_begin
+from qserve.model.cpu.layers import are_computed, kinds_agree, rows_between, tell_begin
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import CMatrix
 
@@ -70,6 +70,7 @@ class _CLayer(ctypes.Structure):
 
 _COUNTS = (
     "tokens", "hidden", "heads", "kv_heads", "size", "turned", "has_delta", "num_rows", "num_texts", "num_delta_texts",
+    "between",
 )  # fmt: skip
 _ROWS = ("states", "delta", "normed", "projected", "query", "key", "value", "mixed", "gate", "cos", "sin")
 _PLACES = ("written", "places", "rows", "spans", "texts", "delta_texts")
@@ -161,10 +162,11 @@ class HybridLayers:
     def _tensors(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
         """What is written between the products."""
         tokens, hidden = states.shape
-        own = self._widths
+        own, between = self._widths, self._between(tokens)
         widths = {
-            "delta": hidden, "normed": hidden, "projected": own.projected, "query": own.heads * own.size,
-            "key": own.kv_heads * own.size, "value": own.kv_heads * own.size, "mixed": own.mixed, "gate": own.inner,
+            "delta": hidden, "normed": hidden + between, "projected": own.projected, "query": own.heads * own.size,
+            "key": own.kv_heads * own.size, "value": own.kv_heads * own.size, "mixed": own.mixed,
+            "gate": own.inner + between,
         }  # fmt: skip
         return {"states": states, **{name: states.new_empty(tokens, width) for name, width in widths.items()}}
 
@@ -174,12 +176,16 @@ class HybridLayers:
         counts = {
             "tokens": tokens, "hidden": hidden, "heads": own.heads, "kv_heads": own.kv_heads, "size": own.size,
             "turned": rows["cos"].shape[1], "num_rows": len(reads.rows), "num_texts": len(reads.texts),
-            "num_delta_texts": len(reads.delta_texts),
+            "num_delta_texts": len(reads.delta_texts), "between": self._between(tokens),
         }  # fmt: skip
         tensors = {**rows, **{name: getattr(reads, name) for name in _PLACES}}
         addresses = {name: one.data_ptr() for name, one in tensors.items()}
         scaling = 1.0 if self._full is None else self._full.scaling
         return _CStep(**counts, eps=self._layers[0].input_layernorm.eps, scaling=scaling, **addresses)
+
+    def _between(self, tokens: int) -> int:
+        """Experts read rows that follow each other."""
+        return rows_between(tokens) if self._all_dense else 0
 
     def _layer_of(self, index: int) -> _CLayer:
         layer, net = self._layers[index], self._nets.get(index)

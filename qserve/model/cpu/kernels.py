@@ -50,8 +50,9 @@ def add_rms_norm(
     out = torch.empty_like(states)
     tokens, width = states.shape
     _function("add_centred_norm" if centred else "add_rms_norm")(
-        _at(states), _at(delta), _at(weight), _at(out), ctypes.c_long(tokens), ctypes.c_long(width), ctypes.c_float(eps)
-    )
+        _at(states), _at(delta), _at(weight), _at(out), *map(ctypes.c_long, (tokens, width, width)),
+        ctypes.c_float(eps),
+    )  # fmt: skip
     return out
 
 

@@ -8,8 +8,10 @@
 
 #include "bf16.h"
 
-void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps);
-void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps);
+void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, long apart,
+                  float eps);
+void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, long apart,
+                      float eps);
 void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *sin, long num, long heads, long size,
                      float eps);
 void norm_and_turn(const bf16 *from, long stride, bf16 *out, const bf16 *weight, const bf16 *cos, const bf16 *sin, long num,

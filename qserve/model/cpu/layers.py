@@ -17,10 +17,13 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import CMatrix, Matrix
 
-__all__ = ["CompiledLayers", "Reads", "are_computed", "kinds_agree", "tell_begin"]
+__all__ = ["CompiledLayers", "Reads", "are_computed", "kinds_agree", "rows_between", "tell_begin"]
 
 # Tokens of a step that is over before anybody looks for progress.
 _AT_ONCE = 64
+# So many rows are read in pieces by products. Rows at a power of two from each other would take each other's places in
+# the nearest cache; elements that keep them apart: a cache line of them.
+_MANY_ROWS, _BETWEEN = 17, 32
 _EMPTY = torch.empty(0, dtype=torch.int64)
 
 
@@ -54,7 +57,7 @@ class _CLayer(ctypes.Structure):
     )
 
 
-_COUNTS = ("tokens", "hidden", "heads", "kv_heads", "size", "inner", "has_delta", "num_rows", "num_texts")
+_COUNTS = ("tokens", "hidden", "heads", "kv_heads", "size", "inner", "has_delta", "num_rows", "num_texts", "between")
 _ROWS = ("states", "delta", "normed", "query", "key", "value", "mixed", "gate", "cos", "sin")
 _PLACES = ("written", "places", "rows", "spans", "texts")
 
@@ -175,16 +178,18 @@ class CompiledLayers:
         mixed: torch.Tensor | None = None,
     ) -> _Step:
         tokens, hidden = states.shape
-        widths = {"delta": hidden, "normed": hidden, "query": self._query, "key": self._kv, "value": self._kv}
+        widths = {"delta": hidden, "query": self._query, "key": self._kv, "value": self._kv}
+        between = rows_between(tokens) if self._all_dense else 0
         tensors = {name: states.new_empty(tokens, width) for name, width in widths.items()}
-        tensors |= {"states": states, "gate": states.new_empty(tokens, self._inner)}
+        tensors |= {"states": states, "gate": states.new_empty(tokens, self._inner + between)}
+        tensors["normed"] = states.new_empty(tokens, hidden + between)
         tensors["mixed"] = states.new_zeros(tokens, self._query) if mixed is None else mixed
         rows = {**tensors, "cos": cos, "sin": sin}
         places = {name: getattr(reads, name, None) for name in _PLACES}
         counts = {
             "tokens": tokens, "hidden": hidden, "heads": self._query // self._size, "kv_heads": self._kv // self._size,
             "size": self._size, "inner": self._inner, "num_rows": 0 if reads is None else len(reads.rows),
-            "num_texts": 0 if reads is None else len(reads.texts),
+            "num_texts": 0 if reads is None else len(reads.texts), "between": between,
         }  # fmt: skip
         addresses = {name: None if one is None else one.data_ptr() for name, one in {**rows, **places}.items()}
         eps = self._layers[0].input_layernorm.variance_epsilon
@@ -199,6 +204,11 @@ class _Step:
     c: _CStep
     tensors: dict[str, torch.Tensor]
     read: tuple[torch.Tensor, ...]
+
+
+def rows_between(tokens: int) -> int:
+    """Elements between two rows that products read, of so many."""
+    return _BETWEEN if tokens >= _MANY_ROWS else 0
 
 
 def tell_begin(layer: Any) -> None:

@@ -21,8 +21,9 @@
 #include <immintrin.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
-/* Of scales; rows of codes that memory is slower than; of rows that are multiplied with several panels by tiles. */
-enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = 1 << 18 };
+/* Of scales; rows of codes that memory is slower than; of rows that are multiplied with several panels by tiles: 256 KB and what
+   lies between them. */
+enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = (1 << 18) + (1 << 14) };
 
 int prepare(operand *x, const matrix *w) {
     if (w->order && put_in_order(x, w)) return 1;
@@ -234,14 +235,16 @@ static void in_pairs(const bf16 *panel, long in, const element *x, long stride, 
         FOR_ROWS(PAIRS)
 }
 
-void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, upcoming next, float *result) {
     if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
     if (!panel) panel = unpacked(w, index, NULL);
 #ifdef HAS_TILES
-    if (by_tiles(x)) tiles_product(halves_of(panel), w->in, x->x + first * x->stride, x->stride, rows, result, PANEL, 0);
+    if (by_tiles(x)) tiles_product(halves_of(panel), w->in, x->x + first * x->stride, x->stride, rows, result, PANEL, 0, next);
     else
+#else
+    (void)next;
 #endif
         in_pairs(panel, w->in, x->terms + first * x->apart, x->apart, rows, result);
 }

@@ -32,7 +32,7 @@ typedef struct {
     int32_t activation_bits; /* 16, or 8: may be rounded to 8 bits in groups of 64 inputs, however many rows there are */
 } matrix;
 
-/* What is multiplied: `rows` rows of `x`, `stride` (the weight's inputs) elements apart; the rest is made by `prepare`.
+/* What is multiplied: `rows` rows of `x`, `stride` (the weight's inputs or more) elements apart; the rest is made by `prepare`.
    Planes: of each group of inputs x = (high + rest / 254) * scale, or with two (256 high + low + rest / 254) * scale, `rest`
    where has_rest. Planes are [in / group][rows][GROUP], what belongs to a group [in / group][rows]; sums = -128 * those of
    a plane, to take the + 128 of the weights out. Without AVX-512 two planes are int16_t in `both`, of each four inputs the
@@ -49,6 +49,9 @@ typedef struct {
     int32_t *high_sums, *low_sums, *rest_sums;
 } operand;
 
+/* Memory that is read after what is computed now, and may be fetched meanwhile; {NULL, NULL}: none that is known. */
+typedef struct { const uint8_t *at, *stop; } upcoming;
+
 static inline long panels_of(const matrix *w) { return (w->out + PANEL - 1) / PANEL; }
 static inline long bits_of(const matrix *w) { return w->kind == BFLOAT16 ? 16 : w->kind == CODES ? 4 : 8; }
 static inline int has_blocks(const matrix *w) { return w->kind == CODES || w->kind == BYTES; }
@@ -59,7 +62,7 @@ static inline long panel_bytes(const matrix *w) { return w->in * PANEL * bits_of
 int prepare(operand *x, const matrix *w);
 /* result [rows][PANEL] of panel `index`, rows first to first + rows - 1, without bias; `rows` at most `rows_at_once`. `panel`:
    what `unpacked` returned, where `wants_unpacked`. */
-void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, upcoming next, float *result);
 /* How many of `rows` rows one `panel_product` takes. */
 long rows_at_once(const operand *x, long rows);
 /* How many of all rows meet several panels before others do, so that they stay in the second cache. */

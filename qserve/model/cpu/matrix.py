@@ -11,6 +11,7 @@ import torch
 
 from qserve.errors import QserveError
 from qserve.model.cpu.build import library
+from qserve.model.cpu.huge_pages import empty_bytes
 from qserve.model.cpu.packing import PANEL, Form, Numbers, packed
 
 __all__ = [
@@ -207,7 +208,7 @@ def joined(parts: Sequence[Matrix]) -> Matrix | None:
     return replace(
         first,
         out_features=sum(one.out_features for one in parts),
-        codes=_aligned(torch.cat([one.codes for one in parts])),
+        codes=torch.cat([one.codes for one in parts], out=empty_bytes(sum(one.codes.nbytes for one in parts))),
         scales=None if not scales else torch.cat(scales),
         offsets=_all_or_none([one.offsets for one in parts], lambda i: torch.zeros_like(scales[i])),
         order=_all_or_none([one.order for one in parts], lambda i: torch.arange(first.in_features, dtype=torch.int32)),

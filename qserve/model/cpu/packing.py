@@ -10,6 +10,7 @@ import torch
 
 from qserve.errors import QserveError
 from qserve.model.cpu.build import library
+from qserve.model.cpu.huge_pages import empty_bytes
 
 __all__ = ["PANEL", "Form", "Numbers", "packed"]
 
@@ -102,8 +103,7 @@ def packed(numbers: Numbers) -> torch.Tensor:
     """uint8 of whole panels, at a cache line. Rows have to be whole words, and outputs of OUTPUTS whole eights."""
     out, width = numbers.shape
     words, order = numbers.words, numbers.order
-    # torch aligns what is its own at a cache line.
-    panels = torch.empty(-(-out // PANEL) * PANEL * width * numbers.bits // 8, dtype=torch.uint8)
+    panels = empty_bytes(-(-out // PANEL) * PANEL * width * numbers.bits // 8)
     if numbers.form == Form.OUTPUTS:
         words = words.contiguous()
         along, across = 4 * words.stride(0), 0

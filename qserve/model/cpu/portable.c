@@ -188,7 +188,8 @@ static void row_of_codes(const matrix *w, long index, const float *x, float *res
     for (int v = 0; v < PARTS; v++) keep(sum[v], result + v * EIGHT);
 }
 
-void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, upcoming next, float *result) {
+    (void)next;
     (void)panel;
 #ifdef HAS_PLANES
     if (x->planes && has_codes_product(w, x->planes)) return codes_product(w, index, x, first, rows, result);

@@ -4,7 +4,7 @@
 #include "panels.h"
 #include "threads.h"
 
-enum { TASK_BYTES = 1 << 16, CACHED_BYTES = 1 << 19, MOST_PRODUCTS = 4, TASKS_A_THREAD = 4, MOST_STEP = 64 };
+enum { TASK_BYTES = 1 << 16, CACHED_BYTES = 1 << 20, MOST_PRODUCTS = 4, TASKS_A_THREAD = 4, MOST_STEP = 64 };
 
 /* `ends`: of each product's tasks; a task is `step` panels. */
 typedef struct {
@@ -75,21 +75,25 @@ int panel_rows(const matrix *w, long index, const operand *x, long first, long r
     }
     const long most = rows_at_once(x, rows);
     for (long at = 0; at < rows; at += most)
-        panel_product(w, index, panel, x, first + at, rows - at < most ? rows - at : most, result + at * PANEL);
+        panel_product(w, index, panel, x, first + at, rows - at < most ? rows - at : most, (upcoming){0}, result + at * PANEL);
     return 0;
 }
 
 /* A panel of a task: of gated products its other half too. In bf16 where products want it so. */
 typedef struct { long index; const bf16 *panel, *up; } task_panel;
 
+/* What is fetched while a panel is multiplied, and of gated products while its other half is. */
+typedef struct { upcoming first, second; } fetched;
+
 /* Rows [row, row + rows) of one panel, piece by piece: what is stored is still in the nearest cache. */
-static void some_rows(const work *all, const product *one, const task_panel *at, long row, long rows) {
+static void some_rows(const work *all, const product *one, const task_panel *at, long row, long rows, fetched next) {
     float result[PLANE_ROWS * PANEL], ups[PLANE_ROWS * PANEL];
     const long most = rows_at_once(&all->x, all->x.rows), stop = row + rows;
     for (; row < stop; row += most) {
         const long some = stop - row < most ? stop - row : most;
-        panel_product(one->w, at->index, at->panel, &all->x, row, some, result);
-        if (all->up) panel_product(all->up, at->index, at->up, &all->x, row, some, ups);
+        panel_product(one->w, at->index, at->panel, &all->x, row, some, next.first, result);
+        if (all->up) panel_product(all->up, at->index, at->up, &all->x, row, some, next.second, ups);
+        next = (fetched){0};
         for (long m = 0; m < some; m++) {
             if (all->up) gate_result(result + m * PANEL, ups + m * PANEL);
             store(one, at->index, row + m, result + m * PANEL);
@@ -108,13 +112,41 @@ static int unpack_panel(const work *all, const product *one, task_panel *at, lon
     return 0;
 }
 
-static void some_panels(void *shared, long index) {
-    work *all = shared;
+/* The product that a task is of, and its first panel. */
+static const product *product_of_task(const work *all, long index, long *first) {
     long which = 0;
     while (index >= all->ends[which]) which++;
-    const product *one = all->all + which;
-    const long first = (index - (which ? all->ends[which - 1] : 0)) * all->step, panels = panels_in(all, which);
-    const long count = first + all->step < panels ? all->step : panels - first;
+    *first = (index - (which ? all->ends[which - 1] : 0)) * all->step;
+    return all->all + which;
+}
+
+/* The panel of `one` with which this thread will most likely go on after a task: threads draw tasks in turns. */
+static long after_task(const work *all, const product *one, long index) {
+    long first;
+    const long drawn = index + num_threads();
+    if (drawn >= all->ends[all->num - 1] || product_of_task(all, drawn, &first) != one) return -1;
+    return all->chosen ? all->chosen[first] : first;
+}
+
+/* The codes of a panel; `index` -1: of none. */
+static upcoming codes_of(const matrix *w, long index) {
+    const uint8_t *codes = w->codes + index * panel_bytes(w);
+    return index < 0 ? (upcoming){0} : (upcoming){codes, codes + panel_bytes(w)};
+}
+
+/* Part `i` of `count` of the rows that begin at `row`, or, behind the last, at the first. */
+static upcoming rows_at(const operand *x, long row, long block, long i, long count) {
+    const long first = row < x->rows ? row : 0, some = x->rows - first < block ? x->rows - first : block;
+    const long bytes = some * x->stride * (long)sizeof(bf16);
+    const uint8_t *at = (const uint8_t *)(x->x + first * x->stride);
+    return (upcoming){at + bytes * i / count, at + bytes * (i + 1) / count};
+}
+
+static void some_panels(void *shared, long index) {
+    work *all = shared;
+    long first;
+    const product *one = product_of_task(all, index, &first);
+    const long panels = panels_in(all, one - all->all), count = first + all->step < panels ? all->step : panels - first;
     const long rows = all->x.rows, block = rows_of_a_block(&all->x);
     const int unpacks = wants_unpacked(one->w, &all->x, rows);
     task_panel at[MOST_STEP];
@@ -125,7 +157,12 @@ static void some_panels(void *shared, long index) {
                 all->failed = 1;
                 break;
             }
-            some_rows(all, one, at + i, row, rows - row < block ? rows - row : block);
+            /* While the first rows meet a panel the next is fetched, and for others the rows after them. */
+            const int is_last = row + block >= rows && i + 1 == count;
+            const long panel = is_last ? after_task(all, one, index) : !row && i + 1 < count ? at[i + 1].index : -1;
+            fetched next = {codes_of(one->w, panel), all->up ? codes_of(all->up, panel) : (upcoming){0}};
+            if (row && !is_last) next.first = rows_at(&all->x, row + block, block, i, count);
+            some_rows(all, one, at + i, row, rows - row < block ? rows - row : block, next);
         }
     release_tiles();
 }
@@ -152,21 +189,21 @@ static int run(work *all) {
     return all->failed;
 }
 
-int multiply(const product *all, long num, const bf16 *x, long rows) {
-    work one = {.all = all, .num = num, .x = {.x = x, .rows = rows, .stride = all->w->in}};
+int multiply(const product *all, long num, const bf16 *x, long stride, long rows) {
+    work one = {.all = all, .num = num, .x = {.x = x, .rows = rows, .stride = stride}};
     return run(&one);
 }
 
-int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long rows, bf16 *y) {
-    const product half = {.w = gate, .y = y, .stride = gate->out};
-    work one = {.all = &half, .up = up, .num = 1, .x = {.x = x, .rows = rows, .stride = gate->in}};
+int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long stride, long rows, bf16 *y, long apart) {
+    const product half = {.w = gate, .y = y, .stride = apart};
+    work one = {.all = &half, .up = up, .num = 1, .x = {.x = x, .rows = rows, .stride = stride}};
     return run(&one);
 }
 
 /* y [rows][out] in bf16 (or y32 in fp32) of x [rows][in]: one product for callers outside. */
 int product_of(const matrix *w, const bf16 *x, long rows, bf16 *y, float *y32) {
     const product one = {.w = w, .y = y, .y32 = y32, .stride = w->out};
-    return multiply(&one, 1, x, rows);
+    return multiply(&one, 1, x, w->in, rows);
 }
 
 /* One product after the other, each with rows of its own x and all into the same y: in one call, as the steps of a model have
@@ -180,7 +217,7 @@ int products_in_turn(const matrix *const *all, const bf16 *const *x, long num, l
 /* Of each panel the largest output, not rounded, without a bias: largest [rows][panels]. */
 int largest_of_panels(const matrix *w, const bf16 *x, long rows, float *largest) {
     const product one = {.w = w, .stride = panels_of(w), .largest = largest};
-    return multiply(&one, 1, x, rows);
+    return multiply(&one, 1, x, w->in, rows);
 }
 
 /* The same for some panels alone, `num` of them, each once; the rest of y is left as it is. */

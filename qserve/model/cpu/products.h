@@ -18,9 +18,11 @@ typedef struct {
 /* result [rows][PANEL] of panel `index`, rows first to first + rows - 1 of what was prepared, as many as there are; a stored
    panel is unpacked once for many. 0, or 1 where memory ran out. */
 int panel_rows(const matrix *w, long index, const operand *x, long first, long rows, float *result);
-/* All of `num` products of x [rows][in], whose weights are of one kind and block. 0, or 1 where memory ran out. */
-int multiply(const product *all, long num, const bf16 *x, long rows);
-/* y [rows][out of gate] = silu(x * gate) * (x * up), each rounded to bf16 first. 0, or 1 where memory ran out. */
-int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long rows, bf16 *y);
+/* All of `num` products of x [rows][stride], whose weights are of one kind and block and read the first inputs of each row. 0,
+   or 1 where memory ran out. */
+int multiply(const product *all, long num, const bf16 *x, long stride, long rows);
+/* y [rows][apart], of which out of gate are written, = silu(x * gate) * (x * up), each rounded to bf16 first; x [rows][stride].
+   0, or 1 where memory ran out. */
+int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long stride, long rows, bf16 *y, long apart);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct {
     const bf16 *delta, *weight, *cos, *sin;
     long tokens, width, heads, size, each;
     long stride, turned; /* of heads in `delta`; elements of a head that are turned */
+    long apart;          /* elements from row to row of `out`, of norms */
     float eps, centre;   /* weights of norms are stored less so much */
     void (*one)(const void *, long);
 } tokens;
@@ -32,7 +33,7 @@ static void each_token(tokens *all, long elements) {
 static void norm_one(const void *shared, long t) {
     const tokens *all = shared;
     const long width = all->width;
-    bf16 *row = all->x + t * width, *to = all->out + t * width;
+    bf16 *row = all->x + t * width, *to = all->out + t * all->apart;
     if (all->delta) {
         const bf16 *more = all->delta + t * width;
 #pragma omp simd
@@ -48,17 +49,20 @@ static void norm_one(const void *shared, long t) {
     for (long i = 0; i < width; i++) to[i] = narrow(wide(row[i]) * factor * (centre + wide(weight[i])));
 }
 
-/* x [tokens, width] += delta (NULL: nothing is added), rounded; out = x / rms(x) * weight. */
-void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps) {
-    tokens all = {.x = x, .out = out, .delta = delta, .weight = weight, .tokens = num, .width = width, .eps = eps,
-                  .one = norm_one};
+/* x [tokens, width] += delta (NULL: nothing is added), rounded; out [tokens, apart], of which width are written, = x / rms(x) *
+   weight. */
+void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, long apart,
+                  float eps) {
+    tokens all = {.x = x, .out = out, .delta = delta, .weight = weight, .tokens = num, .width = width, .apart = apart,
+                  .eps = eps, .one = norm_one};
     each_token(&all, width);
 }
 
 /* The same with weights that are stored less one. */
-void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps) {
-    tokens all = {.x = x, .out = out, .delta = delta, .weight = weight, .tokens = num, .width = width, .eps = eps,
-                  .centre = 1.0f, .one = norm_one};
+void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, long apart,
+                  float eps) {
+    tokens all = {.x = x, .out = out, .delta = delta, .weight = weight, .tokens = num, .width = width, .apart = apart,
+                  .eps = eps, .centre = 1.0f, .one = norm_one};
     each_token(&all, width);
 }
 

@@ -27,6 +27,10 @@ __all__ = ["cheapest_cards", "plan_for_load"]
 
 _MOST_ALTERNATIVES = 12
 _COUNTS = (1, 2, 4, 8)
+_NO_WAY_OUT = (
+    "nothing that was tried keeps the targets: fewer bits, cached prefixes, more of these cards or other ones, fewer "
+    "requests, shorter prompts; ask for less, or name a smaller model"
+)
 
 
 def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
@@ -53,6 +57,8 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     )
     missed = better.kept < KEPT_SHARE if wanted.targets else not better.speed.figures.num_requests
     found = ways_out(plans, hardware, request, wanted, better) if missed else ()
+    if wanted.targets and missed and not found:
+        notes += (_NO_WAY_OUT,)
     front = pareto(layouts)
     speed = {
         **better.speed.to_json(),
@@ -180,10 +186,7 @@ def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) 
         value = getattr(chosen.plan.workload, limit)
         yield f"--{limit.replace('_', '-')} {value}: with more, fewer requests keep the targets"
     if not chosen.keeps_up and not targets:
-        yield (
-            "requests pile up: more come than this answers, and most of an answer's time is waiting; with --ttft 2s, "
-            "say, what would help is counted"
-        )
+        yield f"requests pile up: {_waits(chosen)}; name a target (--ttft 2s), and what would keep it is planned"
     if chosen.quality < (most := max(one.quality for one in layouts)) and not targets:
         scheme = next(one.plan.quant.scheme for one in layouts if one.quality == most)
         yield f"{scheme} loses less quality, but requests pile up in every layout of it at this load"
@@ -196,9 +199,35 @@ def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) 
         elif chosen.kept >= KEPT_SHARE:
             yield f"{name}: {share}, but only {100 * chosen.kept_surely:.0f} % at the slow end of the band{free}"
         else:
-            yield f"{name}: no layout keeps the targets; here {share}"
+            yield f"{name}: no layout keeps the targets; with this one {100 * chosen.kept:.0f} % of the requests do"
+            yield from _missed(chosen, targets)
         return
     yield f"{name}: {_quickest(chosen, layouts)}{free}"
+
+
+def _waits(chosen: Layout) -> str:
+    """What shows that more comes than is answered."""
+    figures, rps = chosen.speed.figures, chosen.speed.load.rps
+    if rps is not None:
+        return f"of {rps:g} requests/s {figures.requests_per_s:.2f} are answered"
+    whole = figures.e2e_ms.mean
+    return f"{figures.ttft_ms.mean / 1000:.1f} of an answer's {whole / 1000:.1f} s are waiting for its first token"
+
+
+def _missed(chosen: Layout, targets: Targets) -> Iterator[str]:
+    """Which target is out of reach and by how much, and which is not; each is to be kept by nine of ten requests."""
+    figures = chosen.speed.figures
+    for name, asked_ms, found, only in (
+        ("TTFT", targets.ttft_ms, figures.ttft_ms, Targets(ttft_ms=targets.ttft_ms)),
+        ("TPOT", targets.tpot_ms, figures.tpot_ms, Targets(tpot_ms=targets.tpot_ms)),
+    ):
+        if asked_ms is not None:
+            word = "kept" if figures.kept_share(only) >= KEPT_SHARE else "missed"
+            yield f"{name} is {word}: {_time(found.p90)} or less for 90 % of the requests, {_time(asked_ms)} asked"
+
+
+def _time(ms: float) -> str:
+    return f"{ms / 1000:.3g} s" if ms >= 1000 else f"{ms:.3g} ms"
 
 
 def _quickest(chosen: Layout, layouts: list[Layout]) -> str:

@@ -6,6 +6,8 @@ the page's stylesheet shows one (`.layouts-chart`).
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +25,13 @@ _FRONT, _BEHIND = "#4a78c9", "#8b95a5"
 _ROOM = 1.12
 """Beyond the largest value, for its name."""
 _CHARACTER_WIDTH, _NAME_HEIGHT = 6.7, 15.0
-_BASELINES = (-11, 21, -26, 36)
-"""Of a name, from its point: above it, below it, and one line further."""
+_STROKE_STEP = 4
+_Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
+_BESIDE, _ABOVE, _LEVEL, _BELOW = 12, -11, 4, 21
+_FURTHER = ((-4, 37), (-100, 37), (-4, -27))
+"""Of a name, from its point: to a side, and the baseline of one above it, level with it and below it; of the chosen
+layout, whose ring tells which it is, also a line further."""
 _BOTH = Markup('<div class="layouts-chart">{}{}</div>')
 _SVG = Markup(
     '<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" viewBox="0 0 {w} {h}" width="100%" '
@@ -42,7 +49,8 @@ _KEYS = (
     (_BEHIND, "none", 5, "another is better in both"),
     ("none", "currentColor", 7, "chosen for this load"),
 )
-_BOLD, _TURNED = Markup(' font-weight="600"'), Markup(' transform="rotate(-90 16 {:.0f})"')
+_NAME, _BOLD = Markup(' class="name"'), Markup(' class="name" font-weight="600"')
+_TURNED = Markup(' transform="rotate(-90 16 {:.0f})"')
 
 
 def layout_points(alternatives: Sequence[Mapping[str, Any]]) -> tuple[LayoutPoint, ...]:
@@ -95,13 +103,13 @@ def _draw(chart: Layouts, canvas: _Canvas) -> Markup:
         x = _LEFT + (canvas.right - _LEFT) * point.per_user / marks_x[-1]
         return x, canvas.bottom - (canvas.bottom - canvas.top) * point.per_card / marks_y[-1]
 
-    front = sorted((point for point in chart.points if point.is_front), key=lambda point: point.per_user)
-    joined = " ".join("{:.1f},{:.1f}".format(*place(point)) for point in front)
+    front = [place(one) for one in sorted(chart.points, key=lambda point: point.per_user) if one.is_front]
+    joined = " ".join("{:.1f},{:.1f}".format(*one) for one in front)
     parts = [
         *_axes(marks_x, marks_y, chart, canvas),
         _JOINED.format(_FRONT, joined),
         *(_drawn(point, *place(point)) for point in sorted(chart.points, key=lambda point: point.is_front)),
-        *_names([(point, *place(point)) for point in chart.points], canvas),
+        *_names([(point, *place(point)) for point in chart.points], front, canvas),
         *_legend(canvas),
     ]
     title = f"{chart.y_title} over {chart.x_title}"
@@ -135,35 +143,52 @@ def _legend(canvas: _Canvas) -> Iterator[Markup]:
         yield _TEXT.format(x + 12, y + 4, "start", 0.75, "", words)
 
 
-def _names(points: Sequence[tuple[LayoutPoint, float, float]], canvas: _Canvas) -> Iterator[Markup]:
-    """Names of the chosen layout and of the front, each where it covers no point and no other name, else left out.
+def _names(
+    points: Sequence[tuple[LayoutPoint, float, float]], front: Sequence[tuple[float, float]], canvas: _Canvas
+) -> Iterator[Markup]:
+    """Names of the chosen layout and of the front, each next to its point where it covers no point, no other name and
+    nothing of the line, else left out.
 
     The chosen one is always named; the two ends of the front come next.
     """
     taken = [(x - 7, y - 7, x + 7, y + 7) for _, x, y in points]
+    line = [one for pair in itertools.pairwise(front) for one in _along(*pair)]
     named = [one for one in points if one[0].is_front or one[0].is_chosen]
     ends = {pick(points, key=lambda one: one[0].per_user)[0] for pick in (min, max)} if points else set()
     for point, x, y in sorted(named, key=lambda one: (not one[0].is_chosen, one[0] not in ends, one[1])):
-        places = [_box(point, x + side, y + shift) for shift in _BASELINES for side in (-4, 4 - _width(point), 10)]
-        free = [box for box in places if _is_inside(box, canvas) and not any(_overlap(box, other) for other in taken)]
-        if free or point.is_chosen:
-            box = (free or [one for one in places if _is_inside(one, canvas)] or places)[0]
+        inside = [box for box in _places(point, x, y) if _is_inside(box, canvas)] or list(_places(point, x, y))[:1]
+        covers = [sum(_overlap(box, other) for other in taken) for box in inside]
+        crosses = [any(_holds(box, *one) for one in line) for box in inside]
+        covered, crossed, box = min(zip(covers, crosses, inside, strict=True), key=lambda one: one[:2])
+        if not (covered or crossed) or point.is_chosen:
             taken.append(box)
-            yield _TEXT.format(box[0], box[3] - 4, "start", 1, _BOLD if point.is_chosen else "", point.name)
+            yield _TEXT.format(box[0], box[3] - 4, "start", 1, _BOLD if point.is_chosen else _NAME, point.name)
 
 
-def _width(point: LayoutPoint) -> float:
-    return _CHARACTER_WIDTH * len(point.name)
+def _places(point: LayoutPoint, x: float, y: float) -> Iterator[_Box]:
+    """Around the point, best first: a front falls to the right, so that above it and to the right there is room."""
+    width = _CHARACTER_WIDTH * len(point.name)
+    for left, baseline in (
+        (-4, _ABOVE), (_BESIDE, _LEVEL), (4 - width, _BELOW), (-_BESIDE - width, _LEVEL), (4 - width, _ABOVE),
+        (-4, _BELOW), (-width / 2, _ABOVE), (-width / 2, _BELOW), *_FURTHER * point.is_chosen,
+    ):  # fmt: skip
+        yield x + left, y + baseline + 4 - _NAME_HEIGHT, x + left + width, y + baseline + 4
 
 
-def _box(point: LayoutPoint, x: float, baseline: float) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of a name that begins at `x`."""
-    return (x, baseline + 4 - _NAME_HEIGHT, x + _width(point), baseline + 4)
+def _along(start: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[float, float]]:
+    """Points of a stroke, some pixels apart."""
+    steps = max(1, math.ceil(math.dist(start, end) / _STROKE_STEP))
+    for step in range(steps + 1):
+        yield tuple(a + (b - a) * step / steps for a, b in zip(start, end, strict=True))  # type: ignore[misc]
 
 
-def _is_inside(box: tuple[float, float, float, float], canvas: _Canvas) -> bool:
+def _is_inside(box: _Box, canvas: _Canvas) -> bool:
     return box[0] >= _LEFT and box[1] >= canvas.top - 8 and box[2] <= canvas.width and box[3] <= canvas.bottom
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+def _holds(box: _Box, x: float, y: float) -> bool:
+    return box[0] < x < box[2] and box[1] < y < box[3]
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

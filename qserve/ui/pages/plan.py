@@ -186,13 +186,14 @@ def _speed(speed: Mapping[str, Any], language: str) -> str:
     """TTFT, TPOT and the rates with their bands, and the load that they are of."""
     load = speed["load"]
     way = next(name for name in ("rps", "users", "burst", "trace", "concurrency") if name in load)
-    title = translate(language, "plan.speed", input=load["input"], output=load["output"], load=f"{way} {load[way]:g}")
+    arriving = translate(language, f"plan.load.{way}", count=f"{load[way]:g}")
+    title = translate(language, "plan.speed", input=load["input"], output=load["output"], load=arriving)
     rate, most = speed["output_tokens_per_s"], speed.get("max_rps")
     figures = [(f"{_number(speed[key]['mean'])} ms", name, speed[key]) for key, name in _LATENCIES]
     figures.append((f"{_number(rate['value'])}", translate(language, "memory.tokens_per_s"), rate))
     if most:
         figures.append((f"{_number(most['value'])}", translate(language, "plan.most_requests"), most))
-    shown = tiles([(value, f"{name} ({_number(one['low'])} – {_number(one['high'])})") for value, name, one in figures])
+    shown = tiles([(f"{name} ({_number(one['low'])} – {_number(one['high'])})", value) for value, name, one in figures])
     return f"<h3>{html.escape(title)}</h3>{shown}"
 
 

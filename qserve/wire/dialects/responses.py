@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from qserve.wire.dialects.responses_input import InputItem, messages_of
 from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS
-from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, StopString, Wire
+from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
 from qserve.wire.tools import MAX_TOOLS, ToolName
 
 __all__ = ["ResponsesRequest"]
@@ -83,7 +83,7 @@ class TextConfig(Wire):
     """What the text of the answer looks like."""
 
     format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = None
-    verbosity: Literal["medium"] | None = Field(None, description="only medium: no Qwen model has such a switch")
+    verbosity: Verbosity | None = None
 
     def to_chat(self) -> dict[str, Any]:
         """The fields of a chat request."""
@@ -129,7 +129,9 @@ class ResponsesRequest(Wire):
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
-    truncation: Literal["disabled"] | None = Field(None, description="only disabled: nothing is left out in silence")
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="harmless: nothing is left out, and what is too long is refused"
+    )
     background: OnlyFalse | None = Field(None, description="only false: use a batch")
     include: list[Literal["reasoning.encrypted_content"]] | None = Field(
         None, description="harmless: thoughts are not encrypted"

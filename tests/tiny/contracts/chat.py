@@ -46,6 +46,8 @@ HARMLESS: tuple[dict[str, Any], ...] = (
     {"store": False}, {"service_tier": "flex"}, {"service_tier": "auto"}, {"prompt_cache_key": "k"}, {"user": "u"},
     {"safety_identifier": "s"}, {"metadata": {"a": "b"}}, {"logit_bias": {}}, {"stop": []}, {"prediction": None},
     {"prompt_cache_retention": "24h"}, {"modalities": ["text"]}, {"verbosity": "medium"},
+    {"verbosity": "low"}, {"verbosity": "high"}, {"top_logprobs": 0},
+    {"messages": [*QUESTION, {"role": "assistant", "content": "42", "refusal": None, "annotations": []}, *QUESTION]},
     {"messages": [{"role": "developer", "content": "Be brief."}, *QUESTION]},
 )  # fmt: skip
 

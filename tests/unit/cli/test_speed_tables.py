@@ -36,7 +36,9 @@ def test_a_card_a_line_with_the_longest_names() -> None:
     longest = max(price_table(None), key=len)
     text = io.StringIO()
     shown.show_cheapest([(longest, 8, one) for one in layouts], Console(file=text, width=100), monthly=True)
-    lines = text.getvalue().partition("TP: cards")[0].splitlines()
+    title, lines = (one.splitlines() for one in text.getvalue().partition("TP: cards")[0].split("\ncards", 1))
+    assert title[0].startswith("Qwen/Qwen3-32B, 30 users: 1000-token prompts, 300-token answers")
+    lines[0] = f"cards{lines[0]}"
     assert len(lines) == len(layouts) + 1
     assert "…" not in text.getvalue()
     assert lines[0].split() == [
@@ -73,3 +75,16 @@ def test_the_highest_rate_and_the_prices_stand_in_lines_of_their_own() -> None:
     assert "kWh" in figures[9] and "per million answer tokens" in figures[9]
     assert [line.split("  ")[0] for line in figures[1:7]] == ["TTFT", "TPOT", "E2E", "rate", "at most", "price"]
     assert max(map(len, figures)) <= 80
+
+
+def test_a_ranking_says_what_its_steps_take_and_which_cards_were_measured() -> None:
+    asked = ["plan", "--model", "Qwen/Qwen3-8B", "--gpu", "any", "--users", "30", "--no-learn"]
+    plain, explained = (
+        CliRunner(env={"COLUMNS": "600"}).invoke(cli, [*asked, *more], catch_exceptions=False).output
+        for more in ([], ["--explain"])
+    )
+    assert "a decode step" not in plain
+    rows = {line.split(",")[0].removeprefix("· "): line for line in explained.splitlines() if line.startswith("· ")}
+    assert "a decode step of" in rows["1 × rtx-4090"]
+    assert rows["1 × rtx-4090"].endswith("kernels measured on l40s, wider band")
+    assert rows["1 × l40s"].endswith("kernels measured")

@@ -138,7 +138,8 @@ def test_the_routes_of_the_engine_are_known():
 @pytest.mark.parametrize(
     "fields", [{}, {"user": "a", "metadata": {"a": {"b": 1}}, "store": False, "service_tier": "auto"}, {"n": 3},
                {"store": True, "service_tier": "flex"},
-               {"prompt_cache_retention": "24h", "modalities": ["text"], "verbosity": "medium"},
+               {"prompt_cache_retention": "24h", "modalities": ["text"], "verbosity": "high"}, {"best_of": 1},
+               {"messages": [USER, {**USER, "annotations": []}]},
                {"max_tokens": 3, "max_completion_tokens": 3}, {"priority": 0}, {"request_id": None}],
 )  # fmt: skip
 def test_harmless_fields_pass(fields):
@@ -150,7 +151,8 @@ def test_harmless_fields_pass(fields):
     [({"priority": 1}, "priority"), ({"request_id": "a"}, "request_id"),
      ({"kv_transfer_params": {}}, "kv_transfer_params"),
      ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"), ({"model": 3}, "model"),
-     ({"modalities": ["text", "audio"]}, "modalities"), ({"verbosity": "low"}, "verbosity"),
+     ({"modalities": ["text", "audio"]}, "modalities"), ({"verbosity": "loud"}, "verbosity"),
+     ({"best_of": 2}, "best_of"),
      ({"return_token_offsets": True}, "return_token_offsets"),
      ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
      ({"structured_outputs": {"whitespace_pattern": " ?"}}, "structured_outputs.whitespace_pattern")],

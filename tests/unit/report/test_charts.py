@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -124,7 +125,7 @@ def test_layouts_that_nothing_beats_are_joined_and_named_and_the_chosen_has_a_ri
     assert drawn.count('r="8"') == drawn.count("<svg") == 2, "for a wide and for a narrow place"
 
 
-def test_names_of_layouts_lie_on_no_point_and_on_no_other_name():
+def test_names_of_layouts_lie_on_no_point_no_line_and_no_other_name():
     """Of a crowded front; a name without room is left out, that of the chosen layout never."""
     front = [
         LayoutPoint(f"awq, {i} × TP {i} ({i} cards)", 100.0 + 9 * i, 900.0 - 40 * i, True, False) for i in range(9)
@@ -137,8 +138,15 @@ def test_names_of_layouts_lie_on_no_point_and_on_no_other_name():
         assert len(named) >= fewest
         boxes = [(float(x), float(y) - 10, float(x) + 6.7 * len(name), float(y)) for x, y, name in named]
         points = [tuple(map(float, one)) for one in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="[58]"', drawn)]
+        (front_line,) = re.findall(r'<polyline[^>]* points="([^"]+)"', drawn)
+        corners = [tuple(map(float, one.split(","))) for one in front_line.split()]
+        stroke = [
+            (x + (after_x - x) * step / 50, y + (after_y - y) * step / 50)
+            for (x, y), (after_x, after_y) in itertools.pairwise(corners) for step in range(51)
+        ]  # fmt: skip
         for number, (left, top, right, bottom) in enumerate(boxes):
-            assert not any(left < x < right and top < y < bottom for x, y in points)
+            assert not any(left < x < right and top < y < bottom for x, y in (*points, *stroke))
+            assert min(abs(x - (left + right) / 2) - (right - left) / 2 for x, _ in points) < 13, "next to a point"
             assert not any(
                 left < box[2] and box[0] < right and top < box[3] and box[1] < bottom for box in boxes[number + 1 :]
             )

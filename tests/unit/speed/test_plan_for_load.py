@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,17 @@ def test_a_plan_says_where_requests_pile_up() -> None:
     )
     assert not any("pile up" in note for note in few)
     assert any("pile up" in note and "--ttft" in note for note in many)
+    rate = plan("--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--quant", "awq", "--rps", "2")["notes"]
+    assert any(note.startswith("requests pile up: of 2 requests/s 0.") for note in rate)
+
+
+def test_a_plan_says_which_target_is_missed_and_by_how_much() -> None:
+    notes = plan("--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--users", "30", "--ttft", "3s", "--tpot", "60ms")[
+        "notes"
+    ]
+    (first,) = (note for note in notes if note.startswith("TTFT is"))
+    assert re.fullmatch(r"TTFT is missed: [\d.]+ s or less for 90 % of the requests, 3 s asked", first)
+    assert any(re.match(r"TPOT is kept: [\d.]+ ms or less for 90 % .*, 60 ms asked", note) for note in notes)
 
 
 def test_a_trace_is_a_load(tmp_path: Path) -> None:

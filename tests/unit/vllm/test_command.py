@@ -15,6 +15,7 @@ from qserve.engine.vllm.command import command, ready_timeout_s
 from qserve.errors import UsageError
 from tests.unit.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
 
+SERVER_PROCESS = "qserve.engine.vllm.plugins.server_process"
 LIMITS = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 512, "kv_cache_memory_bytes": 70_000_000}
 
 
@@ -24,7 +25,7 @@ def demo_command(parser, extra="", environ=None, **fixed):
 
 
 def test_the_server_is_vllms_own(parser):
-    assert demo_command(parser).argv[:3] == ("python", "-m", "vllm.entrypoints.openai.api_server")
+    assert demo_command(parser).argv[:4] == ("python", "-m", SERVER_PROCESS, "vllm.entrypoints.openai.api_server")
 
 
 def test_every_decision_is_a_flag(parser):

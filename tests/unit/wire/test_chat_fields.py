@@ -31,6 +31,8 @@ def refusal(**fields: Any) -> ApiError:
         {"store": False}, {"parallel_tool_calls": True}, {"parallel_tool_calls": False}, {"user": "u"},
         {"metadata": {"a": "b"}}, {"prediction": None},
         {"prompt_cache_retention": "24h"}, {"modalities": ["text"]}, {"verbosity": "medium"},
+        {"verbosity": "low"}, {"verbosity": "high"}, {"logprobs": False, "top_logprobs": 0},
+        {"stream": True, "stream_options": {"include_obfuscation": False}},
     ],
     ids=json.dumps,
 )  # fmt: skip
@@ -70,7 +72,7 @@ def test_an_unknown_field_is_refused_by_name() -> None:
 
 
 def test_a_harmless_field_that_asks_for_more_says_what_to_do() -> None:
-    assert "ask for short answers in a message" in refusal(verbosity="low").message
+    assert "'low', 'medium' or 'high' is needed" in refusal(verbosity="loud").message
     assert refusal(modalities=["text", "audio"]).message == "'modalities.1' is 'audio'; 'text' is needed"
 
 

@@ -194,12 +194,20 @@ def test_items_of_a_response_are_messages():
         ({"tools": [{"type": "web_search"}]}, "no tool of type 'web_search'"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference' is not known"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "--engine vllm"),
-        ({"text": {"verbosity": "low"}}, "verbosity"), ({"truncation": "auto"}, "truncation"),
+        ({"text": {"verbosity": "loud"}}, "verbosity"), ({"truncation": "some"}, "truncation"),
     ],
 )  # fmt: skip
 def test_what_is_refused_of_a_response(fields, match):
     with pytest.raises(ApiError, match=match):
         responses(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"text": {"verbosity": "low"}}, {"text": {"verbosity": "high"}}, {"truncation": "auto"}, {"max_tool_calls": 1}],
+)
+def test_a_harmless_field_of_a_response_changes_nothing(fields):
+    assert chat_of(responses(**fields)) == chat_of(responses())
 
 
 def test_an_answer_as_a_response():

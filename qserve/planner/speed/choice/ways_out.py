@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from qserve.core.hardware import Hardware
-from qserve.planner.engine import changed_request
+from qserve.core.hardware import Hardware, known_gpus
+from qserve.planner.engine import changed_request, option_value
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.price import gpu_key
+from qserve.planner.speed.price import gpu_key, hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, choose_layout, device_for, layouts_for, recounted, shortened
 
 __all__ = ["ways_out"]
 
+_MOST_TRIED = 5
+"""Layouts that keep the targets for few requests, and are looked at under the whole load."""
 Change = tuple[str, str, Hardware, PlanRequest, Load]
 """In words, as flags, and what is planned then."""
 
@@ -26,33 +28,58 @@ Change = tuple[str, str, Hardware, PlanRequest, Load]
 def ways_out(
     plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, missed: Layout
 ) -> tuple[Suggestion, ...]:
-    """Changes after which the targets are kept, without targets requests are answered; of each kind the smallest."""
-    load = wanted.named_load
-    kinds = (
-        _fewer_bits(hardware, request, load),
-        _cached_prefixes(hardware, request, load),
-        _more_cards(hardware, request, load),
-        _lower_rate(hardware, request, load, missed),
-        _shorter_inputs(hardware, request, load),
+    """Changes after which the targets are kept, without targets requests are answered; of each kind the smallest.
+
+    Another card only where more of the same do not help.
+    """
+    load, is_fixed = wanted.named_load, bool(option_value(request, "tensor_parallel_size"))
+
+    def first(*kinds: Iterator[Change]) -> Suggestion | None:
+        return next((one for kind in kinds for one in _that_keep(kind, plans, wanted, is_fixed)), None)
+
+    found = (
+        first(_fewer_bits(hardware, request, load)),
+        first(_cached_prefixes(hardware, request, load)),
+        first(_more_cards(hardware, request, load), _other_cards(hardware, request, load, wanted)),
+        first(_lower_rate(hardware, request, load, missed)),
+        first(_shorter_inputs(hardware, request, load)),
     )
-    found = (next(_that_keep(kind, plans, wanted), None) for kind in kinds)
     return tuple(one for one in found if one is not None)
 
 
-def _that_keep(kind: Iterator[Change], plans: FittingPlans, wanted: SpeedRequest) -> Iterator[Suggestion]:
+def _that_keep(
+    kind: Iterator[Change], plans: FittingPlans, wanted: SpeedRequest, is_fixed: bool
+) -> Iterator[Suggestion]:
+    """`is_fixed`: the user named the ranks; a change that leaves them open has to name those that keep the targets."""
     for change, flags, hardware, request, load in kind:
-        layouts = layouts_for(plans, hardware, request, replace(wanted, load=shortened(load)), only_keeping=True)
-        if not layouts:
+        best = _kept_by(plans, hardware, request, replace(wanted, load=load))
+        if best is None:
             continue
+        if is_fixed and not option_value(request, "tensor_parallel_size"):
+            flags += f" --tensor-parallel-size {best.plan.placement.tensor_parallel_size}"
+        figures = best.speed.figures
+        then = f"{100 * best.kept:.0f} % keep the targets" if wanted.targets else "such requests are answered"
+        cost = f"then {then}: {best.name}, TTFT {figures.ttft_ms.mean:.0f} ms, TPOT {figures.tpot_ms.mean:.1f} ms"
+        yield Suggestion(change, cost, flags)
+
+
+def _kept_by(
+    plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest
+) -> Layout | None:  # fmt: skip
+    """The layout that keeps the targets: of those that do for few requests the first that does for all."""
+    few = replace(wanted, load=shortened(wanted.named_load))
+    layouts = layouts_for(plans, hardware, request, few, only_keeping=True)
+    for _ in range(_MOST_TRIED):
+        if not layouts:
+            return None
         best = choose_layout(layouts, wanted.targets)
-        if best.kept >= KEPT_SHARE:  # of few requests; now of all
-            device = device_for(hardware, best.plan)
-            best = recounted(best, plans.checkpoint.spec, device, replace(wanted, load=load))
-        if best.kept >= KEPT_SHARE:
-            figures = best.speed.figures
-            then = f"{100 * best.kept:.0f} % keep the targets" if wanted.targets else "such requests are answered"
-            cost = f"then {then}: {best.name}, TTFT {figures.ttft_ms.mean:.0f} ms, TPOT {figures.tpot_ms.mean:.1f} ms"
-            yield Suggestion(change, cost, flags)
+        if best.kept < KEPT_SHARE:
+            return None
+        found = recounted(best, plans.checkpoint.spec, device_for(hardware, best.plan), wanted)
+        if found.kept >= KEPT_SHARE:
+            return found
+        layouts = [one for one in layouts if one.cards > best.cards or one.quality < best.quality]
+    return None
 
 
 def _fewer_bits(hardware: Hardware, request: PlanRequest, load: Load) -> Iterator[Change]:
@@ -76,6 +103,18 @@ def _more_cards(hardware: Hardware, request: PlanRequest, load: Load) -> Iterato
                 free,
                 load,
             )
+
+
+def _other_cards(hardware: Hardware, request: PlanRequest, load: Load, wanted: SpeedRequest) -> Iterator[Change]:
+    """As many of another card that has a price, one where there was none, cheapest first."""
+    mine, count = {one.name for one in hardware.devices}, len(hardware.devices) or 1
+    free = changed_request(request, tensor_parallel_size=None)
+    known = ((key, known_gpus().get(key)) for key in price_table(wanted.prices))
+    others = [(hourly_price(card, wanted.prices), key, card) for key, card in known if card and card.name not in mine]
+    for _, key, card in sorted((one for one in others if one[0] is not None), key=lambda one: (one[0], one[1])):
+        machine = replace(hardware, devices=(card,) * count, notes=())
+        name = f"{key}:{count}" if count > 1 else key
+        yield f"{count} × {card.name}", f"--gpu {name}", machine, free, load
 
 
 def _shorter_inputs(hardware: Hardware, request: PlanRequest, load: Load) -> Iterator[Change]:
@@ -103,10 +142,9 @@ def _lower_rate(hardware: Hardware, request: PlanRequest, load: Load, missed: La
     if load.rps and rate and rate < load.rps:
         lower = int(rate * 10) / 10 or round(rate, 2)
         yield f"{lower:g} requests/s on these cards", f"--rps {lower:g}", hardware, request, replace(load, rps=lower)
-    for name in ("concurrency", "users"):
-        count = getattr(load, name)
-        for share in (0.75, 0.5, 0.25):
-            if count and int(count * share):
-                fewer = int(count * share)
-                changed: dict[str, Any] = {name: fewer}
-                yield f"{fewer} {name}", f"--{name} {fewer}", hardware, request, replace(load, **changed)
+    for name, words in (("concurrency", "streams"), ("users", "users"), ("burst", "requests at once")):
+        count = getattr(load, name) or 0
+        fewer = [int(count * share) for share in (0.75, 0.5, 0.25, 0.125, 0.0625)]
+        for number in sorted({*fewer, 1} - {0}, reverse=True) if count > 1 else ():
+            changed: dict[str, Any] = {name: number}
+            yield f"{number} {words}", f"--{name} {number}", hardware, request, replace(load, **changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
+    # One file of them: all take ten seconds, and every other test of the compiled library needs them.
+    monkeypatch.setattr(build, "_SOURCES", build._SOURCES[-1:])
     return tmp_path / "qserve"
 
 
@@ -25,6 +28,22 @@ def test_it_is_compiled_once(cache: Path) -> None:
     assert [one.name for one in cache.iterdir()] == [made.name]
     written_ns = made.stat().st_mtime_ns
     assert build._file().stat().st_mtime_ns == written_ns
+
+
+def test_those_who_start_together_compile_it_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each opens the lock for itself, as processes do."""
+    calls: list[Path] = []
+    compiled = build._compiled
+
+    def counted(compiler: str, folder: Path, name: str) -> Path:
+        calls.append(folder / name)
+        return compiled(compiler, folder, name)
+
+    monkeypatch.setattr(build, "_compiled", counted)
+    with ThreadPoolExecutor(4) as processes:
+        made = set(processes.map(lambda _: build._file(), range(4)))
+    assert made == set(calls) and len(calls) == 1
+    assert [one.name for one in cache.iterdir()] == [calls[0].name]
 
 
 def test_a_folder_that_others_write_to_is_not_trusted(cache: Path, tmp_path: Path) -> None:
