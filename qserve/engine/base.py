@@ -65,6 +65,7 @@ class WorkerEndpoint:
         request_fields: what the engine's requests may hold; None until it was asked, and for `Api.OWN`.
         schema_library: what holds an engine's answers to JSON schemas, `xgrammar` or `guidance`; "": schemas go to the
             engine as they came.
+        thinks_in_text: answers may begin with a thought between tags, before a structure as well.
         plan: what was planned for it, shown beside the measured memory.
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
         latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
@@ -96,6 +97,7 @@ class WorkerEndpoint:
     adapters: tuple[str, ...] = ()
     request_fields: EngineFields | None = field(default=None, repr=False)
     schema_library: str = ""
+    thinks_in_text: bool = False
     plan: Mapping[str, Any] | None = field(default=None, repr=False)
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)

@@ -53,6 +53,7 @@ class LargeBody:
             "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
             "worker": endpoint.role, "models": endpoint.models, "api": endpoint.api,
             "limits": asdict(endpoint.context), "schema_library": endpoint.schema_library,
+            "thinks_in_text": endpoint.thinks_in_text,
         }  # fmt: skip
         answer, changed = await self._ask(head, endpoint.request_fields)
         return CheckedRequest(answer["model"], answer["num_sequences"], answer["max_tokens"], changed or None)
@@ -134,7 +135,8 @@ def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> t
     assert reader is not None, "a route without a body has no large one"
     endpoint = WorkerEndpoint(
         head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, api=Api(head["api"]),
-        request_fields=fields, schema_library=head["schema_library"], **head["limits"],
+        request_fields=fields, schema_library=head["schema_library"],
+        thinks_in_text=head["thinks_in_text"], **head["limits"],
     )  # fmt: skip
     scan_body(body, reader.known_names(route.path, endpoint))
     checked = reader.read(body, route.path, endpoint)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 
 from qserve.engine.base import Api, WorkerEndpoint
+from qserve.engine.grammar.thought_first import with_thought_first
 from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
@@ -84,6 +85,8 @@ class ByEngine:
         _check_size(value, endpoint)
         said = vllm.without_no_tools(value)
         changed = with_enforceable_schemas(said, endpoint.schema_library) or said
+        if endpoint.thinks_in_text and endpoint.schema_library == "xgrammar" and path == "/v1/chat/completions":
+            changed = with_thought_first(changed) or changed
         return CheckedRequest(
             value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
             None if changed is given else to_json(changed),

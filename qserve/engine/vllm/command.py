@@ -59,12 +59,13 @@ _LOG_LEVELS = ("DEBUG", "INFO")
 class VllmCommand:
     """What starts the server. `env` is the whole environment; the key is in it, and in no argument.
 
-    `schema_library`: as `WorkerEndpoint` has it.
+    `schema_library`, `thinks_in_text`: as `WorkerEndpoint` has them.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(repr=False)
     schema_library: str = ""
+    thinks_in_text: bool = False
 
 
 def command(
@@ -101,7 +102,8 @@ def command(
     usual = (*_defaults(chat_format_of(spec.folder), parser), *on_cpu)
     words = _bound_at_once(merged(own, usual, _split(extra), parser))
     environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
-    return VllmCommand((python, *_SERVER, *words), environment, schema_library(words, parser))
+    thinks_in_text = _TAGGED_THOUGHTS[-1] in words
+    return VllmCommand((python, *_SERVER, *words), environment, schema_library(words, parser), thinks_in_text)
 
 
 def _listening(address: UnixAddress | TcpAddress) -> tuple[str, ...]:

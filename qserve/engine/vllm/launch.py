@@ -83,7 +83,7 @@ class VllmLaunch:
         # -I -S: the guard needs nothing but the standard library, and starts in a blink without the rest.
         guard = (sys.executable, "-I", "-S", str(qserve.engine.guard.__file__))
         self.command: tuple[str, ...] = (*guard, *started.argv)
-        self._schema_library = started.schema_library
+        self._schema_library, self._thinks_in_text = started.schema_library, started.thinks_in_text
         self.environment: Mapping[str, str] = {**started.env, "VLLM_RPC_BASE_PATH": str(_for_rpc(spec.socket.parent))}
         # On a card it looks at what is free; two at once would take each other's memory for somebody else's.
         self.measures_free_memory = spec.plan.placement.gpu_memory_utilization is not None
@@ -124,7 +124,7 @@ class VllmLaunch:
         status, body = await send("GET", "/openapi.json", b"")
         if status != 200:
             raise WorkerFailed(f"vLLM did not say which requests it takes: GET /openapi.json answered {status}")
-        endpoint.schema_library = self._schema_library
+        endpoint.schema_library, endpoint.thinks_in_text = self._schema_library, self._thinks_in_text
         endpoint.request_fields = fields_of(json.loads(body))
         status, body = await send("GET", "/v1/models", b"")
         listed = [card["id"] for card in json.loads(body)["data"]] if status == 200 else []

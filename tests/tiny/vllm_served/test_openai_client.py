@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Literal
 
 import openai
@@ -92,8 +93,9 @@ def test_tools_that_may_be_called(client):
     assert second.choices[0].message.role == "assistant"
 
 
-def test_parse_gets_an_object(client):
-    """Without blanks between its parts: a model this small would write them to its limit."""
+@pytest.mark.parametrize(("thinks", "blanks"), [(False, r"\s"), (True, r"\s\s")])
+def test_parse_gets_an_object(client, thinks, blanks):
+    """Without blanks between its parts, or one after a thought: a model this small would write them to its limit."""
 
     class Answer(pydantic.BaseModel):
         kind: Literal["sum", "list"]
@@ -101,10 +103,11 @@ def test_parse_gets_an_object(client):
         digit: Literal[1, 2, 3]
 
     answer = client.chat.completions.parse(
-        model="demo", messages=QUESTION, temperature=0, max_tokens=60, response_format=Answer
-    )
+        model="demo", messages=QUESTION, temperature=0, max_tokens=300, response_format=Answer,
+        extra_body={"chat_template_kwargs": {"enable_thinking": thinks}},
+    )  # fmt: skip
     assert isinstance(answer.choices[0].message.parsed, Answer)
-    assert " " not in answer.choices[0].message.content and answer.choices[0].finish_reason == "stop"
+    assert not re.search(blanks, answer.choices[0].message.content) and answer.choices[0].finish_reason == "stop"
 
 
 def test_a_json_schema_binds_the_answer(client):
@@ -155,3 +158,15 @@ def test_the_context_is_bounded_by_name(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="demo", prompt=[5] * 2000, max_tokens=1)
     assert refused.value.code == "context_length_exceeded" and "1024" in refused.value.message
+
+
+def test_a_structure_may_have_a_thought_before_it(client):
+    """As on the transformers engine, and the engine binds what follows."""
+    schema = {"type": "object", "properties": {"answer": {"enum": [41, 42]}}, "required": ["answer"]}
+    form = {"type": "json_schema", "json_schema": {"name": "sum", "schema": schema, "strict": True}}
+    asked = {"model": "demo", "messages": QUESTION, "temperature": 0, "max_tokens": 300, "response_format": form}
+    message = client.chat.completions.create(**asked).choices[0].message
+    assert message.reasoning and json.loads(message.content)["answer"] in (41, 42)
+    silent = {"chat_template_kwargs": {"enable_thinking": False}}
+    message = client.chat.completions.create(**asked, extra_body=silent).choices[0].message
+    assert not message.reasoning and json.loads(message.content)["answer"] in (41, 42)
