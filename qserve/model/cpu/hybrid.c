@@ -22,16 +22,21 @@ typedef struct {
 
 /* What the layers of a step share. Rows [tokens][..] in bf16; `delta` is what the layer before has to add to `states`, if
    there was one. `written`: the row of the cache of each token; `places`: rows of all keys that are read. Sequences that
-   decode: num_rows, as `attend_pages` has them; texts: as `attend`; delta_texts: all of both, as delta.h has them. `between`: as in
-   layers.c. */
+   decode: num_rows, as `attend_pages` has them; texts: as `attend`; delta_texts: all of both, as delta.h has them. `between` and ranges: as
+   in layers.c. */
 typedef struct {
-    int64_t tokens, hidden, heads, kv_heads, size, turned, has_delta, num_rows, num_texts, num_delta_texts, between;
+    int64_t tokens, hidden, heads, kv_heads, size, turned, has_delta, num_rows, num_texts, num_delta_texts, between, num_ranges;
     float eps, scaling;
     bf16 *states, *delta, *normed, *projected, *query, *key, *value, *mixed, *gate;
     const bf16 *cos, *sin;
     const int64_t *written, *places, *rows, *spans, *texts;
     const delta_text *delta_texts;
+    const row_range *ranges;
 } hybrid_step;
+
+static inputs rows_of(const hybrid_step *s, const bf16 *x, long stride) {
+    return (inputs){x, stride, s->tokens, s->ranges, s->num_ranges};
+}
 
 static int mix_linear(const hybrid_layer *one, const hybrid_step *s) {
     product all[MOST_IN];
@@ -41,9 +46,9 @@ static int mix_linear(const hybrid_layer *one, const hybrid_step *s) {
         at += one->first[num]->out;
     }
     const long alike = one->num_alike;
-    const long apart = s->hidden + s->between;
-    if (multiply(all, alike, s->normed, apart, s->tokens)) return 1;
-    if (num > alike && multiply(all + alike, num - alike, s->normed, apart, s->tokens)) return 1;
+    const inputs normed = rows_of(s, s->normed, s->hidden + s->between);
+    if (multiply(all, alike, &normed)) return 1;
+    if (num > alike && multiply(all + alike, num - alike, &normed)) return 1;
     return delta_rule(one->linear, s->projected, one->windows, one->memory, s->delta_texts, s->num_delta_texts, s->mixed);
 }
 
@@ -52,7 +57,8 @@ static int mix_full(const hybrid_layer *one, const hybrid_step *s) {
     const product all[] = {{.w = one->first[0], .y = s->projected, .stride = 2 * wide},
                            {.w = one->first[1], .y = s->key, .stride = narrow},
                            {.w = one->first[2], .y = s->value, .stride = narrow}};
-    if (multiply(all, 3, s->normed, s->hidden + s->between, s->tokens)) return 1;
+    const inputs normed = rows_of(s, s->normed, s->hidden + s->between);
+    if (multiply(all, 3, &normed)) return 1;
     norm_and_turn(s->projected, 2 * s->size, s->query, one->query_norm, s->cos, s->sin, s->tokens, s->heads, s->size,
                   s->turned, s->eps);
     norm_and_turn(s->key, s->size, s->key, one->key_norm, s->cos, s->sin, s->tokens, s->kv_heads, s->size, s->turned, s->eps);
@@ -70,14 +76,16 @@ static int mix_full(const hybrid_layer *one, const hybrid_step *s) {
 
 static int finish(const hybrid_layer *one, const hybrid_step *s) {
     const product output = {.w = one->output, .y = s->delta, .stride = s->hidden};
-    if (multiply(&output, 1, s->mixed, one->output->in, s->tokens)) return 1;
+    const inputs mixed = rows_of(s, s->mixed, one->output->in);
+    if (multiply(&output, 1, &mixed)) return 1;
     const long apart = s->hidden + s->between;
     add_centred_norm(s->states, s->delta, one->post_norm, s->normed, s->tokens, s->hidden, apart, s->eps);
     if (!one->gate) return 0;
     const long inner = one->gate->out + s->between;
-    if (multiply_gated(one->gate, one->up, s->normed, apart, s->tokens, s->gate, inner)) return 1;
+    const inputs normed = rows_of(s, s->normed, apart), gated = rows_of(s, s->gate, inner);
+    if (multiply_gated(one->gate, one->up, &normed, s->gate, inner)) return 1;
     const product down = {.w = one->down, .y = s->delta, .stride = s->hidden};
-    return multiply(&down, 1, s->gate, inner, s->tokens);
+    return multiply(&down, 1, &gated);
 }
 
 /* `num` layers, one after the other; one without a gate is the last, and leaves what its rest reads in `normed`.

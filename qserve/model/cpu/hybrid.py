@@ -15,7 +15,7 @@ import torch
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
 from qserve.model.cpu.delta import CDeltaLayer, DeltaNet, first_products
-from qserve.model.cpu.layers import are_computed, kinds_agree, rows_between, tell_begin
+from qserve.model.cpu.layers import are_computed, kinds_agree, row_ranges, rows_between, tell_begin
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import CMatrix
 
@@ -70,7 +70,7 @@ class _CLayer(ctypes.Structure):
 
 _COUNTS = (
     "tokens", "hidden", "heads", "kv_heads", "size", "turned", "has_delta", "num_rows", "num_texts", "num_delta_texts",
-    "between",
+    "between", "num_ranges",
 )  # fmt: skip
 _ROWS = ("states", "delta", "normed", "projected", "query", "key", "value", "mixed", "gate", "cos", "sin")
 _PLACES = ("written", "places", "rows", "spans", "texts", "delta_texts")
@@ -80,7 +80,7 @@ class _CStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in _COUNTS),
         *((name, ctypes.c_float) for name in ("eps", "scaling")),
-        *((name, ctypes.c_void_p) for name in (*_ROWS, *_PLACES)),
+        *((name, ctypes.c_void_p) for name in (*_ROWS, *_PLACES, "ranges")),
     )
 
 
@@ -137,7 +137,8 @@ class HybridLayers:
         states = self._body.embed_tokens(ids).contiguous()
         cos, sin = (angles[0].contiguous() for angles in self._body.rotary_emb(states[None], positions[None]))
         tensors = self._tensors(states)
-        step = self._step({**tensors, "cos": cos, "sin": sin}, reads)
+        rows = {**tensors, "cos": cos, "sin": sin, "ranges": row_ranges(reads.rows, len(ids))}
+        step = self._step(rows, reads)
         begun = 0
         while begun < len(self._layers):
             layer = self._layers[begun]
@@ -177,6 +178,7 @@ class HybridLayers:
             "tokens": tokens, "hidden": hidden, "heads": own.heads, "kv_heads": own.kv_heads, "size": own.size,
             "turned": rows["cos"].shape[1], "num_rows": len(reads.rows), "num_texts": len(reads.texts),
             "num_delta_texts": len(reads.delta_texts), "between": self._between(tokens),
+            "num_ranges": len(rows["ranges"]),
         }  # fmt: skip
         tensors = {**rows, **{name: getattr(reads, name) for name in _PLACES}}
         addresses = {name: one.data_ptr() for name, one in tensors.items()}

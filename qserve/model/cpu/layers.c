@@ -17,14 +17,19 @@ typedef struct {
 /* What the layers of a step share. Rows [tokens][..] in bf16; `delta` is what the layer before has to add to `states`, if
    there was one. `written`: the row of the cache of each token; `places`: rows of all keys that are read (NULL: the new
    keys alone). Sequences that decode: num_rows, as `attend_pages` has them; texts: as `attend`. `between`: elements
-   between rows of `normed` and `gate`. */
+   between rows of `normed` and `gate`; ranges: all tokens by their kind (products.h). */
 typedef struct {
-    int64_t tokens, hidden, heads, kv_heads, size, inner, has_delta, num_rows, num_texts, between;
+    int64_t tokens, hidden, heads, kv_heads, size, inner, has_delta, num_rows, num_texts, between, num_ranges;
     float eps, head_eps, scaling, unused;
     bf16 *states, *delta, *normed, *query, *key, *value, *mixed, *gate;
     const bf16 *cos, *sin;
     const int64_t *written, *places, *rows, *spans, *texts;
+    const row_range *ranges;
 } step;
+
+static inputs rows_of(const step *s, const bf16 *x, long stride) {
+    return (inputs){x, stride, s->tokens, s->ranges, s->num_ranges};
+}
 
 static int mix(const layer *one, const step *s) {
     const bf16 *keys = s->places ? one->keys : s->key, *values = s->places ? one->values : s->value;
@@ -45,7 +50,8 @@ int attend_layer(const layer *one, const step *s) {
     const long wide = s->heads * s->size, narrow = s->kv_heads * s->size;
     const product all[] = {{.w = one->query, .y = s->query, .stride = wide}, {.w = one->key, .y = s->key, .stride = narrow},
                            {.w = one->value, .y = s->value, .stride = narrow}};
-    if (multiply(all, 3, s->normed, apart, s->tokens)) return 1;
+    const inputs normed = rows_of(s, s->normed, apart);
+    if (multiply(all, 3, &normed)) return 1;
     norm_and_rotate(s->query, one->query_norm, s->cos, s->sin, s->tokens, s->heads, s->size, s->head_eps);
     norm_and_rotate(s->key, one->key_norm, s->cos, s->sin, s->tokens, s->kv_heads, s->size, s->head_eps);
     if (one->keys) write_cache(one->keys, one->values, s->key, s->value, s->written, s->tokens, s->kv_heads * s->size);
@@ -55,14 +61,16 @@ int attend_layer(const layer *one, const step *s) {
 /* From `mixed` to `delta`; without a gate to `normed`, what the rest of the layer reads. */
 int finish_layer(const layer *one, const step *s) {
     const product output = {.w = one->output, .y = s->delta, .stride = s->hidden};
-    if (multiply(&output, 1, s->mixed, one->output->in, s->tokens)) return 1;
+    const inputs mixed = rows_of(s, s->mixed, one->output->in);
+    if (multiply(&output, 1, &mixed)) return 1;
     const long apart = s->hidden + s->between;
     add_rms_norm(s->states, s->delta, one->post_norm, s->normed, s->tokens, s->hidden, apart, s->eps);
     if (!one->gate) return 0;
     const long inner = one->gate->out + s->between;
-    if (multiply_gated(one->gate, one->up, s->normed, apart, s->tokens, s->gate, inner)) return 1;
+    const inputs normed = rows_of(s, s->normed, apart), gated = rows_of(s, s->gate, inner);
+    if (multiply_gated(one->gate, one->up, &normed, s->gate, inner)) return 1;
     const product down = {.w = one->down, .y = s->delta, .stride = s->hidden};
-    return multiply(&down, 1, s->gate, inner, s->tokens);
+    return multiply(&down, 1, &gated);
 }
 
 /* Both for `num` layers, one after the other. 0, or 1 where memory ran out. */

@@ -17,7 +17,7 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import CMatrix, Matrix
 
-__all__ = ["CompiledLayers", "Reads", "are_computed", "kinds_agree", "rows_between", "tell_begin"]
+__all__ = ["CompiledLayers", "Reads", "are_computed", "kinds_agree", "row_ranges", "rows_between", "tell_begin"]
 
 # Tokens of a step that is over before anybody looks for progress.
 _AT_ONCE = 64
@@ -57,7 +57,10 @@ class _CLayer(ctypes.Structure):
     )
 
 
-_COUNTS = ("tokens", "hidden", "heads", "kv_heads", "size", "inner", "has_delta", "num_rows", "num_texts", "between")
+_COUNTS = (
+    "tokens", "hidden", "heads", "kv_heads", "size", "inner", "has_delta", "num_rows", "num_texts", "between",
+    "num_ranges",
+)  # fmt: skip
 _ROWS = ("states", "delta", "normed", "query", "key", "value", "mixed", "gate", "cos", "sin")
 _PLACES = ("written", "places", "rows", "spans", "texts")
 
@@ -66,7 +69,7 @@ class _CStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in _COUNTS),
         *((name, ctypes.c_float) for name in ("eps", "head_eps", "scaling", "unused")),
-        *((name, ctypes.c_void_p) for name in (*_ROWS, *_PLACES)),
+        *((name, ctypes.c_void_p) for name in (*_ROWS, *_PLACES, "ranges")),
     )
 
 
@@ -108,13 +111,13 @@ class CompiledLayers:
         """
         states = self._body.embed_tokens(ids).contiguous()
         cos, sin = (angles[0].contiguous() for angles in self._body.rotary_emb(states[None], positions[None]))
-        step = self._step(states, cos, sin, reads)
+        step = self._step(states, cos, sin, reads, row_ranges(reads.rows, len(ids)))
         self._with_caches(reads)
         last = len(self._layers) - 1 if wanted is not None else len(self._layers)
         begun()
         self._run(step, last)
         if wanted is not None:
-            step = self._finish_wanted(step, wanted)
+            step = self._finish_wanted(step, wanted, row_ranges(reads.rows, len(ids), wanted))
         norm = self._body.norm
         return kernels.add_rms_norm(step.tensors["states"], step.tensors["delta"], norm.weight, norm.variance_epsilon)
 
@@ -148,13 +151,13 @@ class CompiledLayers:
         _call("finish_layer", self._at(index), ctypes.byref(step.c))
         step.tensors["delta"].copy_(self._layers[index].mlp(step.tensors["normed"][None])[0])
 
-    def _finish_wanted(self, step: _Step, wanted: torch.Tensor) -> _Step:
+    def _finish_wanted(self, step: _Step, wanted: torch.Tensor, ranges: torch.Tensor) -> _Step:
         """The last layer, of which only some rows are needed beyond attention."""
         last = len(self._layers) - 1
         tell_begin(self._layers[last])
         self._attend(last, step)
         tensors = {name: step.tensors[name][wanted].contiguous() for name in ("states", "mixed")}
-        fewer = self._step(tensors["states"], None, None, None, mixed=tensors["mixed"])
+        fewer = self._step(tensors["states"], None, None, None, ranges, mixed=tensors["mixed"])
         if _is_dense(self._layers[last].mlp):
             _call("finish_layer", self._at(last), ctypes.byref(fewer.c))
         else:
@@ -175,6 +178,7 @@ class CompiledLayers:
         cos: torch.Tensor | None,
         sin: torch.Tensor | None,
         reads: Reads | None,
+        ranges: torch.Tensor,
         mixed: torch.Tensor | None = None,
     ) -> _Step:
         tokens, hidden = states.shape
@@ -185,11 +189,12 @@ class CompiledLayers:
         tensors["normed"] = states.new_empty(tokens, hidden + between)
         tensors["mixed"] = states.new_zeros(tokens, self._query) if mixed is None else mixed
         rows = {**tensors, "cos": cos, "sin": sin}
-        places = {name: getattr(reads, name, None) for name in _PLACES}
+        places = {name: getattr(reads, name, None) for name in _PLACES} | {"ranges": ranges}
         counts = {
             "tokens": tokens, "hidden": hidden, "heads": self._query // self._size, "kv_heads": self._kv // self._size,
             "size": self._size, "inner": self._inner, "num_rows": 0 if reads is None else len(reads.rows),
             "num_texts": 0 if reads is None else len(reads.texts), "between": between,
+            "num_ranges": len(ranges),
         }  # fmt: skip
         addresses = {name: None if one is None else one.data_ptr() for name, one in {**rows, **places}.items()}
         eps = self._layers[0].input_layernorm.variance_epsilon
@@ -204,6 +209,24 @@ class _Step:
     c: _CStep
     tensors: dict[str, torch.Tensor]
     read: tuple[torch.Tensor, ...]
+
+
+def row_ranges(decoding: torch.Tensor, tokens: int, chosen: torch.Tensor | None = None) -> torch.Tensor:
+    """Rows of a step by their kind: int64 [ranges, 3], start, stop, of prompts or not (`row_range` of products.h).
+
+    Args:
+        decoding: int64, which of `tokens` are the one of a sequence that decodes; all others are of prompts.
+        chosen: int64, the tokens that are left in the rows; None: all.
+
+    """
+    count = tokens if chosen is None else len(chosen)
+    if len(decoding) in {0, tokens}:
+        return torch.tensor([[0, count, not len(decoding)]], dtype=torch.int64)
+    of_prompts = torch.ones(tokens, dtype=torch.int64).index_fill_(0, decoding, 0)
+    of_prompts = of_prompts if chosen is None else of_prompts[chosen]
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), of_prompts.diff().nonzero().flatten() + 1])
+    stops = torch.cat([starts[1:], torch.tensor([count])])
+    return torch.stack((starts, stops, of_prompts[starts]), 1)
 
 
 def rows_between(tokens: int) -> int:

@@ -27,7 +27,7 @@ enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = (1 << 18) + (1 << 14) };
 
 int prepare(operand *x, const matrix *w) {
     if (w->order && put_in_order(x, w)) return 1;
-    x->planes = planes_for(w);
+    x->planes = x->is_prompt && prompts_apart(w) ? 0 : planes_for(w);
     if (x->planes ? split_in_planes(x, w) : make_terms(x)) return 1;
     return has_blocks(w) && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
 }
@@ -78,6 +78,22 @@ ALWAYS __m512i values_at(__m512i at, const __m512i *table, const int bits) {
     return _mm512_mask_blend_epi16(upper, low, high);
 }
 
+static void unpack_integers(const matrix *w, long index, bf16 *to) {
+    const uint8_t *panel = w->codes + index * panel_bytes(w);
+    const __m512i byte = _mm512_set1_epi32(255);
+    const __m512 zero = _mm512_set1_ps(128.0f);
+    for (long k = 0; k < w->in; k += 4, panel += 4 * PANEL)
+        for (int v = 0; v < 2; v++) {
+            const __m512i four = _mm512_loadu_si512(panel + v * 4 * LANE);
+            for (int t = 0; t < 2; t++) {
+                const __m512i even = _mm512_and_si512(_mm512_srli_epi32(four, 16 * t), byte);
+                const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(four, 16 * t + 8), byte);
+                store_pairs(_mm512_sub_ps(_mm512_cvtepi32_ps(even), zero), _mm512_sub_ps(_mm512_cvtepi32_ps(odd), zero),
+                            to + ((k / 2 + t) * PANEL + v * LANE) * 2);
+            }
+        }
+}
+
 static void unpack_bytes(const matrix *w, long index, bf16 *to) {
     const uint8_t *panel = w->codes + index * panel_bytes(w);
     const long blocks = w->in / w->block;
@@ -123,7 +139,16 @@ long rows_of_a_block(const operand *x) {
 
 int wants_unpacked(const matrix *w, const operand *x, long rows) {
     if (x->planes || w->kind == BFLOAT16) return 0;
-    return rows > (by_tiles(x) ? RARE_ROWS : FEW_ROWS);
+    return (x->is_prompt && by_tiles(x)) || rows > (by_tiles(x) ? RARE_ROWS : FEW_ROWS);
+}
+
+int prompts_apart(const matrix *w) {
+#ifdef HAS_TILES
+    return planes_for(w) && w->in % TILE_INPUTS == 0 && has_tiles();
+#else
+    (void)w;
+    return 0;
+#endif
 }
 
 int has_fast_products(void) { return 1; }
@@ -134,6 +159,7 @@ const bf16 *unpacked(const matrix *w, long index, bf16 *to) {
     if (w->kind == BFLOAT16) return (const bf16 *)(w->codes + index * panel_bytes(w));
     if (w->kind == CODES) unpack_codes(w, index, to);
     if (w->kind == BYTES) unpack_bytes(w, index, to);
+    if (w->kind == INT8) unpack_integers(w, index, to);
     return to;
 }
 
@@ -247,6 +273,7 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
     (void)next;
 #endif
         in_pairs(panel, w->in, x->terms + first * x->apart, x->apart, rows, result);
+    if (w->kind == INT8) scale_outputs(w->scales + index * PANEL, rows, result);
 }
 
 #endif

@@ -42,6 +42,7 @@ typedef struct {
     const bf16 *x;
     const element *terms; /* the same, where there are no planes, `apart` elements from row to row */
     long rows, stride, apart, planes, group; /* planes: 0, 1 or 2 */
+    int is_prompt; /* of rows that are told apart (`prompts_apart`) */
     int8_t *high, *low, *rest;
     int16_t *both;
     uint8_t *has_rest;
@@ -58,6 +59,9 @@ static inline int has_blocks(const matrix *w) { return w->kind == CODES || w->ki
 /* Bytes of a panel. */
 static inline long panel_bytes(const matrix *w) { return w->in * PANEL * bits_of(w) / 8; }
 
+/* Whether rows of prompts are multiplied otherwise than those of sequences that decode: with tiles nothing is rounded that is
+   many rows' anyway. What a row gives depends on its kind then, and not on how many others there are. */
+int prompts_apart(const matrix *w);
 /* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. */
 int prepare(operand *x, const matrix *w);
 /* result [rows][PANEL] of panel `index`, rows first to first + rows - 1, without bias; `rows` at most `rows_at_once`. `panel`:

@@ -12,6 +12,7 @@ typedef struct {
     const matrix *up; /* gated: the other half of the only product */
     operand x;
     long num, step, ends[MOST_PRODUCTS];
+    long first_row; /* of what is written, that of the first row of x */
     int failed;
     const int64_t *chosen; /* of the only product: these panels of it and no others; NULL: all */
     long num_chosen;
@@ -96,7 +97,7 @@ static void some_rows(const work *all, const product *one, const task_panel *at,
         next = (fetched){0};
         for (long m = 0; m < some; m++) {
             if (all->up) gate_result(result + m * PANEL, ups + m * PANEL);
-            store(one, at->index, row + m, result + m * PANEL);
+            store(one, at->index, all->first_row + row + m, result + m * PANEL);
         }
     }
 }
@@ -189,21 +190,39 @@ static int run(work *all) {
     return all->failed;
 }
 
-int multiply(const product *all, long num, const bf16 *x, long stride, long rows) {
-    work one = {.all = all, .num = num, .x = {.x = x, .rows = rows, .stride = stride}};
-    return run(&one);
+/* Rows of one kind after those of another, where it matters. */
+static int run_rows(work *all, const inputs *x) {
+    const row_range every = {0, x->rows, 0};
+    const int is_apart = x->ranges && prompts_apart(all->all->w);
+    for (long i = 0; i < (is_apart ? x->num_ranges : 1); i++) {
+        const row_range r = is_apart ? x->ranges[i] : every;
+        all->first_row = r.start;
+        all->x = (operand){.x = x->x + r.start * x->stride, .rows = r.stop - r.start, .stride = x->stride, .is_prompt = r.is_prompt};
+        if (run(all)) return 1;
+    }
+    return 0;
 }
 
-int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long stride, long rows, bf16 *y, long apart) {
+int multiply(const product *all, long num, const inputs *x) {
+    work one = {.all = all, .num = num};
+    return run_rows(&one, x);
+}
+
+int multiply_gated(const matrix *gate, const matrix *up, const inputs *x, bf16 *y, long apart) {
     const product half = {.w = gate, .y = y, .stride = apart};
-    work one = {.all = &half, .up = up, .num = 1, .x = {.x = x, .rows = rows, .stride = stride}};
-    return run(&one);
+    work one = {.all = &half, .up = up, .num = 1};
+    return run_rows(&one, x);
+}
+
+static int multiply_all(const product *one, const bf16 *x, long rows) {
+    const inputs all = {.x = x, .stride = one->w->in, .rows = rows};
+    return multiply(one, 1, &all);
 }
 
 /* y [rows][out] in bf16 (or y32 in fp32) of x [rows][in]: one product for callers outside. */
 int product_of(const matrix *w, const bf16 *x, long rows, bf16 *y, float *y32) {
     const product one = {.w = w, .y = y, .y32 = y32, .stride = w->out};
-    return multiply(&one, 1, x, w->in, rows);
+    return multiply_all(&one, x, rows);
 }
 
 /* One product after the other, each with rows of its own x and all into the same y: in one call, as the steps of a model have
@@ -217,7 +236,7 @@ int products_in_turn(const matrix *const *all, const bf16 *const *x, long num, l
 /* Of each panel the largest output, not rounded, without a bias: largest [rows][panels]. */
 int largest_of_panels(const matrix *w, const bf16 *x, long rows, float *largest) {
     const product one = {.w = w, .stride = panels_of(w), .largest = largest};
-    return multiply(&one, 1, x, w->in, rows);
+    return multiply_all(&one, x, rows);
 }
 
 /* The same for some panels alone, `num` of them, each once; the rest of y is left as it is. */
