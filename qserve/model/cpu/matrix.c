@@ -23,7 +23,7 @@
 #define ALWAYS static inline __attribute__((always_inline))
 /* Of scales; rows of codes that memory is slower than; of rows that are multiplied with several panels by tiles: 256 KB and what
    lies between them. */
-enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = (1 << 18) + (1 << 14) };
+enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4, BLOCK_BYTES = (1 << 18) + (1 << 14), SLICE_INPUTS = 1024, LONG_INPUTS = 4096 };
 
 int prepare(operand *x, const matrix *w) {
     if (w->order && put_in_order(x, w)) return 1;
@@ -135,6 +135,20 @@ long rows_of_a_block(const operand *x) {
     if (!(x->planes ? has_integer_tiles(x->rows) : by_tiles(x))) return x->rows;
     const long bytes = x->planes ? x->planes : (long)sizeof(bf16), rows = BLOCK_BYTES / (x->stride * bytes) / (2 * LANE) * (2 * LANE);
     return rows < 2 * LANE ? 2 * LANE : rows > TILES_ROWS ? TILES_ROWS : rows;
+}
+
+long inputs_of_a_slice(const matrix *w, const operand *x) {
+    return by_tiles(x) && w->kind == BFLOAT16 && w->in > LONG_INPUTS && x->rows > 2 * LANE ? SLICE_INPUTS : 0;
+}
+
+void slice_product(const matrix *w, long index, const operand *x, long first, long rows, long from, long count, upcoming next,
+                   float *result) {
+#ifdef HAS_TILES
+    const bf16 *panel = (const bf16 *)(w->codes + index * panel_bytes(w)) + from * PANEL;
+    tiles_product(halves_of(panel), count, x->x + first * x->stride + from, x->stride, rows, result, PANEL, from > 0, next);
+#else
+    (void)w, (void)index, (void)x, (void)first, (void)rows, (void)from, (void)count, (void)next, (void)result;
+#endif
 }
 
 int wants_unpacked(const matrix *w, const operand *x, long rows) {

@@ -71,6 +71,13 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
 long rows_at_once(const operand *x, long rows);
 /* How many of all rows meet several panels before others do, so that they stay in the second cache. */
 long rows_of_a_block(const operand *x);
+/* Inputs of a slice, where panels are so long that few of them would meet a row while both are in the second cache; 0: products
+   are not sliced. */
+long inputs_of_a_slice(const matrix *w, const operand *x);
+/* result [rows][PANEL] = or, but for the first slice, += rows first to first + rows - 1 times inputs from to from + count - 1 of a
+   panel. In the order of `panel_product`: the sums are the same. */
+void slice_product(const matrix *w, long index, const operand *x, long first, long rows, long from, long count, upcoming next,
+                   float *result);
 /* Whether products of so many rows read a panel in bf16. */
 int wants_unpacked(const matrix *w, const operand *x, long rows);
 /* Whether products with many rows are faster than with the whole weight in bf16 by torch. */

@@ -5,13 +5,15 @@
 #include "threads.h"
 
 enum { TASK_BYTES = 1 << 16, CACHED_BYTES = 1 << 20, MOST_PRODUCTS = 4, TASKS_A_THREAD = 4, MOST_STEP = 64 };
+/* Of slices of 128 KB or less: panels of a task, rows that meet one slice before the next, and those that meet all its panels. */
+enum { SLICED_PANELS = 8, SLICED_ROWS = 512, ROWS_AT_ONCE = 64 };
 
 /* `ends`: of each product's tasks; a task is `step` panels. */
 typedef struct {
     const product *all;
     const matrix *up; /* gated: the other half of the only product */
     operand x;
-    long num, step, ends[MOST_PRODUCTS];
+    long num, step, slice, ends[MOST_PRODUCTS]; /* slice: inputs that are multiplied at once; 0: all */
     long first_row; /* of what is written, that of the first row of x */
     int failed;
     const int64_t *chosen; /* of the only product: these panels of it and no others; NULL: all */
@@ -168,6 +170,38 @@ static void some_panels(void *shared, long index) {
     release_tiles();
 }
 
+/* As `some_panels` where inputs come in slices: a slice of all panels of the task stays in the second cache while rows pass, whose
+   sums wait there for the next. */
+static void some_slices(void *shared, long index) {
+    work *all = shared;
+    long first;
+    const product *one = product_of_task(all, index, &first);
+    const long panels = panels_in(all, one - all->all), count = first + all->step < panels ? all->step : panels - first;
+    const matrix *halves[] = {one->w, all->up};
+    const long num = all->up ? 2 : 1, slice = all->slice, in = one->w->in;
+    float *sums = scratch(5, count * num * SLICED_ROWS * PANEL * sizeof(float));
+    all->failed |= !sums;
+    for (long row = 0; row < all->x.rows && !all->failed; row += SLICED_ROWS) {
+        const long rows = all->x.rows - row < SLICED_ROWS ? all->x.rows - row : SLICED_ROWS;
+        for (long from = 0; from < in; from += slice)
+            for (long at = 0; at < rows; at += ROWS_AT_ONCE)
+                for (long i = 0; i < count * num; i++) {
+                    const long some = rows - at < ROWS_AT_ONCE ? rows - at : ROWS_AT_ONCE, wide = in - from < slice ? in - from : slice;
+                    const uint8_t *codes = halves[(i + 1) % num]->codes + ((first + (i + 1) / num) * in + from) * PANEL * sizeof(bf16);
+                    const upcoming next = {codes, codes + (at || i + 1 == count * num ? 0 : wide * PANEL * sizeof(bf16))};
+                    slice_product(halves[i % num], first + i / num, &all->x, row + at, some, from, wide, next,
+                                  sums + (i * SLICED_ROWS + at) * PANEL);
+                }
+        for (long i = 0; i < count; i++)
+            for (long m = 0; m < rows; m++) {
+                float *result = sums + (i * num * SLICED_ROWS + m) * PANEL;
+                if (all->up) gate_result(result, result + SLICED_ROWS * PANEL);
+                store(one, first + i, all->first_row + row + m, result);
+            }
+    }
+    release_tiles();
+}
+
 /* Few enough tasks that drawing one costs nothing, and so many that no thread waits long for the last. Where rows are more
    than a block, a task's panels in bf16 fill the second cache's other half. */
 static long panels_a_task(const work *all) {
@@ -175,6 +209,7 @@ static long panels_a_task(const work *all) {
     long panels = 0;
     for (long i = 0; i < all->num; i++) panels += panels_in(all, i);
     const long even = panels / (TASKS_A_THREAD * num_threads()), halves = all->up ? 2 : 1;
+    if (all->slice) return even < SLICED_PANELS / halves ? even < 1 ? 1 : even : SLICED_PANELS / halves;
     const int has_blocks_of_rows = all->x.rows > rows_of_a_block(&all->x);
     const long large = has_blocks_of_rows ? CACHED_BYTES / (w->in * PANEL * (long)sizeof(bf16) * halves) : TASK_BYTES / panel_bytes(w) + 1;
     const long step = even < large ? even : large;
@@ -183,10 +218,11 @@ static long panels_a_task(const work *all) {
 
 static int run(work *all) {
     if (prepare(&all->x, all->all->w)) return 1;
+    all->slice = all->chosen ? 0 : inputs_of_a_slice(all->all->w, &all->x);
     all->step = panels_a_task(all);
     long tasks = 0;
     for (long i = 0; i < all->num; i++) all->ends[i] = tasks += (panels_in(all, i) + all->step - 1) / all->step;
-    for_each(tasks, some_panels, all);
+    for_each(tasks, all->slice ? some_slices : some_panels, all);
     return all->failed;
 }
 

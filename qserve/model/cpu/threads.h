@@ -12,7 +12,7 @@ typedef void (*task)(void *shared, long index);
 void for_each(long num, task run, void *shared);
 
 /* At least `bytes` of memory that belong to this thread until its next call with the same `slot`; NULL: there is none. */
-enum { SCRATCH_SLOTS = 5 };
+enum { SCRATCH_SLOTS = 6 };
 void *scratch(int slot, size_t bytes);
 
 /* How many threads `for_each` may use. */

@@ -208,3 +208,15 @@ def test_threads_come_with_the_first_layer_of_ours() -> None:
     assert library is not None
     assert library.num_threads() >= torch.get_num_threads()  # a pool only grows
     library.use_threads(ctypes.c_long(0))
+
+
+def test_long_inputs_give_many_rows_what_they_give_one() -> None:
+    """Tiles take them in slices (`inputs_of_a_slice`): 4160 inputs are no whole number of those, 600 rows of blocks."""
+    matrix = bfloat16_matrix(torch.randn(200, 4160).bfloat16())
+    assert matrix is not None
+    states = torch.randn(600, 4160).bfloat16()
+    many = matrix.product(states)
+    for row in (0, 63, 64, 511, 512, 599) if has_fast_products() else ():  # else torch multiplies many
+        assert torch.equal(many[row], matrix.product(states[row : row + 1])[0]), row
+    exact = states.double() @ matrix.dense().double().T
+    assert (many.double() - exact).norm() <= 2**-8 * exact.norm()
