@@ -86,11 +86,12 @@ def _rotate_and_store(  # type: ignore[no-untyped-def]
     angles = token * size + places
     cos_of = tl.load(cos + angles, mask=inside, other=0.0).to(tl.float32)
     sin_of = tl.load(sin + angles, mask=inside, other=0.0).to(tl.float32)
+    # One constant above both branches: a dtype that a run-time branch assigns compiles for no card.
+    dtype: tl.constexpr = query.dtype.element_ty
     if head < heads:
         start = (token * heads + head) * size
         first = tl.load(query + start + places, mask=inside, other=0.0)
         second = tl.load(query + start + half + places, mask=inside, other=0.0)
-        dtype = first.dtype
         if norms_query:
             first, second = _normed(first, second, query_weight, places, inside, half, eps)
         one, two = _rotated(first, second, cos_of, sin_of, dtype)
@@ -102,7 +103,6 @@ def _rotate_and_store(  # type: ignore[no-untyped-def]
         target = (tl.load(write_index + token) * kv_heads + head) * size
         first = tl.load(key + start + places, mask=inside, other=0.0)
         second = tl.load(key + start + half + places, mask=inside, other=0.0)
-        dtype = first.dtype
         if norms_key:
             first, second = _normed(first, second, key_weight, places, inside, half, eps)
         one, two = _rotated(first, second, cos_of, sin_of, dtype)
