@@ -7,11 +7,17 @@ the sum; what stands behind a code of 4 bits is rounded to the rows' dtype, as i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from qserve.core.cards.quantized_products import ROW_TILES, row_tile_of
+from qserve.core.cards.quantized_products import LIBRARY_ROWS, ROW_TILES, row_tile_of
+from qserve.core.dimensions import tensors_of
+from qserve.model.card.kernels import Sizes, card_kernel
 from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
 
 __all__ = ["product"]
@@ -25,19 +31,26 @@ _ONE_ROW = (8, 1024)
 # Programs for each multiprocessor, in fifths: fewer leave some of them without work.
 _PROGRAMS_OF_5 = 6
 _FOR_CPU = 4
+# Codes that share a scale, as bitsandbytes makes them.
+_SCALE_BLOCK = 64
 
 
 def product(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:
     """`rows` [few, inputs] times the transposed weight, and `bias`: [few, outputs] in the dtype of `rows`."""
-    out = rows.new_empty(len(rows), weight.outputs)
-    tile = row_tile_of(len(rows))
-    assert tile is not None, f"{len(rows)} rows: a kernel takes {ROW_TILES[-1]} at most"
     with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
-        if isinstance(weight, Int8Weight):
-            _launch_int8(rows, weight, bias, out, tile)
-        else:
-            assert isinstance(weight, FourBitWeight)
-            _launch_four_bit(rows, weight, bias, out, max(ROW_TILES[1], tile))
+        return _product(rows, weight, bias, _multi_processors(rows.device))
+
+
+def _product(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None, multi_processors: int) -> torch.Tensor:
+    out = rows.new_empty(len(rows), weight.outputs)
+    tile, block = row_tile_of(len(rows)), output_block(weight.outputs, multi_processors)
+    assert tile is not None, f"{len(rows)} rows: a kernel takes {ROW_TILES[-1]} at most"
+    if isinstance(weight, Int8Weight):
+        _launch_int8(rows, weight, bias, out, int8_constants(tile, block, rows.element_size()))
+    else:
+        assert isinstance(weight, FourBitWeight)
+        sizes = four_bit_constants(max(ROW_TILES[1], tile), block, rows.element_size(), weight.block)
+        _launch_four_bit(rows, weight, bias, out, sizes)
     return out
 
 
@@ -56,9 +69,8 @@ def four_bit_constants(tile: int, block: int, element_bytes: int, scale_block: i
 
 
 def _launch_int8(
-    rows: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None, out: torch.Tensor, tile: int
+    rows: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None, out: torch.Tensor, sizes: dict[str, int]
 ) -> None:
-    sizes = int8_constants(tile, _output_block(weight.outputs, rows.device), rows.element_size())
     _int8_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
         rows, weight.codes, weight.scales, weight.scales if bias is None else bias, out,
         len(rows), weight.outputs, weight.inputs,
@@ -67,9 +79,8 @@ def _launch_int8(
 
 
 def _launch_four_bit(
-    rows: torch.Tensor, weight: FourBitWeight, bias: torch.Tensor | None, out: torch.Tensor, tile: int
+    rows: torch.Tensor, weight: FourBitWeight, bias: torch.Tensor | None, out: torch.Tensor, sizes: dict[str, int]
 ) -> None:
-    sizes = four_bit_constants(tile, _output_block(weight.outputs, rows.device), rows.element_size(), weight.block)
     code, scales, offset = weight.nested or (weight.code, weight.scales, weight.code)
     _four_bit_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
         rows, weight.packed, weight.code, weight.scales, code, scales, offset, weight.code if bias is None else bias,
@@ -78,17 +89,57 @@ def _launch_four_bit(
     )  # fmt: skip
 
 
-def _output_block(outputs: int, device: torch.device) -> int:
+def output_block(outputs: int, multi_processors: int) -> int:
     """The most outputs of a program with which every multiprocessor has one."""
-    num = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _FOR_CPU
-    return next((b for b in _OUTPUT_BLOCKS if 5 * (outputs // b) >= _PROGRAMS_OF_5 * num), _OUTPUT_BLOCKS[-1])
+    enough = _PROGRAMS_OF_5 * multi_processors
+    return next((block for block in _OUTPUT_BLOCKS if 5 * (outputs // block) >= enough), _OUTPUT_BLOCKS[-1])
+
+
+def _multi_processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _FOR_CPU
 
 
 def _power_of_2(number: int, least: int, most: int) -> int:
     return int(min(most, max(least, 1 << (number.bit_length() - 1))))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+def _int8_products(sizes: Sizes) -> Iterator[Callable[[], object]]:
+    for outputs, inputs, has_bias in _matrices(sizes):
+        weight = Int8Weight(_meta(outputs, inputs, dtype=torch.int8), _meta(outputs))
+        for tile in ROW_TILES:
+            yield partial(_example, tile, weight, has_bias, sizes)
+
+
+def _four_bit_products(sizes: Sizes) -> Iterator[Callable[[], object]]:
+    nested = (_meta(256), _meta(1), _meta(1))
+    for outputs, inputs, has_bias in _matrices(sizes):
+        packed, blocks = _meta(outputs * inputs // 2, dtype=torch.uint8), outputs * inputs // _SCALE_BLOCK
+        for scales, deeper in ((_meta(blocks, dtype=torch.uint8), nested), (_meta(blocks), None)):
+            weight = FourBitWeight("nf4", packed, _meta(16), scales, deeper, _SCALE_BLOCK, inputs)
+            for tile in ROW_TILES:
+                if tile > LIBRARY_ROWS:
+                    yield partial(_example, tile, weight, has_bias, sizes)
+
+
+def _matrices(sizes: Sizes) -> Iterator[tuple[int, int, bool]]:
+    """Outputs, inputs, and whether there is a bias, of all that bitsandbytes would hold of a model."""
+    tensors = tensors_of(replace(sizes.spec, quantization=None))
+    biased = {tensor.name.removesuffix("bias") for tensor in tensors if tensor.name.endswith(".bias")}
+    for tensor in tensors:
+        if tensor.role in ("linear", "expert") and len(tensor.shape) == 2 and not tensor.shape[1] % _SCALE_BLOCK:
+            yield *tensor.shape, tensor.name.removesuffix("weight") in biased
+
+
+def _example(num_rows: int, weight: Weight, has_bias: bool, sizes: Sizes) -> None:
+    bias = _meta(weight.outputs, dtype=sizes.dtype) if has_bias else None
+    _product(_meta(num_rows, weight.inputs, dtype=sizes.dtype), weight, bias, sizes.multi_processors)
+
+
+def _meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@card_kernel(_int8_products, any_number=("num_rows",))
 def _int8_product(  # type: ignore[no-untyped-def]
     rows, codes, scales, bias, out, num_rows, outputs, inputs,
     has_bias: tl.constexpr, tile: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
@@ -129,7 +180,7 @@ def _int8_product(  # type: ignore[no-untyped-def]
         tl.store(target, answers.to(out.dtype.element_ty), mask=is_own[:, None] & is_row[None, :])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@card_kernel(_four_bit_products, any_number=("num_rows",))
 def _four_bit_product(  # type: ignore[no-untyped-def]
     rows, packed, code, scales, nested_code, nested_scales, offset, bias, out, num_rows, outputs, inputs,
     is_nested: tl.constexpr, has_bias: tl.constexpr, tile: tl.constexpr, block: tl.constexpr, step: tl.constexpr,

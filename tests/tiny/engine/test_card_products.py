@@ -205,36 +205,3 @@ def test_triton_s_kernels_say_what_the_weights_mean() -> None:
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", _KERNELS], env=environment, check=True, timeout=200)
-
-
-_POINTERS = {
-    "rows": "bf16", "codes": "i8", "packed": "u8", "code": "fp32", "scales": "fp32", "nested_code": "fp32",
-    "nested_scales": "fp32", "offset": "fp32", "bias": "fp32", "out": "bf16",
-}  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
-@pytest.mark.parametrize("kind", ["int8", "nf4"])
-def test_triton_s_kernels_compile_for_cards(kind: str) -> None:
-    """To the instructions of an H200, in bf16: Triton brings what that takes. Loads are launched ahead of products."""
-    triton = pytest.importorskip("triton")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from qserve.model.card import triton_products as kernels
-
-    constants: dict[str, Any] = {"has_bias": False, **kernels.int8_constants(16, 16, 2)}
-    kernel = kernels._int8_product
-    if kind == "nf4":
-        constants = {"has_bias": False, "is_nested": True, **kernels.four_bit_constants(16, 16, 2, 64)}
-        kernel = kernels._four_bit_product
-    names = kernel.arg_names
-    types = {**{name: f"*{dtype}" for name, dtype in _POINTERS.items()}, "scales": "*u8" if kind == "nf4" else "*fp32"}
-    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
-    aligned = {
-        (i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name][0] == "*" or "puts" in name
-    }
-    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 4})
-    assert "mma.sync" in made.asm["ptx"] and "cp.async" in made.asm["ptx"] and made.asm["cubin"]
-    assert made.metadata.shared <= 99 * 1024  # of a program, on every card from Ampere on

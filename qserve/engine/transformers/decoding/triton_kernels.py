@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+
+from qserve.model.card.kernels import Sizes, card_kernel
 
 __all__ = ["add_rms_norm", "rotate_and_store", "silu_and_multiply"]
 
@@ -55,7 +59,31 @@ def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return out
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+def _norms(sizes: Sizes) -> Iterator[Callable[[], object]]:
+    states, weight = _empty(sizes, 2, sizes.spec.hidden_size), _empty(sizes, sizes.spec.hidden_size)
+    yield lambda: add_rms_norm(states, None, weight, 1e-6)
+    yield lambda: add_rms_norm(states, states, weight, 1e-6)
+
+
+def _rotations(sizes: Sizes) -> Iterator[Callable[[], object]]:
+    spec = sizes.spec
+    query, pages = _empty(sizes, 2, spec.num_attention_heads, spec.head_dim), _empty(sizes, 512, 1, spec.head_dim)
+    key, angles = _empty(sizes, 2, spec.num_key_value_heads, spec.head_dim), _empty(sizes, 2, spec.head_dim)
+    index = torch.empty(2, dtype=torch.int64, device="meta")
+    weight = _empty(sizes, spec.head_dim) if spec.qk_norm else None
+    yield lambda: rotate_and_store(query, key, key, weight, weight, 1e-6, angles, angles, pages, pages, index)
+
+
+def _gates(sizes: Sizes) -> Iterator[Callable[[], object]]:
+    gate = _empty(sizes, 2, sizes.spec.intermediate_size)
+    yield lambda: silu_and_multiply(gate, gate)
+
+
+def _empty(sizes: Sizes, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=sizes.dtype, device="meta")
+
+
+@card_kernel(_norms)
 def _add_rms_norm(states, delta, weight, out, width, eps, has_delta: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64) * width
     places = tl.arange(0, block)
@@ -73,7 +101,7 @@ def _add_rms_norm(states, delta, weight, out, width, eps, has_delta: tl.constexp
     tl.store(out + row + places, normed.to(dtype), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@card_kernel(_rotations)
 def _rotate_and_store(  # type: ignore[no-untyped-def]
     query, key, value, query_weight, key_weight, cos, sin, keys, values, write_index, heads, kv_heads, eps, half,
     norms_query: tl.constexpr, norms_key: tl.constexpr, half_block: tl.constexpr,
@@ -133,7 +161,7 @@ def _rotated(first, second, cos_of, sin_of, dtype: tl.constexpr):  # type: ignor
     return (along_one + across_one).to(dtype), (along_two + across_two).to(dtype)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@card_kernel(_gates)
 def _silu_and_multiply(gate, up, out, number, block: tl.constexpr):  # type: ignore[no-untyped-def]
     places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = places < number
