@@ -63,7 +63,7 @@ def int8_constants(tile: int, block: int, element_bytes: int) -> dict[str, int]:
 
 def four_bit_constants(tile: int, block: int, element_bytes: int, scale_block: int) -> dict[str, int]:
     """As `int8_constants`; a step in bytes of two codes, and the scales of a row in it."""
-    step = _power_of_2(_STEP_BYTES // (block + 2 * element_bytes * tile), 32, 256)
+    step = _power_of_2(_STEP_BYTES // (block + 2 * element_bytes * tile), 32, 4 * block)  # longer ones spill
     groups = max(1, 2 * step // scale_block)
     return {"tile": tile, "block": block, "step": step, "groups": groups, "scale_block": scale_block}
 
