@@ -12,7 +12,19 @@ import torch
 from qserve.core.cards.quantized_products import LIBRARY_ROWS, piece_rows, row_tile_of
 from qserve.model.card.weights import INT8, FourBitWeight, Weight
 
-__all__ = ["BY_PIECES", "CHOSEN", "KERNEL", "LIBRARY", "PRODUCTS", "Key", "Product", "by_pieces", "by_rows", "key_of"]
+__all__ = [
+    "BY_PIECES",
+    "CHOSEN",
+    "KERNEL",
+    "LIBRARY",
+    "PRODUCTS",
+    "REFUSED",
+    "Key",
+    "Product",
+    "by_pieces",
+    "by_rows",
+    "key_of",
+]
 
 Product = Callable[[torch.Tensor, Weight, torch.Tensor | None], torch.Tensor]
 """`rows` [rows, inputs], contiguous, weight and bias to [rows, outputs] in the dtype of `rows`."""
@@ -26,6 +38,9 @@ Key = tuple[str, str, int, int, int]
 
 CHOSEN: dict[Key, str] = {}
 """Which product few rows take: filled at start (`trial.py`); what is not there is taken by `_untried`."""
+
+REFUSED: dict[Key, str] = {}
+"""Why our kernel is not taken, where the card refused it; filled at start, like `CHOSEN`."""
 
 
 def by_rows(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:

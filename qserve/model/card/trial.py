@@ -16,7 +16,9 @@ from statistics import median
 import torch
 from torch import nn
 
+from qserve.core.cards.compiler_errors import reason_of
 from qserve.core.cards.quantized_products import LIBRARY_ROWS, ROW_TILES, SCRATCH_BYTES
+from qserve.core.cards.refusals import log_refusal, product_name, refusal
 from qserve.model.card.linear import CardLinear, card_linears, compute_on_cards
 from qserve.model.card.products import (
     BY_PIECES,
@@ -24,6 +26,7 @@ from qserve.model.card.products import (
     KERNEL,
     LIBRARY,
     PRODUCTS,
+    REFUSED,
     Key,
     Product,
     by_pieces,
@@ -47,10 +50,20 @@ Seconds = Callable[[Callable[[], object]], float]
 
 @dataclass
 class Trials:
-    """`chosen` by shape and rows; `passed_over`: why others were not, by name."""
+    """`chosen` by shape and rows; `passed_over`: why others were not, by name; `refused`: where our kernel was not."""
 
     chosen: dict[Key, str] = field(default_factory=dict)
     passed_over: dict[str, str] = field(default_factory=dict)
+    refused: dict[Key, str] = field(default_factory=dict)
+
+    def pass_over(self, key: Key, name: str, reason: str) -> None:
+        """That the product `name` is not for this key. Of our kernel the log hears the first reason of each kind."""
+        self.passed_over.setdefault(name, reason)
+        if name != KERNEL:
+            return
+        if all(known[1] != key[1] for known in self.refused):
+            log_refusal(_log, refusal(product_name(key[1]), reason))
+        self.refused[key] = reason
 
     @property
     def sentence(self) -> str:
@@ -88,13 +101,14 @@ def choose_products(model: nn.Module, dtype: torch.dtype, seconds: Seconds | Non
     for layers in _by_shape(card_linears(model)).values():
         for tile in ROW_TILES:
             rows = _some_rows(layers[0], tile, dtype)
-            name = _fastest(layers[:_LAYERS], rows, seconds or _on_card, trials.passed_over)
             key = key_of(rows, layers[0].held)
-            if name is not None and key is not None:
+            assert key is not None, "so few rows have a tile"
+            REFUSED.pop(key, None)  # of a trial before this one
+            name = _fastest(layers[:_LAYERS], rows, seconds or _on_card, partial(trials.pass_over, key))
+            if name is not None:
                 trials.chosen[key] = name
     CHOSEN.update(trials.chosen)
-    if KERNEL in trials.passed_over:
-        _log.warning("%s", trials.sentence)
+    REFUSED.update(trials.refused)
     return trials
 
 
@@ -106,18 +120,20 @@ def _by_shape(layers: list[CardLinear]) -> dict[tuple[object, ...], list[CardLin
     return found
 
 
-def _fastest(layers: list[CardLinear], rows: torch.Tensor, seconds: Seconds, passed_over: dict[str, str]) -> str | None:
-    """Of the products that are right; None where none is."""
+def _fastest(
+    layers: list[CardLinear], rows: torch.Tensor, seconds: Seconds, pass_over: Callable[[str, str], None]
+) -> str | None:
+    """Of the products that are right; None where none is. `pass_over` hears of the others: name and reason."""
     times: dict[str, float] = {}
     for name in _candidates(layers[0].kind, len(rows)):
         try:
             reason = _why_not(PRODUCTS[name], layers[0], rows)
-            if not reason:
+            if reason:
+                pass_over(name, reason)
+            else:
                 times[name] = seconds(partial(_run, PRODUCTS[name], layers, rows))
         except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
-        if reason:
-            passed_over.setdefault(name, reason)
+            pass_over(name, reason_of(error))
     return min(times, key=lambda name: times[name]) if times else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -25,12 +26,15 @@ from qserve.core.cards.attention_kernels import (
     TORCH_VARLEN,
     kernel_candidates,
 )
+from qserve.core.cards.compiler_errors import reason_of
+from qserve.core.cards.refusals import PAGED_ATTENTION, Refusal, log_refusal, refusal
 from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
 from qserve.model.sdpa import causal_prompt
 
 __all__ = ["GATHERED", "ChosenKernel", "Heads", "choose_kernel", "is_right"]
 
+_log = logging.getLogger("qserve.worker")
 # Modules that bring kernels, and the distributions that they come with.
 _MODULES = {"flash_attn_interface": "flash-attn-3", "flash_attn": "flash-attn", "kernels": "kernels"}
 # Source: transformers 5.19, modeling_flash_attention_utils.py: FLASH_ATTN_KERNEL_VERSIONS.
@@ -67,6 +71,7 @@ class ChosenKernel:
         read: the kernel; `gathered` where none reads pages in place.
         page_tokens: the size of pages that it reads.
         passed_over: why others were not taken, by name.
+        refused: that the card refused all that could have read pages in place; empty where there were none to try.
 
     """
 
@@ -74,11 +79,13 @@ class ChosenKernel:
     read: PagedKernel
     page_tokens: int
     passed_over: dict[str, str]
+    refused: tuple[Refusal, ...] = ()
 
 
 def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
     """The kernel for `device`: tries those that could be right there."""
     passed_over: dict[str, str] = {}
+    reasons: list[str] = []
     for name, find in _candidates(device, heads, passed_over):
         try:
             for kernel in find():
@@ -86,8 +93,13 @@ def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
                     return ChosenKernel(name, kernel, FLASH_PAGE_TOKENS, passed_over)
             passed_over.setdefault(name, "it is wrong on this card")
         except Exception as error:
-            passed_over[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
-    return ChosenKernel(GATHERED, gathered, PAGE_TOKENS, passed_over)
+            passed_over[name] = reason_of(error)
+            _log.info("%s is passed over", name, exc_info=True)
+        reasons.append(f"{name}: {passed_over[name]}")
+    refused = (refusal(PAGED_ATTENTION, "; ".join(reasons)),) if reasons else ()
+    for one in refused:
+        log_refusal(_log, one)
+    return ChosenKernel(GATHERED, gathered, PAGE_TOKENS, passed_over, refused)
 
 
 def _candidates(

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
@@ -158,6 +159,10 @@ class Batcher(Protocol):
     @property
     def graph_memory(self) -> GraphMemory:
         """What captured steps hold of a card so far."""
+
+    @property
+    def step_path(self) -> StepPath:
+        """How decoding steps run now, and which kernels the card refused; `code_path` tells all of it."""
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Start generating. `on_death` is called, from the generating thread, when it can't go on."""

@@ -25,6 +25,7 @@ from qserve.engine.transformers.batching.lazy_pools import LazyPools
 from qserve.engine.transformers.batching.library_stages import OriginalStages
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
+from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.decoding.stages import DecodingStages, decodes_in_runs
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
@@ -71,6 +72,12 @@ class PagedBatcher:
     def graph_memory(self) -> GraphMemory:
         """What captured steps hold of a card."""
         return GraphMemory() if self._decoding is None else self._decoding.graph_memory
+
+    @property
+    def step_path(self) -> StepPath:
+        """How decoding steps run now, and which kernels the card refused."""
+        path = StepPath() if self._decoding is None else self._decoding.step_path
+        return replace(path, refused=(*self.kernel.refused, *path.refused))
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""

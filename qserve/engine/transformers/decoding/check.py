@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from qserve.core.cards.compiler_errors import reason_of
+from qserve.core.cards.refusals import Refusal, log_refusal, refusal
 from qserve.engine.transformers.attention.kernels import Heads
 from qserve.engine.transformers.decoding.operations import PLAIN, REGISTERED
 
-__all__ = ["are_right"]
+__all__ = ["are_right", "refused_operations"]
 
+_log = logging.getLogger("qserve.worker")
 # Of values of about one: bf16 rounds to 1/256.
 _TOLERANCE = 0.03
 
@@ -19,7 +23,33 @@ _TOLERANCE = 0.03
 def are_right(
     device: torch.device, heads: Heads, width: int, tried: Mapping[str, Callable[..., Any]] = REGISTERED
 ) -> bool:
-    """Whether `operations` do on `device` what torch's small operations do there. Raises what they raise."""
+    """Whether all that are `tried` do on `device` what torch's small operations do there."""
+    return not refused_operations(device, heads, width, tried)
+
+
+def refused_operations(
+    device: torch.device, heads: Heads, width: int, tried: Mapping[str, Callable[..., Any]]
+) -> tuple[Refusal, ...]:
+    """Of those `tried` on `device` the ones that raise, or do something else than torch's small operations.
+
+    Each is tried whatever became of the others; the log hears of each refusal, with the whole exception.
+    """
+    found: dict[str, Refusal] = {}
+    for name, arguments in _cases(device, heads, width):
+        if name in found or name not in tried:
+            continue
+        try:
+            if not _same(tried[name], PLAIN[name], arguments):
+                found[name] = refusal(name, "it is wrong on this card")
+                log_refusal(_log, found[name])
+        except Exception as error:
+            found[name] = refusal(name, reason_of(error))
+            log_refusal(_log, found[name])
+    return tuple(found.values())
+
+
+def _cases(device: torch.device, heads: Heads, width: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """An operation's name and what it is tried on."""
     generator = torch.Generator().manual_seed(0)
 
     def some(*shape: int) -> torch.Tensor:
@@ -28,24 +58,15 @@ def are_right(
     tokens, rows = 3, 40
     cos, sin = (torch.cat([some(tokens, heads.size // 2)] * 2, dim=-1) for _ in range(2))
     write_index = torch.tensor([33, 2, 17], device=device)
-    cases = [
-        ("add_rms_norm", (some(tokens, width), some(tokens, width), some(width), 1e-6)),
-        ("add_rms_norm", (some(tokens, width), None, some(width), 1e-6)),
-        ("silu_and_multiply", (some(tokens, 3 * width), some(tokens, 3 * width))),
-        *(
-            (
-                "rotate_and_store",
-                (
-                    some(tokens, heads.num, heads.size), some(tokens, heads.num_of_keys, heads.size),
-                    some(tokens, heads.num_of_keys, heads.size), *weights, 1e-6, cos, sin,
-                    some(rows, heads.num_of_keys, heads.size),
-                    some(rows, heads.num_of_keys, heads.size), write_index,
-                ),
-            )
-            for weights in ((some(heads.size), some(heads.size)), (None, None))
-        ),
-    ]  # fmt: skip
-    return all(_same(tried[name], PLAIN[name], arguments) for name, arguments in cases)
+    yield "add_rms_norm", (some(tokens, width), some(tokens, width), some(width), 1e-6)
+    yield "add_rms_norm", (some(tokens, width), None, some(width), 1e-6)
+    yield "silu_and_multiply", (some(tokens, 3 * width), some(tokens, 3 * width))
+    for weights in ((some(heads.size), some(heads.size)), (None, None)):
+        yield "rotate_and_store", (
+            some(tokens, heads.num, heads.size), some(tokens, heads.num_of_keys, heads.size),
+            some(tokens, heads.num_of_keys, heads.size), *weights, 1e-6, cos, sin,
+            some(rows, heads.num_of_keys, heads.size), some(rows, heads.num_of_keys, heads.size), write_index,
+        )  # fmt: skip
 
 
 def _same(tried: Callable[..., Any], plain: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:

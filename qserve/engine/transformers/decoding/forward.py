@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
+from qserve.core.cards.compiler_errors import reason_of
 from qserve.core.cards.decode_sizes import MAX_GRAPHS, batch_size_of, table_width_of
+from qserve.core.cards.refusals import CAPTURE, Refusal, log_refusal, refusal
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep
 from qserve.engine.transformers.batching.batcher import GraphMemory
 from qserve.engine.transformers.batching.library_rows import LibraryRows
@@ -47,7 +49,14 @@ class _Captured:
 
 
 class Forwards:
-    """For one model and cache; belongs to the generating thread."""
+    """For one model and cache; belongs to the generating thread.
+
+    Attributes:
+        refused: that a size could not be captured: then no other is tried.
+
+    """
+
+    refused: tuple[Refusal, ...] = ()
 
     def __init__(
         self,
@@ -69,6 +78,16 @@ class Forwards:
         self._logits_of_all: torch.Tensor | None = None  # of what is captured: one for all sizes
         self._captured: OrderedDict[tuple[int, int], _Captured] = OrderedDict()
         self.graph_memory = GraphMemory()
+
+    @property
+    def num_captured(self) -> int:
+        """Sizes that are captured now."""
+        return len(self._captured)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether a size that is met for the first time is captured."""
+        return self._capture is not None
 
     def buffers(self, num_rows: int, num_pages: int) -> DecodeBuffers:
         """For so many sequences, of at most so many pages each."""
@@ -107,7 +126,8 @@ class Forwards:
             logits = self._logits_of_all[: size[0]]
             replay = capture(lambda: self._run(buffers, logits))
         except Exception as error:
-            _log.warning("steps of %d rows can't be captured (%s): they run operation by operation", size[0], error)
+            self.refused = (refusal(CAPTURE, f"batch size {size[0]}: {reason_of(error)}"),)
+            log_refusal(_log, self.refused[0])
             self._capture = None
             return
         self.graph_memory += GraphMemory.since(before, _free_and_reserved(self._model.device))

@@ -7,12 +7,12 @@ on a CPU, and a card's kernels (`triton_kernels`) are held against them. Both ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 
-__all__ = ["PLAIN", "REGISTERED", "add_rms_norm", "register_for_cards", "rotate_and_store", "silu_and_multiply"]
+__all__ = ["ON_CARDS", "PLAIN", "REGISTERED", "add_rms_norm", "rotate_and_store", "silu_and_multiply"]
 
 _LIBRARY = torch.library.Library("qserve", "DEF")  # type: ignore[no-untyped-call]
 for _schema in (
@@ -110,6 +110,9 @@ PLAIN: dict[str, Callable[..., Any]] = {
 }
 """torch's small operations, by name."""
 
+ON_CARDS: dict[str, Callable[..., Any]] = dict(PLAIN)
+"""What cards take: torch's small operations until `choose.py` has found the kernels that are right."""
+
 REGISTERED: dict[str, Callable[..., Any]] = {name: getattr(torch.ops.qserve, name) for name in PLAIN}
 """What torch calls by these names on the device of what it is given."""
 
@@ -119,7 +122,13 @@ def _implement(functions: Mapping[str, Callable[..., Any]], device: str) -> None
         _LIBRARY.impl(name, function, device)  # type: ignore[no-untyped-call]
 
 
+def _on_card(name: str, *arguments: Any) -> Any:
+    # Looked up at each launch, since torch takes one function for a device and name, and models differ.
+    return ON_CARDS[name](*arguments)
+
+
 _implement(PLAIN, "CPU")
+_implement({name: partial(_on_card, name) for name in PLAIN}, "CUDA")
 _implement(
     {
         "add_rms_norm": lambda states, *_: torch.empty_like(states),
@@ -128,15 +137,3 @@ _implement(
     },
     "Meta",
 )
-
-
-@cache
-def register_for_cards() -> str | None:
-    """Let cards take Triton's kernels; why not, where there is no Triton: then they take torch's small operations."""
-    try:
-        from qserve.engine.transformers.decoding import triton_kernels
-    except ImportError as error:
-        _implement(PLAIN, "CUDA")
-        return f"Triton is not installed ({error})"
-    _implement({name: getattr(triton_kernels, name) for name in PLAIN}, "CUDA")
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from qserve.engine.transformers.attention.pages import PagedKernel, gathered
@@ -10,6 +11,7 @@ from qserve.engine.transformers.batching.batcher import Deliveries, GraphMemory
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.batching.library_stages import OriginalStages, StepEntry
+from qserve.engine.transformers.batching.step_path import COMPILED_LAYERS, DENSE_LAYERS, LIBRARY_LAYERS, StepPath
 from qserve.engine.transformers.decoding.choose import choose_layers
 from qserve.engine.transformers.decoding.compiled import CompiledForwards, CompiledRun
 from qserve.engine.transformers.decoding.forward import Forwards
@@ -58,8 +60,12 @@ class DecodingStages:
         self._forwards: Forwards | CompiledForwards
         if layers is not None:
             self._run_of, self._forwards = CompiledRun, CompiledForwards(library.model, layers, cache, self._books)
+            self._chosen_path = StepPath(COMPILED_LAYERS)
         else:
             chosen = choose_layers(library.model)
+            why_not = chosen.why_not_captured or ("" if captures else "the plan has no memory for CUDA graphs")
+            name = LIBRARY_LAYERS if chosen.dense is None else DENSE_LAYERS
+            self._chosen_path = StepPath(name, why_not_captured=why_not, refused=chosen.refused)
             self._forwards = Forwards(
                 library.model,
                 cache,
@@ -87,6 +93,21 @@ class DecodingStages:
     def graph_memory(self) -> GraphMemory:
         """What captures have taken so far."""
         return self._forwards.graph_memory
+
+    @property
+    def step_path(self) -> StepPath:
+        """How steps run, with the captures so far."""
+        path, forwards = self._chosen_path, self._forwards
+        if isinstance(forwards, CompiledForwards):
+            return path
+        if forwards.refused:
+            path = replace(path, why_not_captured=forwards.refused[0].reason)
+        return replace(
+            path,
+            is_captured=forwards.is_captured,
+            num_captured=forwards.num_captured,
+            refused=(*path.refused, *forwards.refused),
+        )
 
     def prepare(self) -> bool:
         """Whether there is a step to take."""

@@ -36,6 +36,7 @@ from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.rows.cache import RowCache
 from qserve.engine.transformers.batching.rows.faults import FaultTolerantRows
 from qserve.engine.transformers.batching.rows.scheduler import Row, RowScheduler
+from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
 from qserve.engine.transformers.sampling.late import late_rows, wait_for_one
 from qserve.engine.transformers.sampling.likeliest import only_likeliest
@@ -79,6 +80,7 @@ class RowBatcher:
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
         self.graph_memory = GraphMemory()
+        self.step_path = StepPath(why_not_captured="steps of hybrids are not captured")
         self.passed_over = {"flash-attn": "it does not serve hybrids here"}
         self._max_num_seqs = limits.max_num_seqs
         self._budget = limits.max_num_batched_tokens

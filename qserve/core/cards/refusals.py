@@ -1,0 +1,93 @@
+"""A kernel of ours that a card refused: which one, why, and what that costs. For worker, screen and `qserve doctor`.
+
+The worker tries each kernel at start. One that does not compile, or says something else than torch, is replaced by
+torch's operations: answers stay right and take longer. `COSTS` says how much, from counts (docs/results/gpu.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+
+from qserve.core.cards.quantized_products import LIBRARY_ROWS, ROW_TILES, read_bytes
+
+__all__ = [
+    "CAPTURE",
+    "COSTS",
+    "FOUR_BIT_PRODUCT",
+    "INT8_PRODUCT",
+    "LAYER_LAUNCHES",
+    "OPERATIONS",
+    "PAGED_ATTENTION",
+    "Refusal",
+    "layer_launches_without",
+    "log_refusal",
+    "product_name",
+    "refusal",
+]
+
+CAPTURE = "CUDA graph capture"
+INT8_PRODUCT = "int8 product"
+FOUR_BIT_PRODUCT = "4-bit product"
+PAGED_ATTENTION = "paged attention"
+
+LAYER_LAUNCHES = 12
+"""Kernels of a dense layer in a decoding step where all of ours run."""
+
+OPERATIONS = {"add_rms_norm": (2, 9), "rotate_and_store": (1, 29), "silu_and_multiply": (1, 2)}
+"""How often a layer has an operation, and how many kernels torch launches for it (decoding/operations.py: PLAIN)."""
+
+_MANY = ROW_TILES[-1] + 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """`kernel` is a name of `COSTS`; `reason` is the last line of what the compiler said; `cost` is for the user."""
+
+    kernel: str
+    reason: str
+    cost: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel} is refused on this card ({self.reason}): {self.cost}"
+
+
+def refusal(kernel: str, reason: str) -> Refusal:
+    """Of a kernel named in `COSTS`."""
+    return Refusal(kernel, reason, COSTS[kernel])
+
+
+def log_refusal(log: logging.Logger, refused: Refusal) -> None:
+    """One warning; with the whole exception where one is being handled: a compiler's output has many lines."""
+    log.warning("%s", refused, exc_info=sys.exc_info()[0] is not None)
+
+
+def product_name(kind: str) -> str:
+    """The kernel that multiplies by weights of `kind`: int8, nf4 or fp4."""
+    return INT8_PRODUCT if kind == "int8" else FOUR_BIT_PRODUCT
+
+
+def layer_launches_without(operation: str) -> int:
+    """Kernels of a layer where torch's small operations take the place of one of `OPERATIONS`."""
+    times, num_small = OPERATIONS[operation]
+    return LAYER_LAUNCHES + times * (num_small - 1)
+
+
+def _times_the_bytes(bits: int) -> int:
+    """Bytes that a product unpacked by pieces moves, over the bytes of the weight as it is held."""
+    return read_bytes(bits, 8, _MANY) // read_bytes(bits, 8, 1)
+
+
+COSTS = {
+    **{
+        name: f"a layer of a decoding step takes {layer_launches_without(name)} launches, not {LAYER_LAUNCHES}"
+        for name in OPERATIONS
+    },
+    CAPTURE: f"{LAYER_LAUNCHES} launches a layer, not one a step: roughly half the tokens/s of one stream",
+    INT8_PRODUCT: f"steps of up to {ROW_TILES[-1]} rows move {_times_the_bytes(8)} times the bytes of weights",
+    FOUR_BIT_PRODUCT: f"steps of {LIBRARY_ROWS + 1} to {ROW_TILES[-1]} rows move {_times_the_bytes(4)} times the bytes "
+    "of weights",
+    PAGED_ATTENTION: "each step copies the keys and values of all rows before it reads them",
+}  # fmt: skip
+"""What a refusal costs, by kernel. The plan's speed counts with none."""
