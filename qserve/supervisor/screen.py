@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
+from qserve.core.cards.refusals import Refusal
 from qserve.core.quantization import SCHEMES
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
@@ -143,6 +144,7 @@ def ready_rows(
     for role in dict.fromkeys(worker.role for worker in workers):
         replicas = [worker for worker in workers if worker.role == role]
         rows += _worker_rows(replicas[0]) if len(replicas) == 1 else _role_rows(replicas)
+        rows += [("Warn", refused.warning) for refused in _refused_kernels(replicas)]
     return [
         *rows,
         *([("Beside", " · ".join(map(_beside, beside)))] if beside else []),
@@ -150,6 +152,12 @@ def ready_rows(
         ("Logs", str(logs)),
         ("Stop", "Ctrl-C; running requests finish first"),
     ]
+
+
+def _refused_kernels(replicas: Sequence[ReadyWorker]) -> list[Refusal]:
+    """Each kernel once, whichever replicas' cards refused it."""
+    found = (one for worker in replicas for one in (worker.memory.get("kernels") or {}).get("refused", ()))
+    return list({one["kernel"]: Refusal.from_json(one) for one in found}.values())
 
 
 def _role_rows(replicas: Sequence[ReadyWorker]) -> list[tuple[str, str]]:

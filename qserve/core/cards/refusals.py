@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qserve.core.cards.quantized_products import LIBRARY_ROWS, ROW_TILES, read_bytes
@@ -38,6 +39,8 @@ LAYER_LAUNCHES = 12
 OPERATIONS = {"add_rms_norm": (2, 9), "rotate_and_store": (1, 29), "silu_and_multiply": (1, 2)}
 """How often a layer has an operation, and how many kernels torch launches for it (decoding/operations.py: PLAIN)."""
 
+_NEXT_STEP = "qserve doctor --kernels"
+_MOST_CHARACTERS = 2 * 80 - len("Warn   ")
 _MANY = ROW_TILES[-1] + 1
 
 
@@ -49,8 +52,20 @@ class Refusal:
     reason: str
     cost: str
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, str]) -> Refusal:
+        """What `asdict` made; another release's may have more in it."""
+        return cls(document["kernel"], document["reason"], document["cost"])
+
     def __str__(self) -> str:
         return f"{self.kernel} is refused on this card ({self.reason}): {self.cost}"
+
+    @property
+    def warning(self) -> str:
+        """For a screen: two lines of 80 columns at most, with the next step; a long reason is cut."""
+        room = _MOST_CHARACTERS - len(f"{self.kernel} refused (): {self.cost}; {_NEXT_STEP}")
+        reason = self.reason if len(self.reason) <= room else f"{self.reason[: room - 1]}…"
+        return f"{self.kernel} refused ({reason}): {self.cost}; {_NEXT_STEP}"
 
 
 def refusal(kernel: str, reason: str) -> Refusal:
@@ -81,13 +96,15 @@ def _times_the_bytes(bits: int) -> int:
 
 COSTS = {
     **{
-        name: f"a layer of a decoding step takes {layer_launches_without(name)} launches, not {LAYER_LAUNCHES}"
+        name: f"a decoding layer takes {layer_launches_without(name)} launches, not {LAYER_LAUNCHES}"
         for name in OPERATIONS
     },
-    CAPTURE: f"{LAYER_LAUNCHES} launches a layer, not one a step: roughly half the tokens/s of one stream",
+    # A captured step is one launch; without, each layer has LAYER_LAUNCHES, and the host launches more slowly than a
+    # card computes for few rows.
+    CAPTURE: "roughly half the tokens/s of one stream",
     INT8_PRODUCT: f"steps of up to {ROW_TILES[-1]} rows move {_times_the_bytes(8)} times the bytes of weights",
     FOUR_BIT_PRODUCT: f"steps of {LIBRARY_ROWS + 1} to {ROW_TILES[-1]} rows move {_times_the_bytes(4)} times the bytes "
     "of weights",
-    PAGED_ATTENTION: "each step copies the keys and values of all rows before it reads them",
+    PAGED_ATTENTION: "each step first copies the keys of all rows",
 }  # fmt: skip
-"""What a refusal costs, by kernel. The plan's speed counts with none."""
+"""What a refusal costs, by kernel, in words that leave the screen room for the reason. The plan's speed has none."""

@@ -214,6 +214,9 @@ class Engine:
             async for _ in self.generate(Generation(prompt, params, max_tokens=1)):
                 pass
             await self.score([prompt], params, draw_next=False)
+            if self.batcher.step_path.is_captured:  # so that a capture that fails is told before the first request
+                async for _ in self.generate(Generation(prompt[:1], params, max_tokens=2)):
+                    pass
         except SequenceFailed as error:
             kind = DoesNotFit if isinstance(error, OutOfMemory) else BrokenCheckpoint
             raise kind(f"the model can't be used: {error}") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from qserve.model.card.choices import chosen_for, refusals_for
 from qserve.model.memory import beside_weights
 from qserve.model.resident import resident_terms
 from qserve.reward.scoring.scorer import RewardScorer
@@ -18,7 +19,7 @@ __all__ = ["measured_memory", "with_own"]
 
 
 def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
-    """Bytes per term, each with the way it was obtained."""
+    """Bytes per term, each with the way it was obtained. `kernels`: products by quantized weights, and refused ones."""
     loaded = scorer.loaded
     beside = beside_weights(loaded.body, loaded.cost, loaded.weights_bytes)
     memory = psutil.Process().memory_full_info()
@@ -28,6 +29,10 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
         "total_bytes": sum(held.values()),
         "resident_bytes": memory.rss,
         "resident": resident_terms(0 if beside.cards else loaded.weights_bytes),
+        "kernels": {
+            "products": chosen_for(loaded.body),
+            "refused": [asdict(one) for one in refusals_for(loaded.body)],
+        },
         "unique_bytes": memory.uss,
         "proportional_bytes": memory.pss,
         "devices": beside.cards,

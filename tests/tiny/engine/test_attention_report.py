@@ -45,7 +45,7 @@ def test_cards_and_models_that_no_kernel_serves(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     chosen = choose_kernel(CARD, Heads(8, 2, 64, dtype))
-    assert (chosen.name, chosen.page_tokens) == (GATHERED, 32)
+    assert (chosen.name, chosen.page_tokens, chosen.refused) == (GATHERED, 32, ())
     assert reason in attention_report(MODEL, chosen.name, chosen.passed_over)
 
 

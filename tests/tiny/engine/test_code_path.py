@@ -67,7 +67,7 @@ async def test_a_capture_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, cap
         assert code_path(model, batcher).is_as_intended
         await tokens_of(batcher, sequence("one", prompts(1, 20)[0], 4))
         path = code_path(model, batcher)
-    reason = "batch size 1: RuntimeError: operation not permitted when stream is capturing"
+    reason = "RuntimeError: operation not permitted when stream is capturing (batch size 1)"
     assert path.refused == (refusal(CAPTURE, reason),) and not path.is_as_intended
     assert path.path == "dense layers" and path.why_not_captured == reason
     assert caplog.text.count(COSTS[CAPTURE]) == 1 and "more lines of it" in caplog.text

@@ -31,10 +31,10 @@ ptxas k.ptx, line 5; error   : Feature 'mma' requires .target sm_80 or higher
 ptxas k.ptx, line 9; error   : Arguments mismatch for instruction 'mov'
 ptxas fatal   : Ptx assembly aborted due to errors
 
-Repro command: /opt/ptxas -lineinfo -v --gpu-name=sm_75 k.ptx -o k.ptx.o
+Repro command: ptxas -lineinfo -v --gpu-name=sm_75 k.ptx -o k.ptx.o
 """
 
-_PTXAS_DIED = "PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\n\nRepro command: /opt/ptxas x.ptx\n"
+_PTXAS_DIED = "PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\n\nRepro command: ptxas x.ptx\n"
 
 _SHARED = "out of resource: shared memory, Required: 131072, Hardware limit: 101376. Reducing block sizes may help."
 

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 from rich.console import Console
 
+from qserve.core.cards.refusals import COSTS, refusal
 from qserve.detect import detect
 from qserve.hub import resolve
 from qserve.planner import make_plan
@@ -146,3 +147,31 @@ def test_replicas_share_what_holds_for_all_and_have_a_line_each() -> None:
     line = dict(shown)["chat-1"]
     assert "KV 256 MiB (planned" in line and "resident now" in line and "start 1.2 s" in line
     assert "Memory" not in names and "Start" not in names
+
+
+def refused(kernel: str, reason: str) -> dict[str, object]:
+    return {**MEMORY, "kernels": {"path": "dense layers", "refused": [asdict(refusal(kernel, reason))]}}
+
+
+def test_a_kernel_that_a_card_refused_is_a_warning_of_two_lines_with_the_next_step() -> None:
+    assert all(name != "Warn" for name, _ in rows(has_key=False))
+    told = "AttributeError: 'dtype' object has no attribute 'type'"
+    worker = replace(chat(), memory=refused("rotate_and_store", told))
+    shown = ready_rows("http://h", [worker], has_key=False, logs=Path("/logs"))
+    assert dict(shown)["Warn"] == (
+        f"rotate_and_store refused ({told}): a decoding layer takes 40 launches, not 12; qserve doctor --kernels"
+    )
+    for kernel in COSTS:
+        long = dict(
+            ready_rows("http://h", [replace(chat(), memory=refused(kernel, "x" * 200))], has_key=False, logs=Path("/"))
+        )["Warn"]
+        assert len(long) <= 153 and "xxx…)" in long and COSTS[kernel] in long and long.endswith("doctor --kernels")
+
+
+def test_replicas_warn_once_of_each_kernel() -> None:
+    replicas = [
+        replace(chat(), name=f"chat-{index}", memory=refused(kernel, "no"))
+        for index, kernel in enumerate(("int8 product", "add_rms_norm", "int8 product"))
+    ]
+    shown = ready_rows("http://h", replicas, has_key=False, logs=Path("/logs"))
+    assert [text.split(" refused")[0] for name, text in shown if name == "Warn"] == ["int8 product", "add_rms_norm"]

@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 
 from qserve.engine.transformers.attention.report import attention_report
+from qserve.engine.transformers.code_path import code_path
 from qserve.engine.transformers.engine import Engine
 from qserve.model.memory import beside_weights
 from qserve.model.resident import resident_bytes_of, resident_terms
@@ -17,7 +18,10 @@ __all__ = ["measured_memory"]
 
 
 def measured_memory(engine: Engine) -> dict[str, Any]:
-    """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices."""
+    """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices.
+
+    `kernels` is `code_path`: which code computes, and which kernels the card refused.
+    """
     loaded, model = engine.loaded, engine.loaded.model
     cache_bytes = resident_bytes_of(engine.batcher.cache_tensors())
     beside = beside_weights(model, loaded.cost, loaded.weights_bytes, cache_bytes)
@@ -35,6 +39,7 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
         "total_bytes": sum(held.values()),
         "kv_cache_tokens": engine.batcher.kv_cache_tokens,
         "attention": attention_report(model, engine.batcher.attention, engine.batcher.passed_over),
+        "kernels": code_path(model, engine.batcher).as_dict(),
         "weights": weights_by_kind(model),
         "weights_by_device": weights_by_device(model),
         "resident_bytes": memory.rss,

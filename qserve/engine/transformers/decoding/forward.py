@@ -126,7 +126,7 @@ class Forwards:
             logits = self._logits_of_all[: size[0]]
             replay = capture(lambda: self._run(buffers, logits))
         except Exception as error:
-            self.refused = (refusal(CAPTURE, f"batch size {size[0]}: {reason_of(error)}"),)
+            self.refused = (refusal(CAPTURE, f"{reason_of(error)} (batch size {size[0]})"),)
             log_refusal(_log, self.refused[0])
             self._capture = None
             return
