@@ -14,7 +14,9 @@ import click
 
 from qserve.cli.doctor.checks import Check, can_chat, examine, schemes_of
 from qserve.core.hardware import Hardware
+from qserve.detect.engines.checks import engine_checks
 from qserve.detect.packages import Packages
+from qserve.errors import UsageError
 
 __all__ = ["command", "hub_cache"]
 
@@ -23,13 +25,14 @@ __all__ = ["command", "hub_cache"]
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port to check.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--measure", is_flag=True, help="Measure this CPU for the speeds in `qserve plan` (takes seconds).")
+@click.option("--kernels", is_flag=True, help="Try the engine's kernels on each card (takes about a minute).")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
     envvar="QSERVE_STATE_DIR",
-    help="Folder for the measurements [~/.local/state/qserve].",
+    help="Folder of the runs and measurements [~/.local/state/qserve].",
 )
-def command(port: int, as_json: bool, measure: bool, state_dir: Path | None) -> None:
+def command(port: int, as_json: bool, measure: bool, kernels: bool, state_dir: Path | None) -> None:
     """Show what this machine can run, and how to install the rest.
 
     \b
@@ -43,6 +46,7 @@ def command(port: int, as_json: bool, measure: bool, state_dir: Path | None) -> 
     cache = hub_cache()
     hardware, packages = detect(cache), Packages.installed()
     checks = examine(hardware, packages, cache, port, _is_free(port))
+    checks += _kernels(state_dir, hardware, packages, kernels)
     if measure:
         checks.append(_measured(state_dir, hardware))
     serves = can_chat(hardware, packages)
@@ -53,6 +57,20 @@ def command(port: int, as_json: bool, measure: bool, state_dir: Path | None) -> 
 
         show_doctor(checks, schemes_of(hardware, packages), hardware, serves)
     sys.exit(0 if serves else 1)
+
+
+def _kernels(state_dir: Path | None, hardware: Hardware, packages: Packages, is_wanted: bool) -> list[Check]:
+    """Of the own engine on this machine's cards; nothing where it has none. Raises UsageError for --kernels there."""
+    missing = engine_checks("transformers").why_not_installed(hardware, packages)
+    why_not = missing if hardware.devices else "this machine has none with an NVIDIA driver; leave it out"
+    if why_not is not None:
+        if is_wanted:
+            raise UsageError(f"--kernels tries the transformers engine's kernels on a card: {why_not}")
+        return []
+    from qserve.cli.doctor.kernels import as_last_start_told, tried_now
+    from qserve.cli.state import state_folder
+
+    return tried_now() if is_wanted else as_last_start_told(state_folder(state_dir))
 
 
 def _measured(state_dir: Path | None, hardware: Hardware) -> Check:
