@@ -1,13 +1,14 @@
-"""One script for a machine with a card: is every quantization right, does memory come out as planned, how fast is it?
+"""One script for a machine with a card: are memory and speed as planned, is every kernel right, what do services give?
 
-    python bench/gpu.py                              # all steps within 9 minutes; writes docs/results/gpu-CARD-DATE.*
-    python bench/gpu.py --budget-s 200 --only memory
-    python bench/gpu.py --device cpu --shapes tiny   # every line of it in seconds; the figures mean nothing
+    python bench/gpu.py                              # all rows within 9 minutes, the most worth first
+    python bench/gpu.py --only kernels bf16 --budget-s 300
+    python bench/gpu.py --device cpu --shapes tiny   # every line of it in a minute or two; the figures mean nothing
+    python bench/gpu.py --page gpu-*.json            # writes docs/results/gpu.md and gpu-constants.toml from results
 
-It needs torch, transformers and accelerate, nothing else of qserve's dependencies, no network and no weights: shapes
-run on random weights, correctness on the bundled demo model. What needs a package that is missing, or more time than
-is left, is skipped and named. The steps run in a process of their own, so that one that crashes or hangs costs itself
-alone, and the files are written after each. Exit status: 0 well, or no card; 1 something is not right.
+Rows of the engine need torch, transformers and accelerate, no network and no weights: shapes run on random ones. What
+needs a package that is missing, or more time than is left, is skipped and named. Rows run in a process of their own, so
+that one that crashes or hangs costs itself alone, and the files are written after each, to --out [$OUT, where it is
+set]. Exit status: 0 well, or no card; 1 something is not right.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,32 +26,35 @@ ROOT = Path(__file__).resolve().parent.parent
 if not __package__:  # run as a script
     sys.path[0] = str(ROOT)  # not bench/, whose files have common names
 
-from bench.gpu_steps.run import Run  # noqa: E402  # after the path
+from bench.gpu_steps.order import GROUPS, Row, rows_of  # noqa: E402  # after the path
+from bench.gpu_steps.run import Run  # noqa: E402
 from bench.gpu_steps.steps import StepProcess  # noqa: E402
 
-GROUPS = ("quality", "offload", "waves", "vllm", "memory")
 _NEEDED = ("torch", "transformers", "accelerate", "safetensors")
-_SCHEMES = ("fp32", "bf16", "fp16", "bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
-# A shape takes about its weights' bytes at this rate to make, and as long again to run; measured ones correct it.
-_FIRST_GUESS_BYTES_PER_S = 2e9
-# What a step may take before it counts as hung: the first one imports torch, maybe from a cold disk.
-_BEGIN_S, _LIMITS_S, _QUALITY_S, _OFFLOAD_S, _MEMORY_S, _WAVES_S, _VLLM_S = 180, 60, 90, 120, 150, 90, 240
-_LOAD = {"streams": (1, 8, 16), "prompt_len": 512, "steps": 32}
-_WAVES = ((16, True), (64, False), (64, True))
-_TINY_LOAD = {"streams": (1, 4), "prompt_len": 24, "steps": 6}
+# The first row imports torch, maybe from a cold disk.
+_BEGIN_S, _LIMITS_S = 180, 60
+# Failures of one model or service after which its other rows are left out: each would load it again.
+_MOST_FAILURES = 2
+_SUBJECT = ("model", "scheme", "engine", "reward")  # of rows that share what is loaded
 
 
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--shapes", default="real", help="real, tiny, or model ids of configs/models.toml, by comma")
-    parser.add_argument("--budget-s", type=float, default=540)
-    parser.add_argument("--only", choices=GROUPS, help="these steps alone")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("--shapes", default="real", choices=["real", "tiny"])
+    parser.add_argument("--budget-s", type=float, default=540, help="seconds for all rows [540]")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=[], metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "docs" / "results"))
+    parser.add_argument("--page", nargs="+", type=Path, metavar="JSON", help="write the page from these results")
     args = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036  # it is run by whatever Python there is
         print(f"gpu: qserve needs Python 3.11, this is {sys.version.split()[0]}; nothing was measured")
+        return 0
+    if args.page:
+        from bench.gpu_steps.page import write_page
+
+        print("written: " + ", ".join(map(str, write_page(args.page, ROOT / "docs" / "results"))))
         return 0
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
@@ -63,9 +67,9 @@ def main() -> int:
 
 
 def measure(steps: StepProcess, args: argparse.Namespace) -> int:
-    """All steps; after each the JSON and the table are written."""
+    """All rows; after each the JSON and the table are written."""
     run = Run(args.budget_s, args.out)
-    about = steps.ask({"do": "begin", "shapes": args.shapes}, _BEGIN_S)
+    about = steps.ask({"do": "begin"}, _BEGIN_S)
     if "error" in about:
         print(f"gpu: can't begin: {about['error']}; nothing was measured")
         return 1
@@ -74,86 +78,67 @@ def measure(steps: StepProcess, args: argparse.Namespace) -> int:
         return 0
     run.begin(about)
     try:
-        run.result["limits"] = steps.ask({"do": "limits", "size_bytes": _size(args.shapes)}, _LIMITS_S)
-        for group in [args.only] if args.only else GROUPS:
-            _STEPS[group](run, steps, args.shapes)
+        _limits(run, steps, args.shapes)
+        measure_rows(run, steps, rows_of(args.shapes, tuple(args.only)))
     except KeyboardInterrupt:
-        run.add("memory", {"what": "the rest", "ok": None, "skipped": "interrupted"})
+        run.add("machine", {"what": "the rest", "ok": None, "skipped": "interrupted"})
     run.end()
     return 0 if run.is_well else 1
 
 
-def _quality(run: Run, steps: StepProcess, shapes: str) -> None:
-    for scheme in ("fp32", "bnb-nf4") if shapes == "tiny" else _SCHEMES:
-        ask = partial(steps.ask, {"do": "quality", "scheme": scheme})
-        run.attempt("quality", {"scheme": scheme}, ask, _QUALITY_S, lacks=_lacks(scheme, run.result))
+def _limits(run: Run, steps: StepProcess, shapes: str) -> None:
+    ask = {"do": "limits", "size_bytes": 2**20 if shapes == "tiny" else None}
+    run.result["limits"] = run.attempt("machine", {"what": "limits"}, partial(steps.ask, ask), _LIMITS_S)
+    has_pages = run.result["batcher"] == "PagedBatcher"
+    row: dict[str, Any] = {"what": "batcher", "batcher": run.result["batcher"], "ok": has_pages}
+    if not has_pages:
+        row["error"] = f"{_row_batcher(run)}: figures of its speed would be another engine's, and are left out"
+    run.add("machine", row)
 
 
-def _offload(run: Run, steps: StepProcess, shapes: str) -> None:
-    tokens, cards = partial(steps.ask, {"do": "offloaded_tokens"}), partial(steps.ask, {"do": "two_cards"})
-    run.attempt("offload", {"what": "same tokens with layers offloaded"}, tokens, _OFFLOAD_S)
-    run.attempt("offload", {"what": "same tokens over two cards"}, cards, _OFFLOAD_S)
-    model = "tiny-untied" if shapes == "tiny" else "Qwen/Qwen3-8B"
-    half = partial(steps.ask, {"do": "offloaded_speed", "model": model})
-    run.attempt("offload", {"what": "half of the layers in RAM"}, half, _OFFLOAD_S, needs_s=60)
+def measure_rows(run: Run, steps: StepProcess, rows: list[Row]) -> None:
+    """Each in turn, but for those whose model or service has failed."""
+    failures: Counter[tuple[object, ...]] = Counter()
+    without: dict[tuple[object, ...], str] = {}
+    for row in rows:
+        shared = tuple(value for key, value in row.what.items() if key in _SUBJECT)
+        subject = (row.group, *(shared or row.what.values()))
+        lacks = without.get(subject) or _lacks(row, run)
+        if failures[subject] >= _MOST_FAILURES:
+            lacks = lacks or f"{_MOST_FAILURES} rows before it failed"
+        if row.fresh and not lacks:
+            steps.fresh()
+        done = run.attempt(row.group, row.what, partial(steps.ask, _asked(row, run)), row.most_s, row.needs_s, lacks)
+        if lacks is None:
+            failures[subject] = failures[subject] + 1 if "error" in done else 0
+        if row.ask["do"] == "service_start" and ("error" in done or "skipped" in done):
+            without[subject] = done.get("skipped") or "the service did not start"
 
 
-def _waves(run: Run, steps: StepProcess, shapes: str) -> None:
-    """Many streams, greedy and drawn, and a start from nothing: each row on its own."""
-    model = "tiny-untied" if shapes == "tiny" else "Qwen/Qwen3-8B"
-    load = {"prompt_len": 24, "steps": 4} if shapes == "tiny" else {"prompt_len": 256, "steps": 32}
-    for streams, sampled in _WAVES:
-        what = {"what": f"{streams} streams, {'sampled' if sampled else 'greedy'}", "model": model}
-        ask = {"do": "waves", "model": model, "streams": streams, "sampled": sampled, **load}
-        run.attempt("waves", what, partial(steps.ask, ask), _WAVES_S, needs_s=30)
-    steps.fresh()  # a start that finds nothing imported
-    ask = {"do": "startup", "model": model}
-    run.attempt("waves", {"what": "start in a new process", "model": model}, partial(steps.ask, ask), _WAVES_S, 30)
+def _asked(row: Row, run: Run) -> dict[str, Any]:
+    """With what only this run knows."""
+    ask = dict(row.ask)
+    if ask["do"] == "kernel":
+        ask["read_bytes_per_s"] = run.read_bytes_per_s
+    if ask["do"] == "service_start":
+        ask |= {"log": str(run.log_path), "limit_s": min(ask["limit_s"], max(1.0, run.left_s))}
+    return ask
 
 
-def _vllm(run: Run, steps: StepProcess, shapes: str) -> None:
-    lacks = None if run.result["optional_packages"].get("vllm") else "vllm is not installed"
-    for model in ["tiny-untied"] if shapes == "tiny" else ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"]:
-        steps.fresh()  # it takes what is free for its own
-        ask = {"do": "vllm", "model": model, "streams": 4 if shapes == "tiny" else 64, "steps": 16}
-        run.attempt("vllm", {"model": model}, partial(steps.ask, ask), _VLLM_S, 60, lacks)
-    steps.fresh()
+def _lacks(row: Row, run: Run) -> str | None:
+    """Why it can't run here."""
+    found = run.result
+    if row.package in ("serve", "vllm") and found["lacks_to_serve"]:
+        return f"{', '.join(found['lacks_to_serve'])} not installed, which `qserve up` needs"
+    if row.package not in ("", "serve") and not found["optional_packages"].get(row.package):
+        return f"{row.package} is not installed"
+    own_speed = row.is_of_speed or row.what.get("engine") == "transformers"
+    return _row_batcher(run) if own_speed and found["batcher"] != "PagedBatcher" else None
 
 
-def _memory(run: Run, steps: StepProcess, shapes: str) -> None:
-    rate, limits = _FIRST_GUESS_BYTES_PER_S, run.result["limits"]
-    load = _TINY_LOAD if shapes == "tiny" else _LOAD
-    for model, scheme in _models(shapes, run.result):
-        weights, what = run.result["weights_bytes"][model], {"model": model, "scheme": scheme}
-        ask = partial(steps.ask, {"do": "shape", **what, **load, "limits": None if "error" in limits else limits})
-        row = run.attempt("memory", what, ask, _MEMORY_S, 5 + weights / rate, _lacks(scheme, run.result))
-        if "memory" in row and weights > 1e9:
-            rate = weights / row["seconds"]
-
-
-def _size(shapes: str) -> int | None:
-    """Of the buffers that are read; None: by the device."""
-    return 2**20 if shapes == "tiny" else None
-
-
-def _models(shapes: str, about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(model, scheme), what matters most first: 32B in every scheme comes after every size in 16 bit."""
-    names = list(about["weights_bytes"])
-    yield from ((name, about["scheme"]) for name in names)
-    if shapes == "tiny":
-        yield names[-1], "bnb-nf4"
-        return
-    quantized = ("Qwen/Qwen3-32B", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B")
-    for name in [name for name in quantized if name in names] or names[-1:]:
-        yield from ((name, scheme) for scheme in ("bnb-nf4", "bnb-int8"))
-
-
-def _lacks(scheme: str, about: dict[str, Any]) -> str | None:
-    without = scheme.startswith("bnb") and not about["optional_packages"]["bitsandbytes"]
-    return "bitsandbytes is not installed" if without else None
-
-
-_STEPS = {"quality": _quality, "offload": _offload, "waves": _waves, "vllm": _vllm, "memory": _memory}
+def _row_batcher(run: Run) -> str:
+    release = run.result["versions"]["transformers"]
+    return f"transformers {release} runs the row batcher, 5.19 the paged one (bench/gpu_kit.py brings it)"
 
 
 if __name__ == "__main__":

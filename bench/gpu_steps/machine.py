@@ -20,8 +20,11 @@ from bench.limits import has_bf16, synchronize
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, formats_of
 from qserve.core.model_spec import ModelSpec
+from qserve.engine.transformers.batching.make import pages_are_kept
 from qserve.hub.bundled import bundled_config
+from qserve.packages import missing_to_serve
 from qserve.planner import Plan, make_plan, plan_request
+from qserve.planner.speed.terms.card import card_of
 
 __all__ = ["SHAPES", "TINY", "Machine", "config_folder", "config_of", "environment"]
 
@@ -68,10 +71,20 @@ class Machine:
         return Hardware(cards, ram, available, os.cpu_count() or 1, disk_free_bytes=_disk_free_bytes())
 
     def plan(self, model: str, **fixed: Any) -> Plan:
-        """The plan of the transformers engine for a shape of `config_of`, on the first card alone."""
+        """The installed transformers engine's plan for a shape of `config_of`, on the first card alone."""
         config = config_of(model)
         checkpoint = Checkpoint(model, None, config, ModelSpec.from_config(config, model))
-        return make_plan(checkpoint, self.hardware(), plan_request(engine="transformers", **fixed))
+        release = importlib.metadata.version("transformers")
+        return make_plan(
+            checkpoint, self.hardware(), plan_request(engine="transformers", engine_version=release, **fixed)
+        )
+
+    def planned_limits(self) -> dict[str, float]:
+        """What the planner takes this card to read and multiply; nothing of a CPU."""
+        if not self.is_card:
+            return {}
+        card = card_of(_card(0))
+        return {"read_bytes_per_s": card.bandwidth, "gemm_flop_per_s": card.peak("bf16")}
 
     def allocated_bytes(self) -> int:
         """Bytes in live tensors by torch's allocator; 0 on a CPU, where nobody counts them."""
@@ -119,12 +132,17 @@ def config_folder(model: str) -> Path:
 
 
 def environment(machine: Machine) -> dict[str, Any]:
-    """Versions, the card and its size, and which optional packages are here."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "accelerate")}
+    """Versions, the card and its size, which batcher runs, which optional packages are here, and what `up` lacks."""
+    names = ("torch", "transformers", "accelerate", "triton", "bitsandbytes", "vllm")
     about: dict[str, Any] = {
         "card": machine.name,
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: found for name in names if (found := _version(name))},
+        },
+        "batcher": "PagedBatcher" if pages_are_kept() else "RowBatcher",
         "optional_packages": {name: importlib.util.find_spec(name) is not None for name in _OPTIONAL},
+        "lacks_to_serve": list(missing_to_serve()),
     }
     if machine.is_card:
         properties = torch.cuda.get_device_properties(machine.device)
@@ -137,6 +155,13 @@ def environment(machine: Machine) -> dict[str, Any]:
             "cards": torch.cuda.device_count(),
         }
     return about
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _card(index: int) -> Device:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from bench.gpu_steps.machine import Machine, config_folder, config_of
+from bench.gpu_steps.planned import PlannedSpeed
 from bench.gpu_steps.running import batching, random_prompts, wave
+from qserve.core.model_spec import ModelSpec
 from qserve.demo import chat_model_path
 from qserve.hub import resolve
 from qserve.model.load import load
@@ -45,7 +47,7 @@ def two_cards_row(machine: Machine) -> dict[str, Any]:
 
 
 def offloaded_speed_row(machine: Machine, model: str, limit: str | None = None) -> dict[str, Any]:
-    """A larger shape with about half of its layers in RAM: what a decoding step moves, and how fast."""
+    """A larger shape with 40 % of its weights in RAM: what a decoding step moves, and how fast."""
     whole = machine.plan(model, quant="bf16", max_model_len=1024, max_num_seqs=4)
     device = whole.devices[0]
     held = device.runtime_bytes + device.activations_bytes + device.kv_cache_bytes + device.weights_bytes * 6 // 10
@@ -62,6 +64,8 @@ def offloaded_speed_row(machine: Machine, model: str, limit: str | None = None) 
     load_s = time.perf_counter() - start
     shutil.rmtree(folder)
     allocated = machine.allocated_bytes()
+    notes = list(loaded.notes)
+    planned = PlannedSpeed(plan, ModelSpec.from_config(config_of(model), model), machine.hardware())
     try:
         steps, seconds = asyncio.run(_decode(loaded.model, plan, config_of(model)["vocab_size"]))
     finally:
@@ -74,6 +78,9 @@ def offloaded_speed_row(machine: Machine, model: str, limit: str | None = None) 
         "planned_on_device_bytes": plan.devices[0].weights_bytes,
         "measured_on_device_bytes": allocated,
         "offloaded_bytes": moved,
+        "pinned": any(", pinned" in note for note in notes),
+        "notes": notes,
+        "planned_s_per_step": planned.step_ms(1, 18) / 1000,
         "s_per_step": seconds / steps,
         "moved_bytes_per_s": moved * steps / seconds,
     }

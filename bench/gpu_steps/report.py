@@ -1,64 +1,251 @@
-"""What bench/gpu.py writes of its rows: a verdict, and the tables that a reader wants."""
+"""What bench/gpu.py writes of its rows: a line on the screen, a verdict, and tables of planned beside measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["is_well", "table"]
+from bench.gpu_steps.order import GROUPS
 
-_GIB = 1024**3
-_GROUPS = ("quality", "offload", "waves", "vllm", "memory")
+__all__ = ["is_well", "rows_in", "sentence", "table"]
+
+_GIB, _MIB = 1024**3, 1024**2
+_TERMS = {
+    "weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations",
+    "cuda_graphs_bytes": "graphs", "runtime_bytes": "outside of torch",
+}  # fmt: skip
+_UNITS = {"_bytes": (_GIB, "GiB"), "_ms": (1, "ms"), "ms_per_step": (1, "ms a step"), "_s": (1, "s")}
+
+Result = dict[str, Any]
+_Row = dict[str, Any]
 
 
-def is_well(result: dict[str, Any]) -> bool:
+def rows_in(result: Result) -> Iterator[_Row]:
+    """All of them, in the order of their groups."""
+    for group in ("machine", *GROUPS):
+        yield from result.get(group, ())
+
+
+def is_well(result: Result) -> bool:
     """Whether nothing that was tried is wrong. What was skipped is neither."""
-    steps = [row for group in _GROUPS for row in result.get(group, ())]
-    return not any(row.get("ok") is False for row in steps)
+    return not any(row.get("ok") is False for row in rows_in(result))
 
 
-def table(result: dict[str, Any]) -> str:
+def sentence(row: _Row) -> str:
+    """One line: what it is, what was planned, what was measured."""
+    what = _what(row)
+    reason = row.get("skipped") or row.get("error")
+    if reason:
+        return f"{what}: {'FAILED: ' if row.get('error') else 'skipped: '}{reason}"
+    parts = [*_pairs(row.get("planned", {}), row.get("measured", {})), *_others(row)]
+    parts += [] if row.get("ok") is not False else ["NOT AS IT SHOULD BE"]
+    return f"{what}: {' · '.join(parts)} ({row.get('seconds', 0):.1f} s)"
+
+
+def _what(row: _Row) -> str:
+    names = ("what", "kernel", "model", "reward", "scheme", "engine")
+    return ", ".join(dict.fromkeys(str(row[name]).removeprefix("Qwen/") for name in names if row.get(name)))
+
+
+def _pairs(planned: _Row, measured: _Row) -> Iterator[str]:
+    for name, value in measured.items():
+        if not isinstance(value, int | float) or value is True:
+            continue
+        wanted = planned.get(name)
+        if wanted:
+            said, off = f"{_short(name, wanted)} planned, {_short(name, value)}", _off(wanted, value)
+            yield f"{name.replace('_', ' ')} {said} ({off})"
+        else:
+            yield f"{name.replace('_', ' ')} {_short(name, value)}"
+
+
+def _others(row: _Row) -> Iterator[str]:
+    for one in row.get("at", ()):
+        yield f"{one['way']} × {one['rows']}: {one['us']:.1f} µs, {one['GB_per_s']:.0f} GB/s{_wrong(one)}"
+    for one in row.get("kernels", ())[:3]:
+        yield f"{one['name'][:40]} {one['us']:.0f} µs in {one['calls']} calls"
+    for role, worker in row.get("workers", {}).items():
+        yield f"{role}: " + ", ".join(_pairs(worker["planned"], worker["measured"]))
+    for name in ("ready_s", "load_s", "mean_kl", "moved_bytes_per_s", "batcher", "places", "pinned"):
+        if name in row:
+            yield f"{name.replace('_', ' ')} {_short(name, row[name])}"
+    path = row.get("path") or {}
+    if path:
+        refused = "; ".join(f"{one['kernel']} REFUSED: {one['reason']}" for one in path.get("refused", ()))
+        ran = f"{path.get('batcher')}, {path.get('path')}, attention {path.get('attention')}"
+        yield f"{ran}, {refused}" if refused else ran
+
+
+def _wrong(one: _Row) -> str:
+    return "" if one["right"] else f", WRONG by {one['off_by']:.2g}"
+
+
+def _short(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return str(value)
+    if name.endswith("_per_s") and value >= 1e9:
+        return f"{value / 1e9:.4g} G" if value < 1e12 else f"{value / 1e12:.4g} T"
+    divisor, unit = next((rule for end, rule in _UNITS.items() if name.endswith(end)), (1, ""))
+    if name.endswith("_per_s"):
+        unit = ""
+    return f"{value / divisor:.4g} {unit}".rstrip()
+
+
+def _off(planned: float, measured: float) -> str:
+    return f"{100 * (measured / planned - 1):+.0f} %"
+
+
+def table(result: Result) -> str:
     """Markdown."""
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items())
     parts = [
         f"# {result['card']}, {result['date']}\n\n    python bench/gpu.py\n",
         f"{versions}. Took {result['seconds']:.0f} s.\n",
-        *_limits(result.get("limits", {})),
+        *_limits(result.get("limits") or {}),
+        *_kernels(result.get("kernels", ())),
         *_quality(result.get("quality", ())),
+        *_memory(rows_in(result)),
+        *_speed(rows_in(result), (result.get("limits") or {}).get("measured")),
+        *_profile(rows_in(result)),
+        *_starts(rows_in(result)),
+        *_loads(result),
         *_offload(result.get("offload", ())),
-        *_waves(result.get("waves", ())),
-        *_vllm(result.get("vllm", ())),
-        *_memory(result.get("memory", ())),
-        *_speed(result.get("memory", ())),
         *_skipped(result),
     ]
     return "\n".join(parts)
 
 
-def _limits(limits: dict[str, Any]) -> list[str]:
-    if not limits:
-        return []
-    if "error" in limits:
-        return [f"Limits could not be measured: {limits['error']}.\n"]
+def _limits(limits: _Row) -> list[str]:
+    if "measured" not in limits:
+        return [f"Limits could not be measured: {limits['error']}.\n"] if "error" in limits else []
+    planned, measured = limits.get("planned") or {}, limits["measured"]
+
+    def beside(name: str, unit: float) -> str:
+        return f" (the planner's {planned[name] / unit:.4g})" if name in planned else ""
+
     return [
-        f"Limits, measured in the same run: {limits['read_bytes_per_s'] / 1e9:.0f} GB/s of memory, "
-        f"{limits['gemm_flop_per_s'] / 1e12:.3g} TFLOP/s in 16 bit; a matrix-vector product reads "
-        f"{limits['gemv_bytes_per_s'] / 1e9:.0f} GB/s.\n"
+        f"Limits, measured in the same run: {measured['read_bytes_per_s'] / 1e9:.0f} GB/s of memory"
+        f"{beside('read_bytes_per_s', 1e9)}, {measured['gemm_flop_per_s'] / 1e12:.3g} TFLOP/s in 16 bit"
+        f"{beside('gemm_flop_per_s', 1e12)}; a matrix-vector product reads "
+        f"{measured['gemv_bytes_per_s'] / 1e9:.0f} GB/s.\n"
     ]
 
 
-def _quality(rows: Iterable[dict[str, Any]]) -> list[str]:
-    done = [row for row in rows if "mean_kl" in row]
+def _kernels(rows: Iterable[_Row]) -> list[str]:
+    lines = [
+        f"| {row['kernel']} | {one['way']} | {one['rows']} | {one['planned_us']:.1f} | {one['us']:.1f} "
+        f"| {one['GB_per_s']:.0f} | {one['off_by']:.1g}{'' if one['right'] else ' WRONG'} | {one['first_call_s']:.2f} |"
+        for row in rows
+        for one in row.get("at", ())
+    ]
+    head = "kernel | by | rows | µs at the rate of a copy | µs | GB/s | off by | s of the first call"
+    return _section("Each kernel by itself", head, lines)
+
+
+def _quality(rows: Iterable[_Row]) -> list[str]:
     lines = [
         f"| {row['scheme']} | {row['mean_kl']:.2g} | {row['worst_kl']:.2g} | {100 * row['top1_agreement']:.1f} % "
         f"| {'yes' if row['ok'] else 'NO'} |"
-        for row in done
+        for row in rows
+        if "mean_kl" in row
     ]
-    head = "| scheme | mean KL | worst KL | same likeliest token | well |\n|---|---|---|---|---|"
-    return ["## Quantization, against float32 on the CPU (demo model)\n", head, *lines, ""] if lines else []
+    head = "scheme | mean KL | worst KL | same likeliest token | well"
+    return _section("Quantization, against float32 on the CPU (demo model)", head, lines)
 
 
-def _offload(rows: Iterable[dict[str, Any]]) -> list[str]:
+def _memory(rows: Iterable[_Row]) -> list[str]:
+    lines = []
+    for row in rows:
+        if "load_s" not in row or "measured" not in row:
+            continue
+        pairs = [(row["planned"][term], row["measured"][term]) for term in _TERMS]
+        cells = " | ".join(f"{_gib(planned)} / {_gib(measured)}" for planned, measured in pairs)
+        counted = [pair for term, pair in zip(_TERMS, pairs, strict=True) if term != "cuda_graphs_bytes"]
+        lines.append(
+            f"| {_model(row)} | {row['scheme']} | {cells} | {_error(pairs[:1])} | {_error(counted)} "
+            f"| {row['load_s']:.0f} s |"
+        )
+    head = f"model | scheme | {' | '.join(_TERMS.values())} | error, weights | all but graphs | load"
+    return _section("Memory, planned / measured by torch's allocator and the driver", head, lines)
+
+
+def _speed(rows: Iterable[_Row], limits: _Row | None) -> list[str]:
+    lines = []
+    for row in rows:
+        measured = row.get("measured", {})
+        if "bytes_per_step" in row:
+            best = 1000 * row["bytes_per_step"] / limits["read_bytes_per_s"] if limits else None
+            lines.append(_speed_line(row, row["planned"]["ms_per_step"], measured["ms_per_step"], best))
+        elif "flop" in row:
+            best = 1000 * row["flop"] / limits["gemm_flop_per_s"] if limits else None
+            lines.append(_speed_line(row, row["planned"]["ms"], measured["ms"], best))
+    head = "model | scheme | what | planned ms | ms | off by | tokens/s | of limit | steps by | attention | products"
+    return _section("Speed of the transformers engine, planned / measured", head, lines)
+
+
+def _speed_line(row: _Row, planned: float, measured: float, best: float | None) -> str:
+    path = row.get("path") or {}
+    names = [name for by_rows in path.get("products", {}).values() for some in by_rows.values() for name in some]
+    share = "?" if best is None else f"{100 * best / measured:.0f} %"
+    return (
+        f"| {_model(row)} | {row['scheme']} | {row['what']} | {planned:.2f} | {measured:.2f} "
+        f"| {_off(planned, measured)} | {row['measured']['tokens_per_s']:.1f} | {share} | {path.get('path', '?')} "
+        f"| {path.get('attention', '?')} | {', '.join(dict.fromkeys(names))} |"
+    )
+
+
+def _profile(rows: Iterable[_Row]) -> list[str]:
+    lines = [
+        f"| `{one['name']}` | {one['calls']} | {one['us']:.0f} |"
+        for row in rows
+        if "steps" in row
+        for one in row.get("kernels", ())[:20]
+    ]
+    return _section("Kernels of three decoding steps at 8 streams, and of their prompts", "kernel | calls | µs", lines)
+
+
+def _starts(rows: Iterable[_Row]) -> list[str]:
+    lines = []
+    for row in rows:
+        for role, worker in row.get("workers", {}).items():
+            cells = [
+                f"{_gib(worker['planned'][term])} / {_gib(measured) if measured is not None else '?'}"
+                for term, measured in ((term, worker["measured"].get(term)) for term in _TERMS)
+            ]
+            tokens = worker["planned"]["kv_cache_tokens"], worker["measured"].get("kv_cache_tokens", "?")
+            lines.append(
+                f"| {_what(row)} | {role} | {worker['engine']} | {' | '.join(cells)} | {tokens[0]} / {tokens[1]} "
+                f"| {row['ready_s']:.0f} s |"
+            )
+    head = f"service | worker | engine | {' | '.join(_TERMS.values())} | KV tokens | ready after"
+    return _section("Services by `qserve up`: memory, planned / measured", head, lines)
+
+
+def _loads(result: Result) -> list[str]:
+    chats, rewards = [], []
+    flop = ((result.get("limits") or {}).get("measured") or {}).get("gemm_flop_per_s")
+    for row in rows_in(result):
+        measured, planned = row.get("measured", {}), row.get("planned", {})
+        if "ttft_ms" in measured:
+            cells = [
+                f"{planned[name]:.1f} / {measured[name]:.1f}" for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s")
+            ]
+            chats.append(f"| {_what(row)} | {' | '.join(cells)} | {measured['p99_tpot_ms']:.1f} |")
+        if "texts_per_s" in measured:
+            share = f"{100 * row['flop_per_s'] / flop:.0f} %" if flop and "flop_per_s" in row else "?"
+            rewards.append(
+                f"| {_what(row)} | {measured['texts_per_s']:.1f} | {measured['tokens_per_s']:.0f} | {share} |"
+            )
+    head = "service | TTFT ms | TPOT ms | tokens/s | TPOT ms, p99"
+    return [
+        *_section("Services by `qserve bench`: planned / measured", head, chats),
+        *_section("Rewards by `qserve bench`", "service | texts/s | tokens/s | of the rate of a product", rewards),
+    ]
+
+
+def _offload(rows: Iterable[_Row]) -> list[str]:
     lines = []
     for row in rows:
         if "places" in row:
@@ -67,59 +254,33 @@ def _offload(rows: Iterable[dict[str, Any]]) -> list[str]:
         elif "s_per_step" in row:
             planned, measured = _gib(row["planned_on_device_bytes"]), _gib(row["measured_on_device_bytes"])
             lines.append(
-                f"- {row['model']}, {_gib(row['offloaded_bytes'])} of its weights offloaded: {row['s_per_step']:.2f} s "
-                f"a token, {row['moved_bytes_per_s'] / 1e9:.1f} GB/s moved; on the device {planned} planned, "
-                f"{measured} measured"
+                f"- {row['model']}, {_gib(row['offloaded_bytes'])} of its weights in RAM"
+                f"{' (pinned)' if row.get('pinned') else ' (not pinned)'}: {row['planned_s_per_step']:.3f} s a token "
+                f"planned, {row['s_per_step']:.3f} measured, {row['moved_bytes_per_s'] / 1e9:.1f} GB/s moved; on the "
+                f"device {planned} planned, {measured} measured"
             )
     return ["## Layers over several places\n", *lines, ""] if lines else []
 
 
-def _waves(rows: Iterable[dict[str, Any]]) -> list[str]:
+def _skipped(result: Result) -> list[str]:
     lines = []
-    for row in rows:
-        if "decode_tokens_per_s" in row:
-            lines.append(
-                f"- {row['model']}, {row['what']}: {row['decode_tokens_per_s']:.0f} tokens/s, {row['ms_per_step']:.1f} "
-                f"ms a step, first tokens of all after {row['first_tokens_s']:.2f} s"
-            )
-        elif "first_token_s" in row:
-            lines.append(
-                f"- {row['model']}, {row['what']}: {row['seconds']:.1f} s, of which {row['load_s']:.1f} to load and "
-                f"{row['first_token_s']:.1f} to the first token"
-            )
-    return ["## Many streams, sampling, a start\n", *lines, ""] if lines else []
+    for group in ("machine", *GROUPS):
+        for row in result.get(group, ()):
+            reason = row.get("skipped") or row.get("error")
+            if reason:
+                lines.append(f"- {group}, {_what(row)}: {'FAILED: ' if row.get('error') else ''}{reason}")
+    return ["## Not measured\n", *lines, ""] if lines else []
 
 
-def _vllm(rows: Iterable[dict[str, Any]]) -> list[str]:
-    lines = [
-        f"| {row['model']} | {row['vllm']} | {row['start_s']:.1f} s | {row['planned_kv_tokens']} "
-        f"| {row['measured_kv_tokens']} | {row['streams']} | {row['tokens_per_s']:.0f} |"
-        for row in rows
-        if "measured_kv_tokens" in row
-    ]
-    head = "| model | vLLM | start | KV tokens planned | measured | streams | tokens/s |\n|---|---|---|---|---|---|---|"
-    return ["## The real vLLM, with random weights\n", head, *lines, ""] if lines else []
+def _section(title: str, head: str, lines: list[str]) -> list[str]:
+    if not lines:
+        return []
+    rule = "|" + "---|" * (head.count("|") + 1)
+    return [f"## {title}\n", f"| {head} |", rule, *lines, ""]
 
 
-def _memory(rows: Iterable[dict[str, Any]]) -> list[str]:
-    lines = []
-    for row in rows:
-        if "memory" not in row:
-            continue
-        pairs = [(row["plan"][term], row["memory"][term]) for term in _TERMS]
-        cells = [f"{_gib(planned)} / {_gib(measured)}" for planned, measured in pairs]
-        outside = f"{_gib(row['plan']['runtime_bytes'])} / {_gib(row['memory']['outside_bytes'])}"
-        errors = f"{_error(pairs[:1])} | {_error(pairs)}"
-        lines.append(f"| {row['model']} | {row['scheme']} | {' | '.join(cells)} | {outside} | {errors} |")
-    head = (
-        "| model | scheme | weights | KV cache | activations | outside of torch | error, weights | all three |\n"
-        "|---|---|---|---|---|---|---|---|"
-    )
-    title = "## Memory, planned / measured by torch's allocator\n"
-    return [title, head, *lines, ""] if lines else []
-
-
-_TERMS = ("weights_bytes", "kv_cache_bytes", "activations_bytes")
+def _model(row: _Row) -> str:
+    return str(row["model"]).removeprefix("Qwen/")
 
 
 def _error(pairs: list[tuple[int, int]]) -> str:
@@ -127,37 +288,5 @@ def _error(pairs: list[tuple[int, int]]) -> str:
     return f"{100 * (planned - measured) / measured:+.1f} %" if measured else "not measured"
 
 
-def _speed(rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
-        f"| {row['model']} | {row['scheme']} | {speed['streams']} | {speed['prefill_tokens_per_s']:.0f} "
-        f"| {_share(speed['prefill_share_of_limit'])} | {speed['decode_tokens_per_s']:.1f} "
-        f"| {_share(speed['decode_share_of_limit'])} | {speed['ms_per_step']:.1f} |"
-        for row in rows
-        for speed in row.get("speed", ())
-    ]
-    head = (
-        "| model | scheme | streams | prefill tokens/s | of the limit | decode tokens/s | of the limit | ms a step |\n"
-        "|---|---|---|---|---|---|---|---|"
-    )
-    products = [f"- {row['model']}, {row['scheme']}: {one}" for row in rows for one in row.get("products", ())]
-    return ["## Speed\n", head, *lines, "", *products, ""] if lines else []
-
-
-def _share(value: float | None) -> str:
-    return "?" if value is None else f"{100 * value:.0f} %"
-
-
-def _skipped(result: dict[str, Any]) -> list[str]:
-    lines = []
-    for step in _GROUPS:
-        for row in result.get(step, ()):
-            reason = row.get("skipped") or row.get("error")
-            if reason:
-                named = " ".join(str(row[key]) for key in ("model", "scheme") if key in row)
-                what = row.get("what", named)
-                lines.append(f"- {step}, {what}: {'FAILED: ' if row.get('error') else ''}{reason}")
-    return ["## Not measured\n", *lines, ""] if lines else []
-
-
 def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / _GIB:.2f} GiB" if num_bytes >= _GIB // 10 else f"{num_bytes / 1024**2:.1f} MiB"
+    return f"{num_bytes / _GIB:.2f} GiB" if num_bytes >= _GIB // 10 else f"{num_bytes / _MIB:.1f} MiB"

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_steps.report import is_well, table
+from bench.gpu_steps.report import is_well, sentence, table
 
 __all__ = ["Run"]
 
@@ -35,6 +35,18 @@ class Run:
         return self.budget_s - (time.monotonic() - self.began_s)
 
     @property
+    def read_bytes_per_s(self) -> float:
+        """Of the device as measured in this run, else any number: what is planned by it is then no figure."""
+        limits = self.result.get("limits", {})
+        return float(limits["measured"]["read_bytes_per_s"]) if "measured" in limits else 1e12
+
+    @property
+    def log_path(self) -> Path:
+        """What services print."""
+        assert self._stem is not None, "begun"
+        return self._stem.with_name(self._stem.name + "-services.log")
+
+    @property
     def is_well(self) -> bool:
         return is_well(self.result)
 
@@ -44,7 +56,7 @@ class Run:
         versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
         print(f"gpu: {about['card']}; {versions}", flush=True)
         name = re.sub("[^a-z0-9]+", "-", about["card"].lower()).strip("-")
-        self._stem = self._writable() / f"gpu-{name}-{self.result['date']}"
+        self._stem = self._writable() / f"gpu-{name}-{self.result['date']}-{time.strftime('%H%M')}"
 
     def _writable(self) -> Path:
         """`out`, or a new folder where nothing can be written there: a checkout may be mounted for reading only."""
@@ -60,8 +72,7 @@ class Run:
     def add(self, group: str, row: dict[str, Any]) -> None:
         """Keep a row, print it while the rest still runs, and write the files."""
         self.result.setdefault(group, []).append(row)
-        shown = {key: value for key, value in row.items() if not isinstance(value, (dict, list))}
-        print(f"{group}: " + ", ".join(f"{key} {_short(value)}" for key, value in shown.items()), flush=True)
+        print(f"{self.left_s:4.0f} s left  {group}: {sentence(row)}", flush=True)
         self.write()
 
     def attempt(
@@ -77,7 +88,7 @@ class Run:
         if lacks is None and self.left_s < needs_s:
             lacks = f"needs about {needs_s:.0f} s of {max(0, self.left_s):.0f} s left"
         start = time.monotonic()
-        row = {"ok": None, "skipped": lacks} if lacks else ask(min(most_s, self.left_s + _GRACE_S))
+        row: dict[str, Any] = {"ok": None, "skipped": lacks} if lacks else ask(min(most_s, self.left_s + _GRACE_S))
         if "error" in row:
             row["ok"] = False
         row = {**what, **row, "seconds": time.monotonic() - start}
@@ -96,7 +107,3 @@ class Run:
         """Show the table, and where it is."""
         self.write()
         print(f"\n{table(self.result)}\nwritten: {self._stem}.json and .md")
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

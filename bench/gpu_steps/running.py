@@ -46,7 +46,11 @@ async def batching(model: Any, plan: Plan) -> AsyncIterator[Any]:
     """The batcher that the engine would take, running."""
     loop = asyncio.get_running_loop()
     batcher = make_batcher(model, loop, plan)
-    batcher.start(on_death=lambda error: loop.call_soon_threadsafe(_give_up, error))
+
+    def give_up(error: BaseException) -> None:
+        loop.call_soon_threadsafe(_give_up, error)
+
+    batcher.start(on_death=give_up)
     try:
         yield batcher
     finally:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from qserve.core.cards.offload import NUM_BUFFERS, are_streamed
+from qserve.units import format_bytes
 
 __all__ = ["Lane", "LayerStream", "stream_offloaded"]
 
@@ -86,6 +87,7 @@ class LayerStream:
 
     Attributes:
         num_copies: of layers, to the card, so far.
+        is_pinned: whether the card reads them while it computes; without a card, nobody asks.
     """
 
     def __init__(self, layers: Sequence[nn.Module], device: torch.device, lane: Lane | None = None) -> None:
@@ -104,10 +106,10 @@ class LayerStream:
         ]
         self._in_buffer: list[int | None] = [None] * len(self._buffers)
         self._views = [[part.of(buffer) for part in self._parts] for buffer in self._buffers]
-        self._pinned_all = True
+        self.is_pinned = True
         self._held = [self._taken(layer) for layer in self._layers]
-        if device.type == "cuda" and not self._pinned_all:
-            _log.warning("layers in RAM can't be pinned (see ulimit -l): each copy to the card is waited for")
+        if not self.is_pinned:
+            _log.warning("%s", self.sentence)
         self._pointing: list[int | None] = [None] * len(self._layers)
         self.num_copies = 0
         for index, layer in enumerate(self._layers):
@@ -119,6 +121,14 @@ class LayerStream:
         """In RAM."""
         return sum(one.nbytes for one in self._held)
 
+    @property
+    def sentence(self) -> str:
+        """For the user."""
+        lying = f"{len(self._held)} layers ({format_bytes(self.held_bytes)}) lie in RAM"
+        if self.is_pinned:
+            return f"{lying}, pinned: each is copied to the card while the one before computes"
+        return f"{lying} and can't be pinned (see ulimit -l): each copy to the card is waited for"
+
     def _taken(self, layer: nn.Module) -> torch.Tensor:
         """The parameters of `layer` in one piece, pinned for a card."""
         whole = torch.empty(self._parts[-1].end, dtype=torch.uint8)
@@ -127,7 +137,7 @@ class LayerStream:
         if self._buffers[0].device.type == "cuda":
             # Registered where it lies: torch's own pinned memory comes in powers of two.
             runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            self._pinned_all &= int(runtime.cudaHostRegister(whole.data_ptr(), whole.nbytes, 0)) == 0
+            self.is_pinned &= int(runtime.cudaHostRegister(whole.data_ptr(), whole.nbytes, 0)) == 0
         return whole
 
     def _before(self, index: int, layer: nn.Module, args: Any) -> None:

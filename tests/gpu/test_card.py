@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bench.gpu_steps.kernels import KERNEL_ROWS, kernel_row
+from bench.gpu_steps.loaded import VARIANTS, LoadedShape
 from bench.gpu_steps.machine import Machine
 from bench.gpu_steps.offload import offloaded_tokens_row, two_cards_row
 from bench.gpu_steps.quality import MOST_KL, quality_row
-from bench.gpu_steps.shapes import measure_shape
-from bench.limits import measure_limits
 from bench.step_counts import hold
 from qserve.model.card.products import KERNEL
 from qserve.model.card.trial import choose_products
@@ -56,6 +56,18 @@ def test_two_cards_say_the_same(machine: Machine) -> None:
     assert row["ok"], row
 
 
-def test_memory_is_as_planned(machine: Machine) -> None:
-    row = measure_shape(machine, measure_limits(machine.device), "Qwen/Qwen3-0.6B", "bf16", (1, 8), 256, 16)
+def test_memory_is_as_planned_and_steps_are_captured(machine: Machine) -> None:
+    loaded = LoadedShape(machine, "Qwen/Qwen3-0.6B", "bf16", 8, 1024)
+    try:
+        row = loaded.memory()
+        assert row["ok"], row
+        row = loaded.decode(8, 256, 16, VARIANTS[0], sampled=False)
+        assert row["ok"] and row["path"]["num_captured"], row
+    finally:
+        loaded.close()
+
+
+@pytest.mark.parametrize("kernel", KERNEL_ROWS)
+def test_each_kernel_is_right_by_itself(machine: Machine, kernel: str) -> None:
+    row = kernel_row(machine, kernel, "Qwen/Qwen3-8B", [1, 8], 1e12)
     assert row["ok"], row

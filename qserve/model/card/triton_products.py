@@ -24,6 +24,8 @@ __all__ = ["product"]
 
 # Of weights and rows that one step of a program's walk loads; four such steps are on their way at once.
 _STEP_BYTES, _STEPS = 16384, 4
+# Of codes of 4 bits, that a program holds unpacked at once.
+_MOST_PAIRS = 4096
 _OUTPUT_BLOCKS = (64, 32, 16)
 # Outputs and inputs of a step for one row, without matrix units: small programs, several on each multiprocessor, whose
 # loads cover one another's latency.
@@ -63,7 +65,8 @@ def int8_constants(tile: int, block: int, element_bytes: int) -> dict[str, int]:
 
 def four_bit_constants(tile: int, block: int, element_bytes: int, scale_block: int) -> dict[str, int]:
     """As `int8_constants`; a step in bytes of two codes, and the scales of a row in it."""
-    step = _power_of_2(_STEP_BYTES // (block + 2 * element_bytes * tile), 32, 4 * block)  # longer ones spill
+    longest = min(4 * block, _MOST_PAIRS // block)  # longer steps spill
+    step = _power_of_2(_STEP_BYTES // (block + 2 * element_bytes * tile), 32, longest)
     groups = max(1, 2 * step // scale_block)
     return {"tile": tile, "block": block, "step": step, "groups": groups, "scale_block": scale_block}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from bench.gpu_steps.loaded import is_as_planned
 from bench.gpu_steps.machine import Machine
-from bench.gpu_steps.shapes import _is_as_planned
 
 GIB, MIB = 1024**3, 1024**2
 TOTAL = 81_079 * MIB
@@ -60,10 +61,22 @@ def test_the_largest_shape_fits_one_h100(asked: list[int], scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "peak", "outside", "well"),
-    [(100, 170, 12, True), (96, 170, 12, False), (100, 190, 12, False), (100, 170, 25, False)],
+    ("weights", "activations", "outside", "well"),
+    [(100, 10, 12, True), (96, 10, 12, False), (100, 30, 12, False), (100, 10, 25, False)],
     ids=["near", "weights off", "peak off", "context off"],
 )
-def test_memory_is_held_against_the_plan(weights: int, peak: int, outside: int, well: bool) -> None:
+def test_memory_is_held_against_the_plan(weights: int, activations: int, outside: int, well: bool) -> None:
     planned = {"weights_bytes": 100, "kv_cache_bytes": 60, "activations_bytes": 10, "runtime_bytes": 10}
-    assert _is_as_planned(planned, {"weights_bytes": weights, "peak_bytes": peak, "outside_bytes": outside}) is well
+    taken = {"weights_bytes": weights, "activations_bytes": activations, "runtime_bytes": outside}
+    assert is_as_planned(planned, {**planned, **taken}) is well
+
+
+def test_a_release_that_captures_nothing_is_planned_so(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is the installed library's: 5.17 keeps other books, and its steps are never captured."""
+    original = importlib.metadata.version
+    for release, captures in (("5.17.0", False), ("5.19.0", True)):
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda name, r=release: r if name == "transformers" else original(name)
+        )
+        (device,) = Machine(torch.device("cuda:0")).plan("Qwen/Qwen3-8B", quant="bf16", max_model_len=4096).devices
+        assert bool(device.cuda_graphs_bytes) is captures, release

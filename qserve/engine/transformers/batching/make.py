@@ -12,7 +12,7 @@ from qserve.planner.plan import Plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["PAGED_FIELDS", "make_batcher"]
+__all__ = ["PAGED_FIELDS", "make_batcher", "pages_are_kept"]
 
 PAGED_FIELDS = frozenset({"page_size", "auto_switch_to_flash"})
 """Of the library's configuration: where one is missing, it is another library inside."""
@@ -29,7 +29,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
         max_num_batched_tokens=plan.workload.max_num_batched_tokens,
         captures=any(device.cuda_graphs_bytes for device in plan.devices),
     )
-    if layers <= _PAGED_LAYERS and (_has_pages() or not layers <= _ROW_LAYERS):
+    if layers <= _PAGED_LAYERS and (pages_are_kept() or not layers <= _ROW_LAYERS):
         from qserve.engine.transformers.batching.paged import PagedBatcher  # imports the library's continuous batching
 
         return PagedBatcher(model, loop, limits)
@@ -44,7 +44,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
     )
 
 
-def _has_pages() -> bool:
+def pages_are_kept() -> bool:
     """Whether the library's continuous batching is the one that the paged batcher drives: before transformers 5.19 it
     was built otherwise, and the row batcher serves full attention as well."""
     from transformers import ContinuousBatchingConfig
