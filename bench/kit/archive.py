@@ -10,7 +10,6 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from bench.kit.contents import PYTHON, Archive
@@ -53,15 +52,14 @@ def kept(installed: Path, archive: Archive) -> Iterator[Path]:
 
 
 def _constraints_of(archive: Archive, constraints: Path) -> str:
-    """The tested versions, without those of packages that the archive names another version of."""
-    own = {requirement.partition("==")[0] for requirement in archive.packages if "==" in requirement}
+    """The tested versions of packages that the archive names without one."""
     lines = constraints.read_text().splitlines()
-    return "\n".join(line for line in lines if "==" in line and line.partition("==")[0] not in own)
+    return "\n".join(line for line in lines if line.partition("==")[0] in archive.packages)
 
 
 def _fingerprint(archive: Archive, pinned: str) -> str:
     """Of all that decides what is in it, unless an index has a newer version of something that nobody pinned."""
-    described = json.dumps([asdict(archive), pinned, PYTHON, _PRESET], sort_keys=True)
+    described = json.dumps([sorted(archive.packages), sorted(archive.left_out), pinned, PYTHON, _PRESET])
     return hashlib.sha256(described.encode()).hexdigest()[:12]
 
 

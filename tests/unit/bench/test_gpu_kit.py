@@ -23,18 +23,18 @@ FILES = {
     "library/_C_other.so": b"not for this card", "library-3.dist-info/METADATA": b"Name: library\nVersion: 3\n",
     "bin/tool": b"#!/another/machine/python\n",
 }  # fmt: skip
-LIBRARY = Archive("library", {"library==3": "an example"}, {"_C_other": "another card"})
+LIBRARY = Archive("library", {"library==3": "an example", "beside": "it imports it"}, {"_C_other": "another card"})
 
 
 @pytest.fixture
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
     """Packs LIBRARY; `installs` of the function counts how often pip was asked."""
     constraints = tmp_path / "constraints.txt"
-    constraints.write_text("# tested\nlibrary==2\nother==1\n")
+    constraints.write_text("# tested\nlibrary==2\nbeside==1\nother==1\n")
 
     def install(library: Archive, pinned: str, into: Path, cache: Path) -> None:
         make.installs += 1  # type: ignore[attr-defined]
-        assert pinned == "other==1", "the archive's own version wins"
+        assert pinned == "beside==1", "the archive's own version wins, and others don't count"
         for name, data in FILES.items():
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             (into / name).write_bytes(data)
