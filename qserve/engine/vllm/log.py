@@ -1,6 +1,7 @@
 """Reads vLLM's log of a start: its phase, and the figures that it measured. Pure functions.
 
-The same lines in vLLM 0.28 to 0.32, on cards and on the CPU; a test holds them to the installed engine's own source.
+The same lines in vLLM 0.26 to 0.32, on cards and on the CPU, except for the account of memory, which 0.26 words
+differently; a test holds them to the installed engine's own source.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ _AVAILABLE = re.compile(rf"Available KV cache memory: {_GIB}")
 _GRAPHS = re.compile(rf"Graph capturing finished in ([\d.]+) secs?, took {_GIB}")
 _GRAPHS_ESTIMATED = re.compile(rf"Estimated CUDA graph memory: {_GIB}")
 _USAGE = re.compile(
-    rf"Actual usage is {_GIB} for consumed memory \(weights \+ non-torch\), {_GIB} for peak activation, and {_GIB} for "
-    "CUDAGraph memory"
+    rf"Actual usage is {_GIB} for (?:weight|consumed memory \(weights \+ non-torch\)), {_GIB} for peak activation"
 )
 _COMPILED = re.compile(r"torch\.compile took ([\d.]+) s in total")
 _PROFILED = re.compile(r"Initial profiling/warmup run took ([\d.]+) s")

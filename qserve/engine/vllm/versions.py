@@ -1,7 +1,7 @@
 """What differs between the releases of vLLM that are accepted. Everything else in this package is the same for all.
 
-Checked against the code of 0.28.0, 0.29.0, 0.30.0, 0.31.0 and 0.32.0: each flag that qserve sets is in all five, and
-so is each line of the log that it reads.
+Checked against the code of 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0, 0.31.0 and 0.32.0: each flag that qserve sets is in
+all seven, and so is each line of the log that it reads, one of them in two spellings (`log`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from qserve.detect.engines.vllm import VLLM_ACCEPTED, VLLM_TESTED
+from qserve.detect.engines.vllm import VLLM_ACCEPTED, VLLM_RANGE, VLLM_TESTED
 from qserve.errors import UsageError
 
 __all__ = ["Release", "release_of"]
@@ -30,13 +30,13 @@ class Release:
 
 
 def release_of(version: str) -> Release:
-    """The adapter of an installed release. Raises UsageError for one outside 0.28 to 0.32, with the way out."""
+    """The adapter of an installed release. Raises UsageError for one outside the range, with the way out."""
     first, after = VLLM_ACCEPTED
     found = re.match(r"(\d+)\.(\d+)", version)
     numbers = (int(found[1]), int(found[2])) if found else (0, 0)
     if not first <= numbers < after:
         raise UsageError(
-            f"vLLM {version} is installed; qserve drives vLLM {first[0]}.{first[1]} to {VLLM_TESTED} and is tested "
+            f"vLLM {version} is installed; qserve drives vLLM {VLLM_RANGE} and is tested "
             f"with {VLLM_TESTED}. Install that one (pip install 'vllm=={VLLM_TESTED}.0', or `make setup`), or serve "
             "with --engine transformers"
         )

@@ -51,7 +51,7 @@ def running(service: Service, http: httpx.Client) -> Engine:
 def test_the_flags_are_those_that_unit_tests_take_for_this_release() -> None:
     parser = installed_parser()
     if parser.version != "0.32.0":
-        pytest.skip("the file holds 0.28 to 0.32.0")
+        pytest.skip("the file is held to 0.32.0 here")
     assert parser == parser_for("0.32.0")
 
 

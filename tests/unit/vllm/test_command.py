@@ -12,6 +12,7 @@ import pytest
 
 from qserve.engine.vllm import tiles
 from qserve.engine.vllm.command import command, ready_timeout_s
+from qserve.engine.vllm.launch import VllmLaunch
 from qserve.errors import UsageError
 from tests.unit.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
 
@@ -65,11 +66,25 @@ def test_each_accepted_release_knows_every_flag(release):
     assert "--speculative-config" in argv
 
 
+def test_random_weights_of_a_large_model_on_a_card_with_the_oldest_release():
+    """What a machine with torch 2.11 can run: its vLLM, and no weights."""
+    plan = plan_of("Qwen/Qwen3-32B", "h100-sxm", quant="bf16", engine_version=RELEASES[0])
+    assert plan.fits
+    spec = replace(spec_of(plan), load_format="dummy")
+    launch = VllmLaunch(spec, "", parser_for(RELEASES[0]))
+    flags = pairs(launch.command)
+    assert flags["--load-format"] == "dummy"
+    assert (flags["--dtype"], flags["--max-model-len"]) == ("bfloat16", "40960")
+    assert flags["--kv-cache-memory-bytes"] == str(plan.placement.kv_cache_memory_bytes)
+    assert {"--quantization", "--worker-extension-cls", "--tool-strict-level"} & set(flags) == set()
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_quantization_in_flight_has_a_name_that_the_release_takes(release):
     plan = plan_of("Qwen/Qwen2.5-7B", "h100-sxm", quant="fp8", engine_version=release)
     assert plan.quant.in_flight
-    assert pairs(plan.engine_args)["--quantization"] in ("fp8_per_tensor", "fp8_per_block")
+    names = ("fp8",) if release < "0.28" else ("fp8_per_tensor", "fp8_per_block")
+    assert pairs(plan.engine_args)["--quantization"] in names
     plan = plan_of(quant="4bit")
     assert pairs(plan.engine_args)["--quantization"] == "bitsandbytes"
 

