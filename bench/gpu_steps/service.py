@@ -30,6 +30,8 @@ __all__ = ["Service"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _QSERVE = (sys.executable, "-m", "qserve")
+# vLLM sizes its cache itself, as a plan says that it would, and tells the peak of its activations.
+_ENVIRONMENT = {"QSERVE_VLLM_PROFILES_MEMORY": "1", "HF_HUB_OFFLINE": "1"}
 _END_S = 40
 _LOG_BYTES = 3000
 _TERMS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "cuda_graphs_bytes", "runtime_bytes",
@@ -63,7 +65,7 @@ class Service:
             log.write(f"\n$ {' '.join(self._command[1:])}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                self._command, cwd=ROOT, env={**os.environ, **_ENVIRONMENT}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),
             )  # fmt: skip
         while not self._answers("/ready"):

@@ -42,6 +42,8 @@ _LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH")
 _READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
 # Imported by vLLM's workers alone: it asks for something when it is imported.
 _WITH_TILES = ("--worker-extension-cls", "qserve.engine.vllm.tiles.WithTiles")
+_CACHE_BYTES = "--kv-cache-memory-bytes"
+_PROFILES = "QSERVE_VLLM_PROFILES_MEMORY"
 _STRICT_TOOLS = "--tool-strict-level"
 _STRUCTURES = "--structured-outputs-config"
 # What `thinking_token_budget` counts between and ends with, where no parser tells it. The keys had other names before.
@@ -94,7 +96,7 @@ def command(
         *("--model", str(spec.folder)),
         *("--served-model-name", *spec.models),
         *_listening(spec.address),
-        *spec.plan.engine_args,
+        *_planned(spec, inherited),
         *_scheduling(spec),
         "--disable-uvicorn-access-log",  # the gateway logs requests
     )
@@ -104,6 +106,16 @@ def command(
     environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
     return VllmCommand((python, *_SERVER, *words), environment, schema_library(words, parser), thinks_in_text)
+
+
+def _planned(spec: WorkerSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The plan's own flags; where vLLM is to measure its activations, without the size of the cache, which then is its
+    own by --gpu-memory-utilization: so a plan is held against an engine (bench/gpu.py)."""
+    words = spec.plan.engine_args
+    if not environ.get(_PROFILES) or spec.plan.on_cpu or _CACHE_BYTES not in words:
+        return words
+    place = words.index(_CACHE_BYTES)
+    return (*words[:place], *words[place + 2 :])
 
 
 def _listening(address: UnixAddress | TcpAddress) -> tuple[str, ...]:

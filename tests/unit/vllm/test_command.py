@@ -96,6 +96,19 @@ def test_a_card_gets_both_bytes_and_share(parser):
     assert float(flags["--gpu-memory-utilization"]) == plan.placement.gpu_memory_utilization
 
 
+def test_vllm_measures_its_activations_where_it_is_asked_to(parser):
+    """It does so only where it sizes the cache itself, by the share of the card that the plan gave it."""
+    plan = plan_of("Qwen/Qwen3-8B", "h100-80gb", quant="bf16")
+    asked = {"QSERVE_VLLM_PROFILES_MEMORY": "1"}
+    words = command(spec_of(plan), parser, environ=asked).argv
+    usual = command(spec_of(plan), parser, environ={}).argv
+    assert "--kv-cache-memory-bytes" in usual and "--kv-cache-memory-bytes" not in words
+    place = usual.index("--kv-cache-memory-bytes")
+    assert words == (*usual[:place], *usual[place + 2 :])
+    on_cpu = plan_of(quant="bf16", **LIMITS)
+    assert command(spec_of(on_cpu), parser, environ=asked).argv == command(spec_of(on_cpu), parser, environ={}).argv
+
+
 def test_the_key_is_in_the_environment_and_nowhere_else(parser):
     started = demo_command(parser)
     assert "internal-key" not in " ".join(started.argv)
