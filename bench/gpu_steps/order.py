@@ -201,7 +201,7 @@ def _load(group: str, what: dict[str, Any], role: str, streams: int, prompts: in
 
 
 def _offload(sizes: _Sizes) -> Iterator[Row]:
-    yield Row("offload", {"what": "same tokens with layers offloaded"}, {"do": "offloaded_tokens"}, 90, 20, fresh=True)
+    yield Row("offload", {"what": "same tokens with layers offloaded"}, {"do": "offloaded_tokens"}, 90, 20)
     yield Row("offload", {"what": "same tokens over two cards"}, {"do": "two_cards"}, 90, 10)
     model = "tiny-untied" if sizes is _TINY else "Qwen/Qwen3-8B"
     ask = {"do": "offloaded_speed", "model": model}

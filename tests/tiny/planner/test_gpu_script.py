@@ -8,37 +8,51 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.gpu_steps.order import GROUPS
+from bench.kit.contents import ARCHIVES
+
 ROOT = Path(__file__).parents[3]
-# In every process: our own files import the standard library, torch, transformers, accelerate and what comes with them.
-# A bare machine with a card has no more; bitsandbytes is optional there as well.
-_HIDE = """
+# Of a machine with torch and transformers and without a network, as bench/kit/contents.py takes it to be: the modules
+# that our own files may import there, beside those of the kit's first part.
+_COMMON = (
+    "torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers", "huggingface_hub", "triton",
+    "aiohttp", "click", "httpx", "jinja2", "markupsafe", "prometheus_client", "psutil", "pynvml", "rich", "uvloop",
+    "yaml",
+)  # fmt: skip
+_KIT = tuple(name.split("==")[0].replace("-", "_") for name in ARCHIVES[0].packages)
+_MODULES = {"python_multipart": "multipart"}
+# In every process: our own files import nothing else, and what the libraries look for is not there.
+_HIDE = f"""
 import builtins, sys
 original, ours = builtins.__import__, ("qserve", "bench")
-allowed = {*sys.stdlib_module_names, *ours, "torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers",
-           "bitsandbytes"}
+allowed = {{*sys.stdlib_module_names, *ours, *{(*_COMMON, *_KIT, *_MODULES.values())!r}}}
 
 def guarded(name, globals=None, locals=None, fromlist=(), level=0):
-    importer = (globals or {}).get("__name__") or ""
+    importer = (globals or {{}}).get("__name__") or ""
     if level == 0 and importer.split(".")[0] in (*ours, "__main__") and name.split(".")[0] not in allowed:
-        raise ModuleNotFoundError(f"{importer} imports {name}, which a bare machine has not")
+        raise ModuleNotFoundError(f"{{importer}} imports {{name}}, which a bare machine has not")
     return original(name, globals, locals, fromlist, level)
 
 builtins.__import__ = guarded
-for name in ("pynvml", "click", "pydantic", "starlette", "uvicorn", "uvloop", "rich", "aiohttp", "vllm", "sklearn"):
+for name in ("vllm", "sklearn", "kernels", "peft", "trl", "gradio", "openai", "datasets", "ray", "opentelemetry"):
     sys.modules[name] = None
 """
 
 
 def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "sitecustomize.py").write_text(_HIDE)
+    out = tmp_path / "out"
     return subprocess.run(
         [sys.executable, "bench/gpu.py", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
+        timeout=290,
+        env={
+            **os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+            "OUT": str(out),
+        },
+    )  # fmt: skip
 
 
 def test_without_a_card_it_says_so(tmp_path: Path) -> None:
@@ -48,18 +62,32 @@ def test_without_a_card_it_says_so(tmp_path: Path) -> None:
     assert "nothing was measured" in done.stdout
 
 
-def test_every_step_runs_with_torch_and_transformers_alone(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    done = run(tmp_path, "--device", "cpu", "--shapes", "tiny", "--out", str(out))
+def test_every_row_runs_with_what_the_kit_brings(tmp_path: Path) -> None:
+    """To its end, services included; what is skipped needs vLLM or a second card.
+
+    A reward model's service alone is left out: beside chat it starts as well, and each start takes as long as the rest.
+    """
+    groups = [group for group in GROUPS if group != "rewards"]
+    done = run(tmp_path, "--device", "cpu", "--shapes", "tiny", "--only", *groups)
     assert done.returncode == 0, done.stdout + done.stderr
-    (written,) = out.glob("gpu-*.json")
+    (written,) = (tmp_path / "out").glob("gpu-*.json")  # of $OUT
     result = json.loads(written.read_text())
-    assert [row["ok"] for row in result["quality"]] == [True, True]
+    assert result["batcher"] == "PagedBatcher"
+    rows = [row for group in GROUPS for row in result.get(group, ())]
+    assert {row["skipped"] for row in rows if "skipped" in row} == {"vllm is not installed", "needs two cards"}
+    assert [row for row in rows if "error" in row] == []
+    assert {group for group in GROUPS if result.get(group)} == {*groups} - {"fp8"}
+    assert all(one["right"] for row in result["kernels"] for one in row["at"])
     same, _, half = result["offload"]
-    assert same["ok"] is True
-    assert same["places"] == ["cpu", "disk"]
-    assert half["offloaded_bytes"] > 0
-    for row in result["memory"]:
-        assert row["memory"]["weights_bytes"] > 0
-        assert {speed["streams"] for speed in row["speed"]} == {1, 4}
-    assert "## Memory, planned / measured" in written.with_suffix(".md").read_text()
+    assert same["ok"] is True and same["places"] == ["cpu", "disk"] and half["offloaded_bytes"] > 0
+    for row in rows:
+        if row.get("path"):
+            assert row["path"]["batcher"] == "PagedBatcher" and not row["path"]["refused"]
+    loads = [row for row in result["service"] if "ttft_ms" in row.get("measured", {})]
+    assert [row["what"] for row in loads] == ["1 streams", "4 streams", "saturated"]
+    assert all(row["planned"]["tpot_ms"] > 0 and row["measured"]["output_tokens_per_s"] > 0 for row in loads)
+    assert {role for row in result["pair"] for role in row.get("workers", ())} == {"chat", "reward"}
+    assert result["pair"][2]["measured"]["texts_per_s"] > 0
+    text = written.with_suffix(".md").read_text()
+    for title in ("Each kernel by itself", "Memory, planned / measured", "Services by `qserve bench`"):
+        assert f"## {title}" in text
