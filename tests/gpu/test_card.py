@@ -11,6 +11,7 @@ from bench.gpu_steps.machine import Machine
 from bench.gpu_steps.offload import offloaded_tokens_row, two_cards_row
 from bench.gpu_steps.quality import MOST_KL, quality_row
 from bench.step_counts import hold
+from qserve.engine.transformers.kernel_trial import try_kernels
 from qserve.model.card.products import KERNEL
 from qserve.model.card.trial import choose_products
 
@@ -42,6 +43,11 @@ def test_products_by_quantized_weights_are_right(machine: Machine, held: str) ->
     trials = choose_products(layers.to(machine.device), torch.bfloat16)
     assert KERNEL not in trials.passed_over, trials.sentence
     assert len(trials.chosen) == 12, trials.sentence
+
+
+def test_this_card_refuses_no_kernel_of_ours(machine: Machine) -> None:
+    """Each compiles and is right, and a step can be captured: what a worker finds out at start."""
+    assert try_kernels(machine.device)["refused"] == []
 
 
 def test_offloaded_layers_say_the_same(machine: Machine) -> None:

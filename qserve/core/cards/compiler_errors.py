@@ -15,7 +15,7 @@ _REPR = re.compile(r"(\w+)\((['\"])(.*)\2\)")
 _NAMED = re.compile(r"\w*(Error|Exception|Failure)\b")
 _ERROR = re.compile(r"\berror\s*:", re.IGNORECASE)
 # What ptxas says after each error, and Triton after ptxas.
-_SAYS_NOTHING = re.compile(r"Repro command:|ptxas fatal|`ptxas` (stderr|failed)")
+_SAYS_NOTHING = re.compile(r"Repro command:|ptxas fatal\s*: Ptx assembly aborted|`ptxas` (stderr|failed)")
 _PREFIX = "PTXAS error: "
 
 

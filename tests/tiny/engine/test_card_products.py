@@ -18,7 +18,7 @@ from qserve.engine.transformers.decoding.choose import can_be_captured, choose_l
 from qserve.model.card import products, trial
 from qserve.model.card.linear import CardLinear, compute_on_cards
 from qserve.model.card.operations import by_meaning
-from qserve.model.card.products import BY_PIECES, CHOSEN, KERNEL, LIBRARY, by_pieces, by_rows, key_of
+from qserve.model.card.products import BY_PIECES, CHOSEN, KERNEL, LIBRARY, REFUSED, by_pieces, by_rows, key_of
 from qserve.model.card.trial import choose_products
 from qserve.model.weights_held import held_tensors, weights_bytes
 from tests.tiny.engine.families import build
@@ -30,6 +30,7 @@ pytest.importorskip("bitsandbytes")
 def _nothing_chosen() -> Iterator[None]:
     yield
     CHOSEN.clear()
+    REFUSED.clear()
 
 
 def layers(held: str, outputs: int = 72, inputs: int = 128) -> list[CardLinear]:
@@ -141,6 +142,9 @@ def test_the_fastest_right_product_is_taken(monkeypatch: pytest.MonkeyPatch, cap
         trials = chosen("int8", broken, fast, monkeypatch)
         assert set(trials.chosen.values()) == {BY_PIECES}
         assert reason in trials.sentence and reason in caplog.text
+        assert len(caplog.messages) == 1 and caplog.messages[0].startswith("int8 product is refused on this card (")
+        assert set(REFUSED) == set(trials.chosen) and all(reason in why for why in REFUSED.values())
+    assert not chosen("int8", by_meaning, fast, monkeypatch).refused and not REFUSED
     counts = iter(range(0, 10**12, 10**9))
     monkeypatch.setattr(trial, "_allocated_so_far", lambda device: next(counts))
     assert "it unpacks whole weights" in chosen("int8", by_meaning, fast, monkeypatch).passed_over[KERNEL]

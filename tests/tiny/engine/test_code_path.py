@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from qserve.core.cards.refusals import CAPTURE, COSTS, OPERATIONS, refusal
 from qserve.engine.transformers.batching import paged
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.rows.batcher import RowBatcher
+from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.code_path import code_path
 from qserve.engine.transformers.decoding import stages
 from qserve.engine.transformers.decoding.body import DenseSteps
@@ -95,6 +97,10 @@ def test_products_of_this_model_alone_are_told() -> None:
     try:
         assert chosen_for(model) == {"nf4": {16: (KERNEL, BY_PIECES)}, "int8": {1: (BY_PIECES,)}}
         assert refusals_for(model) == (refusal("4-bit product", "it is wrong"),)
+        batcher: Any = SimpleNamespace(attention="sdpa", step_path=StepPath(refused=(refusal(CAPTURE, "no"),)))
+        path = code_path(model, batcher)
+        assert [one.kernel for one in path.refused] == ["4-bit product", CAPTURE]
+        assert path.products == chosen_for(model)
     finally:
         CHOSEN.clear()
         REFUSED.clear()

@@ -36,6 +36,13 @@ Repro command: ptxas -lineinfo -v --gpu-name=sm_75 k.ptx -o k.ptx.o
 
 _PTXAS_DIED = "PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\n\nRepro command: ptxas x.ptx\n"
 
+_NO_TARGET = """PTXAS error: `ptxas` failed with error code 255
+`ptxas` stderr:
+ptxas fatal   : Value 'sm_130' is not defined for option 'gpu-name'
+
+Repro command: ptxas --gpu-name=sm_130 k.ptx
+"""
+
 _SHARED = "out of resource: shared memory, Required: 131072, Hardware limit: 101376. Reducing block sizes may help."
 
 _CUDA = """CUDA error: an illegal memory access was encountered
@@ -52,6 +59,7 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."""
         (CompilationError("at 2:4:\n    tl.foo(n)\n    ^"), "CompilationError: tl.foo(n)"),
         (PTXASError(_PTXAS), "PTXASError: ptxas k.ptx, line 9; error   : Arguments mismatch for instruction 'mov'"),
         (PTXASError(_PTXAS_DIED), "PTXASError: Internal Triton PTX codegen error"),
+        (PTXASError(_NO_TARGET), "PTXASError: ptxas fatal   : Value 'sm_130' is not defined for option 'gpu-name'"),
         (PTXASError("PTXAS error: "), "PTXASError"),
         (OutOfResources(_SHARED), f"OutOfResources: {_SHARED}"),
         (RuntimeError(_CUDA), "RuntimeError: CUDA error: an illegal memory access was encountered"),
