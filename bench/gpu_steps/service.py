@@ -65,8 +65,8 @@ class Service:
             log.write(f"\n$ {' '.join(self._command[1:])}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env={**os.environ, **_ENVIRONMENT}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),
+                self._command, cwd=ROOT, env={**os.environ, **_ENVIRONMENT}, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True, preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),
             )  # fmt: skip
         while not self._answers("/ready"):
             if self._process.poll() is not None:

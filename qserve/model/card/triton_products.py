@@ -88,7 +88,8 @@ def _launch_four_bit(
     _four_bit_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
         rows, weight.packed, weight.code, weight.scales, code, scales, offset, weight.code if bias is None else bias,
         out, len(rows), weight.outputs, weight.inputs,
-        is_nested=weight.nested is not None, has_bias=bias is not None, **sizes, num_warps=4, num_stages=_STEPS,
+        is_nested=weight.nested is not None, has_bias=bias is not None, **sizes, num_stages=_STEPS,
+        num_warps=8 if sizes["tile"] == ROW_TILES[-1] else 4,  # with 4, programs of the most rows spill on some cards
     )  # fmt: skip
 
 
