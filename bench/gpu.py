@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections import Counter
 from functools import partial
 from importlib.util import find_spec
@@ -62,8 +63,10 @@ def main() -> int:
         return 0
     os.environ["HF_HUB_OFFLINE"] = "1"
     child = [sys.executable, str(ROOT / "bench" / "gpu_steps" / "child.py"), args.device]
-    with StepProcess(child) as steps:
-        return measure(steps, args)
+    with tempfile.TemporaryDirectory(prefix="qserve-gpu-") as scratch:
+        os.environ["QSERVE_GPU_SCRATCH"] = scratch
+        with StepProcess(child) as steps:
+            return measure(steps, args)
 
 
 def measure(steps: StepProcess, args: argparse.Namespace) -> int:

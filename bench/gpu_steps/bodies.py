@@ -7,6 +7,8 @@ and over, which takes the seconds that the disk takes.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import struct
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +30,12 @@ _STANDARD_DEVIATION = 0.02
 
 def chat_folder(model: str) -> Path:
     """For `--load-format dummy` on any engine."""
-    return _folder(config_of(model))
+    folder = _scratch() / model.replace("/", "-")
+    config = dict(config_of(model))
+    if config.get("quantization_config", {}).get("quant_method") == "fp8":  # as the official files have it
+        config["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", **config["quantization_config"]}
+    _fill(folder, config)
+    return folder
 
 
 def reward_config(model: str) -> dict[str, Any]:
@@ -39,10 +46,21 @@ def reward_config(model: str) -> dict[str, Any]:
 
 
 def reward_folder(model: str) -> Path:
-    """A reward model over the body of `model`, of random weights in bf16."""
+    """A reward model over the body of `model`, of random weights in bf16; what was written before is taken again.
+
+    Raises RuntimeError where the disk has no room for it.
+    """
     config = reward_config(model)
-    folder = _folder(config)
+    folder = _scratch() / f"{model.replace('/', '-')}-reward"
+    if (folder / "model.safetensors").exists():
+        return folder
+    _fill(folder, config)
     tensors = tensors_of(ModelSpec.from_config(config, model))
+    needed, free = sum(tensor.nbytes for tensor in tensors), shutil.disk_usage(folder).free
+    if needed > 0.95 * free:
+        raise RuntimeError(
+            f"{model} as a reward model takes {needed / 1e9:.1f} GB in {folder}, and {free / 1e9:.1f} are free"
+        )
     header: dict[str, Any] = {}
     end = 0
     for tensor in tensors:
@@ -52,18 +70,24 @@ def reward_folder(model: str) -> Path:
     words = json.dumps(header).encode()
     words += b" " * (-len(words) % 8)
     block = (torch.randn(_BLOCK // 2) * _STANDARD_DEVIATION).bfloat16().view(torch.int16).numpy().tobytes()
-    with (folder / "model.safetensors").open("wb") as file:
+    begun = folder / "begun"
+    with begun.open("wb") as file:
         file.write(struct.pack("<Q", len(words)) + words)
         for start in range(0, end, _BLOCK):
             file.write(block[: end - start])
+    begun.rename(folder / "model.safetensors")
     return folder
 
 
-def _folder(config: Mapping[str, Any]) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="qserve-gpu-"))
+def _scratch() -> Path:
+    """What bench/gpu.py removes when it ends."""
+    return Path(os.environ.get("QSERVE_GPU_SCRATCH") or tempfile.mkdtemp(prefix="qserve-gpu-"))
+
+
+def _fill(folder: Path, config: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dict(config)))
     stand_in_tokenizer(int(config["vocab_size"])).save_pretrained(folder)
-    return folder
 
 
 def _names(name: str, repeat: int, num_layers: int) -> list[str]:

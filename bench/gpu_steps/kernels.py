@@ -26,7 +26,7 @@ from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
 __all__ = ["KERNEL_ROWS", "kernel_row"]
 
 KERNEL_ROWS = ("add_rms_norm", "rotate_and_store", "silu_and_multiply", "attention", "bf16", "int8", "nf4")
-# Of values of about one: 16 bit rounds to 1/256. Products are held against the largest number.
+# 16 bit rounds to 1/256 of a number, or of one where it is smaller. Products are held against the largest number.
 _TOLERANCE, _PRODUCT_TOLERANCE = 0.03, 0.02
 # Larger than a card's cache (50 MB): what is read in turn.
 _ROTATED_BYTES = 256 * 1024**2
@@ -75,8 +75,8 @@ def _figures(case: Case, machine: Machine, read_bytes_per_s: float) -> dict[str,
     said = call()
     first_s = time.perf_counter() - begun  # compiles
     meant = reference()
-    off = (said.float() - meant.float()).abs().max()
-    off_by = float(off / meant.float().abs().max()) if case.by_largest else float(off)
+    off, size = (said.float() - meant.float()).abs(), meant.float().abs()
+    off_by = float(off.max() / size.max() if case.by_largest else (off / (1 + size)).max())
     taken = microseconds([one for one, _ in made], machine.device)
     return {
         "planned_us": case.moved_bytes / read_bytes_per_s * 1e6,
