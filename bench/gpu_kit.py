@@ -12,6 +12,7 @@ stands in bench/kit/contents.py.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,9 @@ def steps(parts: list[Part], folder: Path, tree_bytes: int, limit_mib: int) -> l
 
 
 def _write_parts(into: Path, names: list[str], room_bytes: int) -> list[Part]:
-    """The folders `into/1`, `into/2`, …; their parts in that order."""
+    """The folders `into/1`, `into/2`, …, in place of those of an earlier call; their parts in that order."""
+    for older in [folder for folder in into.glob("*") if folder.name.isdigit()]:
+        shutil.rmtree(older)
     parts: list[Part] = []
     for archive in ARCHIVES:
         if archive.name in names:

@@ -35,7 +35,7 @@ def pack(archive: Archive, constraints: Path, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         installed = Path(scratch) / "installed"
-        _install(archive, pinned, installed, cache / "pip")
+        _install(archive, pinned, installed, cache / "wheels")
         unfinished = Path(scratch) / packed.name
         _compress(installed, archive, unfinished)
         for older in cache.glob(f"{archive.name}-*.tar.xz"):
@@ -63,14 +63,19 @@ def _fingerprint(archive: Archive, pinned: str) -> str:
     return hashlib.sha256(described.encode()).hexdigest()[:12]
 
 
-def _install(archive: Archive, pinned: str, into: Path, cache: Path) -> None:
+def _install(archive: Archive, pinned: str, into: Path, wheels: Path) -> None:
+    """As the other machine's pip would. The wheels stay: what is downloaded once is not downloaded again."""
     constraints = into.with_name("constraints.txt")
     constraints.write_text(pinned)
     platforms = [word for tag in _PLATFORMS for word in ("--platform", tag)]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    other_machine = ["--only-binary=:all:", "--python-version", PYTHON, "--implementation", "cp", *platforms]
-    places = ["--target", str(into), "--cache-dir", str(cache), "--constraint", str(constraints)]
-    subprocess.run([*pip, "--no-deps", *other_machine, *places, *archive.packages], check=True)
+    its_own = ["--only-binary=:all:", "--python-version", PYTHON, "--implementation", "cp", *platforms]
+    asked = ["--no-deps", *its_own, "--constraint", str(constraints), *archive.packages]
+    _pip("download", "--dest", str(wheels), *asked)
+    _pip("install", "--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(into), *asked)
+
+
+def _pip(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", *words, "--quiet", "--disable-pip-version-check"], check=True)
 
 
 def _compress(installed: Path, archive: Archive, into: Path) -> None:

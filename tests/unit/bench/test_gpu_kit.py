@@ -32,7 +32,7 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("# tested\nlibrary==2\nbeside==1\nother==1\n")
 
-    def install(library: Archive, pinned: str, into: Path, cache: Path) -> None:
+    def install(library: Archive, pinned: str, into: Path, wheels: Path) -> None:
         make.installs += 1  # type: ignore[attr-defined]
         assert pinned == "beside==1", "the archive's own version wins, and others don't count"
         for name, data in FILES.items():
