@@ -71,9 +71,16 @@ class VllmLaunch:
             extra: the user's own flags of vLLM (`--engine-args`).
             parser: the installed engine's; asked for where None, which takes ten seconds the first time.
 
-        Raises UsageError for flags that the installed engine does not know or that contradict the plan.
+        Raises UsageError for flags that the installed engine does not know or that contradict the plan, and for random
+        weights in a quantization of bitsandbytes.
 
         """
+        if spec.load_format == "dummy" and spec.plan.quant.scheme.startswith("bnb"):
+            # Source: vllm 0.26 engine/arg_utils.py, create_load_config; vllm-bnb-plugin 0.0.3, _patch_engine_args.
+            raise UsageError(
+                f"--load-format dummy with {spec.plan.quant.scheme}: vLLM reads the weights of bitsandbytes' "
+                "quantizations whatever it is told; give --quant bf16 or fp8, or --engine transformers"
+            )
         self.plan: Plan = spec.plan
         self.notes: list[str] = []
         self._spec = spec

@@ -26,6 +26,13 @@ def test_a_second_try_sees_the_same_cards(launch):
     assert again.launch.plan.workload.max_num_seqs == 4
 
 
+def test_random_weights_of_bitsandbytes_are_refused_before_vllm_looks_for_real_ones(parser):
+    spec = replace(spec_of(plan_of(quant="bnb-nf4")), load_format="dummy")
+    with pytest.raises(UsageError, match="give --quant bf16 or fp8, or --engine transformers"):
+        VllmLaunch(spec, parser=parser)
+    VllmLaunch(replace(spec, load_format="auto"), parser=parser)
+
+
 def test_without_a_failure_there_is_no_second_try(launch):
     assert launch.retry() is None
 
