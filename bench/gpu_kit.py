@@ -27,6 +27,14 @@ from bench.kit.parts import Part, split  # noqa: E402
 from bench.kit.take import NotWhole, take  # noqa: E402
 
 _HOME = "~/qserve-kit"
+_RESULTS = "docs/results/gpu-*.json"
+# What is measured once an archive is there: groups of bench/gpu.py, and their seconds. Unpacking and a row that was
+# begun in time take some more.
+_RUNS = {
+    "qserve": ("kernels quality bf16 quantized", 330),
+    "vllm": ("service pair rewards offload sizes fp8", 330),
+}
+_BESIDE_S = 60
 _MIB = 2**20
 # Of a tar's header a file, and of what a folder's own entries take.
 _BYTES_PER_FILE = 1024
@@ -50,18 +58,24 @@ def main() -> int:
 
 
 def steps(parts: list[Part], folder: Path, tree_bytes: int, limit_mib: int) -> list[str]:
-    """What to do on the machine with the card, part by part, and then."""
-    lines = []
+    """The commands of the machine with the card: each part is brought by one, and measured with once it is whole."""
+    lines, path = [], "$PWD"
     for number, part in enumerate(parts, 1):
         sizes = f"{part.num_bytes / _MIB:.1f} MiB, with the tree {(part.num_bytes + tree_bytes) / _MIB:.1f}"
-        lines += [
-            f"# part {number}: {part.archive}, piece {part.number} of {part.of}: {sizes} of {limit_mib}",
-            f"#   bring {folder}/{number} and run:",
-            f"python3 bench/gpu_kit.py take {folder}/{number}",
-        ]
-    names = dict.fromkeys(part.archive for part in parts)
-    path = ":".join(["$PWD", *(f"{_HOME.replace('~', '$HOME')}/{name}" for name in names)])
-    return [*lines, "# then:", f'PYTHONPATH={path} {_SETTINGS} python3 bench/gpu.py --out "$OUT"']
+        command = f"python3 bench/gpu_kit.py take {folder}/{number}"
+        about = "seconds"
+        if part.number == part.of:
+            groups, budget_s = _RUNS[part.archive]
+            path += f":{_HOME.replace('~', '$HOME')}/{part.archive}"
+            command += f" && PYTHONPATH={path} {_SETTINGS} python3 bench/gpu.py --only {groups} --budget-s {budget_s}"
+            about = f"up to {budget_s + _BESIDE_S} s"
+        piece = f"{part.archive}, piece {part.number} of {part.of}, {sizes} of {limit_mib}"
+        lines += [f"# {number}. bring {folder}/{number}: {piece}; {about}", command]
+    return [
+        *lines,
+        "# Results are in $OUT. With all of them in docs/results:",
+        f"python bench/gpu.py --page {_RESULTS}",
+    ]
 
 
 def _write_parts(into: Path, names: list[str], room_bytes: int) -> list[Part]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench import gpu_kit
+from bench.gpu_steps.order import GROUPS
 from bench.kit import archive
 from bench.kit.contents import ARCHIVES, Archive
 from bench.kit.parts import Part, split
@@ -113,14 +114,20 @@ def test_pieces_of_two_packings_are_not_joined(packed: Callable[[], Path], tmp_p
 def test_each_command_of_the_other_machine_is_printed(tmp_path: Path) -> None:
     parts = [Part("qserve", 1, 1, 20 << 20, "", ""), *(Part("vllm", n, 2, 38 << 20, "", "") for n in (1, 2))]
     lines = gpu_kit.steps(parts, Path(".kit"), 23 << 20, 64)
+    settings = "VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 python3 bench/gpu.py --only"
     assert [line for line in lines if not line.startswith("#")] == [
-        "python3 bench/gpu_kit.py take .kit/1",
+        f"python3 bench/gpu_kit.py take .kit/1 && PYTHONPATH=$PWD:$HOME/qserve-kit/qserve {settings} "
+        "kernels quality bf16 quantized --budget-s 330",
         "python3 bench/gpu_kit.py take .kit/2",
-        "python3 bench/gpu_kit.py take .kit/3",
-        "PYTHONPATH=$PWD:$HOME/qserve-kit/qserve:$HOME/qserve-kit/vllm VLLM_USE_FLASHINFER_SAMPLER=0 "
-        'VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 python3 bench/gpu.py --out "$OUT"',
+        "python3 bench/gpu_kit.py take .kit/3 && PYTHONPATH=$PWD:$HOME/qserve-kit/qserve:$HOME/qserve-kit/vllm "
+        f"{settings} service pair rewards offload sizes fp8 --budget-s 330",
+        "python bench/gpu.py --page docs/results/gpu-*.json",
     ]
-    assert "# part 2: vllm, piece 1 of 2: 38.0 MiB, with the tree 61.0 of 64" in lines
+    told = "# 2. bring .kit/2: vllm, piece 1 of 2, 38.0 MiB, with the tree 61.0 of 64; seconds"
+    assert told in lines
+    groups = [name for names, _ in gpu_kit._RUNS.values() for name in names.split()]
+    assert groups == list(GROUPS)  # every row, once, in the order of its worth
+    assert all(budget_s + gpu_kit._BESIDE_S < 600 for _, budget_s in gpu_kit._RUNS.values())
 
 
 def test_the_tree_leaves_room_for_a_part() -> None:
