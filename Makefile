@@ -53,7 +53,7 @@ circle: setup ## the demo from plan to reward and back: SFT, reward model, GRPO 
 	@$(BIN)/python bench/training_circle.py $(ARGS)
 
 # A machine with a card may have torch and no network: then this runs on its own Python, without make setup.
-gpu: ## on an NVIDIA card: quantization, memory against the plan, speed, in 8 minutes; says so and ends well without one
+gpu: ## on an NVIDIA card: kernels, memory and speed beside the plan, services, in 9 minutes; ends well without one
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) bench/gpu.py $(ARGS)
 
 accuracy: setup ## the planner's error per term, engine and release, against published figures

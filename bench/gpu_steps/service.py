@@ -5,6 +5,7 @@ Nothing here touches the card: the workers of the service have it to themselves.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -134,14 +135,20 @@ class Service:
     def end(self) -> None:
         """Its processes are gone when this returns."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGTERM)
+            self._signal(signal.SIGTERM)
             try:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
+                self._signal(signal.SIGKILL)
                 self._process.wait()
             self._process = None
         self._state.cleanup()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the service and all that it started; one that did not start is gone already."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _worker(self, one: dict[str, Any]) -> dict[str, Any]:
         plan = self._plans[one["role"]] = Plan.from_json(one["planned"])
