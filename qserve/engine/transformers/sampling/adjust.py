@@ -24,8 +24,9 @@ _LOWEST = float("-inf")
 @cache
 def _added_by_byte(device: torch.device) -> torch.Tensor:
     """float32 [256, 8]: what each byte of a mask adds to the scores of its eight tokens, zero or minus infinity."""
-    allowed = torch.arange(256)[:, None] >> torch.arange(8) & 1
-    return torch.where(allowed.bool(), 0.0, _LOWEST).to(device)
+    # Made where it is read: a table that is sent would be waited for, in the middle of a step.
+    allowed = torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device) & 1
+    return torch.where(allowed.bool(), 0.0, _LOWEST)
 
 
 def is_allowed(token_id: int, mask: bytes) -> bool:

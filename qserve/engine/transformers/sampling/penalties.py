@@ -77,6 +77,8 @@ class SeenTokens:
         pairs = [(row, token) for one, row in zip(samplers, rows, strict=True) for token in set(one.prompt_ids)]
         if pairs:
             where = upload(list(zip(*pairs, strict=True)), torch.long, device)
-            self._in_prompt[where[0], where[1]] = True
+            # By a tensor on the device: Python's True would be brought there, and the copy waited for.
+            yes = torch.ones((), dtype=torch.bool, device=device)
+            self._in_prompt.index_put_((where[0], where[1]), yes)
         for row in rows:
             self._num_counted[row] = 0
