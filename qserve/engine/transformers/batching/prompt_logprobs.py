@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,7 @@ from qserve.core.kernel_shapes import padded_length
 from qserve.engine.transformers.sampling.batch import choose_one, top_logprobs
 from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, TokenChoice
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engine.transformers.transfers import upload
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 
 if TYPE_CHECKING:
@@ -79,24 +81,24 @@ def score_prompts(model: PreTrainedModel, prompts: Sequence[PromptToScore]) -> l
     if device.type == "cpu" and can_pack(model) and (num_padding := padded_length(len(token_ids)) - len(token_ids)):
         token_ids += [0] * num_padding  # a text of its own, which nobody reads
         lengths.append(num_padding)
-    cu_seqlens = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
+    ends = [0, *accumulate(lengths)]
+    cu_seqlens = upload(ends, torch.int32, device)
     hidden = model.base_model(
-        input_ids=torch.tensor([token_ids], device=device),
-        position_ids=torch.cat([torch.arange(n) for n in lengths])[None].to(device),
+        input_ids=upload([token_ids], torch.long, device),
+        position_ids=upload([[place for length in lengths for place in range(length)]], torch.long, device),
         cu_seq_lens_q=cu_seqlens,
         cu_seq_lens_k=cu_seqlens,
         max_length_q=max(lengths),
         max_length_k=max(lengths),
         use_cache=False,
     ).last_hidden_state[0]
-    ends = cu_seqlens.tolist()
     return [_score(model, hidden[a:b], p) for a, b, p in zip(ends, ends[1:], prompts, strict=False)]
 
 
 def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) -> ScoredPrompt:
     """`hidden` is [tokens, width] of one prompt."""
     head = model.get_output_embeddings()
-    targets = torch.tensor(prompt.token_ids[1:], device=hidden.device)
+    targets = upload(prompt.token_ids[1:], torch.long, hidden.device)
     logprobs: list[float | None] = [None]
     top: list[tuple[tuple[int, float], ...]] = [()]
     step = max(1, _LOGITS_BYTES // (4 * model.config.get_text_config().vocab_size))
