@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from qserve.core.kernel_shapes import padded_length
+from qserve.engine.transformers.transfers import upload
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled
@@ -67,8 +68,8 @@ def forward_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[P
         return _read(loaded, hidden, {member: [index[p] for p in of_text] for member, of_text in wanted.items()}, texts)
     device = loaded.device
     hidden = loaded.body(
-        input_ids=torch.tensor([ids], device=device),
-        position_ids=torch.tensor([positions], device=device),
+        input_ids=upload([ids], torch.long, device),
+        position_ids=upload([positions], torch.long, device),
         layout=layout,
         use_cache=False,
     ).last_hidden_state[0]
@@ -99,13 +100,13 @@ def forward_padded(
 def _read(
     loaded: LoadedReward, hidden: torch.Tensor, wanted: dict[int, list[int]], texts: Sequence[PooledText]
 ) -> dict[int, torch.Tensor]:
-    """`hidden` is [tokens, hidden size]; `wanted` are its rows, by text."""
-    rows, counts = [], []
-    for member, places in wanted.items():
-        states = hidden[torch.tensor(places, device=hidden.device)].float()
-        states = states.mean(0, keepdim=True) if texts[member].pooled.mean else states
-        rows.append(states)
-        counts.append(len(states))
+    """`hidden` is [tokens, hidden size]; `wanted` are its rows, by text. A card is waited for once, at the end."""
+    places = upload([place for of_text in wanted.values() for place in of_text], torch.long, hidden.device)
+    parts = hidden[places].float().split_with_sizes([len(of_text) for of_text in wanted.values()])
+    rows = [
+        part.mean(0, keepdim=True) if texts[member].pooled.mean else part
+        for member, part in zip(wanted, parts, strict=True)
+    ]
     head_device = next(loaded.head.parameters()).device
     outputs = loaded.head(torch.cat(rows).to(head_device)).cpu()
-    return dict(zip(wanted, outputs.split(counts), strict=True))
+    return dict(zip(wanted, outputs.split([len(part) for part in rows]), strict=True))
