@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -20,10 +21,11 @@ def add_rms_norm(states: torch.Tensor, delta: torch.Tensor | None, weight: torch
     out = torch.empty_like(states)
     tokens, width = states.shape
     block = triton.next_power_of_2(width)
-    _add_rms_norm[(tokens,)](
-        states, states if delta is None else delta, weight, out, width, eps,
-        has_delta=delta is not None, block=block, num_warps=min(16, max(1, block // 512)),
-    )  # fmt: skip
+    with _card_of(states):
+        _add_rms_norm[(tokens,)](
+            states, states if delta is None else delta, weight, out, width, eps,
+            has_delta=delta is not None, block=block, num_warps=min(16, max(1, block // 512)),
+        )  # fmt: skip
     return out
 
 
@@ -43,20 +45,27 @@ def rotate_and_store(
     """As `operations.rotate_and_store`; a program a token and head, those of keys after those of queries."""
     tokens, heads, size = query.shape
     kv_heads = key.shape[1]
-    _rotate_and_store[(tokens, heads + kv_heads)](
-        query, key, value, query if query_weight is None else query_weight, key if key_weight is None else key_weight,
-        cos, sin, keys, values, write_index, heads, kv_heads, eps, size // 2,
-        norms_query=query_weight is not None, norms_key=key_weight is not None,
-        half_block=triton.next_power_of_2(size // 2), num_warps=1,
-    )  # fmt: skip
+    with _card_of(query):
+        _rotate_and_store[(tokens, heads + kv_heads)](
+            query, key, value, query if query_weight is None else query_weight,
+            key if key_weight is None else key_weight, cos, sin, keys, values, write_index, heads, kv_heads, eps,
+            size // 2, norms_query=query_weight is not None, norms_key=key_weight is not None,
+            half_block=triton.next_power_of_2(size // 2), num_warps=1,
+        )  # fmt: skip
 
 
 def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """As `operations.silu_and_multiply`."""
     out = torch.empty_like(gate)
     number = gate.numel()
-    _silu_and_multiply[(triton.cdiv(number, _SILU_BLOCK),)](gate, up, out, number, block=_SILU_BLOCK)
+    with _card_of(gate):
+        _silu_and_multiply[(triton.cdiv(number, _SILU_BLOCK),)](gate, up, out, number, block=_SILU_BLOCK)
     return out
+
+
+def _card_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current card, whatever its tensors lie on: in the thread that starts, on the first."""
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
 def _norms(sizes: Sizes) -> Iterator[Callable[[], object]]:
