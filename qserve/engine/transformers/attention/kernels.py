@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -171,6 +172,9 @@ def _step_of(
 def _torch_varlen() -> Iterator[PagedKernel]:
     """torch's own flash-attention with `block_table` (from torch 2.12 on); with or without bounds of the keys."""
     from torch.nn.attention.varlen import varlen_attn
+
+    if "block_table" not in inspect.signature(varlen_attn).parameters:
+        raise NotImplementedError(f"torch {torch.__version__}'s reads no tables of pages; torch 2.12 has the first")
 
     def read(
         query: torch.Tensor,
