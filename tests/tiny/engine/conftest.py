@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bench.random_checkpoint import write_checkpoint
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.batching.paged import PagedBatcher
+from tests.tiny.engine.fake_card import FakeCard, fake_card
 from tests.tiny.engine.running import running
 
 
@@ -49,3 +50,10 @@ def batching(tiny: Path) -> Callable[..., AbstractAsyncContextManager[PagedBatch
         return running(PagedBatcher, model, **limits)
 
     return run
+
+
+@pytest.fixture
+def card() -> Iterator[FakeCard]:
+    """A card that is not there: what the test makes on it has no values."""
+    with fake_card() as made, torch.no_grad():
+        yield made

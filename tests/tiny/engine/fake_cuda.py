@@ -1,0 +1,112 @@
+"""What stands for torch.cuda and for Triton's launches where there is no card: what they are asked for is noted."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from qserve.engine.transformers.decoding import forward
+
+__all__ = ["in_place_of_cuda", "where"]
+
+_NOTED = re.compile(r"(qserve/(?!.*lazy_pools)|transformers/|accelerate/|bitsandbytes/)[^:]*$")
+_GIB = 1024**3
+_GRAPH = inspect.signature(torch.cuda.graph)
+_GENERATOR = torch.Generator
+_OPTIONS = ("num_warps", "num_stages")
+
+
+def where() -> str:
+    """The innermost line that is being run of ours or of a library's, torch's own left out."""
+    for frame in reversed(traceback.extract_stack()):
+        if found := _NOTED.search(frame.filename):
+            return f"{found[0]}:{frame.lineno} {frame.line}"
+    return "a test"
+
+
+@contextmanager
+def in_place_of_cuda(card: Any) -> Iterator[None]:
+    """Within it, the part of torch.cuda that we and the library use speaks of `card`."""
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None:
+            self._before: set[int] = set()
+
+        def record(self, stream: Any = None) -> None:
+            self._before = set(card.in_flight)
+
+        def synchronize(self) -> None:
+            card.wait("an event")
+            card.in_flight -= self._before
+
+    class Stream:
+        def __init__(self, device: Any = None) -> None:
+            pass
+
+        def wait_event(self, event: Event) -> None:
+            pass
+
+        def synchronize(self) -> None:
+            card.wait("a stream")
+
+    class Graph:
+        def replay(self) -> None:
+            card.num_replayed += 1
+
+    def graph(*args: Any, **kwargs: Any) -> Any:
+        _GRAPH.bind(*args, **kwargs)
+        return card.capture()
+
+    def register(place: int, size: int, flags: int) -> int:
+        card.pinned[place] = None
+        return 0
+
+    current = Stream()
+    stands_for = {
+        "Event": Event, "Stream": Stream, "CUDAGraph": Graph, "graph": graph, "graph_pool_handle": lambda: (0, 1),
+        "current_stream": lambda device=None: current, "stream": lambda stream: nullcontext(),
+        "device_of": card.guard, "set_device": lambda device: None, "init": lambda: None, "device_count": lambda: 1,
+        "synchronize": lambda device=None: card.wait("the card"), "empty_cache": lambda: None,
+        "get_device_capability": lambda device=None: card.capability,
+        "get_device_properties": lambda device=None: SimpleNamespace(multi_processor_count=132),
+        "mem_get_info": lambda device=None: (70 * _GIB, 80 * _GIB), "memory_reserved": lambda device=None: _GIB,
+        "memory_allocated": lambda device=None: _GIB, "memory_stats": lambda device=None: {},
+        "cudart": lambda: SimpleNamespace(cudaHostRegister=register),
+    }  # fmt: skip
+    with ExitStack() as stack:
+        for name, one in stands_for.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, one))
+        stack.enter_context(mock.patch.object(torch, "get_device_module", lambda device=None: torch.cuda))
+        stack.enter_context(mock.patch.object(torch, "Generator", lambda device=None: _GENERATOR()))
+        stack.enter_context(mock.patch.object(forward, "_pools", []))
+        if importlib.util.find_spec("triton") is not None:
+            from triton.runtime.jit import JITFunction
+
+            stack.enter_context(mock.patch.object(JITFunction, "run", _launching(card)))
+        yield
+
+
+def _launching(card: Any) -> Any:
+    """What takes the place of a launch of one of Triton's kernels."""
+
+    def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        """Its arguments are those that it names; tensors lie on the card, end to end, and so does the launch."""
+        constants = {name: one for name, one in kwargs.items() if name not in _OPTIONS}
+        kernel.signature.bind(*args, **constants)
+        assert all(part > 0 for part in grid)
+        assert card.num_guards, f"{kernel.fn.__name__} is launched on whatever card is the current one"
+        for one in args:
+            if isinstance(one, torch.Tensor):
+                assert one.device.type == "cuda" and one.is_contiguous(), f"{kernel.fn.__name__}: {one}"
+        card.launched.append(kernel.fn.__name__)
+
+    return launch

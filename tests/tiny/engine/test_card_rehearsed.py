@@ -1,0 +1,287 @@
+"""The path of a card, rehearsed without one: a decoding step waits for its tokens, once, and for nothing else.
+
+No tensor of it is left in RAM, a capture asks for nothing, and Triton's kernels get what they name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import varlen
+
+from qserve.core.hardware import Device, formats_of
+from qserve.detect import detect
+from qserve.engine.transformers.attention import kernels, packed
+from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engine.transformers.decoding.body import DenseSteps
+from qserve.engine.transformers.decoding.choose import can_be_captured
+from qserve.engine.transformers.sampling.batch import BatchSampler
+from qserve.engine.transformers.sampling.guidance import Guide
+from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.hub import resolve
+from qserve.model.card import linear, operations
+from qserve.model.card.products import BY_PIECES, KERNEL, LIBRARY, PRODUCTS, by_rows
+from qserve.model.layer_stream import LayerStream
+from qserve.model.load import load
+from qserve.planner import PlanRequest, make_plan
+from qserve.reward.scoring import attention
+from qserve.reward.scoring.forward import PooledText, forward_packed
+from qserve.reward.scoring.pooling import Pooled
+from qserve.reward.scoring.rows import grouped
+from tests.tiny.engine.fake_card import FakeCard, fake_card
+from tests.tiny.engine.fake_models import VOCABULARY, build, in_place, stepping, weight
+from tests.tiny.engine.running import sequence
+
+END = 7
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a card runs in the place of torch's small operations, up to the launch."""
+    pytest.importorskip("bitsandbytes")
+    triton_kernels = pytest.importorskip("qserve.engine.transformers.decoding.triton_kernels")
+    for name in ("add_rms_norm", "rotate_and_store", "silu_and_multiply"):
+        monkeypatch.setattr(torch.ops.qserve, name, getattr(triton_kernels, name))
+    multiplied = partial(operations._of_any_shape, by_rows)
+    monkeypatch.setattr(linear, "multiply", multiplied)
+
+
+class AllAllowed:
+    """A matcher of llguidance's, of a grammar that forbids nothing."""
+
+    def deep_copy(self) -> AllAllowed:
+        return self
+
+    def consume_token(self, token_id: int) -> None:
+        pass
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def is_error(self) -> bool:
+        return False
+
+    def compute_bitmask(self) -> bytes:
+        return b"\xff" * (VOCABULARY // 8)
+
+
+def of_ours(waits: list[str]) -> list[str]:
+    """Those that the library does not ask for, but for the tokens."""
+    return [one for one in waits if "qserve/" in one and not one.startswith("an event")]
+
+
+def is_event(waits: list[str]) -> bool:
+    return len(waits) == 1 and waits[0].startswith("an event qserve/engine/transformers/transfers.py")
+
+
+@pytest.mark.parametrize(
+    ("family", "held", "kernel"),
+    [
+        ("qwen3", "bf16", in_place), ("qwen3", "bf16", gathered), ("qwen2", "bf16", in_place),
+        ("qwen3", "int8", in_place), ("qwen3", "nf4", in_place), ("qwen3", "fp4", gathered),
+        ("qwen3-moe", "bf16", in_place),
+    ],
+    ids=lambda one: getattr(one, "__name__", one),
+)  # fmt: skip
+def test_a_step_waits_for_its_tokens_alone(
+    card: FakeCard, family: str, held: str, kernel: PagedKernel, launches: None
+) -> None:
+    """A size that is met for the first time is captured, and replayed from the next step on."""
+    model = build(family, held)
+    is_dense = family != "qwen3-moe"
+    assert (DenseSteps.of(model) is not None) == is_dense and can_be_captured(model)
+    with stepping(card, model, kernel) as steps:
+        steps.submit(*(sequence(f"r{i}", [1] * (20 + i), 30) for i in range(6)))
+        # Where no kernel reads pages, the bounds of prompts are read once a step.
+        assert ["packed.py" in one for one in of_ours(steps.take())] == [True, True] * (kernel is gathered)
+        assert steps.take() == [] and steps.is_in_run
+        for _ in range(3):
+            assert is_event(steps.take())
+        assert len(card.captured) == is_dense and card.num_replayed == 3 * is_dense
+    if is_dense:
+        assert card.launched.count("_rotate_and_store") == 2 * 2
+
+
+def test_a_capture_writes_where_the_next_step_reads(card: FakeCard) -> None:
+    """Logits, positions and the pages of keys: the memory that was there before it."""
+    with stepping(card, build("qwen3"), in_place) as steps:
+        steps.submit(sequence("one", [1] * 20, 30))
+        for _ in range(3):
+            steps.take()
+        (captured,) = steps.forwards._captured.values()
+        cache = steps.processor.cache.cache_tensor
+        for kept in (captured.logits, captured.buffers.positions, cache):
+            assert kept.untyped_storage()._cdata in card.captured[0]
+
+
+DRAWS: dict[str, list[dict[str, Any]]] = {
+    "temperature": [{"temperature": 1.0}],
+    "top-k": [{"temperature": 0.7, "top_k": 20, "top_p": 0.8}],
+    "top-p": [{"temperature": 1.0, "top_p": 0.9}],
+    "min-p": [{"temperature": 1.0, "min_p": 0.1}],
+    "repetition": [{"repetition_penalty": 1.2}],
+    "frequency and presence": [{"temperature": 1.0, "frequency_penalty": 0.5, "presence_penalty": 0.5}],
+    "logprobs": [{"num_logprobs": 3}, {"temperature": 1.0, "num_logprobs": 0}],
+    "bias": [{"logit_bias": {5: 1.0}}],
+    "min_tokens": [{"min_tokens": 5, "stop_token_ids": frozenset({END})}],
+    "grammar": [{"guide": Guide(AllAllowed())}],
+    "grammar, min_tokens": [{"guide": Guide(AllAllowed()), "min_tokens": 5, "stop_token_ids": frozenset({END})}],
+    "thought": [
+        {"guide": Guide(AllAllowed(), thought="open", think_ids=((3,), (4,))), "stop_token_ids": frozenset({END})}
+    ],
+}
+
+
+@pytest.mark.parametrize("asked", DRAWS.values(), ids=DRAWS)
+def test_no_draw_asks_for_more(card: FakeCard, asked: list[dict[str, Any]]) -> None:
+    """It is launched without a question, and its tokens are waited for when they are read."""
+    samplers = [sequence("one", [1] * 20, 30, **one).sampler for one in asked * 2]
+    scores, drawing = torch.empty(len(samplers), VOCABULARY, device=CUDA), BatchSampler()
+    for _ in range(3):
+        for one in samplers:
+            one.wait()
+        drawn = drawing.draw(samplers, scores)
+        assert card.waits == []
+        assert all(isinstance(one, TokenChoice) for one in drawn.choices())
+        assert is_event(card.waits)
+        card.waits.clear()
+
+
+def test_draws_of_all_kinds_in_one_step(card: FakeCard) -> None:
+    kinds = [{}, *(one for kind in DRAWS.values() for one in kind)]
+    with stepping(card, build("qwen3"), in_place) as steps:
+        steps.submit(*(sequence(f"r{i}", [1] * 20, 30, **one) for i, one in enumerate(kinds)))
+        assert not of_ours(steps.take())
+        assert steps.take() == []
+        for _ in range(3):
+            assert is_event(steps.take())
+
+
+def test_pages_grow_sequences_end_and_others_come(card: FakeCard) -> None:
+    with stepping(card, build("qwen3"), in_place) as steps:
+        steps.submit(sequence("short", [1] * 20, 5), sequence("long", [1] * 252, 30))
+        steps.take()
+        seen = []
+        for _ in range(12):
+            before, waits = steps.is_in_run, steps.take()
+            if before and steps.is_in_run:
+                assert is_event(waits)
+            assert not of_ours(waits)
+            seen.append(steps.is_in_run)
+        assert seen.count(True) >= 8 and False in seen  # the run of two ends with the short one
+        steps.submit(sequence("late", [1] * 700, 30))
+        for _ in range(4):
+            assert not of_ours(steps.take())
+        assert steps.is_in_run
+
+
+def test_who_sits_out_is_not_waited_for(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qserve.engine.transformers.decoding import run
+
+    with stepping(card, build("qwen3"), in_place) as steps:
+        steps.submit(*(sequence(f"r{i}", [1] * 20, 30) for i in range(3)))
+        for _ in range(2):
+            steps.take()
+        monkeypatch.setattr(run, "late_rows", lambda samplers: frozenset({1}))
+        for _ in range(3):
+            assert is_event(steps.take())
+
+
+@pytest.mark.skipif("block_table" not in (varlen.varlen_attn.__kwdefaults__ or {}), reason="torch 2.12 has its first")
+def test_torch_s_own_kernel_reads_pages_in_a_capture(card: FakeCard) -> None:
+    with CUDA:
+        query, pages = (torch.empty(*shape, dtype=torch.bfloat16) for shape in ((3, 4, 128), (6, 256, 2, 128)))
+        int32 = partial(torch.zeros, dtype=torch.int32)
+        step = PageStep(torch.zeros(3, dtype=torch.long), int32(3, 2), int32(3), int32(4), 1, 512, in_place)
+    for read in kernels._torch_varlen():
+        with card.capture():
+            assert read(query, pages, pages, step, 0.1).shape == query.shape
+
+
+def test_a_torch_whose_kernel_reads_no_pages_says_so(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.11: its reason is told where the choice is."""
+    monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value, *, scale, window_size: query)
+    chosen = kernels.choose_kernel(CUDA, kernels.Heads(4, 2, 128, torch.bfloat16))
+    assert chosen.name == kernels.GATHERED
+    assert "reads no tables of pages" in chosen.passed_over[kernels.TORCH_VARLEN]
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(
+    ("held", "name", "num"),
+    [("int8", BY_PIECES, 70), *((kind, BY_PIECES, 70) for kind in ("nf4", "fp4")), ("nf4", LIBRARY, 4),
+     *((kind, KERNEL, num) for kind in ("int8", "nf4") for num in (1, 5, 64))],
+)  # fmt: skip
+def test_products_by_quantized_weights_can_be_captured(
+    card: FakeCard, held: str, name: str, num: int, has_bias: bool
+) -> None:
+    pytest.importorskip("bitsandbytes" if name != KERNEL else "triton")
+    with CUDA:
+        rows, bias = torch.empty(num, 256, dtype=torch.bfloat16), torch.empty(512, dtype=torch.bfloat16)
+        held_weight = weight(held, 512, 256)
+    with card.capture():
+        said = PRODUCTS[name](rows, held_weight, bias if has_bias else None)
+    assert (said.shape, said.dtype, said.device.type) == ((num, 512), torch.bfloat16, "cuda")
+    assert len(card.launched) == (name == KERNEL)
+
+
+def test_layers_in_ram_are_sent_and_not_waited_for(card: FakeCard) -> None:
+    model = build("qwen3")
+    stream = LayerStream(list(model.model.layers), CUDA)
+    assert DenseSteps.of(model) is not None
+    ids = torch.ones(1, 5, dtype=torch.long, device=CUDA)
+    card.waits.clear()  # of the weights on their way to RAM
+    for _ in range(3):
+        assert model(input_ids=ids, use_cache=False).logits.device.type == "cuda"
+    assert card.waits == [] and stream.num_copies == 2
+
+
+def test_a_prompt_s_log_probabilities_are_all_that_is_read(card: FakeCard) -> None:
+    model = build("qwen3")
+    packed.use(model)
+    prompts = [PromptToScore([1] * 10, 3, sequence("one", [1], 1).sampler), PromptToScore([1] * 20, 0, None)]
+    card.waits.clear()
+    assert len(score_prompts(model, prompts)) == 2
+    assert not [one for one in card.waits if one.startswith("a copy")]
+
+
+def test_a_row_of_rewards_is_waited_for_once(card: FakeCard) -> None:
+    body = build("qwen3").model
+    attention.register()
+    body.set_attn_implementation(attention.NAME)
+    head = torch.nn.Linear(256, 1, device=CUDA)
+    texts = [PooledText([1] * 30 + [i] * 5, Pooled((34,))) for i in range(6)]
+    texts += [PooledText([9] * 20, Pooled((3, 7))), PooledText([8] * 20, Pooled(tuple(range(20)), mean=True))]
+    loaded: Any = SimpleNamespace(body=body, head=head, device=body.device, row_pass=None)
+    card.waits.clear()
+    said = forward_packed(loaded, grouped([one.token_ids for one in texts]), texts)
+    assert [tuple(one.shape) for _, one in sorted(said.items())] == [(1, 1)] * 6 + [(2, 1), (1, 1)]
+    assert len(card.waits) == 1 and ".cpu()" in card.waits[0]
+
+
+def test_random_weights_of_a_shape_lie_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen3-32B's, of two layers: all of it, ready for steps that are captured."""
+    shape = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120, "num_hidden_layers": 2,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 25600,
+        "vocab_size": VOCABULARY, "max_position_embeddings": 40960, "tie_word_embeddings": False, "dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    h100 = Device("H100", "cuda", 80 * 1024**3, 0, 132, formats=formats_of((9, 0)), compute_capability=(9, 0))
+    request = PlanRequest(engine="transformers", quant="bf16", max_model_len=4096)
+    plan = make_plan(resolve(str(tmp_path)), replace(detect(), devices=(h100,)), request)
+    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")  # other threads know nothing of this card
+    with fake_card():
+        loaded = load(tmp_path, plan, "dummy")
+        assert {one.device.type for one in (*loaded.model.parameters(), *loaded.model.buffers())} == {"cuda"}
+        assert loaded.model.dtype == torch.bfloat16 and DenseSteps.of(loaded.model) is not None
+        assert loaded.weights_bytes == pytest.approx(plan.devices[0].weights_bytes, rel=0.01)
