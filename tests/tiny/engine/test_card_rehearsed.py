@@ -5,24 +5,32 @@ No tensor of it is left in RAM, a capture asks for nothing, and Triton's kernels
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch.nn.attention import varlen
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from qserve.core.hardware import Device, formats_of
 from qserve.detect import detect
 from qserve.engine.transformers.attention import kernels, packed
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
+from qserve.engine.transformers.batching.batcher import BatchLimits
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
+from qserve.engine.transformers.decoding import check
 from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.choose import can_be_captured
+from qserve.engine.transformers.decoding.choose import can_be_captured, choose_layers
+from qserve.engine.transformers.decoding.forward import capture_on_card
+from qserve.engine.transformers.decoding.operations import ON_CARDS
 from qserve.engine.transformers.sampling.batch import BatchSampler
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.params import TokenChoice
@@ -38,6 +46,7 @@ from qserve.reward.scoring.pooling import Pooled
 from qserve.reward.scoring.rows import grouped
 from tests.tiny.engine.fake_card import FakeCard, fake_card
 from tests.tiny.engine.fake_models import VOCABULARY, build, in_place, stepping, weight
+from tests.tiny.engine.families import DENSE_HYBRID
 from tests.tiny.engine.running import sequence
 
 END = 7
@@ -194,6 +203,38 @@ def test_who_sits_out_is_not_waited_for(card: FakeCard, monkeypatch: pytest.Monk
         monkeypatch.setattr(run, "late_rows", lambda samplers: frozenset({1}))
         for _ in range(3):
             assert is_event(steps.take())
+
+
+def test_hybrids_wait_for_their_tokens_alone(card: FakeCard) -> None:
+    with CUDA:
+        model = Qwen3_5ForCausalLM._from_config(Qwen3_5TextConfig(**DENSE_HYBRID), dtype=torch.bfloat16).eval()
+    loop = asyncio.new_event_loop()
+    batcher = RowBatcher(model, loop, BatchLimits(4096, 8, 256))
+    with mock.patch.object(batcher, "_run"):  # this thread takes its steps
+        batcher.start(lambda error: None)
+    batcher.submit(sequence("one", [1] * 20, 30))
+    batcher.submit(sequence("longer", [1] * 150, 30, temperature=1.0))
+    batcher._take_in(batcher._inbox.wait(True))
+    card.waits.clear()
+    batcher._prefill()
+    assert len(card.waits) == 2 and is_event(card.waits[:1]) and is_event(card.waits[1:])
+    for _ in range(3):
+        card.waits.clear()
+        batcher._decode()
+        assert is_event(card.waits)
+    batcher.stop()
+    loop.close()
+
+
+def test_kernels_are_tried_at_start_on_the_card_of_the_model(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that stands between here and the launch; what they say has no values."""
+    pytest.importorskip("triton")
+    for name, one in ON_CARDS.items():
+        monkeypatch.setitem(ON_CARDS, name, one)
+    monkeypatch.setattr(check, "_same", lambda tried, plain, arguments: [tried(*arguments)] != [])
+    chosen = choose_layers(build("qwen3"))
+    assert chosen.dense is not None and chosen.capture is capture_on_card and not chosen.refused
+    assert set(card.launched) == {"_add_rms_norm", "_rotate_and_store", "_silu_and_multiply"}
 
 
 @pytest.mark.skipif("block_table" not in (varlen.varlen_attn.__kwdefaults__ or {}), reason="torch 2.12 has its first")

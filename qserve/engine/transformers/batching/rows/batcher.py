@@ -40,6 +40,7 @@ from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
 from qserve.engine.transformers.sampling.late import late_rows, wait_for_one
 from qserve.engine.transformers.sampling.likeliest import only_likeliest
+from qserve.engine.transformers.transfers import upload
 from qserve.model import reference_kernels
 from qserve.model.cpu.delta import replace_delta_nets
 from qserve.model.failures import SequenceFailed, WorkerStopping
@@ -209,11 +210,11 @@ class RowBatcher:
 
     def _decode_forward(self, rows: list[Row]) -> torch.Tensor:
         """Logits [rows, vocab] after the last token of each of the first rows."""
-        last = torch.tensor([[row.tokens[-1]] for row in rows], device=self._device)
+        last = upload([[row.tokens[-1]] for row in rows], torch.long, self._device)
         lengths = [len(row.tokens) for row in rows]
         for row in rows:
             row.num_cached = len(row.tokens)
-        positions = torch.tensor(lengths, device=self._device)[:, None] - 1
+        positions = upload(lengths, torch.long, self._device)[:, None] - 1
         return self._forward(rows, last, positions, self._cache.decode(lengths))
 
     def _prefill(self) -> None:
@@ -231,7 +232,7 @@ class RowBatcher:
         start, stop = row.num_cached, row.num_cached + len(chunk)
         is_last = stop == len(row.tokens)
         try:
-            ids = torch.tensor([chunk], device=self._device)
+            ids = upload([chunk], torch.long, self._device)
             positions = torch.arange(start, stop, device=self._device)[None]
             step = self._cache.read_prompt(len(self._scheduler.rows), start, stop)
             logits = self._forward([row], ids, positions, step)

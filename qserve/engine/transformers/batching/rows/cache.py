@@ -18,6 +18,7 @@ from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention.compiled_rows import CompiledRowStep
 from qserve.engine.transformers.attention.packed import RowStep
 from qserve.engine.transformers.batching.lazy_pools import lazy_zeros
+from qserve.engine.transformers.transfers import upload
 from qserve.model.sdpa import Bucket, length_buckets, padded_width
 
 __all__ = ["Pages", "RowCache"]
@@ -112,8 +113,7 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def assign(self, row: int, pages: list[int], start: int = 0) -> None:
         """From its `start`-th on, the row's pages are `pages`."""
-        new = torch.tensor(pages, dtype=self._table.dtype)
-        self._table[row, start : start + len(pages)] = new.to(self._table.device, non_blocking=True)
+        self._table[row, start : start + len(pages)] = upload(pages, self._table.dtype, self._table.device)
 
     def move(self, source: int, target: int) -> None:
         """Row `source` becomes row `target`, whose own content is lost."""
@@ -145,12 +145,12 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
         for layer in self._states:
             layer.show(slice(0, len(lengths)), has_past=True)
         device = self._table.device
-        ends = torch.tensor(lengths, device=device)
+        ends = upload(lengths, torch.long, device)
         writes = self._places(ends[:, None] - 1, self._table[: len(lengths)])[:, 0]
         reads: list[torch.Tensor] = []
         buckets: list[Bucket] = []
         for members in length_buckets(dict(enumerate(lengths))):
-            rows = torch.tensor(members, device=device)
+            rows = upload(members, torch.long, device)
             width = padded_width(lengths[members[-1]])
             columns = torch.arange(width, device=device)[None].expand(len(members), -1)
             past_end = ends[rows][:, None]
