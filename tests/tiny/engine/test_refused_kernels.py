@@ -189,6 +189,18 @@ async def test_memory_tells_and_a_capture_fails_before_the_first_request(monkeyp
     assert refused["kernel"] == CAPTURE and "stream is capturing" in refused["reason"] and refused["cost"]
 
 
+def test_a_release_that_reads_no_pages_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11's attention has no tables of pages on any card: as a package that is not installed."""
+
+    def varlen_attn(query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any) -> None: ...
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+    monkeypatch.setattr(kernels, "_candidates", lambda *_: iter([("torch_varlen", kernels._torch_varlen)]))
+    found = kernels.choose_kernel(CPU, Heads(4, 2, 32, torch.float32))
+    assert (found.name, found.refused) == (GATHERED, ())
+    assert "reads no tables of pages; torch 2.12 has the first" in found.passed_over["torch_varlen"]
+
+
 def test_the_trial_of_doctor_names_each_kernel() -> None:
     """A CPU refuses all that are for cards alone, each by its own error."""
     pytest.importorskip("triton")

@@ -93,6 +93,9 @@ def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
                 if is_right(kernel, device, heads, FLASH_PAGE_TOKENS):
                     return ChosenKernel(name, kernel, FLASH_PAGE_TOKENS, passed_over)
             passed_over.setdefault(name, "it is wrong on this card")
+        except NotImplementedError as error:  # as a package that is not there: no fault of the card
+            passed_over[name] = str(error)
+            continue
         except Exception as error:
             passed_over[name] = reason_of(error)
             _log.info("%s is passed over", name, exc_info=True)
