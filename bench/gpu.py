@@ -33,7 +33,7 @@ from bench.gpu_steps.steps import StepProcess  # noqa: E402
 
 _NEEDED = ("torch", "transformers", "accelerate", "safetensors")
 # The first row imports torch, maybe from a cold disk.
-_BEGIN_S, _LIMITS_S = 180, 60
+_BEGIN_S, _LIMITS_S, _END_S = 180, 60, 60
 # Failures of one model or service after which its other rows are left out: each would load it again.
 _MOST_FAILURES = 2
 _SUBJECT = ("model", "scheme", "engine", "reward")  # of rows that share what is loaded
@@ -109,8 +109,9 @@ def measure_rows(run: Run, steps: StepProcess, rows: list[Row]) -> None:
         lacks = without.get(subject) or _lacks(row, run)
         if failures[subject] >= _MOST_FAILURES:
             lacks = lacks or f"{_MOST_FAILURES} rows before it failed"
-        if row.fresh and not lacks and "device" in run.result:  # of a card a process keeps a part
-            steps.fresh()
+        if row.fresh and not lacks and "device" in run.result:
+            steps.ask({"do": "end"}, _END_S)  # what a service holds of the card is free before the next one plans
+            steps.fresh()  # and what the process itself keeps of it
         done = run.attempt(row.group, row.what, partial(steps.ask, _asked(row, run)), row.most_s, row.needs_s, lacks)
         if lacks is None:
             failures[subject] = failures[subject] + 1 if "error" in done else 0

@@ -52,6 +52,9 @@ class Session:
         if name.startswith("service_"):
             return self._of_service(name, request)
         self._end_service()
+        if name == "end":
+            self._unload()
+            return {"ok": True}
         missing = self._why_no_card()
         if missing:
             return {"no_card": missing}
