@@ -77,7 +77,7 @@ def _launch_int8(
     _int8_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
         rows, weight.codes, weight.scales, weight.scales if bias is None else bias, out,
         len(rows), weight.outputs, weight.inputs,
-        has_bias=bias is not None, **sizes, num_warps=4, num_stages=_STEPS,
+        has_bias=bias is not None, **sizes, num_warps=_num_warps(sizes), num_stages=_STEPS,
     )  # fmt: skip
 
 
@@ -88,9 +88,14 @@ def _launch_four_bit(
     _four_bit_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
         rows, weight.packed, weight.code, weight.scales, code, scales, offset, weight.code if bias is None else bias,
         out, len(rows), weight.outputs, weight.inputs,
-        is_nested=weight.nested is not None, has_bias=bias is not None, **sizes, num_stages=_STEPS,
-        num_warps=8 if sizes["tile"] == ROW_TILES[-1] else 4,  # with 4, programs of the most rows spill on some cards
+        is_nested=weight.nested is not None, has_bias=bias is not None, **sizes, num_warps=_num_warps(sizes),
+        num_stages=_STEPS,
     )  # fmt: skip
+
+
+def _num_warps(sizes: dict[str, int]) -> int:
+    """With four, programs of the most rows spill registers on some cards."""
+    return 8 if sizes["tile"] == ROW_TILES[-1] else 4
 
 
 def output_block(outputs: int, multi_processors: int) -> int:

@@ -129,18 +129,18 @@ def fake_card(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeCard]:
 
 @contextmanager
 def _device_guard() -> Iterator[None]:
-    """torch's CPU build has none for a card, and `tensor[index]` asks for one: that of meta tensors does nothing."""
-    if torch.backends.cuda.is_built():
-        yield
-        return
+    """`tensor[index]` asks for the guard of a card: torch's CPU build has none, and that of its CUDA build asks for a
+    driver, which is not there. That of meta tensors does nothing.
+    """
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     guards = (ctypes.c_void_p * 15).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     cuda, meta = 1, 14  # c10::DeviceType
+    own = guards[cuda]
     guards[cuda] = guards[meta]
     try:
         yield
     finally:
-        guards[cuda] = None
+        guards[cuda] = own
 
 
 class _Operations(TorchDispatchMode):

@@ -8,6 +8,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,7 +19,8 @@ from qserve.engine.transformers.decoding import forward
 
 __all__ = ["in_place_of_cuda", "where"]
 
-_NOTED = re.compile(r"(qserve/(?!.*lazy_pools)|transformers/|accelerate/|bitsandbytes/)[^:]*$")
+_ROOT = f"{Path(__file__).parents[3]}/"  # a clone may lie in a folder of any name
+_NOTED = re.compile(rf"({re.escape(_ROOT)}qserve/(?!.*lazy_pools)|/(?:transformers|accelerate|bitsandbytes)/)[^:]*$")
 _GIB = 1024**3
 _GRAPH = inspect.signature(torch.cuda.graph)
 _GENERATOR = torch.Generator
@@ -29,7 +31,7 @@ def where() -> str:
     """The innermost line that is being run of ours or of a library's, torch's own left out."""
     for frame in reversed(traceback.extract_stack()):
         if found := _NOTED.search(frame.filename):
-            return f"{found[0]}:{frame.lineno} {frame.line}"
+            return f"{found[0].removeprefix(_ROOT).lstrip('/')}:{frame.lineno} {frame.line}"
     return "a test"
 
 
