@@ -73,7 +73,9 @@ def in_place_of_cuda(card: Any) -> Iterator[None]:
         return 0
 
     current = Stream()
+    # Where it is available fake tensors compute constants on the card; whether it is may be asked of `device_count`.
     stands_for = {
+        "is_available": lambda: False,
         "Event": Event, "Stream": Stream, "CUDAGraph": Graph, "graph": graph, "graph_pool_handle": lambda: (0, 1),
         "current_stream": lambda device=None: current, "stream": lambda stream: nullcontext(),
         "device_of": card.guard, "set_device": lambda device: None, "init": lambda: None, "device_count": lambda: 1,
