@@ -10,12 +10,15 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped]
 
+from qserve.core import facts
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config, known_ids
 from qserve.model.card.kernels import CardKernel, Launch, Sizes, launches_of
@@ -26,6 +29,7 @@ __all__ = [
     "Compiled",
     "Program",
     "compile_for",
+    "known_multi_processors",
     "known_specs",
     "program_of",
     "programs_of",
@@ -38,7 +42,7 @@ Source: NVIDIA, CUDA C++ Programming Guide 13, table of technical specifications
 CAPABILITIES = tuple(MAX_SHARED_BYTES)
 """Those of the cards that bf16 runs on."""
 
-_MULTI_PROCESSORS = (132,)
+_LEAST_CC = 8.0
 _TYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32",
     torch.int8: "i8", torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64",
@@ -95,6 +99,14 @@ def known_specs() -> tuple[ModelSpec, ...]:
     return tuple({replace(spec, id=""): spec for spec in specs}.values())
 
 
+@cache
+def known_multi_processors() -> tuple[int, ...]:
+    """Of the smallest, the middle and the largest known card: by them work is divided into programs."""
+    cards = facts.load("gpus")["gpus"].values()
+    counts = [int(card["sm_count"]) for card in cards if float(card.get("cc", 0)) >= _LEAST_CC]
+    return tuple(sorted({min(counts), median_low(counts), max(counts)}))
+
+
 def programs_of(kernel: CardKernel, specs: Iterable[ModelSpec], dtypes: Iterable[torch.dtype]) -> dict[Program, Any]:
     """All programs that services of these models launch, each with Triton's function."""
     dtypes = tuple(dtypes)
@@ -102,7 +114,7 @@ def programs_of(kernel: CardKernel, specs: Iterable[ModelSpec], dtypes: Iterable
         program_of(launch): kernel.function
         for spec in specs
         for dtype in dtypes
-        for multi_processors in _MULTI_PROCESSORS
+        for multi_processors in known_multi_processors()
         for launch in launches_of(kernel, Sizes(spec, dtype, multi_processors))
     }
 
