@@ -23,9 +23,8 @@ from qserve.engine.transformers.decoding.operations import PLAIN, REGISTERED
 from qserve.model.card import products
 from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
 
-__all__ = ["KERNEL_ROWS", "kernel_row"]
+__all__ = ["kernel_row"]
 
-KERNEL_ROWS = ("add_rms_norm", "rotate_and_store", "silu_and_multiply", "attention", "bf16", "int8", "nf4")
 # 16 bit rounds to 1/256 of a number, or of one where it is smaller. Products are held against the largest number.
 _TOLERANCE, _PRODUCT_TOLERANCE = 0.03, 0.02
 # Larger than a card's cache (50 MB): what is read in turn.
@@ -44,7 +43,7 @@ class Case:
 
 
 def kernel_row(machine: Machine, kernel: str, model: str, rows: list[int], read_bytes_per_s: float) -> dict[str, Any]:
-    """`kernel` (of KERNEL_ROWS) with so many rows each: {"at": [figures by rows]}, wrong where any of them is."""
+    """`kernel` (of order.KERNELS) with so many rows each: {"at": [figures by rows]}, wrong where any of them is."""
     spec = ModelSpec.from_config(config_of(model), model)
     refused = _refused(machine, spec).get(kernel)
     at = [

@@ -18,8 +18,10 @@ from unittest import mock
 import torch
 
 from bench.gpu_steps.machine import Machine, config_folder, config_of
+from bench.gpu_steps.order import VARIANTS
 from bench.gpu_steps.planned import PlannedSpeed, planned_terms
 from bench.gpu_steps.running import GREEDY, SAMPLED, batching, random_prompts, wave
+from qserve.core.cards.refusals import LAYER_LAUNCHES
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
 from qserve.engine.transformers.code_path import code_path
@@ -27,10 +29,7 @@ from qserve.engine.transformers.decoding.choose import Layers
 from qserve.model.load import load
 from qserve.planner import Plan
 
-__all__ = ["VARIANTS", "LoadedShape", "is_as_planned", "work_of"]
-
-VARIANTS = ("as it runs", "captures off", "library's modules")
-"""How steps run: as a service runs them; each kernel launched by itself; by the library's layers."""
+__all__ = ["LoadedShape", "is_as_planned", "work_of"]
 
 _TIMES = 3
 _WARM_UP_TOKENS = 8
@@ -113,6 +112,7 @@ class LoadedShape:
             },
             "bytes_per_step": work_of(self.plan, streams, int(context))[0],
             "layers": self.spec.num_hidden_layers,
+            "layer_launches": LAYER_LAUNCHES,
             "graphs_bytes": self._batcher.graph_memory.num_bytes,
             "path": self.path,
             "ok": self._is_as_intended(variant),
@@ -157,9 +157,9 @@ class LoadedShape:
             return self._batcher
         self._stop()
         plan = self.plan
-        if variant == "captures off":
+        if variant == VARIANTS[1]:
             plan = replace(plan, devices=tuple(replace(one, cuda_graphs_bytes=0) for one in plan.devices))
-        if variant == "library's modules":
+        if variant == VARIANTS[2]:
             target = "qserve.engine.transformers.decoding.stages.choose_layers"
             self._stack.enter_context(mock.patch(target, lambda model: Layers(None, None)))
         self.loaded.model.set_attn_implementation(self.loaded.attention)  # a batcher left its own
@@ -183,7 +183,7 @@ class LoadedShape:
     def _is_as_intended(self, variant: str) -> bool | None:
         """On a card no kernel of ours was refused; of the variants that leave them out nothing is asked."""
         is_asked = self.machine.is_card and variant == VARIANTS[0]
-        return not code_path(self.loaded.model, self._batcher).refused if is_asked else None
+        return code_path(self.loaded.model, self._batcher).is_as_intended if is_asked else None
 
 
 def is_as_planned(planned: dict[str, int], measured: dict[str, int]) -> bool:

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["GROUPS", "Row", "rows_of"]
+__all__ = ["GROUPS", "KERNELS", "VARIANTS", "Row", "rows_of"]
 
 GROUPS = ("kernels", "quality", "bf16", "quantized", "service", "pair", "rewards", "offload", "sizes", "fp8")
 """What follows the machine itself: versions, batcher and limits come first in every run."""
 
-_KERNELS = ("add_rms_norm", "rotate_and_store", "silu_and_multiply", "attention", "bf16", "int8", "nf4")
+KERNELS = ("add_rms_norm", "rotate_and_store", "silu_and_multiply", "attention", "bf16", "int8", "nf4")
+VARIANTS = ("as it runs", "captures off", "library's modules")
+"""How steps run: as a service runs them; each kernel launched by itself; by the library's layers."""
+
 _STREAMS, _DECODE = (1, 8, 64), (512, 64)
 _PROMPTS = ((1, 512), (8, 512), (1, 4096))
-_VARIANTS = ("captures off", "library's modules")
 _LONGEST = 4608
 _SCHEMES = {"bnb-nf4": "bitsandbytes", "bnb-int8": "bitsandbytes"}
 # Seconds that a service may take to start, and that a load may take.
@@ -73,7 +75,7 @@ def rows_of(shapes: str, only: tuple[str, ...] = ()) -> list[Row]:
 
 
 def _kernels(sizes: _Sizes) -> Iterator[Row]:
-    for kernel in _KERNELS:
+    for kernel in KERNELS:
         ask = {"do": "kernel", "kernel": kernel, "model": sizes.large, "rows": list(sizes.streams)}
         package = "bitsandbytes" if kernel == "nf4" else ""
         yield Row("kernels", {"kernel": kernel}, ask, 90, 8, package=package)
@@ -90,7 +92,7 @@ def _bf16(sizes: _Sizes) -> Iterator[Row]:
     what = {"model": sizes.large, "scheme": "16 bit"}
     most = {"what": f"{sizes.streams[-1]} streams, drawn", **what}
     yield _decode_row("bf16", most, sizes, sizes.streams[-1], sampled=True)
-    for variant in _VARIANTS:
+    for variant in VARIANTS[1:]:
         for streams in sizes.streams[:2]:
             yield _decode_row("bf16", {"what": f"{streams} streams, {variant}", **what}, sizes, streams, variant)
     ask = {"do": "profile", **_of(sizes, sizes.large, "16 bit")}
@@ -116,7 +118,7 @@ def _shape(group: str, sizes: _Sizes, model: str, scheme: str, package: str = ""
 
 
 def _decode_row(
-    group: str, what: dict[str, Any], sizes: _Sizes, streams: int, variant: str = "as it runs",
+    group: str, what: dict[str, Any], sizes: _Sizes, streams: int, variant: str = VARIANTS[0],
     sampled: bool = False, package: str = "",
 ) -> Row:  # fmt: skip
     prompt_len, new_tokens = sizes.decode

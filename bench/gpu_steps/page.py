@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu_steps.order import GROUPS
-from bench.gpu_steps.report import Result, rows_in, table
+from bench.gpu_steps.report import table
+from bench.gpu_steps.rows import Result, rows_in
 
 __all__ = ["Constant", "constants_of", "merged", "write_page"]
 
 _BEGIN, _END = "<!-- results: written by bench/gpu.py --page -->", "<!-- end of results -->"
-_DENSE_LAYER_LAUNCHES = 12
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _of_steps(rows: Iterable[dict[str, Any]], limits: dict[str, Any] | None) -> 
             planner = "configs/speed.toml, transformers.hosts, bf16"
             yield Constant("library_layer_us", taken_us / layers, "µs a layer", planner)
         elif "captures off" in row["what"]:
-            launches = _DENSE_LAYER_LAUNCHES * layers
+            launches = row["layer_launches"] * layers
             yield Constant("launch_us", taken_us / launches, "µs a launch", "configs/speed.toml, layer_us / launches")
         elif limits:
             reading_us = row["bytes_per_step"] / limits["read_bytes_per_s"] * 1e6

@@ -1,100 +1,19 @@
-"""What bench/gpu.py writes of its rows: a line on the screen, a verdict, and tables of planned beside measured."""
+"""The tables that bench/gpu.py writes of its rows: planned beside measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 from bench.gpu_steps.order import GROUPS
+from bench.gpu_steps.rows import Result, Row, off_by, rows_in, what_of
 
-__all__ = ["is_well", "rows_in", "sentence", "table"]
+__all__ = ["table"]
 
 _GIB, _MIB = 1024**3, 1024**2
 _TERMS = {
     "weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations",
     "cuda_graphs_bytes": "graphs", "runtime_bytes": "outside of torch",
 }  # fmt: skip
-_UNITS = {"_bytes": (_GIB, "GiB"), "_ms": (1, "ms"), "ms_per_step": (1, "ms a step"), "_s": (1, "s")}
-
-Result = dict[str, Any]
-_Row = dict[str, Any]
-
-
-def rows_in(result: Result) -> Iterator[_Row]:
-    """All of them, in the order of their groups."""
-    for group in ("machine", *GROUPS):
-        yield from result.get(group, ())
-
-
-def is_well(result: Result) -> bool:
-    """Whether nothing that was tried is wrong. What was skipped is neither."""
-    return not any(row.get("ok") is False for row in rows_in(result))
-
-
-def sentence(row: _Row) -> str:
-    """One line: what it is, what was planned, what was measured."""
-    what = _what(row)
-    reason = row.get("skipped") or row.get("error")
-    if reason:
-        return f"{what}: {'FAILED: ' if row.get('error') else 'skipped: '}{reason}"
-    parts = [*_pairs(row.get("planned", {}), row.get("measured", {})), *_others(row)]
-    parts += [] if row.get("ok") is not False else ["NOT AS IT SHOULD BE"]
-    return f"{what}: {' · '.join(parts)} ({row.get('seconds', 0):.1f} s)"
-
-
-def _what(row: _Row) -> str:
-    names = ("what", "kernel", "model", "reward", "scheme", "engine")
-    return ", ".join(dict.fromkeys(str(row[name]).removeprefix("Qwen/") for name in names if row.get(name)))
-
-
-def _pairs(planned: _Row, measured: _Row) -> Iterator[str]:
-    for name, value in measured.items():
-        if not isinstance(value, int | float) or value is True:
-            continue
-        wanted = planned.get(name)
-        if wanted:
-            said, off = f"{_short(name, wanted)} planned, {_short(name, value)}", _off(wanted, value)
-            yield f"{name.replace('_', ' ')} {said} ({off})"
-        else:
-            yield f"{name.replace('_', ' ')} {_short(name, value)}"
-
-
-def _others(row: _Row) -> Iterator[str]:
-    for one in row.get("at", ()):
-        yield f"{one['way']} × {one['rows']}: {one['us']:.1f} µs, {one['GB_per_s']:.0f} GB/s{_wrong(one)}"
-    for one in row.get("kernels", ())[:3]:
-        yield f"{one['name'][:40]} {one['us']:.0f} µs in {one['calls']} calls"
-    for role, worker in row.get("workers", {}).items():
-        yield f"{role}: " + ", ".join(_pairs(worker["planned"], worker["measured"]))
-    for name in ("ready_s", "load_s", "mean_kl", "moved_bytes_per_s", "batcher", "places", "pinned"):
-        if name in row:
-            yield f"{name.replace('_', ' ')} {_short(name, row[name])}"
-    path = row.get("path") or {}
-    if path:
-        refused = "; ".join(f"{one['kernel']} REFUSED: {one['reason']}" for one in path.get("refused", ()))
-        ran = f"{path.get('batcher')}, {path.get('path')}, attention {path.get('attention')}"
-        yield f"{ran}, {refused}" if refused else ran
-
-
-def _wrong(one: _Row) -> str:
-    return "" if one["right"] else f", WRONG by {one['off_by']:.2g}"
-
-
-def _short(name: str, value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return str(value)
-    if name.endswith("_per_s") and value >= 1e9:
-        return f"{value / 1e9:.4g} G" if value < 1e12 else f"{value / 1e12:.4g} T"
-    divisor, unit = next((rule for end, rule in _UNITS.items() if name.endswith(end)), (1, ""))
-    if name.endswith("_per_s"):
-        unit = ""
-    return f"{value / divisor:.4g} {unit}".rstrip()
-
-
-def _off(planned: float, measured: float) -> str:
-    return f"{100 * (measured / planned - 1):+.0f} %"
 
 
 def table(result: Result) -> str:
@@ -117,7 +36,7 @@ def table(result: Result) -> str:
     return "\n".join(parts)
 
 
-def _limits(limits: _Row) -> list[str]:
+def _limits(limits: Row) -> list[str]:
     if "measured" not in limits:
         return [f"Limits could not be measured: {limits['error']}.\n"] if "error" in limits else []
     planned, measured = limits.get("planned") or {}, limits["measured"]
@@ -133,7 +52,7 @@ def _limits(limits: _Row) -> list[str]:
     ]
 
 
-def _kernels(rows: Iterable[_Row]) -> list[str]:
+def _kernels(rows: Iterable[Row]) -> list[str]:
     lines = [
         f"| {row['kernel']} | {one['way']} | {one['rows']} | {one['planned_us']:.1f} | {one['us']:.1f} "
         f"| {one['GB_per_s']:.0f} | {one['off_by']:.1g}{'' if one['right'] else ' WRONG'} | {one['first_call_s']:.2f} |"
@@ -144,7 +63,7 @@ def _kernels(rows: Iterable[_Row]) -> list[str]:
     return _section("Each kernel by itself", head, lines)
 
 
-def _quality(rows: Iterable[_Row]) -> list[str]:
+def _quality(rows: Iterable[Row]) -> list[str]:
     lines = [
         f"| {row['scheme']} | {row['mean_kl']:.2g} | {row['worst_kl']:.2g} | {100 * row['top1_agreement']:.1f} % "
         f"| {'yes' if row['ok'] else 'NO'} |"
@@ -155,7 +74,7 @@ def _quality(rows: Iterable[_Row]) -> list[str]:
     return _section("Quantization, against float32 on the CPU (demo model)", head, lines)
 
 
-def _memory(rows: Iterable[_Row]) -> list[str]:
+def _memory(rows: Iterable[Row]) -> list[str]:
     lines = []
     for row in rows:
         if "load_s" not in row or "measured" not in row:
@@ -171,7 +90,7 @@ def _memory(rows: Iterable[_Row]) -> list[str]:
     return _section("Memory, planned / measured by torch's allocator and the driver", head, lines)
 
 
-def _speed(rows: Iterable[_Row], limits: _Row | None) -> list[str]:
+def _speed(rows: Iterable[Row], limits: Row | None) -> list[str]:
     lines = []
     for row in rows:
         measured = row.get("measured", {})
@@ -185,18 +104,18 @@ def _speed(rows: Iterable[_Row], limits: _Row | None) -> list[str]:
     return _section("Speed of the transformers engine, planned / measured", head, lines)
 
 
-def _speed_line(row: _Row, planned: float, measured: float, best: float | None) -> str:
+def _speed_line(row: Row, planned: float, measured: float, best: float | None) -> str:
     path = row.get("path") or {}
     names = [name for by_rows in path.get("products", {}).values() for some in by_rows.values() for name in some]
     share = "?" if best is None else f"{100 * best / measured:.0f} %"
     return (
         f"| {_model(row)} | {row['scheme']} | {row['what']} | {planned:.2f} | {measured:.2f} "
-        f"| {_off(planned, measured)} | {row['measured']['tokens_per_s']:.1f} | {share} | {path.get('path', '?')} "
+        f"| {off_by(planned, measured)} | {row['measured']['tokens_per_s']:.1f} | {share} | {path.get('path', '?')} "
         f"| {path.get('attention', '?')} | {', '.join(dict.fromkeys(names))} |"
     )
 
 
-def _profile(rows: Iterable[_Row]) -> list[str]:
+def _profile(rows: Iterable[Row]) -> list[str]:
     lines = [
         f"| `{one['name']}` | {one['calls']} | {one['us']:.0f} |"
         for row in rows
@@ -206,7 +125,7 @@ def _profile(rows: Iterable[_Row]) -> list[str]:
     return _section("Kernels of three decoding steps at 8 streams, and of their prompts", "kernel | calls | µs", lines)
 
 
-def _starts(rows: Iterable[_Row]) -> list[str]:
+def _starts(rows: Iterable[Row]) -> list[str]:
     lines = []
     for row in rows:
         for role, worker in row.get("workers", {}).items():
@@ -216,7 +135,7 @@ def _starts(rows: Iterable[_Row]) -> list[str]:
             ]
             tokens = worker["planned"]["kv_cache_tokens"], worker["measured"].get("kv_cache_tokens", "?")
             lines.append(
-                f"| {_what(row)} | {role} | {worker['engine']} | {' | '.join(cells)} | {tokens[0]} / {tokens[1]} "
+                f"| {what_of(row)} | {role} | {worker['engine']} | {' | '.join(cells)} | {tokens[0]} / {tokens[1]} "
                 f"| {row['ready_s']:.0f} s |"
             )
     head = f"service | worker | engine | {' | '.join(_TERMS.values())} | KV tokens | ready after"
@@ -232,11 +151,11 @@ def _loads(result: Result) -> list[str]:
             cells = [
                 f"{planned[name]:.1f} / {measured[name]:.1f}" for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s")
             ]
-            chats.append(f"| {_what(row)} | {' | '.join(cells)} | {measured['p99_tpot_ms']:.1f} |")
+            chats.append(f"| {what_of(row)} | {' | '.join(cells)} | {measured['p99_tpot_ms']:.1f} |")
         if "texts_per_s" in measured:
             share = f"{100 * row['flop_per_s'] / flop:.0f} %" if flop and "flop_per_s" in row else "?"
             rewards.append(
-                f"| {_what(row)} | {measured['texts_per_s']:.1f} | {measured['tokens_per_s']:.0f} | {share} |"
+                f"| {what_of(row)} | {measured['texts_per_s']:.1f} | {measured['tokens_per_s']:.0f} | {share} |"
             )
     head = "service | TTFT ms | TPOT ms | tokens/s | TPOT ms, p99"
     return [
@@ -245,7 +164,7 @@ def _loads(result: Result) -> list[str]:
     ]
 
 
-def _offload(rows: Iterable[_Row]) -> list[str]:
+def _offload(rows: Iterable[Row]) -> list[str]:
     lines = []
     for row in rows:
         if "places" in row:
@@ -268,7 +187,7 @@ def _skipped(result: Result) -> list[str]:
         for row in result.get(group, ()):
             reason = row.get("skipped") or row.get("error")
             if reason:
-                lines.append(f"- {group}, {_what(row)}: {'FAILED: ' if row.get('error') else ''}{reason}")
+                lines.append(f"- {group}, {what_of(row)}: {'FAILED: ' if row.get('error') else ''}{reason}")
     return ["## Not measured\n", *lines, ""] if lines else []
 
 
@@ -279,7 +198,7 @@ def _section(title: str, head: str, lines: list[str]) -> list[str]:
     return [f"## {title}\n", f"| {head} |", rule, *lines, ""]
 
 
-def _model(row: _Row) -> str:
+def _model(row: Row) -> str:
     return str(row["model"]).removeprefix("Qwen/")
 
 

@@ -12,7 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_steps.report import is_well, sentence, table
+from bench.gpu_steps.report import table
+from bench.gpu_steps.rows import is_well, sentence
 
 __all__ = ["Run"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.gpu_steps.kernels import KERNEL_ROWS, kernel_row
-from bench.gpu_steps.loaded import VARIANTS, LoadedShape
+from bench.gpu_steps.kernels import kernel_row
+from bench.gpu_steps.loaded import LoadedShape
 from bench.gpu_steps.machine import Machine
 from bench.gpu_steps.offload import offloaded_tokens_row, two_cards_row
+from bench.gpu_steps.order import KERNELS, VARIANTS
 from bench.gpu_steps.quality import MOST_KL, quality_row
 from bench.step_counts import hold
 from qserve.engine.transformers.kernel_trial import try_kernels
@@ -73,7 +74,7 @@ def test_memory_is_as_planned_and_steps_are_captured(machine: Machine) -> None:
         loaded.close()
 
 
-@pytest.mark.parametrize("kernel", KERNEL_ROWS)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_each_kernel_is_right_by_itself(machine: Machine, kernel: str) -> None:
     row = kernel_row(machine, kernel, "Qwen/Qwen3-8B", [1, 8], 1e12)
     assert row["ok"], row

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qserve.core.cards.quantized_products import LIBRARY_ROWS, ROW_TILES, read_bytes
+from qserve.core.facts import load
 
 __all__ = [
     "CAPTURE",
@@ -33,7 +34,7 @@ INT8_PRODUCT = "int8 product"
 FOUR_BIT_PRODUCT = "4-bit product"
 PAGED_ATTENTION = "paged attention"
 
-LAYER_LAUNCHES = 12
+LAYER_LAUNCHES = int(load("speed")["transformers"]["launches"]["dense_layer"])
 """Kernels of a dense layer in a decoding step where all of ours run."""
 
 OPERATIONS = {"add_rms_norm": (2, 9), "rotate_and_store": (1, 29), "silu_and_multiply": (1, 2)}

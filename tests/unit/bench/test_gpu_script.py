@@ -18,7 +18,7 @@ import pytest
 from bench import gpu
 from bench.gpu_steps.order import GROUPS
 from bench.gpu_steps.page import write_page
-from bench.gpu_steps.report import sentence
+from bench.gpu_steps.rows import sentence
 from bench.gpu_steps.run import Run
 from bench.gpu_steps.steps import StepProcess
 
@@ -228,9 +228,11 @@ def test_one_run_on_a_card_ends_in_a_page_and_constants(tmp_path: Path) -> None:
         "versions": {"torch": "2.11.0"},
         "limits": LIMITS,
     }
+    launched = {**step, "what": "1 streams, captures off", "layer_launches": 12,
+                "measured": {"ms_per_step": 38.4, "tokens_per_s": 26.0}}  # fmt: skip
     skipped = {**{key: step[key] for key in ("what", "model", "scheme")}, "ok": None, "skipped": "no time"}
     files = []
-    for name, rows in (("a", [step]), ("b", [skipped])):
+    for name, rows in (("a", [step]), ("b", [skipped, launched])):
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(json.dumps({**common, "bf16": rows}))
     page = tmp_path / "gpu.md"
@@ -245,7 +247,7 @@ def test_one_run_on_a_card_ends_in_a_page_and_constants(tmp_path: Path) -> None:
     }
     assert found == {
         "read_bytes_per_s": 3e12, "gemm_flop_per_s": 7e14, "beside_reading_us": 4000.0,
-        "graph_bytes_per_layer": 210_000,
+        "graph_bytes_per_layer": 210_000, "launch_us": 50.0,
     }  # fmt: skip
     again = page.read_text()
     write_page(files, tmp_path)
@@ -306,6 +308,7 @@ def test_without_a_card_that_works_it_says_so(
         "gpu_steps/steps.py",
         "gpu_steps/order.py",
         "gpu_steps/report.py",
+        "gpu_steps/rows.py",
         "gpu_steps/page.py",
     ],
 )
