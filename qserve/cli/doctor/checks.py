@@ -11,7 +11,7 @@ from qserve.core.quantization import SCHEMES
 from qserve.detect.attention import attention_kernels, attention_on_a_cpu, attention_remedy
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import engine_checks, why_not_scheme
-from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
+from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command, takes_plugin
 from qserve.detect.packages import Packages
 from qserve.detect.products import quantized_products
 from qserve.packages import install_command
@@ -158,9 +158,10 @@ def _own_kernels(hardware: Hardware, packages: Packages) -> list[Check]:
 
 
 def _extras(packages: Packages) -> list[Check]:
+    plugin = (BNB_PLUGIN, "NF4 while loading, on vLLM", install_plugin_command(packages))
     wanted = (
         ("bitsandbytes", "LLM.int8 and NF4 while loading", install_command("bitsandbytes")),
-        (BNB_PLUGIN, "NF4 while loading, on vLLM", install_plugin_command(packages)),
+        *([plugin] if takes_plugin(packages) else ()),
         ("gptqmodel", "GPTQ and AWQ on the transformers engine, on a card", install_command("gptqmodel")),
         ("lm-eval", "qserve eval", install_command("lm-eval")),
         ("gradio", "the web UI", install_command("gradio")),

@@ -26,6 +26,7 @@ __all__ = [
     "distribution_of",
     "install_plugin_command",
     "is_for_cpu",
+    "takes_plugin",
     "version_of",
 ]
 
@@ -105,20 +106,21 @@ def _is_accepted(version: str) -> bool:
 
 def install_plugin_command(packages: Packages) -> str:
     """How bitsandbytes comes to the installed vLLM. The plugin requires `vllm`, as the CPU build is not called."""
-    if not _takes_plugin(packages):
+    if not takes_plugin(packages):
         return install_command("bitsandbytes")
     no_deps = "--no-deps " if is_for_cpu(packages) else ""
     return f"pip install {no_deps}{BNB_PLUGIN} bitsandbytes"
 
 
-def _takes_plugin(packages: Packages) -> bool:
+def takes_plugin(packages: Packages) -> bool:
+    """Whether bitsandbytes comes to the installed vLLM by a plugin; true where none is installed."""
     version = version_of(packages)
     return version is None or VllmVersion.parse(version).bitsandbytes_is_plugin
 
 
 def _missing_for_bnb(packages: Packages) -> list[str]:
     """What bitsandbytes' quantizations need and is not installed."""
-    needed = (BNB_PLUGIN, "bitsandbytes") if _takes_plugin(packages) else ("bitsandbytes",)
+    needed = (BNB_PLUGIN, "bitsandbytes") if takes_plugin(packages) else ("bitsandbytes",)
     return [name for name in needed if name not in packages.versions]
 
 

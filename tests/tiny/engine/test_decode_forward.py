@@ -102,12 +102,13 @@ _KERNELS = """
 import torch
 from qserve.engine.transformers.attention.kernels import Heads
 from qserve.engine.transformers.decoding import operations, triton_kernels
-from qserve.engine.transformers.decoding.check import are_right
+from qserve.engine.transformers.decoding.check import refused_operations
 cpu, kernels = torch.device("cpu"), {name: getattr(triton_kernels, name) for name in operations.PLAIN}
-assert are_right(cpu, Heads(4, 2, 96, torch.bfloat16), 200, kernels)
-assert are_right(cpu, Heads(2, 2, 64, torch.float32), 64, kernels)
+assert not refused_operations(cpu, Heads(4, 2, 96, torch.bfloat16), 200, kernels)
+assert not refused_operations(cpu, Heads(2, 2, 64, torch.float32), 64, kernels)
 kernels["silu_and_multiply"] = lambda gate, up: gate * up
-assert not are_right(cpu, Heads(4, 2, 64, torch.bfloat16), 64, kernels)
+refused = refused_operations(cpu, Heads(4, 2, 64, torch.bfloat16), 64, kernels)
+assert [one.kernel for one in refused] == ["silu_and_multiply"]
 """
 
 

@@ -78,6 +78,12 @@ def test_what_is_missing_has_its_command(name, remedy):
     assert check.remedy.endswith(remedy)
 
 
+def test_no_plugin_is_asked_for_where_vllm_has_bitsandbytes_itself():
+    """It left vLLM's core in 0.28."""
+    for release, is_wanted in (("0.26.0", False), ("0.27.1", False), ("0.28.0", True)):
+        assert ("vllm-bnb-plugin" in checks(Packages({**BASE, "vllm": release}))) is is_wanted, release
+
+
 def test_the_wrong_build_is_named_with_the_way_out():
     check = checks(CPU_BUILD, hardware("rtx-4090"))["vllm"]
     assert check.state == "missing"

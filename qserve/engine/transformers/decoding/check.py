@@ -11,20 +11,13 @@ import torch
 from qserve.core.cards.compiler_errors import reason_of
 from qserve.core.cards.refusals import Refusal, log_refusal, refusal
 from qserve.engine.transformers.attention.kernels import Heads
-from qserve.engine.transformers.decoding.operations import PLAIN, REGISTERED
+from qserve.engine.transformers.decoding.operations import PLAIN
 
-__all__ = ["are_right", "refused_operations"]
+__all__ = ["refused_operations"]
 
 _log = logging.getLogger("qserve.worker")
 # Of values of about one: bf16 rounds to 1/256.
 _TOLERANCE = 0.03
-
-
-def are_right(
-    device: torch.device, heads: Heads, width: int, tried: Mapping[str, Callable[..., Any]] = REGISTERED
-) -> bool:
-    """Whether all that are `tried` do on `device` what torch's small operations do there."""
-    return not refused_operations(device, heads, width, tried)
 
 
 def refused_operations(
