@@ -81,7 +81,7 @@ class RowBatcher:
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
         self.graph_memory = GraphMemory()
-        self.step_path = StepPath(why_not_captured="steps of hybrids are not captured")
+        self.step_path = StepPath(why_not_captured="steps of the row batcher are not captured")
         self.passed_over = {"flash-attn": "it does not serve hybrids here"}
         self._max_num_seqs = limits.max_num_seqs
         self._budget = limits.max_num_batched_tokens
