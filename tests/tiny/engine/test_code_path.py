@@ -35,6 +35,15 @@ def as_on_a_card(monkeypatch: pytest.MonkeyPatch, layers: Callable[[Any], Layers
     monkeypatch.setattr(stages, "choose_layers", layers)
 
 
+def replayed(forward: Callable[[], object]) -> Callable[[], None]:
+    """In the place of a capture: a replay computes the step, or its logits would be whatever lay in memory."""
+
+    def replay() -> None:
+        forward()
+
+    return replay
+
+
 @pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
 async def test_a_cpu_refuses_nothing(kind: type[Any]) -> None:
     model = build("qwen3")
@@ -48,7 +57,7 @@ async def test_a_cpu_refuses_nothing(kind: type[Any]) -> None:
 
 
 async def test_captured_steps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_a_card(monkeypatch, lambda model: Layers(DenseSteps.of(model), lambda forward: lambda: None))
+    as_on_a_card(monkeypatch, lambda model: Layers(DenseSteps.of(model), replayed))
     model = build("qwen3")
     async with running(PagedBatcher, model) as batcher:
         before = code_path(model, batcher)
@@ -78,7 +87,7 @@ async def test_a_capture_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, cap
 
 
 async def test_a_plan_without_graphs_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_a_card(monkeypatch, lambda model: Layers(DenseSteps.of(model), lambda forward: lambda: None))
+    as_on_a_card(monkeypatch, lambda model: Layers(DenseSteps.of(model), replayed))
     model = build("qwen3")
     async with running(PagedBatcher, model, captures=False) as batcher:
         path = code_path(model, batcher)
