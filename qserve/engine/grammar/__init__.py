@@ -10,5 +10,12 @@ vllm_schemas.py     the schemas in a body for vLLM, so prepared
 structured.py       from `response_format` and `structured_outputs` to a grammar
 tool_calls.py       the same for calls of tools, in each of Qwen's formats
 spec.py             a grammar and where in the answer it begins
-compiled.py         grammars made ready once, with bounds
+counts.py           bounds on numbers in schemas that a library multiplies by
+vocabulary.py       the tokens that a grammar chooses from
+matcher.py          a grammar in llguidance's hands
+trial.py            the process that compiles each grammar first, with bounds of time and memory
+trials.py           the worker's side of it: clients take turns, and who leaves ends what runs for them
+compiled.py         grammars made ready once and kept, with bounds
+xgrammar_bounds.py  bounds on what vLLM's xgrammar compiles
+xgrammar_width.py   of it, what patterns leave open for characters of any kind
 """

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["refusal"]
+from qserve.engine.grammar.trial import MOST_BYTES, MOST_CPU_S
+from qserve.units import format_bytes
+
+__all__ = ["TOO_MUCH", "refusal"]
+
+TOO_MUCH = (
+    f"this structure is too large: it takes more than {MOST_CPU_S} s of a processor core or {format_bytes(MOST_BYTES)} "
+    "to make ready; ask for smaller counts, multiples and repetitions, or for fewer alternatives"
+)
+"""Of one whose trial was ended."""
 
 _MAX_CHARS = 300
 # Where in its own grammar the library was, and which of its parts complains.
@@ -17,7 +26,9 @@ _TOO_LARGE = ("too big", "too large", "too many expressions", "fuel exhausted", 
 
 
 def refusal(error: str) -> str:
-    """A sentence of `error`, which may have many lines."""
+    """A sentence of `error`, which may have many lines, or is `TOO_MUCH`."""
+    if error == TOO_MUCH:
+        return error
     lines = error.splitlines() or [""]
     first = _PLACES.sub("", lines[0])
     if (unheld := _UNHELD.search(first)) is not None:
@@ -34,6 +45,8 @@ def refusal(error: str) -> str:
 def _why(first: str) -> str:
     if (elsewhere := _ELSEWHERE.match(first)) is not None:
         return f"no schema is fetched from elsewhere, such as {elsewhere[1]}"
+    if first.startswith("panic"):
+        return "it is too large, or the library that follows structures has a fault with it"
     if first == "NoExtensionBias":
         return "it has no end"
     if first.startswith("oneOf constraints"):

@@ -7,6 +7,7 @@ import json
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
+from qserve.engine.grammar.counts import check_counts, check_counts_within
 from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.schema import prepared, unanchored
 from qserve.wire.errors import ApiError
@@ -31,8 +32,11 @@ def _grammar(structure: StructuredOutputs, param: str) -> str:
         alternatives = " | ".join(json.dumps(one, ensure_ascii=False) for one in structure.choice)
         return LLMatcher.grammar_from_lark(f"start: {alternatives}")
     if structure.grammar is not None:
-        return LLMatcher.grammar_from_lark(_lark_of(structure.grammar))
+        lark = _lark_of(structure.grammar)
+        check_counts_within(lark, param)
+        return LLMatcher.grammar_from_lark(lark)
     schema = structure.schema_object
+    check_counts(schema, param)
     if schema is not None and not has_an_end(schema):  # the library would look for one for a second
         raise ApiError(400, NO_END, "invalid_grammar", param)
     return LLMatcher.grammar_from_json_schema(json.dumps(prepared({"type": "object"} if schema is None else schema)))

@@ -14,6 +14,7 @@ from typing import Any
 
 from llguidance import LLMatcher
 
+from qserve.engine.grammar.counts import check_counts
 from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.formats import PATTERN_OF_FORMAT
 from qserve.engine.grammar.references import followed
@@ -72,6 +73,7 @@ def _calls(several: bool) -> str:
 def _body_of_call(tools: Sequence[Tool], tool_format: ToolFormat) -> str:
     """The rule `body`, from behind `<tool_call>` on. Raises ApiError 400 for arguments without an end."""
     for tool in tools:
+        check_counts(tool.function.parameters, "tools")
         if not has_an_end(_schema(tool)):  # the library would look for one for a second
             raise ApiError(400, f"{NO_END}: the parameters of '{tool.function.name}'", "invalid_grammar", "tools")
     return _FORMATS[tool_format](tools)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from qserve.engine.grammar.counts import check_counts, check_counts_within
 from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.endless_rules import TooDeep, rules_have_an_end
 from qserve.engine.grammar.schema import prepared
@@ -49,9 +50,9 @@ def with_enforceable_schemas(body: Mapping[str, Any], library: str) -> dict[str,
     held = _HELD_BY.get(library)
     if held is None:
         return None
-    if library == "xgrammar":
-        for name in ("tools", *{place[0]: None for place in _PLACES}):
-            check_bounds(_read(body.get(name)), name)
+    check = check_bounds if library == "xgrammar" else check_counts
+    for name in ("tools", *{place[0]: None for place in _PLACES}):
+        check(_read(body.get(name)), name)
     changed = dict(body)
     for place in _PLACES:
         _replace(changed, place, held)
@@ -66,6 +67,7 @@ def _check_grammar(fields: Mapping[str, Any], place: tuple[str, ...]) -> None:
         grammar = grammar.get(name) if isinstance(grammar, Mapping) else None
     if not isinstance(grammar, str):
         return
+    check_counts_within(grammar, place[0])
     try:
         message = None if rules_have_an_end(grammar) else NO_END
     except TooDeep:

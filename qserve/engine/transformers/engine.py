@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from qserve.engine.grammar.compiled import Grammars, token_table
+from qserve.engine.grammar.compiled import Grammars
 from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.limits import EngineLimits
 from qserve.engine.prompts.bounds import max_bytes_per_token
@@ -103,11 +103,11 @@ class Engine:
     @cached_property
     def grammars(self) -> Grammars:
         """What answers can be bound to."""
-        return Grammars(token_table(self.tokenizer.backend_tokenizer, self.vocab_size, self.eos_token_ids))
+        return Grammars(self.tokenizer.backend_tokenizer, self.vocab_size, self.eos_token_ids)
 
     def prepare_grammars(self) -> None:
         """Make `grammars` before the first request: for a second no other thread runs while the vocabulary is read."""
-        _ = self.grammars
+        self.grammars.start()
 
     @cached_property
     def chat_logprobs(self) -> ChatLogprobs:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from qserve.engine.grammar.matcher import Grammar
 from qserve.engine.transformers.sampling.guidance import Guide
 
 _VOCAB = 1 << 18
@@ -53,4 +54,4 @@ def gated(num_before: int, *, is_open: bool = False) -> tuple[Guide, Gate]:
     gate = Gate(num_before)
     if is_open:
         gate.open.set()
-    return Guide(GatedMatcher(gate)), gate
+    return Guide(Grammar(GatedMatcher(gate))), gate

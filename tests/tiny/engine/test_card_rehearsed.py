@@ -21,6 +21,7 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from qserve.core.hardware import Device, formats_of
 from qserve.detect import detect
+from qserve.engine.grammar.matcher import Grammar
 from qserve.engine.transformers.attention import kernels, packed
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
 from qserve.engine.transformers.batching.batcher import BatchLimits
@@ -142,10 +143,15 @@ DRAWS: dict[str, list[dict[str, Any]]] = {
     "logprobs": [{"num_logprobs": 3}, {"temperature": 1.0, "num_logprobs": 0}],
     "bias": [{"logit_bias": {5: 1.0}}],
     "min_tokens": [{"min_tokens": 5, "stop_token_ids": frozenset({END})}],
-    "grammar": [{"guide": Guide(AllAllowed())}],
-    "grammar, min_tokens": [{"guide": Guide(AllAllowed()), "min_tokens": 5, "stop_token_ids": frozenset({END})}],
+    "grammar": [{"guide": Guide(Grammar(AllAllowed()))}],
+    "grammar, min_tokens": [
+        {"guide": Guide(Grammar(AllAllowed())), "min_tokens": 5, "stop_token_ids": frozenset({END})}
+    ],
     "thought": [
-        {"guide": Guide(AllAllowed(), thought="open", think_ids=((3,), (4,))), "stop_token_ids": frozenset({END})}
+        {
+            "guide": Guide(Grammar(AllAllowed()), thought="open", think_ids=((3,), (4,))),
+            "stop_token_ids": frozenset({END}),
+        }
     ],
 }
 

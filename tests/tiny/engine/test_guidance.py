@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
-from qserve.engine.grammar.compiled import Grammars, token_table
+from qserve.engine.grammar.compiled import Grammars
 from qserve.engine.grammar.structured import structured_grammar
 from qserve.engine.grammar.tool_calls import tool_call_grammar
 from qserve.engine.transformers.sampling.adjust import Adjustment
@@ -27,7 +27,7 @@ from qserve.wire.tools import Tool
 TOKENIZER = Tokenizer.from_file(str(chat_model_path() / "tokenizer.json"))
 END, OPEN, CLOSE, CALL = (TOKENIZER.token_to_id(one) for one in ("<|im_end|>", "<think>", "</think>", "<tool_call>"))
 VOCAB = TOKENIZER.get_vocab_size()
-GRAMMARS = Grammars(token_table(TOKENIZER, VOCAB, [END]))
+GRAMMARS = Grammars(TOKENIZER, VOCAB, [END])
 SCHEMA = {
     "type": "object", "required": ["a", "b"],
     "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 999}, "b": {"enum": ["x", "y"]}},
@@ -36,8 +36,8 @@ TOOL = Tool.model_validate({"type": "function", "function": {"name": "f", "param
 
 
 def guide(grammar: str, **fields: Any) -> Guide:
-    matcher = asyncio.run(GRAMMARS.ready(grammar))
-    return Guide(matcher, call_ids=(CALL,), think_ids=((OPEN,), (CLOSE,)), **fields)
+    ready = asyncio.run(GRAMMARS.ready(grammar))
+    return Guide(ready, call_ids=(CALL,), think_ids=((OPEN,), (CLOSE,)), **fields)
 
 
 def structured(**fields: Any) -> Guide:

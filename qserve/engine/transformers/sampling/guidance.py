@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal
 
+from qserve.engine.grammar.matcher import Grammar
 from qserve.engine.transformers.sampling.mask_threads import CHEAP_S, MaskQueue, MaskThreads
 from qserve.model.failures import SequenceFailed
 
@@ -36,7 +37,7 @@ class Guide:
     """What an answer must follow.
 
     Attributes:
-        matcher: llguidance's, at its beginning; copied for each answer.
+        grammar: its matcher is copied for each answer, and it is told of each token that follows it.
         begins: `answer` or `tool_call`, as `qserve.engine.grammar.spec` says.
         only_one: the answer ends after the first call.
         call_ids: the tokens of `<tool_call>`.
@@ -45,7 +46,7 @@ class Guide:
         queue: its answers' masks.
     """
 
-    matcher: Any
+    grammar: Grammar
     begins: Literal["answer", "tool_call"] = "answer"
     only_one: bool = False
     call_ids: tuple[int, ...] = ()
@@ -56,7 +57,7 @@ class Guide:
     @cached_property
     def first(self) -> Future[_Next]:
         """The mask of the first token: once for all answers."""
-        return THREADS.submit(self.queue, partial(_advance, self.matcher.deep_copy(), None))
+        return THREADS.submit(self.queue, partial(_advance, self.grammar.matcher.deep_copy(), None))
 
 
 @dataclass(frozen=True)
@@ -168,13 +169,14 @@ class Guidance:
         elif may_think and token_id == self._guide.think_ids[0][0]:
             self._matcher = self._next = None
         else:
+            self._guide.grammar.num_tokens += 1
             if self._next is not None:  # a matcher is one thread's at a time; who draws has its mask already
                 wait([self._next], MAX_WAIT_S)
             self._await(THREADS.submit(self.queue, partial(_advance, self._matcher, token_id)))
 
     def _begin(self) -> None:
         self._recent.clear()
-        self._matcher = self._guide.matcher.deep_copy()
+        self._matcher = self._guide.grammar.matcher.deep_copy()
         self._await(self._guide.first)
 
     def _await(self, following: Future[_Next]) -> None:

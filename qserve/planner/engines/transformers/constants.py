@@ -12,6 +12,7 @@ __all__ = [
     "PROMPT_READER",
     "PYTHON_CPU",
     "READER_WORD_BYTES",
+    "STRUCTURE_TRIAL",
     "TESTED_RELEASE",
     "TORCH_WITH_CUDA",
 ]
@@ -46,6 +47,14 @@ PROMPT_READER = Constant(
     40 * MIB,
     120 * MIB,
     "resident memory of a process that reads prompts (engine/prompts); its band has room for a large body",
+)
+
+STRUCTURE_TRIAL = Constant(
+    21 * MIB,
+    18 * MIB,
+    213 * MIB,
+    "resident memory of the process that tries structures (engine/grammar/trial.py); its band has room for three at a "
+    "time, of 64 MiB each",
 )
 
 READER_WORD_BYTES = 430

@@ -13,7 +13,12 @@ from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.corrections import Corrections, corrections_for
-from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHON_CPU, TORCH_WITH_CUDA
+from qserve.planner.engines.transformers.constants import (
+    COMPILED_KERNEL,
+    PYTHON_CPU,
+    STRUCTURE_TRIAL,
+    TORCH_WITH_CUDA,
+)
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.graphs import graphs_held, num_captured
 from qserve.planner.engines.transformers.loading import loading_of
@@ -152,9 +157,9 @@ class TransformersEstimate:
 
     @property
     def readers_bytes(self) -> int:
-        """Two processes that read the bodies of requests; a reward worker reads its own."""
+        """Processes that read the bodies of requests, and one that tries structures; a reward worker has neither."""
         reads = self.setup.on_cpu and self.setup.spec.head.kind != "score"
-        return NUM_READERS * reader_bytes(self.setup.spec) if reads else 0
+        return NUM_READERS * reader_bytes(self.setup.spec) + STRUCTURE_TRIAL.num_bytes if reads else 0
 
     def _generate_steps(self, prompt_len: int, max_model_len: int) -> list[int]:
         """Peak of one `generate` call per card: layers on each, the head on the last, its output on the first."""

@@ -11,6 +11,7 @@ from qserve.planner.engines.transformers.constants import (
     GRAPH_BYTES_PER_LAYER,
     PROMPT_READER,
     READER_WORD_BYTES,
+    STRUCTURE_TRIAL,
 )
 from qserve.planner.engines.transformers.estimate import NUM_READERS, TransformersEstimate
 from qserve.planner.engines.transformers.memory import num_product_shapes, scoring_logits_bytes
@@ -128,7 +129,7 @@ class CompiledKernels(TermKind[DeviceShare]):
 
 
 class PromptReaders(TermKind[DeviceShare]):
-    """The processes that read prompts; the one for large bodies is there while they come."""
+    """The processes that read prompts, of which the one for large bodies is there while they come, and one beside."""
 
     name, column = "reading prompts", "activations"
 
@@ -137,13 +138,16 @@ class PromptReaders(TermKind[DeviceShare]):
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
         base, words = format_bytes(PROMPT_READER.num_bytes), sizes.estimate.setup.spec.vocab_size
-        return f"{NUM_READERS} processes, for small and large bodies, of {base} + {READER_WORD_BYTES} B × {words} words"
+        readers = (
+            f"{NUM_READERS} processes, for small and large bodies, of {base} + {READER_WORD_BYTES} B × {words} words"
+        )
+        return f"{readers}; {format_bytes(STRUCTURE_TRIAL.num_bytes)} for one that tries structures"
 
     def source(self, sizes: DeviceShare) -> str:
-        return PROMPT_READER.source
+        return f"{PROMPT_READER.source}; {STRUCTURE_TRIAL.source}"
 
     def band(self, sizes: DeviceShare, num_bytes: int) -> tuple[int, int]:
-        return num_bytes // NUM_READERS, num_bytes + PROMPT_READER.high_bytes
+        return num_bytes // NUM_READERS, num_bytes + PROMPT_READER.high_bytes + STRUCTURE_TRIAL.high_bytes
 
     def is_shown(self, sizes: DeviceShare, num_bytes: int) -> bool:
         return num_bytes > 0

@@ -10,19 +10,19 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
-from qserve.engine.grammar.compiled import Grammars, token_table
+from qserve.engine.grammar.compiled import Grammars
 
 __all__ = ["ENDS", "TOKENIZER", "drawn", "ready"]
 
 TOKENIZER = Tokenizer.from_file(str(chat_model_path() / "tokenizer.json"))
 ENDS = frozenset({TOKENIZER.token_to_id("<|im_end|>"), TOKENIZER.token_to_id("<|endoftext|>")})
-_GRAMMARS = Grammars(token_table(TOKENIZER, TOKENIZER.get_vocab_size(), ENDS))
+_GRAMMARS = Grammars(TOKENIZER, TOKENIZER.get_vocab_size(), ENDS)
 _CLOSING = frozenset(TOKENIZER.encode('"}],</>\n', add_special_tokens=False).ids)
 
 
 def ready(grammar: str) -> Any:
     """The matcher of a grammar. Raises GrammarTooComplex."""
-    return asyncio.run(_GRAMMARS.ready(grammar))
+    return asyncio.run(_GRAMMARS.ready(grammar)).matcher
 
 
 def drawn(grammar: str, rng: Random, most: int = 2000) -> str:

@@ -158,6 +158,10 @@ TOO_LARGE = {
     "properties": properties(2001, num_required=2001), "values": of({"enum": [*range(2501)], "anyOf": [{}] * 2500}),
     "patterns": of({"type": "array", "prefixItems": [{"type": "string", "pattern": "a?b*" * 65}] * 2}),
     "pattern": of({"type": "string", "pattern": "a{0,1}" * 129 + "b{,1}" * 128}),
+    "number of properties": of({**properties(65), "minProperties": 5}),
+    "any characters": of({"type": "string", "pattern": "^.{0,64}-.{0,65}$"}),
+    "any characters in groups": of({"type": "string", "pattern": "^(a|ab|[^c]{1,9}){1,10}$"}),
+    "any characters in a name": of({"type": "object", "patternProperties": {"^" + ".?" * 33: {}}}),
 }  # fmt: skip
 
 
@@ -171,7 +175,13 @@ def test_what_would_be_compiled_for_minutes_is_refused(name: str) -> None:
 
 
 def test_patterns_and_grammars_of_whole_answers_are_bounded() -> None:
-    for structure in ({"regex": "a?" * 257}, {"grammar": "root ::= " + '"a"? ' * 257}, {"choice": ["x"] * 5001}):
+    for structure in (
+        {"regex": "a?" * 257},
+        {"regex": r"\S?" * 17},
+        {"grammar": "root ::= " + "[^x]? " * 17},
+        {"grammar": "root ::= " + '"a"? ' * 257},
+        {"choice": ["x"] * 5001},
+    ):
         with pytest.raises(ApiError, match="--engine transformers"):
             with_enforceable_schemas({"structured_outputs": structure}, "xgrammar")
     assert with_enforceable_schemas({"structured_outputs": {"regex": r"a\?" * 300 + "b?" * 200}}, "xgrammar") is None
@@ -180,3 +190,16 @@ def test_patterns_and_grammars_of_whole_answers_are_bounded() -> None:
 def test_what_people_write_is_not_too_large() -> None:
     assert with_enforceable_schemas(in_function(properties(200, num_required=3)), "xgrammar") is None
     assert with_enforceable_schemas(in_function(properties(1000, num_required=900)), "xgrammar") is None
+    patterns = (r"^[^@]+@[^@]+\.[a-z]{2,9}$", "^[a-z]{0,128}-[a-z]{0,128}$", "^.{0,128}$",
+                "^[0-9a-f]{8}(-[0-9a-f]{4}){3}$", "^([^,]*,){3}[^,]*$")  # fmt: skip
+    for pattern in patterns:
+        assert with_enforceable_schemas(in_function(of({"type": "string", "pattern": pattern})), "xgrammar") is None
+    assert with_enforceable_schemas({"structured_outputs": {"regex": ".{0,100}a" * 10}}, "xgrammar") is None
+
+
+def test_counts_are_bounded_where_the_library_multiplies_by_them() -> None:
+    huge = {"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}
+    for body in (PLACES["chat"](huge), PLACES["as text"](huge), in_function(of(huge)),
+                 {"structured_outputs": {"grammar": f"start: %json {json.dumps(huge)}"}}):  # fmt: skip
+        with pytest.raises(ApiError, match="'maxItems' in the structure is 1,000,000,000"):
+            with_enforceable_schemas(body, "guidance")

@@ -1,0 +1,107 @@
+"""The worker's side of `trial`: one grammar of each client at a time, and none for who has left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from qserve.engine.grammar.refusals import TOO_MUCH
+from qserve.engine.grammar.trial import LENGTH, Trial
+from qserve.engine.grammar.vocabulary import Vocabulary
+from qserve.engine.turns import Turns
+
+__all__ = ["Trials"]
+
+_AT_ONCE = 3
+
+
+class Trials:
+    """All methods belong to one event loop at a time."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._told = json.dumps(_told(vocabulary)).encode()
+        self._turns = Turns(_AT_ONCE, of_one=1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def start(self) -> None:
+        """Start the process, so that the first grammar does not wait for it."""
+        if not self._runs():
+            self.stop()
+            self._control, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "qserve.engine.grammar.trial", str(theirs.fileno())],
+                    stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True,
+                )  # fmt: skip
+            assert self._process.stdin is not None
+            self._process.stdin.write(self._told)
+            self._process.stdin.close()
+
+    def stop(self) -> None:
+        """End it, and what it tries."""
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._control = None
+
+    def _runs(self) -> bool:
+        """By its end of the sockets, which is closed before the kernel tells that it ended."""
+        if self._control is None:
+            return False
+        try:
+            self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    async def of(self, grammar: str, client: str) -> Trial:
+        """What `grammar` takes. A caller that is cancelled ends the trial."""
+        async with self._turns.of(client):
+            answer = await self._tried(grammar)
+            if not answer and not self._runs():
+                answer = await self._tried(grammar)
+        return Trial(**json.loads(answer)) if answer else Trial(0, 0.0, TOO_MUCH)
+
+    async def _tried(self, grammar: str) -> bytes:
+        """Empty: the process was ended."""
+        self.start()
+        assert self._control is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"g"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                return b""
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        try:
+            data = grammar.encode()
+            writer.writelines([LENGTH.pack(len(data)), data])
+            await writer.drain()
+            return await reader.read()
+        except OSError:
+            return b""
+        finally:
+            writer.close()
+
+
+def _told(vocabulary: Vocabulary) -> dict[str, Any]:
+    special = set(vocabulary.special_ids)
+    kept = [
+        (token_id, token.decode("latin-1"))
+        for token_id, token in enumerate(vocabulary.tokens)
+        if len(token) == 1 or token_id in special
+    ]
+    return {
+        "vocab_size": len(vocabulary.tokens), "tokens": kept, "special_ids": vocabulary.special_ids,
+        "end": vocabulary.end, "end_ids": vocabulary.end_ids,
+    }  # fmt: skip
