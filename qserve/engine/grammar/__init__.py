@@ -1,11 +1,9 @@
 """Grammars of structured outputs and tool calls, and the next tokens that they allow. No torch.
 
 schema.py           a JSON schema as llguidance takes it
-xgrammar_schema.py  a JSON schema as xgrammar takes it, which holds answers of vLLM
-xgrammar_strings.py of it, what binds strings: patterns, formats, lengths
 endless.py          schemas that no finite value follows
 refusals.py         what llguidance says of a structure that it does not take, in our words
-unenforceable.py         the error of a keyword that would be silently ignored
+unenforceable.py    the error of a keyword that would be silently ignored
 vllm_schemas.py     the schemas in a body for vLLM, so prepared
 structured.py       from `response_format` and `structured_outputs` to a grammar
 tool_calls.py       the same for calls of tools, in each of Qwen's formats
@@ -13,9 +11,7 @@ spec.py             a grammar and where in the answer it begins
 counts.py           bounds on numbers in schemas that a library multiplies by
 vocabulary.py       the tokens that a grammar chooses from
 matcher.py          a grammar in llguidance's hands
-trial.py            the process that compiles each grammar first, with bounds of time and memory
-trials.py           the worker's side of it: clients take turns, and who leaves ends what runs for them
+trial/              each grammar is compiled in a process with bounds first
 compiled.py         grammars made ready once and kept, with bounds
-xgrammar_bounds.py  bounds on what vLLM's xgrammar compiles
-xgrammar_width.py   of it, what patterns leave open for characters of any kind
+xgrammar/           the same for vLLM's library
 """

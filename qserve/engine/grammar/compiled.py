@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from qserve.engine.grammar.matcher import Grammar, matcher_of
 from qserve.engine.grammar.refusals import refusal
-from qserve.engine.grammar.trials import Trials
+from qserve.engine.grammar.trial.trials import Trials
 from qserve.engine.grammar.vocabulary import token_table, vocabulary_of
 from qserve.model.failures import PromptRefused
 

@@ -14,8 +14,8 @@ from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.endless_rules import TooDeep, rules_have_an_end
 from qserve.engine.grammar.schema import prepared
 from qserve.engine.grammar.unenforceable import UnenforceableSchema
-from qserve.engine.grammar.xgrammar_bounds import check_bounds
-from qserve.engine.grammar.xgrammar_schema import schema_for_xgrammar
+from qserve.engine.grammar.xgrammar.bounds import check_bounds
+from qserve.engine.grammar.xgrammar.schema import schema_for_xgrammar
 from qserve.wire.errors import ApiError
 
 __all__ = ["with_enforceable_schemas"]

@@ -12,7 +12,7 @@ import pytest
 
 from bench.random_schemas import random_schemas
 from qserve.engine.grammar.unenforceable import UnenforceableSchema
-from qserve.engine.grammar.xgrammar_schema import schema_for_xgrammar
+from qserve.engine.grammar.xgrammar.schema import schema_for_xgrammar
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
 
 xgrammar = pytest.importorskip("xgrammar")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from qserve.engine.grammar.xgrammar_width import Width, width_of
+from qserve.engine.grammar.xgrammar.width import Width, width_of
 from qserve.wire.errors import ApiError
 
 __all__ = ["check_bounds"]
@@ -24,7 +24,7 @@ MOST_PROPERTIES, MOST_OPTIONAL, MOST_OPTIONAL_OF_ONE, MOST_VALUES, MOST_OPTIONAL
 MOST_COUNTED = 64
 """Properties that may be left out, where their number is bound: 200 of which 5 are needed take more than 25 seconds."""
 MOST_WAYS, MOST_WAYS_OF_ONE, MOST_WAYS_IN_TEXTS = 32, 128, 16
-"""As `xgrammar_width` counts them: in patterns of schemas, there in one place, in expressions and grammars."""
+"""As `width` counts them: in patterns of schemas, there in one place, in expressions and grammars."""
 _LISTED = ("enum", "choice", "anyOf", "oneOf", "prefixItems", "structures")
 _OPTIONAL_PART = re.compile(r"\\.|([?*]|\{\s*0?\s*,)", re.DOTALL)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from qserve.engine.turns import Turns
+from qserve.engine.grammar.trial.turns import Turns
 
 
 class Place:

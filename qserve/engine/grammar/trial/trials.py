@@ -1,4 +1,4 @@
-"""The worker's side of `trial`: one grammar of each client at a time, and none for who has left."""
+"""The worker's side of `process`: one grammar of each client at a time, and none for who has left."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 from qserve.engine.grammar.refusals import TOO_MUCH
-from qserve.engine.grammar.trial import LENGTH, Trial
+from qserve.engine.grammar.trial.process import LENGTH, Trial
+from qserve.engine.grammar.trial.turns import Turns
 from qserve.engine.grammar.vocabulary import Vocabulary
-from qserve.engine.turns import Turns
 
 __all__ = ["Trials"]
 
@@ -35,7 +35,7 @@ class Trials:
             self._control, theirs = socket.socketpair()
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "qserve.engine.grammar.trial", str(theirs.fileno())],
+                    [sys.executable, "-m", "qserve.engine.grammar.trial.process", str(theirs.fileno())],
                     stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True,
                 )  # fmt: skip
             assert self._process.stdin is not None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.engine.grammar.unenforceable import UnenforceableSchema, check_alone
-from qserve.engine.grammar.xgrammar_strings import check_pattern, string_for_xgrammar
+from qserve.engine.grammar.xgrammar.strings import check_pattern, string_for_xgrammar
 
 __all__ = ["schema_for_xgrammar"]
 
