@@ -1,52 +1,56 @@
-"""Runs Python code of a model in a sandbox: bubblewrap, read-only, without network.
+"""Runs Python code of a model in a sandbox: bubblewrap, read-only, without network, one process each.
 
-It sees the interpreter's own files, read-only; no other file, process or network of the machine. There is no second
-best: without bubblewrap, or where the kernel gives it no namespaces, nothing is run.
+The program and its tests run in two of them, so that nothing of the tests is where the program is (see `inside`). A
+sandbox sees the interpreter's own files, read-only; no other file, process or network of the machine. There is no
+second best: without bubblewrap, or where the kernel does not hold a part of it, nothing is run.
 """
 
 from __future__ import annotations
 
-import secrets
-import shutil
-import subprocess
-import sys
+import os
+import select
+import time
 from functools import cache
-from pathlib import Path
 
 from qserve.errors import UsageError
+from qserve.reward.rules.bubblewrap import NoSandbox, Sandbox, sandbox_of
+from qserve.reward.rules.inside.tester import PASSED
 
 __all__ = ["passes", "require_sandbox"]
 
-_SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
 _TRIAL_S = 10.0
-# Limits that hold for the program and all that it starts; they can't be raised again from inside.
-_RUNNER = """
-import resource, sys
-for kind, most in ((resource.RLIMIT_AS, {memory_bytes}), (resource.RLIMIT_CPU, {cpu_s}), (resource.RLIMIT_NPROC, 64),
-                   (resource.RLIMIT_CORE, 0)):
-    resource.setrlimit(kind, (most, most))
-source = sys.stdin.read()
-exec(compile(source, "response", "exec"), {{"__name__": "__main__"}})
-"""
+_TRIAL_BYTES = 256 << 20
+_MOST_THREADS = 64
 
 
 def passes(program: str, tests: str, *, timeout_s: float, memory_bytes: int) -> bool:
-    """Whether `program` and then `tests` run to their end without an error, within the limits.
+    """Whether `program` runs to its end, and then `tests` against it, without an error and within the limits.
 
-    A program that ends before its tests have not passed them: a word that it can't know is printed after them.
+    Each of the two has `memory_bytes`. A program that ends before its tests has not passed them.
     """
-    word = secrets.token_hex(16)
-    source = f"{program}\n\n{tests}\n\nprint({word!r})\n"
-    runner = _RUNNER.format(memory_bytes=memory_bytes, cpu_s=int(timeout_s) + 1)
-    command = [*_sandbox(), _python(), "-I", "-S", "-c", runner]
+    until_s = time.monotonic() + timeout_s
+    sandbox, limits = _sandbox(), _limits(timeout_s, memory_bytes)
+    asked, asking = os.pipe()
+    answered, answering = os.pipe()
+    verdict, saying = os.pipe()
+    theirs = (asked, answering, answered, asking, saying)
+    running = []
     try:
-        done = subprocess.run(
-            command, input=source.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=timeout_s,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0 and done.stdout.rstrip().endswith(word.encode())
+        running.append(sandbox.start("program", limits, (program, asked, answering), fds=(asked, answering)))
+        running.append(
+            sandbox.start("tester", limits, (tests, answered, asking, saying), fds=(answered, asking, saying))
+        )
+        for fd in theirs:
+            os.close(fd)
+        theirs = ()
+        return _said(verdict, until_s) == PASSED
+    finally:
+        for fd in (*theirs, verdict):
+            os.close(fd)
+        for one in running:
+            one.kill()
+        for one in running:
+            one.wait()
 
 
 def require_sandbox() -> None:
@@ -58,30 +62,51 @@ def require_sandbox() -> None:
 
 @cache
 def _why_not() -> str:
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is not installed (apt install bubblewrap)"
+    _sandbox.cache_clear()
     try:
-        done = subprocess.run(
-            [*_sandbox(), _python(), "-I", "-S", "-c", ""], capture_output=True, timeout=_TRIAL_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bubblewrap does not start ({error})"
-    said = done.stderr.decode(errors="replace").strip()[-200:]
-    return "" if done.returncode == 0 else f"bubblewrap can't make one on this machine ({said})"
+        _sandbox()
+    except NoSandbox as error:
+        return str(error)
+    return ""
 
 
-def _sandbox() -> list[str]:
-    seen = [folder for folder in _SYSTEM if Path(folder).exists()]
-    prefix = str(Path(sys.base_prefix).resolve())
-    if not any(Path(prefix).is_relative_to(folder) for folder in seen):
-        seen.append(prefix)
-    files = [word for folder in seen for word in ("--ro-bind", folder, folder)]
-    return [
-        "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", *files,
-        "--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/", "--chdir", "/",
-    ]  # fmt: skip
+@cache
+def _sandbox() -> Sandbox:
+    """The first kind of sandbox that this machine makes. Raises NoSandbox for none."""
+    return sandbox_of(_loose)
 
 
-def _python() -> str:
-    """The interpreter itself: a virtual environment's is a link to it, and its packages are nobody's business here."""
-    return str(Path(sys.executable).resolve())
+def _loose(sandbox: Sandbox) -> str:
+    """What a sandbox of this kind does not hold; empty: nothing. Raises NoSandbox where it can't be made."""
+    heard, saying = os.pipe()
+    limits = _limits(_TRIAL_S, _TRIAL_BYTES)
+    tried = sandbox.start("trial", limits, (_MOST_THREADS, saying), fds=(saying,), keeps_errors=True)
+    try:
+        os.close(saying)
+        said = _said(heard, time.monotonic() + _TRIAL_S).decode()
+    finally:
+        os.close(heard)
+        tried.kill()
+    _, errors = tried.communicate()
+    if not said.endswith("."):
+        raise NoSandbox(errors.decode(errors="replace").strip()[-200:] or f"it did not start within {_TRIAL_S:g} s")
+    return said[:-1]
+
+
+def _limits(timeout_s: float, memory_bytes: int) -> dict[str, int]:
+    """By the names that `setrlimit` has. A sandbox is one process, so that they hold for all of it."""
+    return {
+        "AS": memory_bytes, "CPU": int(timeout_s) + 1, "NPROC": _MOST_THREADS, "NOFILE": 64, "FSIZE": 0, "CORE": 0,
+        "MSGQUEUE": 0, "MEMLOCK": 0, "SIGPENDING": 256,
+    }  # fmt: skip
+
+
+def _said(fd: int, until_s: float) -> bytes:
+    """What is written until the other end is closed, or the time is over; a few words at most."""
+    said = b""
+    while len(said) < 256 and select.select([fd], [], [], max(0.0, until_s - time.monotonic()))[0]:
+        part = os.read(fd, 256)
+        if not part:
+            break
+        said += part
+    return said

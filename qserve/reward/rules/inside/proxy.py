@@ -1,0 +1,155 @@
+"""What a test has in its hands in place of an object of the program's.
+
+Calls, attributes and operators go to the program, and plain data comes back. What the program must not do is judge: an
+object of its own is never equal to, less than or more than plain data by its own word, and arithmetic of it with plain
+data is never plain data (`abs(answer - 2.5) < 1e-6` would be true of an object whose difference to everything is 0).
+An instance of a subclass of a builtin type is compared by that type's value, here. Two objects of the program are
+compared by the program, but not by an `__eq__` that finds them equal to anything.
+"""
+
+from __future__ import annotations
+
+import operator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from qserve.reward.rules.inside.tester import Tester
+
+__all__ = ["Remote", "coroutine"]
+
+_COMPARISONS = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod lshift rshift and or xor pow".split()
+_IN_PLACE = "iadd isub imul imatmul itruediv ifloordiv imod ilshift irshift iand ior ixor".split()
+_PLAIN = (
+    "neg pos invert abs round int float complex index bytes len iter next reversed hash getitem setitem delitem".split()
+)
+_MISSING = object()
+
+
+class Remote:
+    """`number` is the program's for the object; `base` the builtin type whose value it has, if any."""
+
+    def __init__(self, peer: Tester, number: int, base: type | None) -> None:
+        self.__dict__.update(_peer=peer, _number=number, _base=base)
+
+    @property
+    def __class__(self) -> Any:
+        found = self._base or self._peer.ask("getattr", self, "__class__")
+        return Remote if self._base is None and isinstance(found, type) else found
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self._peer.ask("call", self, *args, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._peer.ask("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._peer.ask("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._peer.ask("delattr", self, name)
+
+    def __instancecheck__(self, other: Any) -> bool:
+        return type(other) is Remote and self._peer.ask("instance", other, self) is True
+
+    def __eq__(self, other: Any) -> Any:
+        if type(other) is Remote:
+            return self is other or _is_really(self, other)
+        return NotImplemented if self._base is None else _value(self) == other
+
+    def __ne__(self, other: Any) -> Any:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    def __contains__(self, item: Any) -> bool:
+        if self._base is not None:
+            return item in _value(self)
+        try:
+            return any(one is item or one == item for one in iter(self))
+        except TypeError:
+            contains = self._peer.ask("contains", self, item) is True
+        return contains and self._peer.ask("contains", self, self._peer.ask("object")) is not True
+
+    def __bool__(self) -> bool:
+        return self._peer.ask("bool", self) is True
+
+    def __str__(self) -> str:
+        return str(self._peer.ask("str", self))
+
+    def __repr__(self) -> str:
+        return str(self._peer.ask("repr", self))
+
+    def __format__(self, how: str) -> str:
+        return str(self._peer.ask("format", self, how))
+
+    def __enter__(self) -> Any:
+        return self._peer.ask("getattr", self, "__enter__")()
+
+    def __exit__(self, cls: Any, error: Any, traceback: Any) -> Any:
+        return self._peer.ask("getattr", self, "__exit__")(cls, error and str(error), None) is True
+
+
+def _value(one: Remote) -> Any:
+    return one._peer.ask("plain", one)
+
+
+def _is_really(one: Remote, other: Remote) -> bool:
+    peer = one._peer
+    if peer.ask("eq", one, other) is not True:
+        return False
+    return all(peer.ask("eq", side, peer.ask("object")) is not True for side in (one, other))
+
+
+def _compared(op: str) -> Any:
+    def method(self: Remote, other: Any) -> Any:
+        if type(other) is Remote:
+            return self._peer.ask(op, self, other)
+        return NotImplemented if self._base is None else getattr(operator, op)(_value(self), other)
+
+    return method
+
+
+def _computed(op: str, *, reflected: bool = False) -> Any:
+    def method(self: Remote, other: Any) -> Any:
+        args = (other, self) if reflected else (self, other)
+        if type(other) is not Remote and self._base is not None:
+            result = _here(op, *(_value(one) if one is self else one for one in args))
+            return self._peer.ask(op, *args) if result is _MISSING else result
+        result = self._peer.ask(op, *args)
+        if type(other) is not Remote and type(result) is not Remote:
+            raise TypeError(f"{op} of an object of the program's and plain data is plain data: nobody can check that")
+        return result
+
+    return method
+
+
+def _here(op: str, one: Any, other: Any) -> Any:
+    function = {"divmod": divmod, "pow": pow, "and": operator.and_, "or": operator.or_}.get(op)
+    try:
+        return (function or getattr(operator, op))(one, other)
+    except TypeError:
+        return _MISSING
+
+
+def _forwarded(op: str) -> Any:
+    def method(self: Remote, *args: Any) -> Any:
+        return self._peer.ask(op, self, *args)
+
+    return method
+
+
+for _op in _COMPARISONS:
+    setattr(Remote, f"__{_op}__", _compared(_op))
+for _op in (*_ARITHMETIC, *_IN_PLACE):
+    setattr(Remote, f"__{_op}__", _computed(_op))
+for _op in _ARITHMETIC:
+    setattr(Remote, f"__r{_op}__", _computed(_op, reflected=True))
+for _op in _PLAIN:
+    setattr(Remote, f"__{_op}__", _forwarded(_op))
+
+
+async def coroutine(one: Remote) -> Any:
+    """Awaiting it runs the program's coroutine to its end."""
+    return one._peer.ask("run", one)
