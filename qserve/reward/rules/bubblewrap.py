@@ -110,7 +110,8 @@ def _view() -> Iterator[str]:
     prefix = str(Path(sys.base_prefix).resolve())
     if not any(Path(prefix).is_relative_to(folder) for folder in seen):
         seen.append(prefix)
-    yield from ("--die-with-parent", "--new-session", "--clearenv")
+    # glibc else reserves 64 MiB of addresses for each thread, and the limit of memory is one of addresses.
+    yield from ("--die-with-parent", "--new-session", "--clearenv", "--setenv", "MALLOC_ARENA_MAX", "1")
     for folder in (*reversed(Path(seen[-1]).parents[:-1]), "/dev"):  # readable for the sandbox's user as well
         yield from ("--perms", "0755", "--dir", str(folder))
     for folder in seen:

@@ -80,9 +80,14 @@ def _loose(sandbox: Sandbox) -> str:
     """What a sandbox of this kind does not hold; empty: nothing. Raises NoSandbox where it can't be made."""
     heard, saying = os.pipe()
     limits = _limits(_TRIAL_S, _TRIAL_BYTES)
-    tried = sandbox.start("trial", limits, (_MOST_THREADS, saying), fds=(saying,), keeps_errors=True)
     try:
+        tried = sandbox.start("trial", limits, (_MOST_THREADS, saying), fds=(saying,), keeps_errors=True)
+    except OSError as error:
+        os.close(heard)
+        raise NoSandbox(str(error)) from None
+    finally:
         os.close(saying)
+    try:
         said = _said(heard, time.monotonic() + _TRIAL_S).decode()
     finally:
         os.close(heard)

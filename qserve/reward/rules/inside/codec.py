@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["MAX_BYTES", "Codec", "kind_of"]
+__all__ = ["MAX_BYTES", "Codec", "is_plain", "kind_of"]
 
 MAX_BYTES = 1 << 24
 """Of one message."""
@@ -125,6 +125,11 @@ class Codec:
             part, at = self._read(data, at, shared)
             parts.append(part)
         return replace(kind, value, tuple(parts)), at
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it goes as data."""
+    return type(value) in (int, str, float, bytes) or id(value) in _ALWAYS or bool(kind_of(type(value)))
 
 
 def kind_of(cls: type) -> str:

@@ -42,7 +42,7 @@ class Program(Peer):
             return ("class", value.__name__)
         if type(value).__name__ == "coroutine":
             return ("coroutine",)
-        base = next((base for base in BASES if isinstance(value, base)), None)
+        base = next((base for base in BASES if issubclass(type(value), base)), None)  # whatever its __class__ says
         return ("object", base)
 
     def accept(self, number: int, about: tuple[Any, ...]) -> Any:
@@ -76,7 +76,7 @@ class Program(Peer):
         text, ask = along
         if text is not None:
             sys.stdin = io.StringIO(text)
-        builtins.input = ask or self._input
+        builtins.input = self._input if ask is None else ask
         if sys.stdout is not self._printed:
             sys.stdout = self._printed
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import operator
 
+from qserve.reward.rules.inside.codec import is_plain
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -57,7 +59,9 @@ class Remote:
     def __eq__(self, other: Any) -> Any:
         if type(other) is Remote:
             return self is other or _is_really(self, other)
-        return NotImplemented if self._base is None else _value(self) == other
+        if self._base is not None:
+            return _value(self) == other
+        return False if is_plain(other) else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
         equal = self.__eq__(other)
@@ -115,8 +119,9 @@ def _computed(op: str, *, reflected: bool = False) -> Any:
     def method(self: Remote, other: Any) -> Any:
         args = (other, self) if reflected else (self, other)
         if type(other) is not Remote and self._base is not None:
-            result = _here(op, *(_value(one) if one is self else one for one in args))
-            return self._peer.ask(op, *args) if result is _MISSING else result
+            result = _here(op, *(_value(self) if one is self else one for one in args))
+            if result is not _MISSING:
+                return result
         result = self._peer.ask(op, *args)
         if type(other) is not Remote and type(result) is not Remote:
             raise TypeError(f"{op} of an object of the program's and plain data is plain data: nobody can check that")

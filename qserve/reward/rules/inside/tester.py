@@ -59,6 +59,8 @@ class Tester(Peer):
         is_instance = type(target).__module__ == "__main__"
         if op in ("getattr", "setattr") and is_instance and not str(rest[0]).startswith("_"):
             return getattr(builtins, op)(target, *rest)
+        if not is_instance and op in ("eq", "bool"):
+            return target is rest[0] if rest else bool(target)
         if op in ("iter", "next") or (op in _ITERATOR_OPS and is_instance):
             return getattr(builtins, op, None)(target) if hasattr(builtins, op) else _operator(op)(target, *rest)
         raise TypeError(f"{op} of an object of the tests")
