@@ -66,7 +66,18 @@ class Sandbox:
         if self.user is not None:
             who = {"user": self.user, "group": self.user, "extra_groups": []}
         with _sealed(given) as stdin, _sealed(filter_of(platform.machine())) as rules:
-            command = ["bwrap", *self.flags, *_view(), "--seccomp", str(rules), _python(), "-I", "-S", "-c", _bootstrap()]
+            command = [
+                "bwrap",
+                *self.flags,
+                *_view(),
+                "--seccomp",
+                str(rules),
+                _python(),
+                "-I",
+                "-S",
+                "-c",
+                _bootstrap(),
+            ]
             return subprocess.Popen(
                 command, stdin=stdin, stdout=subprocess.DEVNULL, pass_fds=(*fds, rules), **who,
                 stderr=subprocess.PIPE if keeps_errors else subprocess.DEVNULL,
@@ -78,7 +89,9 @@ def sandbox_of(loose: Callable[[Sandbox], str]) -> Sandbox:
     if shutil.which("bwrap") is None:
         raise NoSandbox("bubblewrap is not installed (apt install bubblewrap)")
     if platform.machine() not in NUMBERS:
-        raise NoSandbox(f"its filter of system calls is known for {' and '.join(NUMBERS)} only, not {platform.machine()}")
+        raise NoSandbox(
+            f"its filter of system calls is known for {' and '.join(NUMBERS)} only, not {platform.machine()}"
+        )
     why: list[str] = []
     for sandbox in _kinds():
         try:
@@ -98,7 +111,9 @@ def _kinds() -> Iterator[Sandbox]:
     if os.geteuid() == 0:
         # The kernel counts no tasks of root's, and in a user namespace that root makes everybody is root outside.
         apart = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
-        yield Sandbox((*apart, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"), has_own_user=True)
+        yield Sandbox(
+            (*apart, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"), has_own_user=True
+        )
     user = _NOBODY if os.geteuid() == 0 else None
     yield Sandbox((*as_user, "--disable-userns"), user)
     yield Sandbox(as_user, user)

@@ -33,16 +33,15 @@ def passes(program: str, tests: str, *, timeout_s: float, memory_bytes: int) -> 
     asked, asking = os.pipe()
     answered, answering = os.pipe()
     verdict, saying = os.pipe()
-    theirs = (asked, answering, answered, asking, saying)
+    theirs = [asked, answering, answered, asking, saying]
     running = []
     try:
         running.append(sandbox.start("program", limits, (program, asked, answering), fds=(asked, answering)))
         running.append(
             sandbox.start("tester", limits, (tests, answered, asking, saying), fds=(answered, asking, saying))
         )
-        for fd in theirs:
-            os.close(fd)
-        theirs = ()
+        while theirs:
+            os.close(theirs.pop())
         return _said(verdict, until_s) == PASSED
     finally:
         for fd in (*theirs, verdict):
@@ -101,15 +100,16 @@ def _loose(sandbox: Sandbox) -> str:
 def _limits(timeout_s: float, memory_bytes: int) -> dict[str, int]:
     """By the names that `setrlimit` has. A sandbox is one process, so that they hold for all of it."""
     return {
-        "AS": memory_bytes, "CPU": int(timeout_s) + 1, "NPROC": _MOST_THREADS, "NOFILE": 64, "FSIZE": 0, "CORE": 0,
-        "MSGQUEUE": 0, "MEMLOCK": 0, "SIGPENDING": 256,
+        "AS": memory_bytes, "DATA": memory_bytes, "CPU": int(timeout_s) + 1, "NPROC": _MOST_THREADS, "NOFILE": 64,
+        "FSIZE": 0, "CORE": 0, "MSGQUEUE": 0, "MEMLOCK": 0, "SIGPENDING": 256,
     }  # fmt: skip
 
 
 def _said(fd: int, until_s: float) -> bytes:
     """What is written until the other end is closed, or the time is over; a few words at most."""
-    said = b""
-    while len(said) < 256 and select.select([fd], [], [], max(0.0, until_s - time.monotonic()))[0]:
+    said, poll = b"", select.poll()
+    poll.register(fd, select.POLLIN)
+    while len(said) < 256 and poll.poll(max(0.0, 1e3 * (until_s - time.monotonic()))):
         part = os.read(fd, 256)
         if not part:
             break

@@ -10,7 +10,7 @@ import errno
 import struct
 from collections.abc import Iterable, Iterator
 
-from qserve.reward.rules.syscalls import ALLOWED, LEGACY, NUMBERS
+from qserve.reward.rules.syscalls import NUMBERS
 
 __all__ = ["filter_of"]
 
@@ -21,6 +21,7 @@ _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _REFUSED, _UNKNOWN = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
 _X32_BIT = 0x40000000
 _CLONE_THREAD, _AF_UNIX = 0x00010000, 1
+_BY_ARGUMENT = ("clone", "clone3", "socketpair")
 # From here on a C library falls back where a call is not implemented.
 _NEWER = 424
 
@@ -41,7 +42,7 @@ def filter_of(machine: str) -> bytes:
         *_if_equal(numbers["clone3"], [(_RETURN, 0, 0, _UNKNOWN)]),
         *_if_equal(numbers["clone"], _if_argument(_JUMP_BITS, _CLONE_THREAD)),
         *_if_equal(numbers["socketpair"], _if_argument(_JUMP_EQUAL, _AF_UNIX)),
-        *_allow(numbers[name] for name in (*ALLOWED, *LEGACY) if name in numbers),
+        *_allow(number for name, number in numbers.items() if name not in _BY_ARGUMENT),
         *_if_from(_NEWER, _UNKNOWN),
         (_RETURN, 0, 0, _REFUSED),
     ]

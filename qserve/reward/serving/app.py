@@ -33,6 +33,7 @@ from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.serving.portions import is_large, portions
 from qserve.reward.serving.report import report_of
 from qserve.wire.errors import ApiError, Dialect
+from qserve.wire.worker_headers import CLIENT
 
 if TYPE_CHECKING:
     from qserve.reward.recipe.parts import RecipeScorer
@@ -107,19 +108,20 @@ class _Host:
         async def endpoint(request: Request) -> Response:
             body = await body_of(request)
             began_s = time.perf_counter()
-            answer = await unless_client_leaves(request, self._answer(protocol, body, began_s))
+            client = request.headers.get(CLIENT)
+            answer = await unless_client_leaves(request, self._answer(protocol, body, began_s, client))
             return Response(status_code=CLIENT_CLOSED) if answer is None else answer
 
         return endpoint
 
-    async def _answer(self, protocol: Protocol, body: bytes, began_s: float) -> Response:
+    async def _answer(self, protocol: Protocol, body: bytes, began_s: float, client: str | None) -> Response:
         if len(body) <= _LARGE_BYTES:
             job = self._read(protocol, body)
-            return self._told(job, await self._score(job), began_s)
+            return self._told(job, await self._score(job, client), began_s)
         loop = asyncio.get_running_loop()
         async with self._large_requests:
             job = await loop.run_in_executor(self._reading, self._read, protocol, body)
-            scores = await self._score(job)
+            scores = await self._score(job, client)
             return await loop.run_in_executor(self._reading, self._told, job, scores, began_s)
 
     def _read(self, protocol: Protocol, body: bytes) -> ScoreJob:
@@ -129,13 +131,14 @@ class _Host:
         meta = self._model_meta | (self._parts.meta if self._parts is not None else {})
         return {name: value for name, value in meta.items() if value is not None}
 
-    async def _score(self, job: ScoreJob) -> list[Score]:
+    async def _score(self, job: ScoreJob, client: str | None) -> list[Score]:
         """The scores in order: the model's own, or what a recipe makes of them."""
         if self._parts is None:
             return await self._of_model(job)
         if any(text.every_token for text in job.texts):
             raise ApiError(400, "'task': token_classify is of a model's tokens; this one combines parts", "unsupported")
-        return await self._parts.scores(job.texts, await self._of_model(job) if self._model is not None else None)
+        of_model = await self._of_model(job) if self._model is not None else None
+        return await self._parts.scores(job.texts, of_model, client)
 
     async def _of_model(self, job: ScoreJob) -> list[Score]:
         """The scores in order. As soon as a portion fails, what is left of the request is neither read nor computed."""

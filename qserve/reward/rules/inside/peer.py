@@ -49,6 +49,14 @@ class Peer:
             return result
         raise self.error(result, op, args)
 
+    def say_first(self, value: Any) -> None:
+        """Tell the other side something before it asks."""
+        self._send(_ANSWER, self.codec.write(value, []))
+
+    def first_message(self) -> Any:
+        """What the other side tells first."""
+        return self._understood(self._receive()[1], [])
+
     def serve(self) -> None:
         """Answer until the other side is gone."""
         while True:

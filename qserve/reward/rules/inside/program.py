@@ -23,7 +23,7 @@ _MOST_PRINTED = 1 << 20
 _SYMBOLS = (
     "add sub mul matmul truediv floordiv mod lshift rshift and or xor iadd isub imul imatmul itruediv ifloordiv imod "
     "ilshift irshift iand ior ixor lt le gt ge eq ne neg pos invert getitem setitem delitem contains index"
-).split()
+)
 
 
 class Program(Peer):
@@ -60,9 +60,11 @@ class Program(Peer):
 
     def error(self, description: tuple[Any, ...], op: str, args: tuple[Any, ...]) -> BaseException:
         name, args, text, _ = description
-        cls = getattr(builtins, name, None)
-        is_one = isinstance(cls, type) and issubclass(cls, Exception)
-        return cls(*args) if is_one else type(name, (Exception,), {})(text)
+        cls: Any = getattr(builtins, name, None)
+        if not isinstance(cls, type) or not issubclass(cls, Exception):
+            cls, args = type(name, (Exception,), {}), (text,)
+        error: BaseException = cls(*args)
+        return error
 
     def sent_along(self) -> Any:
         said = self._printed.getvalue()
@@ -82,7 +84,7 @@ class Program(Peer):
 
 
 def _operations(names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
-    named = {name: getattr(operator, name, None) or getattr(operator, f"{name}_") for name in _SYMBOLS}
+    named = {name: getattr(operator, name, None) or getattr(operator, f"{name}_") for name in _SYMBOLS.split()}
     of_builtins = {
         one.__name__: one
         for one in (
@@ -99,7 +101,7 @@ def _operations(names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
 
 def _plain(value: Any) -> Any:
     """The value of an instance of a subclass of a builtin type, as that type has it."""
-    base = next(base for base in BASES if isinstance(value, base))
+    base: Any = next(base for base in BASES if issubclass(type(value), base))
     if base is complex:
         return complex(value.real, value.imag)
     if base in (int, float):
@@ -128,12 +130,12 @@ def main(source: str, read_fd: int, write_fd: int) -> None:
     sys.modules["__main__"] = module
     names = module.__dict__
     peer = Program(read_fd, write_fd, names)
-    stdout, sys.stdout = sys.stdout, io.StringIO()
+    sys.stdout = io.StringIO()
     try:
-        exec(compile(source, "response", "exec"), names)
+        exec(compile(source, "response", "exec"), names)  # noqa: S102
     except BaseException:
         os._exit(1)
-    peer._send(b"!", peer.codec.write(tuple(name for name in names if not name.startswith("__")), []))
+    peer.say_first(tuple(name for name in names if not name.startswith("__")))
     try:
         peer.serve()
     finally:

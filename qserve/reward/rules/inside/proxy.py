@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Remote", "coroutine"]
 
-_COMPARISONS = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod lshift rshift and or xor pow".split()
-_IN_PLACE = "iadd isub imul imatmul itruediv ifloordiv imod ilshift irshift iand ior ixor".split()
-_PLAIN = (
-    "neg pos invert abs round int float complex index bytes len iter next reversed hash getitem setitem delitem".split()
-)
+_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod lshift rshift and or xor pow"
+_IN_PLACE = "iadd isub imul imatmul itruediv ifloordiv imod ilshift irshift iand ior ixor"
+_OTHERS = "neg pos invert abs round int float complex index bytes len iter next reversed hash getitem setitem delitem"
 _MISSING = object()
 
 
@@ -36,7 +33,7 @@ class Remote:
     def __init__(self, peer: Tester, number: int, base: type | None) -> None:
         self.__dict__.update(_peer=peer, _number=number, _base=base)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         found = self._base or self._peer.ask("getattr", self, "__class__")
         return Remote if self._base is None and isinstance(found, type) else found
@@ -131,9 +128,9 @@ def _computed(op: str, *, reflected: bool = False) -> Any:
 
 
 def _here(op: str, one: Any, other: Any) -> Any:
-    function = {"divmod": divmod, "pow": pow, "and": operator.and_, "or": operator.or_}.get(op)
+    functions: dict[str, Any] = {"divmod": divmod, "pow": pow, "and": operator.and_, "or": operator.or_}
     try:
-        return (function or getattr(operator, op))(one, other)
+        return (functions.get(op) or getattr(operator, op))(one, other)
     except TypeError:
         return _MISSING
 
@@ -145,13 +142,13 @@ def _forwarded(op: str) -> Any:
     return method
 
 
-for _op in _COMPARISONS:
+for _op in ("lt", "le", "gt", "ge"):
     setattr(Remote, f"__{_op}__", _compared(_op))
-for _op in (*_ARITHMETIC, *_IN_PLACE):
+for _op in f"{_ARITHMETIC} {_IN_PLACE}".split():
     setattr(Remote, f"__{_op}__", _computed(_op))
-for _op in _ARITHMETIC:
+for _op in _ARITHMETIC.split():
     setattr(Remote, f"__r{_op}__", _computed(_op, reflected=True))
-for _op in _PLAIN:
+for _op in _OTHERS.split():
     setattr(Remote, f"__{_op}__", _forwarded(_op))
 
 

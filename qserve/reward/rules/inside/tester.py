@@ -9,7 +9,7 @@ import sys
 
 from qserve.reward.rules.inside.errors import FromProgram, exception_class, raised
 from qserve.reward.rules.inside.known import MODULES
-from qserve.reward.rules.inside.peer import Broken, Peer
+from qserve.reward.rules.inside.peer import Peer
 from qserve.reward.rules.inside.proxy import Remote, coroutine
 
 TYPE_CHECKING = False
@@ -62,7 +62,8 @@ class Tester(Peer):
         if not is_instance and op in ("eq", "bool"):
             return target is rest[0] if rest else bool(target)
         if op in ("iter", "next") or (op in _ITERATOR_OPS and is_instance):
-            return getattr(builtins, op, None)(target) if hasattr(builtins, op) else _operator(op)(target, *rest)
+            function: Any = getattr(builtins, op, None) or _operator(op)
+            return function(target, *rest)
         raise TypeError(f"{op} of an object of the tests")
 
     def description(self, error: BaseException) -> tuple[Any, ...]:
@@ -137,12 +138,11 @@ def main(source: str, read_fd: int, write_fd: int, verdict_fd: int) -> None:
     """Wait until the program has run to its end, run the tests, and write the verdict if they passed."""
     try:
         peer = Tester(read_fd, write_fd)
-        kind, data = peer._receive()
-        defined = peer.codec.read(data, [])
+        defined = peer.first_message()
         code = compile(source, "tests", "exec")
         names = _Names(peer, _theirs({str(name) for name in defined}, _names_in(code)))
         sys.modules["__main__"] = _Main(names)
-        exec(code, names)
+        exec(code, names)  # noqa: S102
     except SystemExit as error:
         if isinstance(error, FromProgram) or error.code not in (None, 0):
             os._exit(1)

@@ -1,0 +1,82 @@
+"""Whose response is next: clients take turns, and within a client its requests, by the time that theirs have taken."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+__all__ = ["Turns"]
+
+T = TypeVar("T")
+# Charged at once, so that of several free places one client does not get all.
+_AT_LEAST_S = 0.01
+
+
+@dataclass
+class _Line(Generic[T]):
+    """Of a client, whose requests are lines of their own; or of a request, whose items wait."""
+
+    clock_s: float = 0.0
+    num_taken: int = 0
+    lines: dict[Hashable, _Line[T]] = field(default_factory=dict)
+    items: deque[T] = field(default_factory=deque)
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.items) or any(line.waits for line in self.lines.values())
+
+    def of(self, name: Hashable) -> _Line[T]:
+        if name not in self.lines:
+            now_s = min((one.clock_s for one in self.lines.values()), default=0.0)
+            self.lines[name] = _Line(now_s)
+        return self.lines[name]
+
+    def first(self) -> tuple[Hashable, _Line[T]]:
+        waiting = [(name, line) for name, line in self.lines.items() if line.waits]
+        return min(waiting, key=lambda one: one[1].clock_s)
+
+
+class Turns(Generic[T]):
+    """For one thread. A client that comes when others are busy begins where the one is that is next."""
+
+    def __init__(self) -> None:
+        self._clients: _Line[T] = _Line()
+
+    def __bool__(self) -> bool:
+        return self._clients.waits
+
+    def put(self, client: Hashable, request: Hashable, items: list[T]) -> None:
+        """Behind what the request has waiting."""
+        if items:
+            self._clients.of(client).of(request).items.extend(items)
+
+    def take(self) -> T:
+        """The item whose turn it is; tell `done` when it is. Raises ValueError where nothing waits."""
+        client, requests = self._clients.first()
+        request, line = requests.first()
+        self._charge(client, request, _AT_LEAST_S, 1)
+        return line.items.popleft()
+
+    def done(self, client: Hashable, request: Hashable, seconds: float) -> None:
+        """An item of theirs that was taken has taken so long."""
+        self._charge(client, request, seconds, -1)
+        self._forget_empty()
+
+    def drop(self, is_dropped: Callable[[T], bool]) -> None:
+        """Forget what nobody waits for any more."""
+        for requests in self._clients.lines.values():
+            for line in requests.lines.values():
+                line.items = deque(item for item in line.items if not is_dropped(item))
+        self._forget_empty()
+
+    def _charge(self, client: Hashable, request: Hashable, seconds: float, taken: int) -> None:
+        requests = self._clients.lines[client]
+        for line in (requests, requests.lines[request]):
+            line.clock_s += seconds
+            line.num_taken += taken
+
+    def _forget_empty(self) -> None:
+        for requests in (*self._clients.lines.values(), self._clients):
+            requests.lines = {name: line for name, line in requests.lines.items() if line.waits or line.num_taken}
