@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -193,12 +194,21 @@ def test_rules_and_judges_alone_need_no_torch() -> None:
 
 
 def test_a_rule_that_never_returns_holds_up_nobody_for_long(hosted: Callable[[str], RecipeHost]) -> None:
+    """Neither its own request, nor one of another client, nor anybody once its client has left."""
     host = hosted("parts:\n- {name: slow, rule: regex, pattern: '(a+)+$'}\n")
-    host.parts._process._item_s = 1.0  # type: ignore[union-attr]
-    status, answer = host.ask(prompt=PROMPT, responses=["a" * 60 + "b", "aaa"])
+    for process in host.parts._rules._processes:  # type: ignore[union-attr]
+        process._item_s = 1.0
+    endless = "a" * 60 + "b"
+    status, answer = host.ask(prompt=PROMPT, responses=[endless, "aaa"])
     assert status == 200
     assert [row["reward"] for row in answer["data"]] == [0.0, 1.0]
     assert answer["meta"]["rules_failed"] == 1
+    leaving = {"x-qserve-client": "a"}
+    with pytest.raises(httpx.ReadTimeout):
+        body = {"prompt": PROMPT, "responses": [endless] * 60}
+        host.client.post("/v1/reward", json=body, headers=leaving, timeout=0.5)
+    status, answer = host.ask(prompt=PROMPT, responses=["aaa"] * 9)
+    assert status == 200 and host.parts.num_failed < 10, "60 of one that has left"
 
 
 def test_a_judge_that_takes_its_time_is_not_taken_for_a_hung_worker(judge: FakeJudge, tmp_path: Path) -> None:

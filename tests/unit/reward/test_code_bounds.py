@@ -8,12 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 import pytest
 
-from qserve.reward.rules import sandbox
+from qserve.reward.rules import bubblewrap, sandbox
 from qserve.reward.rules.seccomp import filter_of
 from qserve.reward.rules.syscalls import NUMBERS
 
@@ -96,6 +95,30 @@ def test_what_is_refused() -> None:
     if not _passes(program, tests):  # which, one by one
         each = {name: f"REFUSED = { ({name: what})!r}\n{TRIES}" for name, what in REFUSED.items()}
         pytest.fail(f"not refused: {[name for name, one in each.items() if not _passes(one, tests)]}")
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_each_kind_of_sandbox_holds(kind: int) -> None:
+    """As root one with a user of its own, or one of nobody's; as another user one in a namespace of users."""
+    kinds = list(bubblewrap._kinds())
+    if kind >= len(kinds):
+        pytest.skip("root alone has a third")
+    try:
+        assert not sandbox._loose(kinds[kind])
+    except bubblewrap.NoSandbox as error:
+        pytest.skip(str(error))
+
+
+def test_a_sandbox_that_does_not_hold_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is said; nothing is run with less."""
+    everything = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
+    monkeypatch.setattr(bubblewrap, "filter_of", lambda machine: everything)
+    sandbox._why_not.cache_clear()
+    try:
+        why = sandbox._why_not()
+        assert "does not refuse new processes" in why and "sockets" in why
+    finally:
+        sandbox._why_not.cache_clear()
 
 
 def test_what_is_possible() -> None:
@@ -221,9 +244,7 @@ def test_the_filter_by_itself(machine: str) -> None:
     assert verdict(numbers["read"], of=0x40000003) == kill and verdict(0x40000000 | numbers["read"]) == refused
 
 
-def test_the_filter_of_an_unknown_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from qserve.reward.rules import bubblewrap
-
+def test_the_filter_of_an_unknown_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.platform, "machine", lambda: "riscv64")
     sandbox._why_not.cache_clear()
     try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from qserve.reward.rules import make_rule
+from qserve.reward.rules import make_rule, sandbox
 from qserve.reward.rules.pool import RulePool
 from qserve.reward.rules.turns import Turns
 
@@ -93,6 +93,31 @@ async def test_one_response_behind_forty_that_never_end(pool: RulePool) -> None:
     await asyncio.gather(*pool._running)
     busy = [one for one in psutil.Process().children(recursive=True) if one.cpu_percent(0.2) > 50]
     assert not busy
+
+
+async def test_a_program_ends_with_its_client() -> None:
+    if why := sandbox._why_not():
+        pytest.skip(why)
+    one = RulePool([make_rule("code", {"timeout_s": 4}, "here")])
+    try:
+        await asyncio.to_thread(one._processes[-1].start)
+        running = asyncio.create_task(one.verdicts("a", 1, 0, [("while True: pass", "pass")]))
+        until_s = time.monotonic() + 20
+        while not _programs() and time.monotonic() < until_s:
+            await asyncio.sleep(0.02)
+        assert _programs()
+        running.cancel()
+        left_s = time.monotonic()
+        while _programs() and time.monotonic() < left_s + 20:
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - left_s < 2, "well before its limit"
+    finally:
+        one.close()
+
+
+def _programs() -> list[psutil.Process]:
+    """What runs in sandboxes, and bubblewrap itself."""
+    return [one for one in psutil.process_iter(["name", "nice"]) if one.info["name"] == "bwrap"]
 
 
 async def test_several_run_at_once_and_a_slow_one_fails_alone(pool: RulePool) -> None:

@@ -95,7 +95,7 @@ def _operations(names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     return {
         **named, **of_builtins,
         "call": lambda target, /, *args, **keywords: target(*args, **keywords),
-        "name": names.__getitem__, "plain": _plain, "run": _run, "instance": lambda obj, cls: isinstance(obj, cls),
+        "name": names.__getitem__, "plain": _plain, "run": _run, "copy": _copy("copy"), "deepcopy": _copy("deepcopy"),
     }  # fmt: skip
 
 
@@ -111,6 +111,15 @@ def _plain(value: Any) -> Any:
     if base is dict:
         return dict(dict.items(value))
     return base(base.__iter__(value))
+
+
+def _copy(how: str) -> Any:
+    def function(value: Any) -> Any:
+        import copy
+
+        return getattr(copy, how)(value)
+
+    return function
 
 
 def _run(coroutine: Any) -> Any:

@@ -31,32 +31,44 @@ class Remote:
     """`number` is the program's for the object; `base` the builtin type whose value it has, if any."""
 
     def __init__(self, peer: Tester, number: int, base: type | None) -> None:
-        self.__dict__.update(_peer=peer, _number=number, _base=base)
+        self.__dict__.update(_remote_peer=peer, _remote_number=number, _remote_base=base)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        found = self._base or self._peer.ask("getattr", self, "__class__")
-        return Remote if self._base is None and isinstance(found, type) else found
+        found = self._remote_base or self._remote_peer.ask("getattr", self, "__class__")
+        return Remote if self._remote_base is None and isinstance(found, type) else found
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self._peer.ask("call", self, *args, **keywords)
+        return self._remote_peer.ask("call", self, *args, **keywords)
 
     def __getattr__(self, name: str) -> Any:
-        return self._peer.ask("getattr", self, name)
+        return self._remote_peer.ask("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._peer.ask("setattr", self, name, value)
+        self._remote_peer.ask("setattr", self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._peer.ask("delattr", self, name)
+        self._remote_peer.ask("delattr", self, name)
 
     def __instancecheck__(self, other: Any) -> bool:
-        return type(other) is Remote and self._peer.ask("instance", other, self) is True
+        return type(other) is Remote and self._remote_peer.ask("isinstance", other, self) is True
+
+    def __subclasscheck__(self, other: Any) -> bool:
+        return type(other) is Remote and self._remote_peer.ask("issubclass", other, self) is True
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise TypeError("tests can't derive from a class of the program's: it is not where they are")
+
+    def __copy__(self) -> Any:
+        return self._remote_peer.ask("copy", self)
+
+    def __deepcopy__(self, copied: Any) -> Any:
+        return self._remote_peer.ask("deepcopy", self)
 
     def __eq__(self, other: Any) -> Any:
         if type(other) is Remote:
             return self is other or _is_really(self, other)
-        if self._base is not None:
+        if self._remote_base is not None:
             return _value(self) == other
         return False if is_plain(other) else NotImplemented
 
@@ -65,39 +77,39 @@ class Remote:
         return equal if equal is NotImplemented else not equal
 
     def __contains__(self, item: Any) -> bool:
-        if self._base is not None:
+        if self._remote_base is not None:
             return item in _value(self)
         try:
             return any(one is item or one == item for one in iter(self))
         except TypeError:
-            contains = self._peer.ask("contains", self, item) is True
-        return contains and self._peer.ask("contains", self, self._peer.ask("object")) is not True
+            contains = self._remote_peer.ask("contains", self, item) is True
+        return contains and self._remote_peer.ask("contains", self, self._remote_peer.ask("object")) is not True
 
     def __bool__(self) -> bool:
-        return self._peer.ask("bool", self) is True
+        return self._remote_peer.ask("bool", self) is True
 
     def __str__(self) -> str:
-        return str(self._peer.ask("str", self))
+        return str(self._remote_peer.ask("str", self))
 
     def __repr__(self) -> str:
-        return str(self._peer.ask("repr", self))
+        return str(self._remote_peer.ask("repr", self))
 
     def __format__(self, how: str) -> str:
-        return str(self._peer.ask("format", self, how))
+        return str(self._remote_peer.ask("format", self, how))
 
     def __enter__(self) -> Any:
-        return self._peer.ask("getattr", self, "__enter__")()
+        return self._remote_peer.ask("getattr", self, "__enter__")()
 
     def __exit__(self, cls: Any, error: Any, traceback: Any) -> Any:
-        return self._peer.ask("getattr", self, "__exit__")(cls, error and str(error), None) is True
+        return self._remote_peer.ask("getattr", self, "__exit__")(cls, error and str(error), None) is True
 
 
 def _value(one: Remote) -> Any:
-    return one._peer.ask("plain", one)
+    return one._remote_peer.ask("plain", one)
 
 
 def _is_really(one: Remote, other: Remote) -> bool:
-    peer = one._peer
+    peer = one._remote_peer
     if peer.ask("eq", one, other) is not True:
         return False
     return all(peer.ask("eq", side, peer.ask("object")) is not True for side in (one, other))
@@ -106,8 +118,8 @@ def _is_really(one: Remote, other: Remote) -> bool:
 def _compared(op: str) -> Any:
     def method(self: Remote, other: Any) -> Any:
         if type(other) is Remote:
-            return self._peer.ask(op, self, other)
-        return NotImplemented if self._base is None else getattr(operator, op)(_value(self), other)
+            return self._remote_peer.ask(op, self, other)
+        return NotImplemented if self._remote_base is None else getattr(operator, op)(_value(self), other)
 
     return method
 
@@ -115,11 +127,11 @@ def _compared(op: str) -> Any:
 def _computed(op: str, *, reflected: bool = False) -> Any:
     def method(self: Remote, other: Any) -> Any:
         args = (other, self) if reflected else (self, other)
-        if type(other) is not Remote and self._base is not None:
+        if type(other) is not Remote and self._remote_base is not None:
             result = _here(op, *(_value(self) if one is self else one for one in args))
             if result is not _MISSING:
                 return result
-        result = self._peer.ask(op, *args)
+        result = self._remote_peer.ask(op, *args)
         if type(other) is not Remote and type(result) is not Remote:
             raise TypeError(f"{op} of an object of the program's and plain data is plain data: nobody can check that")
         return result
@@ -137,7 +149,7 @@ def _here(op: str, one: Any, other: Any) -> Any:
 
 def _forwarded(op: str) -> Any:
     def method(self: Remote, *args: Any) -> Any:
-        return self._peer.ask(op, self, *args)
+        return self._remote_peer.ask(op, self, *args)
 
     return method
 
@@ -154,4 +166,4 @@ for _op in _OTHERS.split():
 
 async def coroutine(one: Remote) -> Any:
     """Awaiting it runs the program's coroutine to its end."""
-    return one._peer.ask("run", one)
+    return one._remote_peer.ask("run", one)
