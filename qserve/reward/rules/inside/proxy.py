@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from qserve.reward.rules.inside.tester import Tester
+    from qserve.reward.rules.inside.peer import Peer
 
 __all__ = ["Remote", "coroutine"]
 
@@ -30,7 +30,7 @@ _MISSING = object()
 class Remote:
     """`number` is the program's for the object; `base` the builtin type whose value it has, if any."""
 
-    def __init__(self, peer: Tester, number: int, base: type | None) -> None:
+    def __init__(self, peer: Peer, number: int, base: type | None) -> None:
         self.__dict__.update(_remote_peer=peer, _remote_number=number, _remote_base=base)
 
     @property  # type: ignore[misc]
