@@ -42,9 +42,9 @@ async def endless_programs_of_one(service: Service) -> str:
 
 
 async def endless_programs_left(service: Service) -> str:
-    """40 requests with a program each that never ends, whose client leaves at once; then one response."""
+    """A request with 40 programs that never end, whose client leaves after a second; then one response."""
     async with _with_rules(service) as rules:
-        _leave(await _flood(rules, [_ENDLESS]))
+        _leave(await _flood(rules, [_ENDLESS] * 40, requests=1))
         await asyncio.sleep(1)
         waited = await rules.post_as_other("/v1/reward", _asked([_RIGHT]))
     return f"after them {in_words(waited)}"
