@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["CLIENT"]
+__all__ = ["CACHE_SALT", "CLIENT", "PRIORITY"]
 
 CLIENT = "x-qserve-client"
 """Whom a request counts for where work is shared out: nobody's key, but one and the same for a key's requests."""
+CACHE_SALT = "x-qserve-cache-salt"
+"""In the place of the body's `cache_salt`: with whom the request may share what is cached of prompts."""
+PRIORITY = "x-qserve-priority"
+"""`background`: all other requests go first. Clients send it to the gateway, too."""

@@ -24,6 +24,7 @@ from qserve.errors import UsageError
 from qserve.reward.protocols.job import Text
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.parts import RecipeScorer
+from qserve.wire.worker_headers import CLIENT
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, Host, RecipeHost, ServedApp
 
@@ -203,12 +204,29 @@ def test_a_rule_that_never_returns_holds_up_nobody_for_long(hosted: Callable[[st
     assert status == 200
     assert [row["reward"] for row in answer["data"]] == [0.0, 1.0]
     assert answer["meta"]["rules_failed"] == 1
-    leaving = {"x-qserve-client": "a"}
+    leaving = {CLIENT: "a"}
     with pytest.raises(httpx.ReadTimeout):
         body = {"prompt": PROMPT, "responses": [endless] * 60}
         host.client.post("/v1/reward", json=body, headers=leaving, timeout=0.5)
     status, answer = host.ask(prompt=PROMPT, responses=["aaa"] * 9)
     assert status == 200 and host.parts.num_failed < 10, "60 of one that has left"
+
+
+async def test_requests_of_one_client_do_not_hold_up_another_s(hosted: Callable[[str], RecipeHost]) -> None:
+    """As the gateway names them: thirty requests that take a second each, and one of somebody else."""
+    host = hosted("parts:\n- {name: slow, rule: regex, pattern: '(a+)+$'}\n")
+    for process in host.parts._rules._processes:  # type: ignore[union-attr]
+        process._item_s = 1.0
+    body = {"prompt": PROMPT, "responses": ["a" * 60 + "b"]}
+    async with httpx.AsyncClient(base_url=host.url, headers=host.client.headers, timeout=60) as client:
+        many = [asyncio.create_task(client.post("/v1/reward", json=body, headers={CLIENT: "a"})) for _ in range(30)]
+        await asyncio.sleep(0.5)
+        began_s = time.monotonic()
+        one = await client.post("/v1/reward", json={**body, "responses": ["aaa"]}, headers={CLIENT: "b"})
+        assert one.status_code == 200 and time.monotonic() - began_s < 6
+        for task in many:
+            task.cancel()
+        await asyncio.gather(*many, return_exceptions=True)
 
 
 def test_a_judge_that_takes_its_time_is_not_taken_for_a_hung_worker(judge: FakeJudge, tmp_path: Path) -> None:
