@@ -10,7 +10,7 @@ from qserve.reward.rules.inside.kinds import CONTAINERS, parts_of, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 __all__ = ["Broken", "Peer"]
 
@@ -19,7 +19,7 @@ _ASK, _ANSWER = b"?", b"!"
 
 
 class Broken(BaseException):
-    """The other side is gone, or said what it can't mean. Nothing goes on after it."""
+    """See `Peer.fail`."""
 
 
 class Peer:
@@ -68,7 +68,7 @@ class Peer:
         before = [parts_of(kind_of(type(one)), one) for one in shared]
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise Broken("program and tests call each other without end")
+            self.fail("program and tests call each other without end")
         try:
             self.came_along(along)
             result, went_well = self.perform(op, args, dict(keywords)), True
@@ -89,18 +89,21 @@ class Peer:
         try:
             return self.codec.read(data, shared)
         except Exception as error:
-            raise Broken(repr(error)) from None
+            self.fail(repr(error))
 
     def _send(self, kind: bytes, data: bytes) -> None:
         left = memoryview(kind + len(data).to_bytes(4, "little") + data)
-        while left:
-            left = left[os.write(self._write_fd, left) :]
+        try:
+            while left:
+                left = left[os.write(self._write_fd, left) :]
+        except OSError as error:
+            self.fail(repr(error))
 
     def _receive(self) -> tuple[bytes, bytes]:
         head = self._read(5)
         size = int.from_bytes(head[1:], "little")
         if head[:1] not in (_ASK, _ANSWER) or size > MAX_BYTES:
-            raise Broken("no message")
+            self.fail("no message")
         return head[:1], self._read(size)
 
     def _read(self, size: int) -> bytes:
@@ -108,10 +111,14 @@ class Peer:
         while size:
             part = os.read(self._read_fd, min(size, 1 << 20))
             if not part:
-                raise Broken("the other side is gone")
+                self.fail("the other side is gone")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+    def fail(self, why: str) -> NoReturn:
+        """The other side is gone, or said what it can't mean: nothing goes on after it."""
+        raise Broken(why)
 
     def describe(self, value: Any) -> tuple[Any, ...]:
         raise NotImplementedError

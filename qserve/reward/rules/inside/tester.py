@@ -15,7 +15,7 @@ from qserve.reward.rules.inside.proxy import Remote, coroutine
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType
-    from typing import Any
+    from typing import Any, NoReturn
 
 __all__ = ["PASSED", "Tester", "main"]
 
@@ -32,6 +32,10 @@ class Tester(Peer):
         self._made: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._stdin, self._input = sys.stdin, builtins.input
+
+    def fail(self, why: str) -> NoReturn:
+        """At once, and not by an exception that the tests may catch."""
+        os._exit(1)
 
     def describe(self, value: Any) -> tuple[Any, ...]:
         return (str(getattr(value, "__name__", type(value).__name__)),)
