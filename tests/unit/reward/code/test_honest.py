@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from qserve.reward.rules import make_rule, sandbox
-from tests.unit.reward.code_programs import read_programs
+from tests.unit.reward.code.programs import read_programs
 
 STYLES = read_programs("honest")
 

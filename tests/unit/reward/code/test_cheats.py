@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from qserve.reward.rules import make_rule, sandbox
-from tests.unit.reward.code_programs import read_programs
+from tests.unit.reward.code.programs import read_programs
 
 TESTS = "assert add(1, 2) == 3\nassert add(20, 3) == 23"
 PROGRAMS = read_programs("cheats")
