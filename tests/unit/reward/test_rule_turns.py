@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from qserve.reward.rules import make_rule, sandbox
+from qserve.reward.rules import make_rule
 from qserve.reward.rules.pool import RulePool
 from qserve.reward.rules.turns import Turns
+from tests.unit.reward.code.programs import needs_sandbox
 
 ENDLESS, QUICK = ("a" * 60 + "b", ""), ("aaa", "")
 ITEM_S = 1.0
@@ -96,8 +97,7 @@ async def test_one_response_behind_forty_that_never_end(pool: RulePool) -> None:
 
 
 async def test_a_program_ends_with_its_client() -> None:
-    if why := sandbox._why_not():
-        pytest.skip(why)
+    needs_sandbox()
     one = RulePool([make_rule("code", {"timeout_s": 4}, "here")])
     try:
         await asyncio.to_thread(one._processes[-1].start)

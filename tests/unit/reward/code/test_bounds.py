@@ -15,6 +15,7 @@ import pytest
 from qserve.reward.rules import bubblewrap, sandbox
 from qserve.reward.rules.seccomp import filter_of
 from qserve.reward.rules.syscalls import NUMBERS
+from tests.unit.reward.code.programs import needs_sandbox
 
 MIB = 1 << 20
 # Each is tried inside; its name comes back if it was possible.
@@ -80,8 +81,8 @@ def possible():
 
 @pytest.fixture(autouse=True)
 def _sandboxed(request: pytest.FixtureRequest) -> None:
-    if "machine" not in request.fixturenames and (why := sandbox._why_not()):
-        pytest.skip(why)
+    if "machine" not in request.fixturenames:
+        needs_sandbox()
 
 
 def _passes(program: str, tests: str, timeout_s: float = 4, memory_mib: int = 512) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from qserve.reward.rules import make_rule, sandbox
-from tests.unit.reward.code.programs import read_programs
+from qserve.reward.rules import make_rule
+from tests.unit.reward.code.programs import needs_sandbox, read_programs
 
 TESTS = "assert add(1, 2) == 3\nassert add(20, 3) == 23"
 PROGRAMS = read_programs("cheats")
@@ -40,8 +40,7 @@ def add(a, b):
 
 @pytest.fixture(scope="module")
 def code() -> Callable[[str, str], float]:
-    if why := sandbox._why_not():
-        pytest.skip(why)
+    needs_sandbox()
     return make_rule("code", {"timeout_s": 1.0, "memory_mib": 256}, "here").check()
 
 

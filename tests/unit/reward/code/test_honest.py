@@ -6,16 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from qserve.reward.rules import make_rule, sandbox
-from tests.unit.reward.code.programs import read_programs
+from qserve.reward.rules import make_rule
+from tests.unit.reward.code.programs import needs_sandbox, read_programs
 
 STYLES = read_programs("honest")
 
 
 @pytest.fixture(scope="module")
 def code() -> Callable[[str, str], float]:
-    if why := sandbox._why_not():
-        pytest.skip(why)
+    needs_sandbox()
     return make_rule("code", {"timeout_s": 4}, "here").check()
 
 
