@@ -15,7 +15,7 @@ from qserve.reward.rules.turns import Turns
 
 __all__ = ["RulePool"]
 
-_MOST_PROCESSES = 4
+_FEWEST, _MOST = 3, 5
 
 
 @dataclass(eq=False)
@@ -28,11 +28,11 @@ class _Item:
 
 
 class RulePool:
-    """For one event loop. Processes after the first start when more responses wait than there are processes."""
+    """For one event loop. Processes start when they are wanted; the last place is for a client that holds no other."""
 
     def __init__(self, rules: Sequence[Rule], item_s: float = ITEM_S) -> None:
         """`item_s`: what one response may take."""
-        number = max(2, min(_MOST_PROCESSES, len(os.sched_getaffinity(0))))
+        number = max(_FEWEST, min(_MOST, 1 + len(os.sched_getaffinity(0))))
         self._processes = [RuleProcess(rules, item_s) for _ in range(number)]
         self._idle = list(reversed(self._processes))
         self._threads = ThreadPoolExecutor(number, "rules")
@@ -68,8 +68,8 @@ class RulePool:
             process.close()
 
     def _give_turns(self) -> None:
-        while self._idle and self._turns:
-            task = asyncio.create_task(self._run(self._idle.pop(), self._turns.take()))
+        while self._idle and (item := self._turns.take(of_idle=len(self._idle) == 1)) is not None:
+            task = asyncio.create_task(self._run(self._idle.pop(), item))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 

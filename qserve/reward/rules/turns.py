@@ -33,9 +33,9 @@ class _Line(Generic[T]):
             self.lines[name] = _Line(now_s)
         return self.lines[name]
 
-    def first(self) -> tuple[Hashable, _Line[T]]:
-        waiting = [(name, line) for name, line in self.lines.items() if line.waits]
-        return min(waiting, key=lambda one: one[1].clock_s)
+    def first(self, *, is_idle: bool = False) -> tuple[Hashable, _Line[T]] | None:
+        waiting = [(name, line) for name, line in self.lines.items() if line.waits and not (is_idle and line.num_taken)]
+        return min(waiting, key=lambda one: one[1].clock_s, default=None)
 
 
 class Turns(Generic[T]):
@@ -52,10 +52,16 @@ class Turns(Generic[T]):
         if items:
             self._clients.of(client).of(request).items.extend(items)
 
-    def take(self) -> T:
-        """The item whose turn it is; tell `done` when it is. Raises ValueError where nothing waits."""
-        client, requests = self._clients.first()
-        request, line = requests.first()
+    def take(self, *, of_idle: bool = False) -> T | None:
+        """The item whose turn it is, of those that nothing is taken of with `of_idle`; tell `done` when it is.
+
+        None: there is none.
+        """
+        of_client = self._clients.first(is_idle=of_idle)
+        of_request = None if of_client is None else of_client[1].first()
+        if of_client is None or of_request is None:
+            return None
+        (client, _), (request, line) = of_client, of_request
         self._charge(client, request, _AT_LEAST_S, 1)
         return line.items.popleft()
 

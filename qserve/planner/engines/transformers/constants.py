@@ -53,8 +53,8 @@ STRUCTURE_TRIAL = Constant(
     21 * MIB,
     18 * MIB,
     213 * MIB,
-    "resident memory of the process that tries structures (engine/grammar/trial); its band has room for three at a time, "
-    "of 64 MiB each",
+    "resident memory of the process that tries structures (engine/grammar/trial); its band has room for three at a "
+    "time, of 64 MiB each",
 )
 
 READER_WORD_BYTES = 430
