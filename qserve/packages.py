@@ -39,6 +39,7 @@ REQUIREMENTS = {
     "pyarrow": "pyarrow>=20",
     "pydantic": "pydantic>=2.11",
     "python-multipart": "python-multipart>=0.0.20",
+    "regex": "regex>=2025.10",
     "ray": "ray[default]==2.60.0",
     "safetensors": "safetensors>=0.6",
     "starlette": "starlette>=0.47",
@@ -53,7 +54,7 @@ REQUIREMENTS = {
 # What serving and scoring import beyond what planning does: the extra `serve` of pyproject.toml.
 SERVE_PACKAGES = (
     "accelerate", "aiohttp", "huggingface-hub", "msgspec", "prometheus-client", "psutil", "pydantic",
-    "python-multipart", "safetensors", "starlette", "torch", "transformers", "uvicorn",
+    "python-multipart", "regex", "safetensors", "starlette", "torch", "transformers", "uvicorn",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import aiohttp
 from qserve.errors import UsageError
 from qserve.reward.failures import RewardFailed
 from qserve.reward.judges.served import ServedChat
+from qserve.reward.judges.verdict import tail_of
 from qserve.reward.recipe.config import SERVED, JudgePart
 
 __all__ = ["JudgeClient"]
@@ -40,7 +41,10 @@ class JudgeClient:
         self.num_asked = 0
 
     async def answer(self, question: str, vote: int) -> str:
-        """Raises RewardFailed where the server does not answer as a chat model does."""
+        """The answer's end, in which a verdict is looked for: what is kept of it.
+
+        Raises RewardFailed where the server does not answer as a chat model does.
+        """
         part = self._part
         question_of = [part.url, part.model, part.template.version, part.temperature, part.max_tokens, vote, question]
         name = hashlib.sha256(json.dumps(question_of).encode()).hexdigest()
@@ -101,5 +105,5 @@ class JudgeClient:
 
 
 def _content(data: Any) -> str:
-    """The answer; a thought in a field of its own is no part of it."""
-    return str(data["choices"][0]["message"]["content"] or "")
+    """The answer's end; a thought in a field of its own is no part of it."""
+    return tail_of(str(data["choices"][0]["message"]["content"] or ""))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 
 from qserve.reward.failures import RewardFailed, TextRefused
 from qserve.reward.judges.client import JudgeClient
 from qserve.reward.judges.served import ServedChat
+from qserve.reward.judges.verdict import LIMIT_S, MAX_CHARS
 from qserve.reward.recipe.config import JudgePart
 
 __all__ = ["Judge", "JudgeStats", "Judged"]
@@ -55,6 +57,7 @@ class Judge:
         self.part = part
         self.stats = JudgeStats()
         self._client = JudgeClient(part, served)
+        self._reader = ThreadPoolExecutor(1, f"judge {part.name}")  # starts with its first verdict
 
     async def rewards(self, asked: Sequence[Judged]) -> list[float]:
         """From 0 to 1 in order.
@@ -69,6 +72,7 @@ class Judge:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
         await self._client.close()
 
     async def _pointwise(self, asked: Sequence[Judged]) -> list[float]:
@@ -121,7 +125,9 @@ class Judge:
             self._client.answer(question, vote) for question in questions for vote in range(self.part.votes)
         ]
         answers = await asyncio.gather(*tasks)
-        read = [self.part.template.verdict_of(answer) for answer in answers]
+        # One at a time, so that requests take turns.
+        loop, verdict_of = asyncio.get_running_loop(), self.part.template.verdict_of
+        read = [await loop.run_in_executor(self._reader, verdict_of, answer) for answer in answers]
         self.stats.num_verdicts += len(read)
         unread = [answer for answer, verdict in zip(answers, read, strict=True) if verdict is None]
         if unread:
@@ -130,8 +136,8 @@ class Judge:
         if len(unread) > self.part.max_unparsable * len(read):
             raise RewardFailed(
                 f"{len(unread)} of {len(read)} verdicts of the judge {self.part.name!r} hold no verdict that its "
-                f"template's pattern finds (max_unparsable {self.part.max_unparsable:g}); one of them ends: "
-                f"{self.stats.unparsable_example!r}",
+                f"template's pattern finds in the last {MAX_CHARS} characters within {LIMIT_S:g} s (max_unparsable "
+                f"{self.part.max_unparsable:g}); one of them ends: {self.stats.unparsable_example!r}",
                 "judge_unparsable",
             )
         votes = self.part.votes

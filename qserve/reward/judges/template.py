@@ -4,14 +4,13 @@ version: 1
 kind: pointwise            # or pairwise
 prompt: |                  # Jinja; slots: prompt, response, reference, rubric; pairwise: response_a, response_b
   …{{ prompt }}…{{ response }}… End with "Score: N", N from 1 to 10.
-verdict: 'Score:\\s*(\\d+)'  # the last match counts; its group is the verdict
+verdict: 'Score:\\s*(\\d+)'  # the last match in the answer's last 2,000 characters counts; its group is the verdict
 scale: [1, 10]             # pointwise, a verdict that is a number: becomes 0 to 1
 choices: {A: 1, B: 0, C: 0.5}   # a verdict that is a word: what the answer gets; pairwise: what A's answer gets
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,8 @@ from jinja2 import StrictUndefined, TemplateError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from qserve.core.facts import find_file
-from qserve.errors import UsageError
+from qserve.errors import MissingExtra, UsageError
+from qserve.reward.judges.verdict import last_match, tail_of, verdict_pattern
 from qserve.yaml_errors import yaml_problem
 
 __all__ = ["BUNDLED", "JudgeTemplate", "read_template"]
@@ -31,7 +31,6 @@ BUNDLED = ("pointwise", "pairwise", "rubric")
 _FIELDS = {"version", "kind", "prompt", "verdict", "scale", "choices"}
 _SLOTS = {"pointwise": ("response",), "pairwise": ("response_a", "response_b")}
 _KNOWN_SLOTS = {"prompt", "response", "response_a", "response_b", "reference", "rubric"}
-_THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,8 @@ class JudgeTemplate:
         return _environment().from_string(self.text).render(**slots)
 
     def verdict_of(self, answer: str) -> float | None:
-        """From 0 to 1, of what stands after a thought; the last match counts."""
-        found = None
-        for match in re.finditer(self.verdict, _THOUGHT.sub("", answer)):
-            found = (match[1] if match.re.groups else match[0]).strip()
+        """From 0 to 1, by the last match in the end of what stands after a thought. Blocks its thread alone."""
+        found = last_match(self.verdict, tail_of(answer))
         if found is None:
             return None
         if self.choices:
@@ -102,9 +99,9 @@ def _template(document: Any, name: str, where: str) -> JudgeTemplate:
         raise UsageError(f"{where} has the kind {kind!r}; it takes pointwise or pairwise")
     _check_slots(text, kind, where)
     try:
-        re.compile(str(document["verdict"]))
-    except re.error as error:
-        raise UsageError(f"{where}: 'verdict' is not a regular expression: {error}") from None
+        verdict_pattern(str(document["verdict"]))
+    except UsageError as error:
+        raise error if isinstance(error, MissingExtra) else UsageError(f"{where}: 'verdict' {error}") from None
     made = JudgeTemplate(name, str(document["version"]), kind, text, str(document["verdict"]))
     return _with_numbers(made, document, where)
 

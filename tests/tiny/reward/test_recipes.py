@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -168,6 +169,24 @@ def test_votes_are_averaged_and_unparsable_ones_counted(hosted: Callable[[str], 
     status, answer = host.ask(prompt=PROMPT, responses=["b"])
     assert (status, answer["error"]["code"]) == (502, "judge_unparsable")
     assert "4 of 4 verdicts" in answer["error"]["message"]
+
+
+def test_verdicts_that_are_slow_to_read_hold_up_nobody_else(
+    hosted: Callable[[str], RecipeHost], judge: FakeJudge, tmp_path: Path
+) -> None:
+    fields = {"version": 1, "kind": "pointwise", "prompt": "{{ response }}", "verdict": "(x+x+)+y", "scale": [0, 1]}
+    (tmp_path / "slow.yaml").write_text(json.dumps(fields))
+    host = hosted(judged(judge, "slow.yaml"))
+    judge.says = lambda question: "x" * 30_000
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(host.ask, prompt=PROMPT, responses=list("abcdefgh"))
+        others = 0
+        while not slow.done():
+            others += host.client.get("/health").status_code == 200
+    assert others > 20, "the loop stood still"
+    status, answer = slow.result()
+    assert (status, answer["error"]["code"]) == (502, "judge_unparsable")
+    assert "8 of 8 verdicts" in answer["error"]["message"] and "last 2000 characters" in answer["error"]["message"]
 
 
 def test_a_judge_that_can_t_be_asked_is_a_502(hosted: Callable[[str], RecipeHost], judge: FakeJudge) -> None:
