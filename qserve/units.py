@@ -28,7 +28,7 @@ def parse_bytes(text: str) -> int:
 
     KiB, MiB, GiB (and the bare K, M, G) are powers of 1024; kB, MB, GB are powers of 1000.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _FACTORS:
         raise UsageError(f"{text!r} is not a size in memory; write for example 23.6GiB, 24GB, 512MiB or plain bytes")
     num_bytes = float(match[1]) * _FACTORS[match[2].upper()]

@@ -15,8 +15,8 @@ __all__ = ["in_our_words"]
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 # Dicts of Python's, in which a message is between single quotes, or has them inside.
 _PROBLEMS = re.compile(r"\d+ validation errors?:\n")
-_PROBLEM = re.compile(r"""'loc': '([^']*)', 'msg': (?:(?=['"]).)(.*?)['"], 'input':""")
-_PARAMETER = re.compile(r" \(parameter=([\w.]+)(?:, value=.*)?\)$", re.DOTALL)
+_PROBLEM = re.compile(r"""'loc': '([^']*)', 'msg': ['"]((?:(?!'loc': ).)*?)['"], 'input':""")
+_PARAMETER = re.compile(r" \(parameter=([\w.]+)(?:, value=|\)\Z)")
 _NEEDED = re.compile(r"Input should be (.*?)(?:, (?:unable to|got) .*)?$", re.DOTALL)
 _QUOTED = re.compile(r"`([^`]*)`")
 _GREEDY_N = re.compile(r"n must be 1 when using greedy sampling, got (\d+)\.")
@@ -41,7 +41,7 @@ def in_our_words(message: str) -> tuple[str, str | None]:
     if _PROBLEMS.match(message) is not None and (problems := _PROBLEM.findall(message)):
         return _of_problems(problems)
     message, param = _SOURCE_LINE.sub("", message), None
-    if (told := _PARAMETER.search(message)) is not None:
+    if message.endswith(")") and (told := _PARAMETER.search(message)) is not None:
         message, param = message[: told.start()], told[1]
     if (greedy := _GREEDY_N.fullmatch(message)) is not None:
         return f"'n' is {greedy[1]}: vLLM gives one answer where 'temperature' is 0; raise it, or ask for one", "n"

@@ -37,7 +37,7 @@ class _Milliseconds(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|)\s*", str(value))
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|)", str(value).strip())
         if match is None or float(match[1]) == 0:
             self.fail(f"{value!r} is no time; write for example 50ms or 1s", param, ctx)
         milliseconds = float(match[1]) * (1000 if match[2] == "s" else 1)

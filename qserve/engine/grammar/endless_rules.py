@@ -21,7 +21,7 @@ _TOKENS = re.compile(
     |(?P<text>"(?:[^"\\\n]|\\.)*"i?|'(?:[^'\\\n]|\\.)*')
     |(?P<define>::=)
     |(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)
-    |(?P<quantity>[*+?]|\{\s*\d*\s*(?:,\s*\d*\s*)?\})
+    |(?P<quantity>[*+?]|\{\s*(?:\d+\s*)?(?:,\s*(?:\d+\s*)?)?\})
     |(?P<other>[|()])""",
     re.VERBOSE | re.DOTALL,
 )
@@ -30,7 +30,8 @@ _OF_LARK = re.compile(
     r"(?P<text>/(?!/)(?:[^/\\\n]|\\.)+/[imslux]*)|(?P<define>:)|(?P<other>[\[\]])|(?P<name>[a-z_][a-z0-9_]*|[A-Z_][A-Z0-9_]*)",
     re.DOTALL,
 )
-_LARK_RULE = re.compile(r"^\s*[?!]*[A-Za-z_][A-Za-z0-9_]*(?:\.-?\d+)?\s*:", re.MULTILINE)
+# Of each line the blanks alone: `^\s*` would read all lines that are empty from each of them.
+_LARK_RULE = re.compile(r"^[^\S\n]*[?!]*[A-Za-z_][A-Za-z0-9_]*(?:\.-?\d+)?\s*:", re.MULTILINE)
 
 
 class TooDeep(Exception):
@@ -164,7 +165,7 @@ class _Reader:
 
 def _plain_lark(grammar: str) -> str:
     """Without what says nothing of the texts: directives, names of alternatives, marks and priorities of rules."""
-    text = re.sub(r"^\s*%[^\n]*", "", grammar, flags=re.MULTILINE)
+    text = re.sub(r"^[^\S\n]*%[^\n]*", "", grammar, flags=re.MULTILINE)
     text = re.sub(r"->\s*[A-Za-z_][A-Za-z0-9_]*", "", text)
-    text = re.sub(r"^\s*[?!]+", "", text, flags=re.MULTILINE)
-    return re.sub(r"^(\s*[A-Za-z_][A-Za-z0-9_]*)\.-?\d+(\s*:)", r"\1\2", text, flags=re.MULTILINE)
+    text = re.sub(r"^[^\S\n]*[?!]+", "", text, flags=re.MULTILINE)
+    return re.sub(r"^([^\S\n]*[A-Za-z_][A-Za-z0-9_]*)\.-?\d+(\s*:)", r"\1\2", text, flags=re.MULTILINE)

@@ -14,7 +14,7 @@ __all__ = ["CONTENT_TYPE", "merge"]
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+(?:\s+\S+)?)$")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*("(?:[^"\\]|\\.)*")')
+_LABEL = re.compile(r'(?<!\w)([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*("(?:[^"\\]|\\.)*")')
 _SUFFIXES = ("_bucket", "_sum", "_count", "_total", "_created")
 
 

@@ -38,7 +38,7 @@ _RULES: tuple[tuple[str, str, _Split], ...] = (
 _COMPILED = tuple((re.compile(pattern), fused, split) for pattern, fused, split in _RULES)
 _EXPERT_INDEX = re.compile(r"(\.experts)\.\d+\.")
 # Scales keep the dtype that they are stored in; everything else in floating point is cast on loading.
-_SCALE = re.compile(r"(scale|scales|scale_inv|absmax|SCB|quant_map|code|state)(\.[\w.]+)?$")
+_SCALE = re.compile(r"(?:scale|scales|scale_inv|absmax|SCB|quant_map|code|state)(?:\.|$)")
 _FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
 
 

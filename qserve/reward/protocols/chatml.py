@@ -11,7 +11,7 @@ from collections.abc import Mapping
 __all__ = ["turns_of", "without_end"]
 
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\s*|\Z)", re.DOTALL)
-_END = re.compile(r"(?:\s*<\|(?:im_end|endoftext)\|>)+\s*\Z")
+_END = re.compile(r"(<\|(?:im_end|endoftext)\|>)")
 # Templates with a switch write it where thinking is off.
 _NO_THOUGHT = re.compile(r"\A<think>\s*</think>\s*")
 
@@ -29,4 +29,8 @@ def turns_of(text: str) -> list[Mapping[str, str]]:
 
 def without_end(text: str) -> str:
     """`text` without the tokens that ended it."""
-    return _END.sub("", text)
+    parts = _END.split(text)  # text, token, text, …
+    kept = len(parts)
+    while kept > 1 and not parts[kept - 1].strip():
+        kept -= 2
+    return text if kept == len(parts) else "".join(parts[:kept]).rstrip()

@@ -15,6 +15,7 @@ from qserve.reward.rules.sandbox import passes, require_sandbox
 
 __all__ = ["RULES", "Rule", "make_rule"]
 
+_JSON_BLOCK = re.compile(r"```(?:json)?[^\S\n]*\n(.*)\n[^\S\n]*```", re.DOTALL)
 _CODE_BLOCK = re.compile(r"```(?:python|py)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 Check = Callable[[str, str], float]
@@ -123,9 +124,9 @@ def _json_schema(options: Mapping[str, Any]) -> Check:
     validator = validator_class(schema)
 
     def check(response: str, reference: str) -> float:
-        text = re.sub(r"^\s*```(?:json)?\s*\n(.*?)\n\s*```\s*$", r"\1", response, flags=re.DOTALL)
+        fenced = _JSON_BLOCK.fullmatch(response.strip())
         try:
-            return float(validator.is_valid(json.loads(text)))
+            return float(validator.is_valid(json.loads(fenced[1] if fenced is not None else response)))
         except (ValueError, RecursionError):
             return 0.0
 

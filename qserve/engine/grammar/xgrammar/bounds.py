@@ -26,7 +26,7 @@ MOST_COUNTED = 64
 MOST_WAYS, MOST_WAYS_OF_ONE, MOST_WAYS_IN_TEXTS = 32, 128, 16
 """As `width` counts them: in patterns of schemas, there in one place, in expressions and grammars."""
 _LISTED = ("enum", "choice", "anyOf", "oneOf", "prefixItems", "structures")
-_OPTIONAL_PART = re.compile(r"\\.|([?*]|\{\s*0?\s*,)", re.DOTALL)
+_OPTIONAL_PART = re.compile(r"\\.|([?*]|\{\s*(?:0\s*)?,)", re.DOTALL)
 
 
 def check_bounds(asked: Any, param: str) -> None:

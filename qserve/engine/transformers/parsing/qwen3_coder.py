@@ -17,6 +17,7 @@ _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>")
 _KEY = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
 # As the grammar has it; or whatever looks like it, where more of the call follows.
 _END = re.compile(r"\n</parameter>\n|\n?</parameter>\s*(?=<parameter=|</function>)")
+_TAG, _BEHIND = "</parameter>", ("<parameter=", "</function>")
 _LAST_END = re.compile(r"\n?</parameter>\s*\Z")
 
 
@@ -29,6 +30,7 @@ class Qwen3CoderCall:
         self._schema: Mapping[str, Any] | None = None  # of the arguments, once the function is known
         self._key: str | None = None  # of the parameter whose value is being written
         self._text = ""
+        self._num_seen = 0  # characters of a value in which no end begins
         self._num_given = 0
 
     def push(self, text: str) -> list[Part]:
@@ -52,10 +54,12 @@ class Qwen3CoderCall:
             # A line break after the key may be still to come.
             if key is None or key.end() == len(self._text):
                 return None
-            self._key, self._text = key[1], self._text[key.end() :]
+            self._key, self._text, self._num_seen = key[1], self._text[key.end() :], 0
         # The line break before the tag is the one after the key where the value is empty.
-        found = end.search("\n" + self._text)
+        text = "\n" + self._text
+        found = end.search(text, self._num_seen)
         if found is None:
+            self._num_seen = _num_without_end(text)
             return None
         written, self._text = self._text[: max(found.start() - 1, 0)], self._text[found.end() - 1 :]
         opening, key_json = "{" if self._num_given == 0 else ", ", json.dumps(self._key, ensure_ascii=False)
@@ -71,6 +75,14 @@ class Qwen3CoderCall:
             return []
         last = self._next_entry(_LAST_END)
         return [*([] if last is None else [last]), Arguments("}" if self._num_given else "{}")]
+
+
+def _num_without_end(text: str) -> int:
+    """Characters ahead of where an end that is still being written may begin: what need not be read again."""
+    before, tag, behind = text.rpartition(_TAG)
+    if tag and any(begin.startswith(behind.lstrip()) for begin in _BEHIND):
+        return max(len(before) - 1, 0)
+    return max(len(text) - len(_TAG) - 1, 0)
 
 
 def _as_json(text: str, key: str, schema: Mapping[str, Any]) -> str:
