@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qserve.deploy.characters import check_image
 from qserve.deploy.probe import READY_PROBE
 from qserve.deploy.service import HOME, PORT_INSIDE, Service
 from qserve.deploy.yaml_text import yaml_text
@@ -16,7 +17,11 @@ _ADMIN_KEYS = "admin-keys"
 
 
 def compose_file(service: Service, image: str) -> str:
-    """The text of a compose file that runs `image`. Keys come from `<name>.env` beside it."""
+    """The text of a compose file that runs `image`. Keys come from `<name>.env` beside it.
+
+    Raises UsageError for an image that is none.
+    """
+    check_image(image)
     usage = (
         "",
         "Before the first start, beside this file (git and images should never see it; HF_TOKEN=… for gated models):",
@@ -24,7 +29,16 @@ def compose_file(service: Service, image: str) -> str:
         "Then, as FILE: it returns when every model takes requests.",
         "    docker compose --file FILE up --detach --wait",
     )
-    return yaml_text((*service.header, *usage), _project(service, image))
+    return yaml_text((*service.header, *usage), _literal(_project(service, image)))
+
+
+def _literal(value: Any) -> Any:
+    """compose reads $ in any text as the beginning of a variable."""
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, dict):
+        return {key: _literal(one) for key, one in value.items()}
+    return [_literal(one) for one in value] if isinstance(value, list) else value
 
 
 def _project(service: Service, image: str) -> dict[str, Any]:
@@ -40,7 +54,7 @@ def _container(service: Service, image: str) -> dict[str, Any]:
         "image": image,
         "command": [
             "up",
-            *(word.replace("$", "$$") for word in service.words),
+            *service.words,
             *([f"--admin-key-file=/run/secrets/{_ADMIN_KEYS}"] if admin else []),
             "--host=0.0.0.0",
         ],
@@ -56,8 +70,7 @@ def _container(service: Service, image: str) -> dict[str, Any]:
         "restart": "unless-stopped",
         "stop_grace_period": f"{service.stop_timeout_s}s",
         "healthcheck": {
-            # compose reads $ as the beginning of a variable.
-            "test": ["CMD", *(word.replace("$", "$$") for word in READY_PROBE)],
+            "test": ["CMD", *READY_PROBE],
             "interval": "10s",
             "timeout": "5s",
             "retries": 3,

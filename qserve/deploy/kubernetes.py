@@ -6,10 +6,12 @@ all taken a pod can only be replaced, never doubled.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from qserve.deploy.characters import check_image, check_object_name
 from qserve.deploy.pod import labels_of, pod_template, state_claim
 from qserve.deploy.service import PORT_INSIDE, Service
 from qserve.deploy.yaml_text import yaml_text
@@ -50,7 +52,15 @@ class Cluster:
     has_pod_monitor: bool = True
 
     def __post_init__(self) -> None:
-        """Raises UsageError for bounds that leave no pod."""
+        """Raises UsageError for bounds that leave no pod, and for names that Kubernetes gives nothing."""
+        check_image(self.image)
+        for flag, name in (
+            ("--namespace", self.namespace),
+            ("--models-claim", self.models_claim),
+            ("--storage-class", self.storage_class),
+        ):
+            if name is not None:
+                check_object_name(flag, name)
         if self.min_pods > self.max_pods:
             raise UsageError(
                 f"--min-pods {self.min_pods} is more than --max-pods {self.max_pods}; lower the one or raise the other"
@@ -70,7 +80,8 @@ def kubernetes_text(service: Service, cluster: Cluster) -> str:
 
 def applied(service: Service, cluster: Cluster) -> tuple[str, str]:
     """The commands that make the secret of keys, which no file holds, and apply the file."""
-    admin = f" --from-file=admin-key={service.admin_key_file}" if service.admin_key_file else ""
+    file = shlex.quote(f"admin-key={service.admin_key_file}")
+    admin = f" --from-file={file}" if service.admin_key_file else ""
     secret = f"kubectl create secret generic {service.name}-keys{in_namespace(cluster)}"
     return f'    {secret} --from-literal=api-key="$(openssl rand -hex 24)"{admin}', "    kubectl apply --filename FILE"
 

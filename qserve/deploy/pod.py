@@ -84,7 +84,7 @@ def container(service: Service, image: str) -> dict[str, Any]:
         {"name": "state", "mountPath": HOME},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
     ]
-    words = [word.replace("$(", "$$(") for word in service.words]
+    words = [word.replace("$", "$$") for word in service.words]  # $$ is one for Kubernetes, wherever it stands
     if service.admin_key_file is not None:
         mounts.append({"name": "admin-keys", "mountPath": _SECRETS, "readOnly": True})
         words.append(f"--admin-key-file={_SECRETS}/admin-keys")

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from qserve.deploy.characters import check_host, check_text, check_words
 from qserve.deploy.needs import Needs
 from qserve.errors import UsageError
 
@@ -60,12 +61,21 @@ class Service:
     admin_key_file: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a name that no format takes."""
+        """Raises UsageError for a name that no format takes, and for characters that no file may hold."""
         if _NAME.fullmatch(self.name) is None:
             raise UsageError(
                 f"--name {self.name!r} is not a name for a unit or a Kubernetes object: a to z, digits and dashes, at "
                 "most 40 characters, a letter first; for example qserve-32b"
             )
+        check_words(self.words)
+        check_host(self.host)
+        keys = {"--api-key-file": self.key_file, "--admin-key-file": self.admin_key_file}
+        named = {flag: file for flag, file in keys.items() if file is not None}
+        named |= {f"the path {mount.host!r}": mount.host for mount in self.mounts}
+        for what, text in (named | {"the call": self.command}).items():
+            check_text(what, text)
+        for line in self.plan_lines:
+            check_text("the plan's summary", line)
 
     @property
     def stop_timeout_s(self) -> int:

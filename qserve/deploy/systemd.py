@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
+from qserve.deploy.characters import check_text
 from qserve.deploy.service import Service
 from qserve.deploy.yaml_text import commented
+from qserve.errors import UsageError
 from qserve.units import GIB
 
 __all__ = ["systemd_unit"]
@@ -11,18 +16,25 @@ __all__ = ["systemd_unit"]
 _CREDENTIAL = "keys"
 _ADMIN_CREDENTIAL = "admin-keys"
 _DEFAULT_KEYS = "/etc/qserve/keys"
+# What systemd takes, in a machine's own words or a directory's (`user@example.com`); 0 is root.
+_USER = re.compile(r"(?!0+\Z)[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}\$?")
 
 
 def systemd_unit(service: Service, qserve: str, python: str, user: str, needs_key: bool) -> str:
     """The text of `<name>.service`; `qserve` and `python` are absolute paths of one environment.
 
-    With `needs_key` the keys come as a credential of systemd: only the service can read them.
+    With `needs_key` the keys come as a credential of systemd: only the service can read them. Raises UsageError for a
+    user that is none, and for paths that a unit can't hold.
     """
+    if _USER.fullmatch(user) is None or user == "root":
+        raise UsageError(f"--user {user[:200]!r} is no user that may serve; name one, not root, as `id -un` prints it")
+    for program in (qserve, python):
+        check_text("the path of qserve's environment", program)
     keys = service.key_file or _DEFAULT_KEYS
     usage = (
         "",
         f"    sudo cp FILE /etc/systemd/system/{service.name}.service",
-        *((f"    openssl rand -hex 24 | sudo install -D -m 600 /dev/stdin {keys}",) if needs_key else ()),
+        *((f"    openssl rand -hex 24 | sudo install -D -m 600 /dev/stdin {shlex.quote(keys)}",) if needs_key else ()),
         f"    sudo systemctl enable --now {service.name}      # returns when every model takes requests",
     )
     lines = [commented((*service.header, *usage)), "[Unit]", f"Description=qserve ({service.name})"]
@@ -37,7 +49,7 @@ def _service(service: Service, qserve: str, python: str, user: str, keys: str | 
     address = [f"--host={service.host}", f"--port={service.port}", f"--state-dir={state}"]
     words = [*map(_quoted, ("up", *service.words, *address))]
     url = f"http://{_asked_at(service.host)}:{service.port}"
-    ready = [_quoted(python), "-m", "qserve.deploy.probe", url]
+    ready = [_program(python), "-m", "qserve.deploy.probe", _quoted(url)]
     lines = ["[Service]", "Type=exec", f"User={user}"]
     if keys is not None:
         lines.append(_credential(_CREDENTIAL, keys))
@@ -53,7 +65,7 @@ def _service(service: Service, qserve: str, python: str, user: str, keys: str | 
         f"WorkingDirectory={state}",
         f"Environment=HF_HOME={state}/huggingface VLLM_CACHE_ROOT={state}/vllm TRITON_CACHE_DIR={state}/triton",
         "Environment=VLLM_NO_USAGE_STATS=1",
-        f"ExecStart={_quoted(qserve)} {' '.join(words)}",
+        f"ExecStart={_program(qserve)} {' '.join(words)}",
         "# The start is over when /ready says so; a first one fetches the weights.",
         f"ExecStartPost={' '.join(ready)}",
         "TimeoutStartSec=1h",
@@ -79,6 +91,11 @@ def _service(service: Service, qserve: str, python: str, user: str, keys: str | 
 
 
 def _credential(name: str, file: str) -> str:
+    """systemd takes the rest of the line as it is, but for blanks at its end and a backslash, which goes on."""
+    if file.endswith("\\") or file != file.strip():
+        raise UsageError(
+            f"the file of keys {file!r} ends in a backslash or a blank, which a unit can't hold; rename it"
+        )
     path = file.replace("%", "%%")
     return f"LoadCredential={name}:{path}"
 
@@ -89,11 +106,16 @@ def _asked_at(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _escaped(word: str) -> str:
-    return word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"')
+def _program(path: str) -> str:
+    """The first word of a command: systemd puts no variables into it."""
+    return _in_quotes(path)
 
 
 def _quoted(word: str) -> str:
     """As systemd.service(5) splits a command line."""
-    escaped = _escaped(word)
-    return f'"{escaped}"' if escaped != word or any(char in word for char in " \t'\";") else escaped
+    return _in_quotes(word.replace("$", "$$"))
+
+
+def _in_quotes(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace("%", "%%").replace('"', '\\"')
+    return escaped if re.fullmatch(r"[\w/.,:=@+-]+", word, re.ASCII) else f'"{escaped}"'

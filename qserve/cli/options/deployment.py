@@ -207,6 +207,8 @@ def _converted(path: Path, key: str, value: Any) -> Any:
         return option.type_cast_value(context, [value] if several and not isinstance(value, list) else value)
     except click.BadParameter as error:
         raise UsageError(f"{path}: {key} is {value!r}: {error.message}") from None
+    except ValueError as error:  # of a path with the character 0, which a command line can't hold
+        raise UsageError(f"{path}: {key} is {value!r}: {error}") from None
 
 
 def _expectation(path: Path, values: Any) -> Expectation:
