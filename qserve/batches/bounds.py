@@ -17,7 +17,9 @@ class FileBounds:
 
     Attributes:
         max_file_bytes: of one file; OpenAI takes 200 MB for a batch.
-        max_total_bytes: of all files together, unfinished results among them; an upload beyond it is refused.
+        max_total_bytes: of all files together, what is being written among it, each at least a block of a disk; an
+            upload beyond it is refused, and batches ask no further line.
+        max_files_of_key, max_files: an upload beyond either number is refused; results of batches count, and are kept.
         keep_s: files, and batches that have ended, are forgotten after so many seconds.
         max_lines: of one batch, as OpenAI has it.
         max_unfinished: batches of one key that have not ended.
@@ -25,6 +27,8 @@ class FileBounds:
 
     max_file_bytes: int = 200 * MIB
     max_total_bytes: int = 10 * GIB
+    max_files_of_key: int = 1000
+    max_files: int = 10_000
     keep_s: int = 30 * _DAY_S
     max_lines: int = 50_000
     max_unfinished: int = 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ from typing import Any, BinaryIO
 from qserve.batches.bounds import FileBounds
 from qserve.batches.database import Database
 from qserve.batches.records import ENDED, StoredFile
+from qserve.batches.space import Incoming, Space
 from qserve.runs.private import make_private, open_private
-from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
 __all__ = ["FileStore", "Page", "new_file_id"]
@@ -59,6 +58,7 @@ class FileStore:
         self.folder = folder
         self.bounds = bounds
         self.database = Database(folder / "files.sqlite3")
+        self.space = Space(folder / "incoming", self.database, bounds)
 
     def path(self, file_id: str) -> Path:
         """Where the bytes of a file lie."""
@@ -68,43 +68,34 @@ class FileStore:
         """Where something lies that is not complete: an upload, the results of a batch that runs."""
         return self.folder / "incoming" / name
 
-    def begin(self, num_bytes: int) -> tuple[Path, BinaryIO]:
-        """A file to write an upload of about `num_bytes` into. Raises ApiError 400 where there is no space for it."""
-        held = self.num_bytes()
-        if held + num_bytes > self.bounds.max_total_bytes:
-            raise ApiError(
-                400,
-                f"files of {format_bytes(held)} are kept here, and {format_bytes(self.bounds.max_total_bytes)} may be: "
-                "delete some (DELETE /v1/files/{file_id}), or start with a larger --keep-files-gib",
-                "storage_full",
-            )
+    def begin(self, owner: str, num_bytes: int) -> Incoming:
+        """An upload of at most `num_bytes`; 0: not known. Raises ApiError 400 where there is no space for it."""
+        self._make_folders()
+        with self.database.transaction() as ask:
+            self.space.check_count(ask, owner)
         path = self.part_path(uuid.uuid4().hex)
-        return path, self.opened(path)
+        incoming = Incoming(path, self.opened(path), self.space)
+        try:
+            incoming.reserve(num_bytes)
+        except BaseException:
+            incoming.discard()
+            raise
+        return incoming
 
     def opened(self, path: Path) -> BinaryIO:
         """A new file below this folder, which only its user can read."""
-        self._make_folders()
         return open(path, "wb", opener=open_private)
 
-    def num_bytes(self) -> int:
-        """Held by all files, those included that are being written."""
-        total = 0
-        for folder in ("content", "incoming"):
-            with suppress(FileNotFoundError), os.scandir(self.folder / folder) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):
-                        total += entry.stat().st_size
-        return total
-
     def add(self, part: Path, owner: str, filename: str, purpose: str, keep_s: int | None) -> StoredFile:
-        """What was written to `part` becomes a file."""
+        """What was written to `part` becomes a file. Raises ApiError 400 where there are too many."""
         now = int(time.time())
         num_bytes = part.stat().st_size
         expires_at = now + min(keep_s or self.bounds.keep_s, self.bounds.keep_s)
         file = StoredFile(new_file_id(), owner, filename, purpose, num_bytes, now, expires_at)
-        part.replace(self.path(file.id))
         with self.database.transaction() as ask:
+            self.space.check_count(ask, owner)  # others may have come meanwhile
             insert_file(ask, file)
+            part.replace(self.path(file.id))  # within: at any time one of the two is counted
         return file
 
     def get(self, file_id: str, owner: str) -> StoredFile:

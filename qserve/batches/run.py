@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import random
 import time
 from collections.abc import Awaitable, Iterator
@@ -18,6 +19,7 @@ from qserve.batches.results import Results
 
 __all__ = ["BatchRun", "LineReply", "Service"]
 
+_log = logging.getLogger("qserve.batches")
 _COUNT_S = 1.0
 _LOOK_S = 0.1
 _LINES_AT_ONCE = 64
@@ -79,6 +81,7 @@ class BatchRun:
         self._results = Results(store.files, batch)
         self._asking: set[asyncio.Task[None]] = set()
         self._ended_as = self._end_of(batch)
+        self._has_space = True
 
     async def run(self) -> StoredBatch:
         """The batch as it ended. Cancelled it stops where it is. Raises OSError where results can't be written."""
@@ -114,10 +117,10 @@ class BatchRun:
         self._asking.add(task)
 
     async def _until_free(self) -> bool:
-        """Whether another line may be asked; False where the batch is to end."""
+        """Whether another line may be asked; False where the batch is to end. Waits for space for its answer, too."""
         while not self._ended_as:
             self._raise_failures()
-            if self._service.free_slots(self._batch.endpoint, self._batch.model) > 0:
+            if self._has_space and self._service.free_slots(self._batch.endpoint, self._batch.model) > 0:
                 return True
             await self._some_time()
         return False
@@ -151,11 +154,18 @@ class BatchRun:
         self._results.add(request.custom_id, reply.status, reply.request_id, reply.body)
 
     async def _count(self) -> None:
-        """Tells how far it is, and hears whether it is to end."""
+        """Tells how far it is, and hears whether it is to end, and whether there is space for answers."""
         while not self._ended_as:
+            await self._look_for_space()
             await asyncio.sleep(_COUNT_S)
             counts = (self._results.num_completed, self._results.num_failed)
             self._ended_as = self._end_of(await asyncio.to_thread(self._store.count, self._batch.id, *counts))
+
+    async def _look_for_space(self) -> None:
+        has_space = not await asyncio.to_thread(self._store.files.space.is_full)
+        if self._has_space and not has_space:
+            _log.warning("batch %s waits: files have reached --keep-files-gib", self._batch.id)
+        self._has_space = has_space
 
     @staticmethod
     def _end_of(batch: StoredBatch) -> str:

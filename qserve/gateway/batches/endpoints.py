@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from qserve.batches.batches import BatchStore
 from qserve.batches.database import FilesUnusable
 from qserve.batches.records import StoredFile
 from qserve.gateway.auth import client_of, header, owner_of
-from qserve.gateway.batches.multipart import MAX_FORM_BYTES, Upload, boundary_of, check_length, read_upload
+from qserve.gateway.batches.multipart import Upload, boundary_of, check_length, read_upload
 from qserve.gateway.batches.queries import page_of
 from qserve.gateway.batches.service import GatewayAsService
 from qserve.gateway.batches.upload_slots import UploadSlots
@@ -89,18 +88,24 @@ class BatchEndpoints:
         check_length(scope, files.bounds.max_file_bytes)
         idle_s = self._settings.body_idle_timeout_s
         async with self._uploads.slot(client_of(scope), idle_s):
-            part, sink = await asyncio.to_thread(files.begin, max(0, declared_length(scope) - MAX_FORM_BYTES))
+            owner = owner_of(scope)
+            # The form around the file counts until the end: it is little, and nobody knows how much.
+            part = await asyncio.to_thread(files.begin, owner, max(0, declared_length(scope)))
+
+            async def reserve(num_bytes: int) -> None:
+                if num_bytes > part.num_reserved:
+                    await asyncio.to_thread(part.reserve, num_bytes)
+
             try:
-                with sink:
-                    upload = await read_upload(scope, receive, sink, files.bounds.max_file_bytes, idle_s)
+                upload = await read_upload(scope, receive, part.sink, files.bounds.max_file_bytes, idle_s, reserve)
                 keep_s = _keep_s(upload)
-                add = (part, owner_of(scope), upload.filename or "", _PURPOSE, keep_s)
+                await asyncio.to_thread(part.finish, upload.num_bytes)
+                add = (part.path, owner, upload.filename or "", _PURPOSE, keep_s)
                 file: StoredFile = await asyncio.to_thread(files.add, *add)
             except OSError as error:
                 raise FilesUnusable(f"the file can't be kept: {error.strerror}") from error
             finally:
-                with suppress(OSError):
-                    part.unlink(missing_ok=True)
+                part.discard()
         await send_json(send, 200, file.document())
 
     async def files(self, scope: Scope, receive: Receive, send: Send) -> None:

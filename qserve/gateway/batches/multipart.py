@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -48,9 +49,10 @@ def boundary_of(scope: Scope) -> bytes:
 
 
 async def read_upload(
-    scope: Scope, receive: Receive, sink: BinaryIO, max_file_bytes: int, idle_timeout_s: float
-) -> Upload:
-    """Reads the body to its end, the part `file` into `sink`.
+    scope: Scope, receive: Receive, sink: BinaryIO, max_file_bytes: int, idle_timeout_s: float,
+    reserve: Callable[[int], Awaitable[None]] | None = None,
+) -> Upload:  # fmt: skip
+    """Reads the body to its end, the part `file` into `sink`; `reserve` hears how many bytes may be written by now.
 
     Raises ApiError: 400 for what is not a form, 413 for a file that is too long, 408 for one that stops arriving, or
     comes so slowly that it would never end.
@@ -67,8 +69,10 @@ async def read_upload(
             raise stopped_arriving(idle_timeout_s) from None
         if message["type"] == "http.disconnect":
             raise ClientGone
-        parts.feed(message.get("body", b""))
         num_bytes += len(message.get("body", b""))
+        if reserve is not None:
+            await reserve(num_bytes)
+        parts.feed(message.get("body", b""))
         deadline_s = arrival_deadline_s(first_deadline_s, num_bytes, idle_timeout_s)
         is_more = message.get("more_body", False)
     return parts.finish()

@@ -16,14 +16,14 @@ from qserve.wire.errors import ApiError
 
 @pytest.fixture
 def files(tmp_path):
-    return FileStore(tmp_path / "files", FileBounds(max_total_bytes=1000))
+    return FileStore(tmp_path / "files", FileBounds(max_total_bytes=40_000, max_files_of_key=6, max_files=8))
 
 
 def uploaded(files, owner="me", content=b"{}\n"):
-    part, sink = files.begin(len(content))
-    with sink:
-        sink.write(content)
-    return files.add(part, owner, "questions.jsonl", "batch", None)
+    part = files.begin(owner, len(content))
+    part.sink.write(content)
+    part.finish(len(content))
+    return files.add(part.path, owner, "questions.jsonl", "batch", None)
 
 
 def begun(files, owner="me"):
@@ -129,9 +129,9 @@ def test_pages(files):
 
 
 def test_space_and_age_are_bounded(files):
-    old = uploaded(files, content=b"x" * 600)
+    old = uploaded(files, content=b"x" * 30_000)
     with pytest.raises(ApiError, match="--keep-files-gib"):
-        files.begin(600)
+        files.begin("me", 30_000)
     files.database.ask("UPDATE file SET expires_at = 1")
     batches, batch = begun(files)
     files.database.ask("UPDATE file SET expires_at = 1")
