@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qserve.gateway.auth import GuardedKeys, check_host, header, trust
@@ -18,6 +21,7 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["VISITOR", "BrowserAccess", "hardened"]
 
+_FORGET_S = 5.0
 VISITOR = b"x-qserve-visitor"
 """Header that identifies the visitor to the UI's process: a name for the session, never its token."""
 
@@ -71,6 +75,8 @@ class BrowserAccess:
             await self._sign_in(scope, receive, send)
         elif scope["path"] == SIGN_OUT:
             self._sessions.end(token)
+            if visitor is not None:
+                await self._forget(scope, receive, visitor)
             await _go_to_start(send, session_cookie(scope, ""))
         elif visitor is not None and not can_be_a_file(scope["path"]):
             raise ApiError(404, "no file has a name as long as this path", "route_not_found")
@@ -81,6 +87,13 @@ class BrowserAccess:
             await self._welcome(scope, receive, send)
         else:
             raise ApiError(401, "open the page of this server in a browser first, and sign in there", "not_signed_in")
+
+    async def _forget(self, scope: Scope, receive: Receive, visitor: str) -> None:
+        """Have the UI's process remove what `visitor` uploaded. One that does not run keeps nothing."""
+        own = {**_with_visitor(scope, visitor), "raw_path": SIGN_OUT.encode(), "query_string": b""}
+        with suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(_FORGET_S):
+                await self._ui(own, receive, _nowhere)
 
     async def _report(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The report page: browsers may use their session instead of a key."""
@@ -147,6 +160,10 @@ def _with_visitor(scope: Scope, visitor: str) -> Scope:
 
 async def _go_to_start(send: Send, cookie: tuple[bytes, bytes]) -> None:
     await send_body(send, 303, b"", b"text/plain", [(b"location", START.path.encode()), cookie])
+
+
+async def _nowhere(message: Message) -> None:
+    """Nobody is told the answer."""
 
 
 def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:

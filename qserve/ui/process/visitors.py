@@ -7,22 +7,28 @@ the visitors that were told its path.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qserve.engine.asgi import to_response
 from qserve.gateway.auth import header
 from qserve.gateway.limits import read_body
 from qserve.gateway.web.access import VISITOR
+from qserve.gateway.web.routes import SIGN_OUT
+from qserve.gateway.web.session import SESSION_S
+from qserve.ui.process.visitor_files import VisitorFiles
 from qserve.units import MIB
 from qserve.wire.errors import ApiError
 
@@ -32,6 +38,7 @@ _log = logging.getLogger("qserve.ui")
 _MOST_LOGGED_CHARS = 200
 _OPEN = "/health"
 _FILE = "/gradio_api/file="
+_UPLOAD = "/gradio_api/upload"
 _HEARTBEAT = "/gradio_api/heartbeat/"
 _WITH_SESSION = frozenset({"/gradio_api/queue/join", "/gradio_api/cancel"})
 _QUERY_NAMES = ("session_hash", "upload_id")
@@ -43,12 +50,17 @@ _MAX_VISITORS = 4096
 _MAX_NAMES = 10_000
 _MAX_BODY_BYTES = 64 * MIB
 _BODY_IDLE_S = 30.0
+_LEFT_S = 1800.0
 
 
 @dataclass
 class _Resources:
+    """`num_open`: requests that are being answered, an open page's among them."""
+
     names: set[str] = field(default_factory=set)
-    files: set[str] = field(default_factory=set)
+    num_open: int = 0
+    leaving: asyncio.TimerHandle | None = None
+    ending: asyncio.TimerHandle | None = None
 
 
 class Visitors:
@@ -57,7 +69,7 @@ class Visitors:
     def __init__(self, app: ASGIApp, files: Path) -> None:
         """`files`: the folder below which Gradio keeps what was uploaded and made."""
         self._app = app
-        self._files = files
+        self._files = VisitorFiles(files)
         self._resources: OrderedDict[str, _Resources] = OrderedDict()
         self._owners: dict[str, str] = {}
 
@@ -74,12 +86,41 @@ class Visitors:
                 receive = _again(body, receive)
                 self._claim(visitor, _session_of(body))
             self._check(visitor, scope)
+            with self._present(visitor), self._space(visitor, scope):
+                if scope["path"] == SIGN_OUT:
+                    self._files.forget(visitor)
+                    await Response(status_code=204)(scope, receive, send)
+                    return
+                # Compressed answers could not be listened to, and between processes of a machine they gain nothing.
+                plain = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
+                await _answered(self._app, {**scope, "headers": plain}, receive, self._listening(visitor, scope, send))
         except ApiError as error:
             await to_response(error)(scope, receive, send)
-            return
-        # Compressed answers could not be listened to, and between two processes of a machine they gain nothing.
-        plain = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
-        await _answered(self._app, {**scope, "headers": plain}, receive, self._listening(visitor, scope, send))
+
+    @contextmanager
+    def _present(self, visitor: str) -> Iterator[None]:
+        """Files go when nothing was asked, and no page was open, for a while; their session is over after a day."""
+        one, loop = self._of(visitor), asyncio.get_running_loop()
+        one.num_open += 1
+        one.ending = one.ending or loop.call_later(SESSION_S, self._files.forget, visitor)
+        try:
+            yield
+        finally:
+            one.num_open -= 1
+            if one.leaving is not None:
+                one.leaving.cancel()
+            one.leaving = loop.call_later(_LEFT_S, self._leave, visitor)
+
+    def _leave(self, visitor: str) -> None:
+        one = self._resources.get(visitor)
+        if one is None or not one.num_open:
+            self._files.forget(visitor)
+
+    def _space(self, visitor: str, scope: Scope) -> AbstractContextManager[None]:
+        if scope["path"] != _UPLOAD:
+            return nullcontext()
+        length = header(scope, b"content-length")
+        return self._files.uploading(visitor, int(length) if length.isdigit() else _MAX_BODY_BYTES)
 
     def _check(self, visitor: str, scope: Scope) -> None:
         path: str = scope["path"]
@@ -87,7 +128,7 @@ class Visitors:
             self._claim(visitor, name)
         if path.startswith(_HEARTBEAT):
             self._claim(visitor, path.removeprefix(_HEARTBEAT))
-        if path.startswith(_FILE) and not self._may_fetch(visitor, path.removeprefix(_FILE)):
+        if path.startswith(_FILE) and not self._files.may_fetch(visitor, path.removeprefix(_FILE)):
             raise ApiError(403, "this file was not made for you, or is there no more", "not_yours")
 
     def _claim(self, visitor: str, name: str) -> None:
@@ -99,21 +140,19 @@ class Visitors:
             raise ApiError(429, "this browser opened too many pages; sign in again", "too_many_sessions")
         names.add(name)
 
-    def _may_fetch(self, visitor: str, path: str) -> bool:
-        return path in self._of(visitor).files and Path(path).resolve().is_relative_to(self._files.resolve())
-
     def _of(self, visitor: str) -> _Resources:
         resources = self._resources.setdefault(visitor, _Resources())
         self._resources.move_to_end(visitor)
         if len(self._resources) > _MAX_VISITORS:
-            _, forgotten = self._resources.popitem(last=False)
+            name, forgotten = self._resources.popitem(last=False)
+            self._files.forget(name)
             for name in forgotten.names:
                 self._owners.pop(name, None)
         return resources
 
     def _listening(self, visitor: str, scope: Scope, send: Send) -> Send:
         """Hears which files this visitor is told of. An event comes as one piece, and a whole answer too."""
-        pattern = _UPLOADED if scope["path"] == "/gradio_api/upload" else _PATH
+        pattern = _UPLOADED if scope["path"] == _UPLOAD else _PATH
         is_telling = False
 
         async def send_and_listen(message: Message) -> None:
@@ -122,8 +161,8 @@ class Visitors:
                 kind = dict(message["headers"]).get(b"content-type", b"")
                 is_telling = message["status"] == 200 and kind.startswith(_TELLING)
             elif is_telling:
-                files = self._of(visitor).files
-                files.update(json.loads(b'"%b"' % path) for path in pattern.findall(message.get("body", b"")))
+                told = pattern.findall(message.get("body", b""))
+                self._files.told(visitor, [json.loads(b'"%b"' % path) for path in told])
             await send(message)
 
         return send_and_listen

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
+from qserve.ui.process import visitor_files, visitors
 from qserve.ui.process.visitors import Visitors
 
 JOIN = "/gradio_api/queue/join"
@@ -137,3 +139,83 @@ async def test_an_answer_that_breaks_off_breaks_the_connection(ui):
     ui.app = Visitors(breaks, ui.files)
     with pytest.raises(OSError, match="gone"):
         await ui.ask("a", "/assets/x")
+
+
+UPLOAD = "/gradio_api/upload"
+
+
+async def upload(ui, visitor, name, num_bytes=10):
+    """As Gradio does: the file lies in a folder of its own when the answer names it."""
+    file = ui.files / f"hash-of-{name}" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"x" * num_bytes)
+    ui.says = (b"application/json", json.dumps([str(file)]).encode())
+    status = await ui.ask(visitor, UPLOAD, b"x" * num_bytes, "POST", content_length=str(num_bytes))
+    return status, file
+
+
+async def test_who_signs_out_leaves_no_file_and_takes_nobody_elses(ui):
+    _, own = await upload(ui, "ann", "a.csv")
+    _, shared = await upload(ui, "ann", "b.csv")
+    await upload(ui, "bob", "b.csv")
+    assert await ui.ask("ann", "/sign-out", method="POST") == 204
+    assert not own.exists() and not own.parent.exists() and shared.exists()
+    assert await ui.ask("ann", f"/gradio_api/file={shared}") == 403
+    assert await ui.ask("bob", f"/gradio_api/file={shared}") == 200
+
+
+async def test_who_leaves_leaves_no_file_but_an_open_page_keeps_them(ui, monkeypatch):
+    monkeypatch.setattr(visitors, "_LEFT_S", 0.05)
+    closed = asyncio.Event()
+    answer = ui.app._app
+
+    async def waits(scope, receive, send):
+        await (closed.wait() if "heartbeat" in scope["path"] else asyncio.sleep(0))
+        await answer(scope, receive, send)
+
+    ui.app._app = waits
+    page = asyncio.create_task(ui.ask("ann", "/gradio_api/heartbeat/s1"))
+    _, file = await upload(ui, "ann", "a.csv")
+    await asyncio.sleep(0.3)
+    assert file.exists()
+    closed.set()
+    await page
+    await asyncio.sleep(0.3)
+    assert not file.exists()
+
+
+async def test_a_session_that_ends_leaves_no_file(ui, monkeypatch):
+    monkeypatch.setattr(visitors, "SESSION_S", 0.1)
+    _, file = await upload(ui, "ann", "a.csv")
+    await asyncio.sleep(0.4)
+    assert not file.exists()
+
+
+async def test_a_visitors_oldest_files_go_first(ui, monkeypatch):
+    monkeypatch.setattr(visitor_files, "_MOST_BYTES", 3 * 4096)
+    files = [(await upload(ui, "ann", f"{number}.csv"))[1] for number in range(5)]
+    assert [file.exists() for file in files] == [False, False, True, True, True]
+    status, _ = await upload(ui, "ann", "large.csv", 4 * 4096)
+    assert status == 413
+    monkeypatch.setattr(visitor_files, "_MOST_FILES", 2)
+    await upload(ui, "ann", "last.csv")
+    assert sum(file.exists() for file in files) == 1
+
+
+async def test_files_of_all_visitors_are_bounded_and_uploads_that_come_count(ui, monkeypatch):
+    monkeypatch.setattr(visitor_files, "_MOST_BYTES_OF_ALL", 4 * 4096)
+    answer, others = ui.app._app, []
+
+    async def meanwhile(scope, receive, send):
+        if not others:
+            others.append(None)
+            others[0] = await ui.ask("bob", UPLOAD, b"x", "POST", content_length=str(3 * 4096))
+        await answer(scope, receive, send)
+
+    ui.app._app = meanwhile
+    status, _ = await upload(ui, "ann", "a.csv", 2 * 4096)
+    assert (status, others) == (200, [507])
+    assert (await upload(ui, "bob", "b.csv", 2 * 4096))[0] == 200
+    assert (await upload(ui, "cem", "c.csv", 1))[0] == 507
+    await ui.ask("bob", "/sign-out", method="POST")
+    assert (await upload(ui, "cem", "c.csv", 1))[0] == 200

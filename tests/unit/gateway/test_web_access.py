@@ -10,8 +10,14 @@ import pytest
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.app import build_gateway
+from qserve.gateway.auth import GuardedKeys
+from qserve.gateway.middleware import RequestContext
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.web import UiEndpoint
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.tracing import NoTraces
+from qserve.gateway.web import BrowserAccess, UiEndpoint
+from qserve.gateway.web.access import VISITOR
 from qserve.gateway.web.origin import check_origin
 from qserve.gateway.web.routes import UI_ROUTES, ui_route
 from qserve.gateway.web.session import SESSION_S, Sessions
@@ -274,3 +280,31 @@ async def test_a_path_that_no_file_can_have_does_not_reach_the_ui(path):
     client = Client()
     await client.sign_in()
     assert (await client.ask("GET", path)).status == 404
+
+
+async def test_the_ui_s_process_hears_of_a_sign_out():
+    asked = []
+
+    async def ui(scope, receive, send):
+        asked.append((scope["method"], scope["path"], dict(scope["headers"])[VISITOR].decode()))
+        raise ApiError(503, "it does not run", "ui_gone")
+
+    sessions = Sessions()
+    token = sessions.begin()
+    visitor = sessions.visitor(token)
+    settings = GatewaySettings(keys=(KEY,))
+    access = BrowserAccess(ui, ui, settings, GuardedKeys(settings.keys), sessions)
+    app = RequestContext(access, GatewayMetrics(), NoTraces(), RunHistory())
+    sent = []
+    headers = [(b"host", b"h:1"), (b"origin", b"http://h:1"), (b"cookie", f"qserve-8000={token}".encode())]
+    scope = {
+        "type": "http", "method": "POST", "path": "/sign-out", "raw_path": b"/sign-out", "query_string": b"",
+        "headers": headers, "client": ("10.0.0.9", 4), "server": ("h", 8000), "scheme": "http",
+    }  # fmt: skip
+
+    async def send(message):
+        sent.append(message)
+
+    await app(scope, None, send)
+    assert asked == [("POST", "/sign-out", visitor)] and sent[0]["status"] == 303
+    assert sessions.visitor(token) is None
