@@ -14,11 +14,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-__all__ = ["FramedProcess", "frames", "send_frame"]
+__all__ = ["FramedProcess", "ProcessEnded", "frames", "send_frame"]
 
 _LENGTHS = struct.Struct("!II")
 
 Frame = tuple[dict[str, Any], bytes]
+
+
+class ProcessEnded(EOFError):
+    """In the middle of a frame. `status`: as `returncode` of subprocess has it, less than 0 for a signal."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(f"the process ended with status {status}")
+        self.status = status
 
 
 class FramedProcess:
@@ -49,7 +57,8 @@ class FramedProcess:
     async def ask(self, compose: Callable[[bool], Frame]) -> Frame:
         """One frame there and one back. `compose` is called when it is this one's turn; true: the process is new.
 
-        Raises TimeoutError after `wall_s`, OSError or EOFError where the process ended; the next frame gets a new one.
+        Raises TimeoutError after `wall_s`, ProcessEnded where it ended, OSError where there can be none; the next frame
+        gets a new one.
         """
         # A frame that was begun is ended, whoever gave up waiting for it: the next one would not be understood.
         return await asyncio.shield(asyncio.ensure_future(self._in_turn(compose)))
@@ -75,9 +84,12 @@ class FramedProcess:
                 if answer.get("is_last"):
                     await self.close()
                 return answer, data
-            except (OSError, EOFError):  # TimeoutError is one of the first
+            except TimeoutError:
                 await self.close()
                 raise
+            except (OSError, EOFError) as error:
+                await self.close()
+                raise ProcessEnded(process.returncode) from error
 
     async def _running(self) -> tuple[asyncio.subprocess.Process, bool]:
         if self._process is not None and self._process.returncode is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from qserve.engine.framed_process import FramedProcess
+from qserve.engine.framed_process import FramedProcess, ProcessEnded
 from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.prompts.process import ReaderSettings
 from qserve.engine.prompts.thought_start import ThoughtStart
@@ -86,7 +87,7 @@ class _Lane:
     """A process with bounds of time."""
 
     def __init__(self, settings: Path, cpu_s: float, *, yields: bool, idle_s: float | None) -> None:
-        self._wall_s = _WALL_FACTOR * cpu_s
+        self._cpu_s, self._wall_s = cpu_s, _WALL_FACTOR * cpu_s
         module = "qserve.engine.prompts.process"
         arguments = (str(settings), str(cpu_s))
         self.process = FramedProcess(module, *arguments, yields=yields, idle_s=idle_s, wall_s=self._wall_s)
@@ -95,11 +96,17 @@ class _Lane:
         try:
             head, data = await self.process.ask(lambda _: ({"what": kind}, body))
         except TimeoutError:
-            message = f"the chat template and the tokenizer did not end within {self._wall_s:g} s for this request"
-            raise ApiError(400, message, "prompt_too_slow") from None
-        except (OSError, EOFError):
+            raise self._too_slow(self._wall_s) from None
+        except (OSError, EOFError) as error:
+            if isinstance(error, ProcessEnded) and error.status == -signal.SIGXCPU:
+                raise self._too_slow(self._cpu_s) from None
             # Where the whole worker is being ended its children may go first, and this request is not to blame.
             await asyncio.sleep(_LAST_MOMENTS_S)
             message = "the process that reads prompts ended on this request; its template needs too much memory"
             raise ApiError(400, message, "prompt_too_large") from None
         return head, data
+
+    @staticmethod
+    def _too_slow(limit_s: float) -> ApiError:
+        message = f"the chat template and the tokenizer did not end within {limit_s:g} s for this request"
+        return ApiError(400, message, "prompt_too_slow")

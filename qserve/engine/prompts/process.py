@@ -1,8 +1,9 @@
 """The process that reads bodies:  python -m qserve.engine.prompts.process SETTINGS.json CPU_SECONDS
 
 A chat template is a program that came with the checkpoint, and a text is whatever a client sends; both may take time
-and memory without bound. Here they have bounds: CPU time per body, and address space. What goes beyond is refused, and
-the process ends, so that its memory is given back. Nothing in it holds the interpreter of the worker.
+and memory without bound. Here they have bounds: CPU time per body, the kernel's for it included, and address space.
+What goes beyond is refused, and the process ends, so that its memory is given back. Nothing in it holds the interpreter
+of the worker.
 
 It is asked as `qserve.engine.framed_process` says.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import resource
 import signal
 import sys
@@ -30,6 +32,9 @@ __all__ = ["ReaderSettings", "main"]
 
 # A body that took more than this ends the process: the allocator would keep most of it.
 _MAX_TAKEN_KIB = 256 * 1024
+# Beyond the CPU time of a body, for a call of C that hears of no signal.
+_IN_C_S = 0.5
+_TEMPLATED = frozenset({"chat", "messages", "responses", "count_tokens"})
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,13 @@ def main(settings: ReaderSettings, cpu_s: float, source: BinaryIO, sink: BinaryI
     """A frame in, a frame out, until there are no more, or until a body took too much."""
     reader = _reader(settings)
     resource.setrlimit(resource.RLIMIT_AS, (settings.address_space_bytes, settings.address_space_bytes))
-    signal.signal(signal.SIGVTALRM, _raise_too_slow)
-    _warm_up(reader, cpu_s)
+    signal.signal(signal.SIGPROF, _raise_too_slow)
+    broken = _warm_up(reader, cpu_s)
     most_kib = _peak_kib() + _MAX_TAKEN_KIB
     for head, body in frames(source):
+        if broken is not None and head["what"] in _TEMPLATED:
+            send_frame(sink, broken)
+            continue
         answer, parts, is_spent = _bounded(getattr(reader, head["what"]), body, cpu_s)
         is_last = is_spent or _peak_kib() > most_kib
         send_frame(sink, {**answer, "is_last": is_last}, parts)
@@ -79,9 +87,17 @@ def main(settings: ReaderSettings, cpu_s: float, source: BinaryIO, sink: BinaryI
             return
 
 
-def _warm_up(reader: BodyReader, cpu_s: float) -> None:
+def _warm_up(reader: BodyReader, cpu_s: float) -> dict[str, Any] | None:
+    """The refusal of every conversation, where the template has no end for the shortest one: each that is tried would
+    hold up all others for the whole time that it may take, and then for a new process.
+    """
+    broken = None
     for what, body in _FIRST_BODIES.items():
-        _bounded(getattr(reader, what), body, cpu_s)  # refused or not
+        answer, _, is_spent = _bounded(getattr(reader, what), body, cpu_s)  # refused or not
+        if is_spent and what in _TEMPLATED:
+            broken = answer
+            broken["error"]["message"] += "; it did not even for a single word, so this model's template is broken"
+    return broken
 
 
 def _peak_kib() -> int:
@@ -92,10 +108,11 @@ def _bounded(
     read: Callable[[bytes], PromptBody], body: bytes, cpu_s: float
 ) -> tuple[dict[str, Any], list[bytes], bool]:
     """The answer's head and bytes, and whether the process should end."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
+    _end_after(cpu_s + _IN_C_S)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
     try:
         result = read(body)
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         return *_as_frame(result), False
     except ApiError as error:
         refusal, is_spent = error, False
@@ -111,8 +128,15 @@ def _bounded(
             raise
         refusal, is_spent = ApiError(400, f"the tokenizer can't take this text: {error}", "not_tokenizable"), True
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return {"error": refusal.fields}, [], is_spent
+
+
+def _end_after(cpu_s: float) -> None:
+    """Have the kernel end this process (SIGXCPU) once it took so much more: no handler runs within one call of C."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + cpu_s), hard))
 
 
 _TOO_LARGE = "the chat template and the tokenizer need more memory for this request than one may have"

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import jinja2
+from jinja2.compiler import CodeGenerator
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -84,12 +85,23 @@ def _cut_at_tag(rendered: str, final: str) -> str:
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
-    )
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols],
+        optimized=False,
+    )  # fmt: skip
+    environment.code_generator_class = _Unfolded
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     return environment
+
+
+class _Unfolded(CodeGenerator):
+    """What is constant, `{{ 'a' * 10**9 }}`, is computed where it is written, and not for every conversation."""
+
+    def _output_child_to_const(self, node: Any, frame: Any, finalize: Any) -> str:
+        if not isinstance(node, jinja2.nodes.TemplateData):
+            raise jinja2.nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
 
 
 class _GenerationBlocks(Extension):

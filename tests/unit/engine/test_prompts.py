@@ -175,6 +175,15 @@ BOMBS = {
         {TOO_LARGE},
     ),
     "long text": ("{{ 'a b ' * 9999999 }}", {TOO_LONG, TOO_SLOW}),
+    "a long filter": ("{% for i in range(9999) %}{% set x = 'a'|center(99999999) %}{% endfor %}", {TOO_SLOW}),
+    "a list": ("{% set x = [1] * 9999999999 %}", {TOO_LARGE}),
+    "macros": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        {TOO_SLOW},
+    ),
+    "one call of C": ("{{ (7 ** 9999999) ** 9 % 2 }}", {TOO_SLOW}),
+    "a long range": ("{% for i in range(10 ** 9) %}{% endfor %}", {"chat_template"}),
+    "a deep macro": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", {"chat_template"}),
 }
 
 
@@ -190,9 +199,27 @@ async def test_a_template_without_end_is_refused_and_the_next_request_is_read(
         with pytest.raises(ApiError) as caught:
             await reader.read("chat", chat("bomb"))
         assert caught.value.status == 400 and caught.value.code in codes
-        if caught.value.code != TOO_LONG:
+        if caught.value.code in (TOO_SLOW, TOO_LARGE):
             assert reader._small.process._process is None, "its memory was not given back"
         assert (await reader.read("chat", chat("hello"))).prompts
+
+
+async def test_a_template_that_never_ends_holds_its_process_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every conversation would: the first of the process finds that out before any client's."""
+    monkeypatch.setattr("qserve.engine.prompts.lanes._SMALL_CPU_S", 1.0)
+    loop = BOMBS["loop"][0]
+    async with lanes(tmp_path, loop + QWEN) as reader:
+        await reader.start()
+        running = reader._small.process._process
+        for kind, body in (("chat", chat("a")), ("chat", chat("b")), ("count_tokens", chat("c", max_tokens=1))):
+            with pytest.raises(ApiError, match="this model's template is broken") as caught:
+                await reader.read(kind, body)  # type: ignore[arg-type]
+            assert (caught.value.status, caught.value.code) == (400, TOO_SLOW)
+        completion = json.dumps({"model": "m", "prompt": "hello"}).encode()
+        assert (await reader.read("completion", completion)).prompts, "it needs no template"
+        assert reader._small.process._process is running
 
 
 @pytest.mark.parametrize(
