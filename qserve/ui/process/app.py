@@ -34,6 +34,7 @@ def build_app(settings: UISettings) -> ASGIApp:
     from qserve.ui import theme
     from qserve.ui.pages.frame import build_blocks
     from qserve.ui.process.head_script import HeadScript
+    from qserve.ui.process.known_calls import KnownCalls
     from qserve.ui.process.queue_polling import PollingOnDemand
     from qserve.ui.strings import i18n
 
@@ -57,4 +58,4 @@ def build_app(settings: UISettings) -> ASGIApp:
         enable_monitoring=False,
         show_error=True,
     )
-    return HeadScript(PollingOnDemand(app, blocks), theme.script())
+    return HeadScript(PollingOnDemand(KnownCalls(app, blocks), blocks), theme.script())

@@ -28,8 +28,8 @@ from qserve.gateway.limits import read_body
 from qserve.gateway.web.access import VISITOR
 from qserve.gateway.web.routes import SIGN_OUT
 from qserve.gateway.web.session import SESSION_S
+from qserve.ui.process.known_calls import MAX_BODY_BYTES, again
 from qserve.ui.process.visitor_files import VisitorFiles
-from qserve.units import MIB
 from qserve.wire.errors import ApiError
 
 __all__ = ["Visitors"]
@@ -48,7 +48,6 @@ _PATH = re.compile(rb'"path":\s?"((?:[^"\\]|\\.)+)"')
 _UPLOADED = re.compile(rb'"((?:[^"\\]|\\.)+)"')
 _MAX_VISITORS = 4096
 _MAX_NAMES = 10_000
-_MAX_BODY_BYTES = 64 * MIB
 _BODY_IDLE_S = 30.0
 _LEFT_S = 1800.0
 
@@ -82,8 +81,8 @@ class Visitors:
             if not visitor:
                 raise ApiError(401, "this is the web UI's process; ask the gateway instead", "unauthorized")
             if scope["path"] in _WITH_SESSION:
-                body = await read_body(scope, receive, _MAX_BODY_BYTES, _BODY_IDLE_S)
-                receive = _again(body, receive)
+                body = await read_body(scope, receive, MAX_BODY_BYTES, _BODY_IDLE_S)
+                receive = again(body, receive)
                 self._claim(visitor, _session_of(body))
             self._check(visitor, scope)
             with self._present(visitor), self._space(visitor, scope):
@@ -120,7 +119,7 @@ class Visitors:
         if scope["path"] != _UPLOAD:
             return nullcontext()
         length = header(scope, b"content-length")
-        return self._files.uploading(visitor, int(length) if length.isdigit() else _MAX_BODY_BYTES)
+        return self._files.uploading(visitor, int(length) if length.isdigit() else MAX_BODY_BYTES)
 
     def _check(self, visitor: str, scope: Scope) -> None:
         path: str = scope["path"]
@@ -196,7 +195,7 @@ async def _answered(app: ASGIApp, scope: Scope, receive: Receive, send: Send) ->
 def _session_of(body: bytes) -> str:
     try:
         value: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     name = value.get("session_hash") if isinstance(value, dict) else None
     if not isinstance(name, str) or not name:
@@ -208,17 +207,3 @@ def _names(scope: Scope) -> Iterator[str]:
     query = parse_qs(scope["query_string"].decode("latin-1"))
     for field_name in _QUERY_NAMES:
         yield from query.get(field_name, ())
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """The body once more, then what else comes."""
-    is_told = False
-
-    async def receive_again() -> Message:
-        nonlocal is_told
-        if is_told:
-            return await receive()
-        is_told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again
