@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import psutil
+
 from qserve.engine.base import WorkerEndpoint
 from qserve.errors import WorkerFailed
 from qserve.gateway.app import build_gateway
@@ -37,8 +39,8 @@ _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 10.0
 _WELL_AFTER_S = 10.0
 _MAX_FAILURES = 10
-_LOOK_S = 6.0
-_MAX_SILENT_LOOKS = 5
+_LOOK_S = 3.0
+_MAX_SILENT_LOOKS = 10
 
 ReportEvent = Callable[..., None]
 
@@ -106,6 +108,11 @@ class Silence:
         self._num_silent = self._num_silent + 1 if num_heard == self._num_heard else 0
         self._num_heard = num_heard
         return self._num_silent >= _MAX_SILENT_LOOKS
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard between the last two checks."""
+        return self._num_silent > 0
 
 
 class _InThisProcess:
@@ -264,6 +271,8 @@ class _InProcesses:
                 if silence.lasts(member.num_heard) and not ended.done():
                     _log.warning("%s says nothing any more and is ended", member.name)
                     process.kill()
+                elif silence.is_silent and not ended.done():
+                    _continue(process.pid, member.name)
             status = ended.result()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_S):
@@ -272,3 +281,12 @@ class _InProcesses:
         finally:
             is_up.cancel()
             ended.cancel()
+
+
+def _continue(pid: int, name: str) -> None:
+    """Of a process that somebody stopped (SIGSTOP): its streams would wait, and then end with it."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_STOPPED:
+            _log.warning("%s was stopped by a signal, and is continued: its streams wait for it", name)
+            process.resume()

@@ -210,3 +210,20 @@ async def test_one_that_is_killed_takes_its_own_connections_and_comes_back(runni
         for task in ends:
             task.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def test_one_that_is_stopped_goes_on_with_its_streams(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its supervisor, which hears nothing of it; what comes meanwhile is answered by the other."""
+    monkeypatch.setattr("qserve.supervisor.gateways.running._LOOK_S", 0.7)
+    stopped = processes()[0]
+    num_happened = len(running.happened)
+    async with client() as http:
+        with alone(stopped):
+            response = await http.post(running.url + CHAT, json=chat(chunks=2000, itl_ms=5))
+            stream = asyncio.create_task(response.read())
+        await asyncio.sleep(4)  # a look that began earlier is over
+        stopped.suspend()
+        assert (await ask(http, running, chunks=1))[0] == 200
+        assert b"[DONE]" in (await asyncio.wait_for(stream, 60))[-100:]
+    assert stopped.is_running() and stopped.status() != psutil.STATUS_STOPPED
+    assert len(running.happened) == num_happened, "it was replaced"
