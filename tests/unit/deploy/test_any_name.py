@@ -55,14 +55,14 @@ def is_plain(text):
 
 @anything
 def test_a_unit_says_what_was_given(text):
-    unit = written(lambda: systemd_unit(service(text), f"/opt/{text}/qserve", "/opt/python", "serve", True))
+    unit = written(lambda: systemd_unit(service(text), f"/usr/lib/{text}/qserve", "/usr/lib/python", "serve", True))
     if unit is None:
         return
     lines = unit_lines(unit)
     assert is_plain(text) and len(lines) == len(unit_lines(systemd_unit(service("x"), "/q", "/p", "serve", True)))
     found = dict(lines)
     program, *words = unit_words(found["ExecStart"])
-    assert program == f"/opt/{text}/qserve" and f"--engine-args={text}" in words
+    assert program == f"/usr/lib/{text}/qserve" and f"--engine-args={text}" in words
     assert [key for key, _ in lines if key.startswith("Exec")] == ["ExecStart", "ExecStartPost", "ExecReload"]
     loaded = [value.partition(":")[2].replace("%%", "%") for key, value in lines if key == "LoadCredential"]
     assert loaded == [f"/etc/{text}", f"/etc/admin/{text}"]

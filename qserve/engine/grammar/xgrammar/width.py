@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 __all__ = ["Width", "width_of"]
 
-_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?[:=!]|\{\d*(?:,\d*)?\}|.", re.DOTALL)
-_TIMES = re.compile(r"\{(\d*)(,?)(\d*)\}")
+_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)|\(\?[:=!]|\{\d*(?:,\d*)?\}|.", re.DOTALL)
+_TIMES = re.compile(r"\{(\d*)(?:(,)(\d*))?\}")
 _WIDE = frozenset({".", "\\S", "\\W", "\\D", "\\N"})
 _MOST = 10**6
 
@@ -70,6 +70,12 @@ def _bounds(part: str) -> tuple[int, int | None] | None:
     found = _TIMES.fullmatch(part)
     if found is None:
         return None
-    least = min(_MOST, int(found[1] or 0))
-    most = (None if not found[3] else min(_MOST, int(found[3]))) if found[2] else least
+    least = _number(found[1])
+    most = (None if not found[3] else _number(found[3])) if found[2] else least
     return least, most
+
+
+def _number(digits: str) -> int:
+    """At most `_MOST`; Python reads no number of thousands of digits."""
+    significant = digits.lstrip("0")
+    return min(_MOST, int(significant or 0)) if len(significant) <= len(str(_MOST)) else _MOST

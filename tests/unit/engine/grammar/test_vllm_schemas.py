@@ -9,6 +9,7 @@ import pytest
 
 from qserve.engine.grammar.endless import has_an_end
 from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
+from qserve.engine.grammar.xgrammar.width import width_of
 from qserve.wire.errors import ApiError
 
 LOOSE = {"type": "string", "format": "ipv4"}
@@ -203,3 +204,9 @@ def test_counts_are_bounded_where_the_library_multiplies_by_them() -> None:
                  {"structured_outputs": {"grammar": f"start: %json {json.dumps(huge)}"}}):  # fmt: skip
         with pytest.raises(ApiError, match="'maxItems' in the structure is 1,000,000,000"):
             with_enforceable_schemas(body, "guidance")
+
+
+@pytest.mark.parametrize("pattern", ["(.{2,}){" + "1" * 5000 + "}", "[" * 50_000, "{" * 50_000, "{1" * 50_000])
+def test_a_pattern_of_thousands_of_digits_or_brackets_is_measured(pattern: str) -> None:
+    """Python reads no such number, and each bracket would be looked for its end."""
+    assert width_of(pattern, copies=True).ways >= 0
