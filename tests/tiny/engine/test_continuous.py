@@ -23,8 +23,8 @@ ADAPTERS = [
 ]
 # Private names of qserve's own objects in these files, of Python and of accelerate.
 OURS = {
-    "_cache", "_deliver", "_head", "_hf_hook", "_processor", "_rows", "_kv_token_views", "_num_shared_tokens",
-    "_sampler", "_sampling", "_updating",
+    "_cache", "_count_shared", "_deliver", "_head", "_hf_hook", "_kv_token_views", "_margin", "_num_shared_tokens",
+    "_processor", "_rows", "_sampler", "_sampling", "_starved", "_updating",
 }  # fmt: skip
 
 

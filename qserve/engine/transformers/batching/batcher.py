@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from qserve.engine.transformers.batching.sharing.turns import NOBODYS, Turn
 from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -45,6 +46,9 @@ class Sequence:
     `drawn_ids` are the tokens so far, and `num_shared_failures` counts steps that failed while it was one of several in
     them; `undelivered` was drawn last and is not in the outbox yet; of one that `is_complete` nothing more is to come.
     All belong to the generating thread.
+
+    `turn` is whose it is, where sequences wait for each other; keys of prompts are shared with those of the same
+    `cache_salt` alone, and `num_cached_tokens` of this prompt were there when it began.
     """
 
     request_id: str
@@ -52,6 +56,9 @@ class Sequence:
     max_tokens: int
     stop_token_ids: frozenset[int]
     sampler: SequenceSampler
+    turn: Turn = NOBODYS
+    cache_salt: str = ""
+    num_cached_tokens: int = 0
     drawn_ids: list[int] = field(default_factory=list)
     num_shared_failures: int = 0
     has_failed: bool = False

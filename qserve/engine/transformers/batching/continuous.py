@@ -22,6 +22,7 @@ from qserve.engine.transformers.batching.batcher import BatcherLoad, Sequence
 from qserve.engine.transformers.batching.library_callbacks import Deliver, Outputs, Sampling, not_drawn, sequence_of
 from qserve.engine.transformers.batching.library_rows import page_step_of
 from qserve.engine.transformers.batching.library_stages import OriginalStages, Stages, StepEntry
+from qserve.engine.transformers.batching.sharing.salted_prefixes import salt_prefixes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,7 +42,8 @@ class LibraryLoop:
         num_changes: grows where a sequence comes or leaves otherwise than by its end.
         run_in_step: what is in the step where it is not the library's (`decoding.stages`).
         on_clear: called where the library is to forget what runs.
-
+        finish_run: called before one of those that run leaves; ends a run (`decoding.stages`).
+        on_full: asked to free pages where the pool holds no more; whether there may be room now.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class LibraryLoop:
         self.num_changes = 0
         self.run_in_step: Callable[[], list[StepEntry] | None] = lambda: None
         self.on_clear: Callable[[], None] = lambda: None
+        self.finish_run: Callable[[], None] = lambda: None
+        self.on_full: Callable[[], bool] = lambda: False
         self._num_shared_tokens = 0
         self.manager = model.init_continuous_batching(
             # The argmax finds what our sampler chose. `eos` comes with each request.
@@ -84,16 +88,13 @@ class LibraryLoop:
     def allocate(self) -> Any:
         """Make the pages; the cache that they are in. Raises what the allocator raises."""
         self.manager.warmup()
-        cache = self.manager.batch_processor.cache
-        search = cache.search_prefix_match
+        salt_prefixes(self.manager.batch_processor, self._count_shared)
+        return self.manager.batch_processor.cache
 
-        def counted(request_id: str, prompt_ids: list[int]) -> int:
-            found: int = search(request_id, prompt_ids)
-            self._num_shared_tokens += found
-            return found
-
-        cache.search_prefix_match = counted
-        return cache
+    def _count_shared(self, sequence: Sequence, num_tokens: int) -> None:
+        self._num_shared_tokens += num_tokens
+        if not sequence.drawn_ids:  # of one that goes on, its own tokens are found as well
+            sequence.num_cached_tokens = num_tokens
 
     @property
     def cache_bytes(self) -> int:
@@ -122,6 +123,8 @@ class LibraryLoop:
         ours = stages(OriginalStages(processor.prepare_next_batch, step, self._updating(processor)))
         processor.prepare_next_batch, processor._generation_step = ours.prepare, ours.step
         processor.update_batch = ours.update
+        processor.offloading_manager.offload_requests = lambda: self.on_full()
+        self._margin = processor.scheduler.safety_margin
         self.manager.start()
 
     def _updating(self, processor: Any) -> Callable[[], None]:
@@ -231,6 +234,67 @@ class LibraryLoop:
         """It leaves before the next step."""
         self.num_changes += 1
         self._processor.scheduler.set_request_cancellation(request_id)
+
+    def withdrawn(self) -> list[Sequence]:
+        """Those that wait at the library, in their order; they do no longer."""
+        scheduler = self._processor.scheduler
+        waiting = [sequence_of(scheduler.waiting_requests[one]) for one in scheduler.waiting_requests_order]
+        scheduler.waiting_requests.clear()
+        scheduler.waiting_requests_order.clear()
+        scheduler.block_new_requests = False
+        return waiting
+
+    def take_out(self, request_id: str) -> None:
+        """One that runs, or waits, is forgotten; its whole pages are kept for as long as nobody needs them."""
+        self.num_changes += 1
+        scheduler = self._processor.scheduler
+        if scheduler.waiting_requests.pop(request_id, None) is not None:
+            scheduler.waiting_requests_order.remove(request_id)
+        scheduler.finish_request(request_id)
+
+    @property
+    def step_was_full(self) -> bool:
+        """Whether the last step read as many tokens as one may."""
+        return sum(one.num_tokens for one in self.in_step()) >= self.max_step_tokens
+
+    @property
+    def keeps_margin(self) -> bool:
+        """Whether prompts wait while few pages are free, so that those that run can grow."""
+        return bool(self._processor.scheduler.safety_margin)
+
+    @keeps_margin.setter
+    def keeps_margin(self, is_kept: bool) -> None:
+        self._processor.scheduler.safety_margin = self._margin if is_kept else 0.0
+
+    def evict(self) -> bool:
+        """Forget pages that nobody reads; whether there were any."""
+        return bool(self._processor.cache.evict_cached_blocks())
+
+    @property
+    def num_active(self) -> int:
+        return len(self._processor.scheduler.active_requests)
+
+    @property
+    def num_starved(self) -> int:
+        """Of those that run: they had no pages for the last step."""
+        return len(self._starved)
+
+    @property
+    def _starved(self) -> list[tuple[Any, int]]:
+        scheduler = self._processor.scheduler
+        return [one for one in scheduler.starved_requests if one[0].request_id in scheduler.active_requests]
+
+    def can_store_starved(self) -> bool:
+        """Whether there are pages for all of them now."""
+        cache = self._processor.cache
+        needed = [
+            {
+                name: allocator.needs_new_blocks(state.request_id, state.current_len(), num_tokens)
+                for name, allocator in cache.cache_allocators.items()
+            }
+            for state, num_tokens in self._starved
+        ]
+        return bool(cache.count_storable_requests(needed) == len(needed))
 
     def in_step(self) -> list[StepEntry]:
         """Those that are in the step at hand, in order."""

@@ -16,6 +16,7 @@ from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, fa
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.isolation import Isolation
 from qserve.engine.transformers.batching.library_stages import OriginalStages
+from qserve.engine.transformers.batching.sharing.library_turns import LibraryTurns
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
 
@@ -49,19 +50,22 @@ class FaultTolerantStages:
         self._arrivals = arrivals
         self._deliver = deliver
         self._isolation = Isolation()
+        self._turns = LibraryTurns(library)
         self._known: dict[str, Sequence] = {}  # taken in, and not ended
 
     @property
     def num_held_back(self) -> int:
-        """Sequences that wait until it is known which of them makes steps fail."""
-        return len(self._isolation)
+        """Sequences that wait for their turn, or until it is known which of them makes steps fail."""
+        return len(self._turns) + len(self._isolation)
 
     def prepare(self) -> bool:
         """Whether there is a step to take."""
         failure: Exception | None = None
         try:
             self._take_in()
-            if self._isolation.is_active and not self._library.has_requests:
+            if not self._isolation.is_active:
+                self._turns.admit()
+            elif not self._library.has_requests:
                 self._run_next_alone()
             is_available = bool(self._original.prepare())
             if is_available:
@@ -97,7 +101,7 @@ class FaultTolerantStages:
             failure = error.with_traceback(None)
         for one in involved:
             if one.is_complete:
-                self._known.pop(one.request_id, None)
+                self._has_ended(one)
             if one.has_failed:  # by its own sampler, of which the library knows nothing
                 self._library.cancel(one.request_id)
         if failure is not None:
@@ -110,7 +114,11 @@ class FaultTolerantStages:
         self._deliver(deliveries)
         for one, _ in deliveries:
             if one.is_complete:
-                self._known.pop(one.request_id, None)
+                self._has_ended(one)
+
+    def _has_ended(self, sequence: Sequence) -> None:
+        self._known.pop(sequence.request_id, None)
+        self._turns.end(sequence)
 
     def _take_in(self) -> None:
         cancelled = {self._arrivals.cancelled.popleft() for _ in range(len(self._arrivals.cancelled))}
@@ -120,11 +128,12 @@ class FaultTolerantStages:
             if self._isolation.is_active:
                 self._isolation.hold(sequence)
             else:
-                self._library.add(sequence)
+                self._turns.put(sequence)
         if cancelled:  # may name a sequence that was submitted just now
             self._isolation.forget(cancelled)
             for request_id in cancelled:
-                if self._known.pop(request_id, None) is not None:
+                if (known := self._known.get(request_id)) is not None:
+                    self._has_ended(known)
                     self._library.cancel(request_id)
 
     def _in_step(self) -> list[Sequence]:
@@ -141,7 +150,7 @@ class FaultTolerantStages:
         known = [one for one in involved if one.request_id in self._known and not one.is_complete]
         is_all, involved = bool(known) and known == involved, known or list(self._known.values())
         others = [one for one in self._known.values() if one not in involved and not self._isolation.holds(one)]
-        self._library.clear()
+        self._clear()
         for one in self._isolation.failed(involved, others, is_all=is_all):
             del self._known[one.request_id]
             self._deliver([(one, self._as_failure(one, error))])
@@ -158,11 +167,19 @@ class FaultTolerantStages:
     def _run_next_alone(self) -> None:
         """The next suspect; everybody, when there is none left."""
         self._library.finish_running()
+        self._turns.clear()
         self._isolation.passed()
         following = self._isolation.next()
-        for sequence in self._isolation.release() if following is None else [following]:
+        if following is not None:
+            self._turns.run_alone(following)
+            return
+        for sequence in self._isolation.release():
             if sequence.request_id in self._known:
-                self._library.add(sequence)
+                self._turns.put(sequence)
+
+    def _clear(self) -> None:
+        self._library.clear()
+        self._turns.clear()
 
     def _give_up_largest(self, error: Exception) -> None:
         """The sequence with most tokens in the step (then, the longest) fails; the others are prefilled again."""
@@ -170,9 +187,9 @@ class FaultTolerantStages:
         largest = max(entries, key=lambda entry: (entry.num_tokens, entry.num_cached))
         failed = largest.sequence
         others = [one for one in self._known.values() if one is not failed]
-        self._library.clear()
+        self._clear()
         for one in others:
-            self._library.add(one)
+            self._turns.put(one)
         self._known.pop(failed.request_id, None)
         self._ask_for_less(sum(entry.num_tokens for entry in entries), len(entries))
         what = "decoding" if largest.num_tokens == 1 else f"prefilling {largest.num_tokens} tokens of its prompt"

@@ -82,7 +82,7 @@ class DecodingStages:
         if kernel is not gathered and layers is None:
             library.read_pages_by_table(kernel)
         library.run_in_step = self._in_step
-        library.on_clear = self.drop
+        library.on_clear, library.finish_run = self.drop, self.finish_run
 
     @property
     def stages(self) -> OriginalStages:
@@ -136,6 +136,12 @@ class DecodingStages:
             self._original.update()
         elif self._run.is_over:
             self._run, self._decoded_alone = None, False
+
+    def finish_run(self) -> None:
+        """End a run: its tokens are told, and the library's books are written."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.end()
 
     def drop(self) -> None:
         """The library forgets all requests, and what was drawn and not taken is drawn again."""

@@ -1,13 +1,12 @@
 """Which sequences are rows of the batch, which prompt is read next, and who holds which pages of the keys.
 
-First come, first served: a sequence joins when there is a row for it, and pages for its prompt and for a step of the
-others. When the pages run out, the youngest is preempted: it goes back to the front of the queue and is prefilled
-again, with what it has drawn.
+A sequence joins when it is its turn (`turns`) and there is a row for it, and pages for its prompt and for a step of the
+others. When the pages run out, one of whoever has most rows is preempted: it is the next of its request again, and is
+prefilled anew, with what it has drawn.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.rows.cache import Pages, RowCache
+from qserve.engine.transformers.batching.sharing.turns import Turns
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed
 
@@ -54,7 +54,6 @@ class RowScheduler:
     Attributes:
         rows: those that decode, or sit out; row i of the batch is row i of every state.
         prefilling: the one whose prompt is being read; it stands after `rows` in the cache.
-        waiting: those that have yet to join, in their order.
         cache: where keys and states lie; set before anything is queued.
     """
 
@@ -64,8 +63,8 @@ class RowScheduler:
         """`fail` is told of sequences that no pool of this size can hold."""
         self.rows: list[Row] = []
         self.prefilling: Row | None = None
-        self.waiting: deque[Row] = deque()
-        self._num_rows = num_rows
+        self._turns: Turns[Row] = Turns(num_rows, lambda row: row.sequence.turn)
+        self._is_full = False  # pages ran out, and nobody has ended since
         self._pages = Pages(num_pages)
         self._fail = fail
         self._num_queued = 0
@@ -85,39 +84,63 @@ class RowScheduler:
         return [*self.rows, *([self.prefilling] if self.prefilling else [])]
 
     @property
+    def waiting(self) -> list[Row]:
+        """Those that have yet to join, the next one first."""
+        following = self._turns.next()
+        first = [] if following is None else [following]
+        return [*first, *(row for row in self._turns if row is not following)]
+
+    @property
     def everybody(self) -> list[Row]:
         """Running and waiting."""
         return [*self.running, *self.waiting]
 
     def queue(self, sequence: Sequence) -> None:
         """Let it wait for a row."""
-        self.waiting.append(Row(sequence, self._num_queued, [*sequence.prompt_ids, *sequence.drawn_ids]))
+        self._turns.put(Row(sequence, self._num_queued, [*sequence.prompt_ids, *sequence.drawn_ids]))
         self._num_queued += 1
 
     def clear(self) -> None:
         """Nothing runs and nothing waits."""
-        self.rows, self.prefilling, self.waiting = [], None, deque()
+        self.rows, self.prefilling = [], None
+        self._turns.clear()
         self._pages = Pages(self._pages.num_pages)
 
     def drop(self, request_ids: Collection[str]) -> None:
         """Forget those that nobody waits for any more."""
-        self.waiting = deque(row for row in self.waiting if row.sequence.request_id not in request_ids)
-        for row in self.running:
-            if row.sequence.request_id in request_ids:
+        if not request_ids:
+            return
+        running = self.running
+        for row in self.everybody:
+            if row.sequence.request_id not in request_ids:
+                continue
+            if row in running:
                 self.release(row)
+            else:
+                self._turns.end(row)
 
     def admit(self) -> Row | None:
         """The next prompt, if there is a row for it, and pages for it and for a step of the others."""
-        if not self.waiting or len(self.rows) >= self._num_rows:
-            return None
-        row = self.waiting[0]
-        needed = Pages.needed_for(len(row.tokens) + 1)
-        if needed + len(self.rows) > self._pages.num_free and self.rows:
-            return None
-        self.waiting.popleft()
-        if needed > self._pages.num_free:
-            self._fail(row.sequence, self._too_long(row))
-            return self.admit()
+        while (row := self._turns.next()) is not None:
+            needed, victim = Pages.needed_for(len(row.tokens) + 1), self._turns.yields_to(row)
+            if self._turns.has_place(row) and self._has_pages(needed, is_urgent=victim is not None):
+                return self._begun(row, needed)
+            if victim is not None:
+                self._preempt(victim)
+            elif self.rows:
+                return None
+            else:
+                self._turns.end(row)
+                self._fail(row.sequence, self._too_long(row))
+        return None
+
+    def _has_pages(self, needed: int, *, is_urgent: bool) -> bool:
+        if is_urgent or not self.rows:
+            return needed <= self._pages.num_free
+        return not self._is_full and needed + len(self.rows) <= self._pages.num_free
+
+    def _begun(self, row: Row, needed: int) -> Row:
+        self._turns.begin(row)
         row.pages = self._pages.take(needed)
         self.cache.assign(len(self.rows), row.pages)
         self.prefilling = row
@@ -144,7 +167,7 @@ class RowScheduler:
         return self.rows[:number]
 
     def allocate_pages(self) -> None:
-        """A page for every row whose next token needs one; where none is free the youngest row is preempted."""
+        """A page for every row whose next token needs one; where none is free one of whoever has most is preempted."""
         for row in sorted(self.rows, key=lambda row: row.order):
             while row in self.rows and Pages.needed_for(len(row.tokens)) > len(row.pages):
                 if self._pages.num_free:
@@ -152,7 +175,7 @@ class RowScheduler:
                     self.cache.assign(self.rows.index(row), new, start=len(row.pages))
                     row.pages += new
                 else:
-                    self._preempt_youngest()
+                    self._make_room()
 
     def release_all(self) -> Row:
         """After a step that failed half way: every row that decodes is to be read again, but the largest.
@@ -163,13 +186,15 @@ class RowScheduler:
         for row in sorted(self.rows, key=lambda row: row.order, reverse=True):
             self.release(row)
             if row is not largest:
-                self.waiting.appendleft(row)
+                self._turns.put(row, first=True)
         return largest
 
     def release(self, row: Row) -> None:
         """Give back its pages, and close the gap in the batch: rows that decode come first, then the one in prefill."""
         self._pages.give_back(row.pages)
         row.pages, row.num_cached, row.logits = [], 0, None
+        self._turns.end(row)
+        self._is_full = False
         if row is self.prefilling:
             self.prefilling = None
             return
@@ -181,14 +206,20 @@ class RowScheduler:
         if self.prefilling is not None:
             self.cache.move(last + 1, last)
 
-    def _preempt_youngest(self) -> None:
-        """The youngest row goes back to the front of the queue; the only one is too long for the pool."""
-        youngest = self.prefilling or max(self.rows, key=lambda row: row.order)
-        self.release(youngest)
-        if self.rows or self.prefilling:
-            self.waiting.appendleft(youngest)
+    def _make_room(self) -> None:
+        """A row is preempted; the only one is too long for the pool."""
+        victim = self._turns.victim()
+        assert victim is not None, "a row wants a page"
+        if len(self.running) > 1:
+            self._preempt(victim)
+            self._is_full = True
         else:
-            self._fail(youngest.sequence, self._too_long(youngest))
+            self.release(victim)
+            self._fail(victim.sequence, self._too_long(victim))
+
+    def _preempt(self, row: Row) -> None:
+        self.release(row)
+        self._turns.put(row, first=True)
 
     def _too_long(self, row: Row) -> SequenceFailed:
         return SequenceFailed(

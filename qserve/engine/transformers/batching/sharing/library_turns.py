@@ -1,0 +1,119 @@
+"""Who is in the library's batch: it schedules what it is given, and is given what fits, in fair order (`turns`).
+
+The library's own queue is empty between two steps: what it did not take is ours again. So the order is decided anew
+for each step, also while prompts of many sequences are read, and who has to give pages back is decided here as well.
+"""
+
+from __future__ import annotations
+
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.continuous import LibraryLoop
+from qserve.engine.transformers.batching.sharing.turns import Turns
+
+__all__ = ["LibraryTurns"]
+
+
+class LibraryTurns:
+    """For the generating thread alone."""
+
+    def __init__(self, library: LibraryLoop) -> None:
+        self._library = library
+        self._turns: Turns[Sequence] = Turns(library.max_num_seqs, lambda one: one.turn)
+        self._is_changed = False  # since nobody else could be let in
+        self._is_full = False  # pages ran out, and nobody has ended since
+        library.on_full = self._offload
+
+    def __len__(self) -> int:
+        """Sequences that wait."""
+        return len(self._turns)
+
+    def put(self, sequence: Sequence) -> None:
+        """It waits for its turn."""
+        self._turns.put(sequence)
+        self._is_changed = True
+
+    def end(self, sequence: Sequence) -> None:
+        """It has ended, or nobody waits for it."""
+        self._turns.end(sequence)
+        self._is_changed, self._is_full = True, False
+
+    def clear(self) -> None:
+        """The library has forgotten all."""
+        self._turns.clear()
+        self._is_changed = self._is_full = False
+
+    def run_alone(self, sequence: Sequence) -> None:
+        """It runs, whoever waits."""
+        self._turns.put(sequence)
+        self._begin(sequence)
+
+    def admit(self) -> None:
+        """Before a step: let in whose turn it is."""
+        self._take_back()
+        if self._library.num_starved:
+            self._make_room()
+        if self._is_changed or not self._turns.running:
+            self._is_changed = False
+            self._let_in()
+
+    def _take_back(self) -> None:
+        """What the last step has not begun: there was no more room in it, or there were no pages."""
+        left = [one for one in self._library.withdrawn() if one in self._turns.running]
+        for one in reversed(left):
+            self._turns.preempt(one)
+        if not left:
+            return
+        self._is_changed = self._is_changed or self._library.step_was_full
+        following = self._turns.next()
+        if not self._is_changed and following is not None:
+            victim = self._turns.yields_to(following)
+            if victim is not None:
+                self._preempt(victim)
+                self._is_changed = True
+
+    def _let_in(self) -> None:
+        is_urgent = False
+        while (following := self._turns.next()) is not None:
+            victim = self._turns.yields_to(following)
+            if self._turns.has_place(following):
+                if self._is_full and victim is None and self._turns.running:
+                    break
+                is_urgent = is_urgent or victim is not None
+                self._begin(following)
+            elif victim is not None:
+                self._preempt(victim)
+            else:
+                break
+        self._library.keeps_margin = not is_urgent
+
+    def _begin(self, sequence: Sequence) -> None:
+        self._turns.begin(sequence)
+        self._library.add(sequence)
+
+    def _preempt(self, victim: Sequence) -> None:
+        """It waits again, and is read anew from its tokens: most of its pages are found where it left them."""
+        self._library.finish_run()  # ends a run, in which somebody may end
+        if victim in self._turns.running:
+            self._library.take_out(victim.request_id)
+            self._turns.preempt(victim)
+
+    def _make_room(self) -> None:
+        """Some could not take the last step, as there were no pages for them: others give theirs."""
+        self._library.evict()
+        while len(self._turns.running) > 1 and not self._library.can_store_starved():
+            victim = self._turns.victim()
+            assert victim is not None, "some run"
+            self._preempt(victim)
+            self._is_full = True
+
+    def _offload(self) -> bool:
+        """In the place of the library's own choice, which is whoever came last; whether there may be room now."""
+        is_evicted = self._library.evict()
+        if self._library.num_starved < self._library.num_active or is_evicted:
+            return is_evicted or bool(self._library.num_starved)  # others take a step, and `_make_room` follows
+        victim = self._turns.victim()
+        if victim is None or len(self._turns.running) < 2:
+            return False
+        self._preempt(victim)
+        self._is_full = True
+        return True
