@@ -24,8 +24,10 @@ __all__ = [
     "check_host",
     "client_of",
     "header",
+    "owned_by",
     "owner_of",
     "peer_of",
+    "share_of",
     "trust",
 ]
 
@@ -132,6 +134,16 @@ def owner_of(scope: Scope) -> str:
     """Owner of a request's files: a digest of its key, "" if the gateway needs no key."""
     owner: str = scope.get(_OWNER, "")
     return owner
+
+
+def owned_by(owner: str) -> dict[str, str]:
+    """What a scope holds of a request that is made for this owner, without its key."""
+    return {_OWNER: owner}
+
+
+def share_of(scope: Scope) -> str:
+    """Whom a request counts for where work is shared out: its key, or without keys its address (IPv6: the /64)."""
+    return owner_of(scope) or network_of(peer_of(scope))
 
 
 def trust(scope: Scope) -> None:

@@ -16,6 +16,7 @@ from qserve.gateway.administration import Administration
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.processes.shared import Shared, exposition_of
+from qserve.gateway.relay.cache_salts import CacheSalts
 from qserve.gateway.relay.relayed import RelayedEndpoints
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import named
@@ -56,7 +57,9 @@ class Endpoints:
         self._exposition = shared.exposition
         self._runs = runs
         self._reports = ReportPages(runs)
-        self._relayed = RelayedEndpoints(settings, roles, shared.metrics, bodies)
+        self._relayed = RelayedEndpoints(
+            settings, roles, shared.metrics, bodies, CacheSalts(shared.salt_secret, shared=settings.shared_prefix_cache)
+        )
         self._started_unix_s = shared.started_unix_s
 
     @property

@@ -33,12 +33,16 @@ class CheckedRequest:
         num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
         max_tokens: of an answer; None if the request does not say.
         body: the rewritten body for the worker; None: the client's, byte for byte.
+        cache_salt: with whom it shares cached prompts, as the client says.
+        is_salted: whether the worker takes a `cache_salt` in the body.
     """
 
     model: str | None
     num_sequences: int
     max_tokens: int | None = None
     body: bytes | None = None
+    cache_salt: str | None = None
+    is_salted: bool = False
 
 
 class Reader(Protocol):
@@ -62,8 +66,9 @@ class BySchema:
         if endpoint.role == "chat":  # reward models may truncate
             _check_size(request.__dict__, endpoint)
         return CheckedRequest(
-            request.model, self.count(request) if self.count is not None else 0, _max_tokens(vars(request))
-        )
+            request.model, self.count(request) if self.count is not None else 0, _max_tokens(vars(request)),
+            cache_salt=getattr(request, "cache_salt", None),
+        )  # fmt: skip
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str]:
         return self.schema.known_names()
@@ -89,7 +94,8 @@ class ByEngine:
             changed = with_thought_first(changed) or changed
         return CheckedRequest(
             value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
-            None if changed is given else to_json(changed),
+            None if changed is given else to_json(changed), value.get("cache_salt"),
+            "cache_salt" in (fields.names(path, "POST") or ()),
         )  # fmt: skip
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:

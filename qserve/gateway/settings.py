@@ -20,6 +20,7 @@ class GatewaySettings:
         cors_origins: browser origins that may call, spelled exactly (`https://chat.example.org`); none: CORS is off.
         allowed_hosts: names that a request's Host header may carry, without the port; empty: any. With no key on
             loopback this is what keeps a web page from reaching the gateway through a DNS name of its own.
+        shared_prefix_cache: clients find each other's prompts in the engine's cache, and so may learn of them.
         max_queue: requests that may wait for one worker; more get 429.
         max_bodies_bytes: request bodies in memory; further ones wait unread, then get 429.
         max_body_bytes: a longer request body gets 413.
@@ -33,6 +34,7 @@ class GatewaySettings:
     admin_keys: tuple[str, ...] = field(default=(), repr=False)
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    shared_prefix_cache: bool = False
     max_queue: int = 256
     max_bodies_bytes: int = 256 * MIB
     max_body_bytes: int = 16 * MIB

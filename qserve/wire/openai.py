@@ -18,6 +18,7 @@ from qserve.wire.refused_fields import SERVED_BY_VLLM
 from qserve.wire.schema import (
     INT64_MAX,
     MAX_TOKEN_ID,
+    CacheSalt,
     NonEmptyString,
     OnlyFalse,
     OnlyOne,
@@ -122,6 +123,7 @@ class SamplingFields(Wire):
         None, description="token id to bias", json_schema_extra=_TOKEN_IDS_AS_NAMES
     )
     skip_special_tokens: bool = True
+    cache_salt: CacheSalt | None = Field(None, description="vLLM's: cached prefixes are found with the same salt only")
     user: str | None = Field(None, description="harmless: taken and not used")
     safety_identifier: str | None = Field(None, description="harmless: taken and not used")
     prompt_cache_key: str | None = Field(None, description="harmless: taken and not used")

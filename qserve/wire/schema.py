@@ -28,6 +28,7 @@ __all__ = [
     "MAX_STOP_CHARS",
     "MAX_TOKEN_ID",
     "VERBOSITIES",
+    "CacheSalt",
     "NonEmptyString",
     "OnlyFalse",
     "OnlyOne",
@@ -56,6 +57,8 @@ def _check_bool(value: Any) -> Any:
 PromptText = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
 NonEmptyString = Annotated[str, Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")]
+"""As vLLM bounds it: a name that parts one cached prefix from another."""
 # A Literal would take true for 1, and 0 for false.
 OnlyOne = Annotated[int, Field(ge=1, le=1)]
 OnlyZero = Annotated[int, Field(ge=0, le=0)]

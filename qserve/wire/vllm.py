@@ -16,7 +16,7 @@ from qserve.wire.errors import ApiError
 from qserve.wire.openai import MAX_N, MAX_PROMPTS
 from qserve.wire.schema import VERBOSITIES
 from qserve.wire.structured import GUIDED
-from qserve.wire.vllm_rules import check_structure, check_tools
+from qserve.wire.vllm_rules import check_salt, check_structure, check_tools
 
 __all__ = [
     "ANYWHERE",
@@ -122,6 +122,7 @@ def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None
     beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
     fields.check(path, "POST", asked, beside)
     check_tools(path, body)
+    check_salt(asked)
     check_structure(asked)
 
 

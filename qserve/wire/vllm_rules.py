@@ -12,11 +12,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from qserve.wire.errors import ApiError
+from qserve.wire.schema import CacheSalt
 from qserve.wire.tools import ToolName
 
-__all__ = ["check_structure", "check_tools"]
+__all__ = ["check_salt", "check_structure", "check_tools"]
 
 _NAME = TypeAdapter(ToolName)
+_SALT = TypeAdapter(CacheSalt)
 # By the beginning of the route: the type of a tool that the client runs, whether it must be said, and where its name
 # stands.
 _TOOLS: Mapping[str, tuple[str, bool, tuple[str, ...]]] = {
@@ -54,6 +56,17 @@ def check_tools(path: str, body: Mapping[str, Any]) -> None:
         if name in names:
             raise _refusal(f"'tools' holds two functions named '{name}'", "tools")
         names.add(name)
+
+
+def check_salt(body: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 for a `cache_salt` that vLLM would refuse: it gets another, made of this one."""
+    if (given := body.get("cache_salt")) is None:
+        return
+    try:
+        _SALT.validate_python(given, strict=True)
+    except ValidationError:
+        message = "'cache_salt' must be a string of 1 to 128 characters, without '@', '/', '\\' and NUL"
+        raise _refusal(message, "cache_salt") from None
 
 
 def check_structure(body: Mapping[str, Any]) -> None:

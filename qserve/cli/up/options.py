@@ -70,6 +70,12 @@ _OPTIONS = (
         1,
         "Processes that relay requests, for more than one core's throughput.",
     ),
+    click.option(
+        "--shared-prefix-cache",
+        is_flag=True,
+        help="Keys find each other's prompts in the KV cache: faster where they share a system prompt, and how fast an "
+        "answer begins tells each whether another has sent its prompt.",
+    ),
     number_option("--max-queue", Count(min=0), 256, "Requests that may wait; more get 429."),
     number_option("--max-body-mib", Count(min=1), 16, "Larger requests get 413."),
     number_option(

@@ -30,6 +30,7 @@ def gateway_of(values: dict[str, Any]) -> GatewaySettings:
         admin_keys=tuple(admin_keys),
         cors_origins=values["cors_origin"],
         allowed_hosts=() if keys else ("localhost", "127.0.0.1", "[::1]", host),
+        shared_prefix_cache=values["shared_prefix_cache"],
         max_queue=values["max_queue"],
         max_body_bytes=values["max_body_mib"] * MIB,
     )

@@ -21,6 +21,7 @@ from qserve.engine.transformers.api.chat_logprobs import ChatLogprobs
 from qserve.engine.transformers.batching.batcher import Batcher, Sequence
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engine.transformers.batching.scoring import PromptScorer
+from qserve.engine.transformers.batching.sharing.turns import NOBODYS, Turn
 from qserve.engine.transformers.chat_format import ChatFormat, chat_format
 from qserve.engine.transformers.sampling.params import SamplingParams, TokenChoice
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -38,7 +39,7 @@ class Piece:
     """Text that is ready to be shown, with the tokens that came since the last piece.
 
     `tokens` leaves out a token that ended the sequence; `num_tokens` counts it. The last piece has a `finish_reason`,
-    and a `stop_string` where one was met.
+    and a `stop_string` where one was met. Each says how many tokens of the prompt were in the cache.
     """
 
     text: str
@@ -46,11 +47,15 @@ class Piece:
     num_tokens: int
     finish_reason: str | None = None
     stop_string: str | None = None
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One answer to be generated: a prompt in tokens, and what `request_id` asked for."""
+    """One answer to be generated: a prompt in tokens, and what `request_id` asked for.
+
+    `turn` is whose it is, and cached prompts are shared among those of one `cache_salt`.
+    """
 
     prompt_ids: list[int]
     params: SamplingParams
@@ -59,6 +64,8 @@ class Generation:
     include_stop: bool = False
     skip_special_tokens: bool = True
     request_id: str = ""
+    turn: Turn = NOBODYS
+    cache_salt: str = ""
 
 
 class Engine:
@@ -145,6 +152,8 @@ class Engine:
             max_tokens=generation.max_tokens,
             stop_token_ids=params.stop_token_ids,
             sampler=SequenceSampler(params, generation.prompt_ids),
+            turn=generation.turn,
+            cache_salt=generation.cache_salt,
         )
         self.num_prompt_tokens += len(generation.prompt_ids)
         text = TextStream(self.tokenizer, skip_special_tokens=generation.skip_special_tokens)
@@ -159,7 +168,7 @@ class Engine:
                 self.num_generated_tokens += 1
                 if self._heartbeat is not None:
                     self._heartbeat.beat()
-                piece = _next_piece(item, num_tokens, generation, text, stops)
+                piece = _next_piece(item, num_tokens, generation, text, stops, sequence.num_cached_tokens)
                 yield piece
                 if piece.finish_reason is not None:
                     return
@@ -236,8 +245,9 @@ def seeded(params: SamplingParams, index: int) -> SamplingParams:
 
 
 def _next_piece(
-    choice: TokenChoice, num_tokens: int, generation: Generation, text: TextStream, stops: StopStrings
-) -> Piece:
+    choice: TokenChoice, num_tokens: int, generation: Generation, text: TextStream, stops: StopStrings,
+    num_cached_tokens: int,
+) -> Piece:  # fmt: skip
     ends = choice.token_id in generation.params.stop_token_ids
     shown, stopped = stops.push("" if ends else text.push(choice.token_id))
     finish_reason = "stop" if stopped or ends else "length" if num_tokens >= generation.max_tokens else None
@@ -245,7 +255,7 @@ def _next_piece(
         tail, stopped = stops.push(text.flush())
         shown += tail if stopped else tail + stops.flush()
         finish_reason = "stop" if stopped else finish_reason
-    return Piece(shown, () if ends else (choice,), num_tokens, finish_reason, stops.found)
+    return Piece(shown, () if ends else (choice,), num_tokens, finish_reason, stops.found, num_cached_tokens)
 
 
 def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:

@@ -78,7 +78,7 @@ class Coordinator:
         self._watched = [*self._upstreams, *([] if ui is None else [Upstream(ui.worker, settings)])]
         self._roles = {one.role: one for one in replica_sets(self._upstreams)}
         self._throttle = KeyThrottle()
-        self._session_secret = secrets.token_hex(32)
+        self._session_secret, self._salt_secret = secrets.token_hex(32), secrets.token_hex(32)
         self._ended_sessions: dict[str, None] = {}
         self._members: list[Member] = []
         self._answers: set[asyncio.Task[None]] = set()
@@ -142,6 +142,7 @@ class Coordinator:
             "files": None if self._service.files is None else str(self._service.files),
             "file_bounds": asdict(self._service.file_bounds),
             "session_secret": self._session_secret,
+            "salt_secret": self._salt_secret,
             "ended_sessions": list(self._ended_sessions),
             "wrong_keys": self._throttle.counts(),
             "started_unix_s": self._started_unix_s,

@@ -72,8 +72,8 @@ class CoordinatorClient:
             settings["session_secret"], settings["ended_sessions"], partial(self._channel.notify, "session ended")
         )
         shared = Shared(
-            self._replicas, self._throttle, self._sessions, self._metrics, partial(self._channel.request, "metrics"),
-            settings["started_unix_s"],
+            self._replicas, self._throttle, self._sessions, self._metrics, settings["salt_secret"],
+            partial(self._channel.request, "metrics"), settings["started_unix_s"],
         )  # fmt: skip
         store = None if settings["store"] is None else RunStore(Path(settings["store"]))
         self._in_flight = InFlight(

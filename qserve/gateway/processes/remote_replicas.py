@@ -30,9 +30,10 @@ class RemoteReplicas(Replicas):
         return max(0, self.free)
 
     def routed(
-        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
-    ) -> RoutedRequest:
-        return routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
+        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
+        salt: str = "",
+    ) -> RoutedRequest:  # fmt: skip
+        return routed(path, body, model, num_sequences, max_tokens, salt, is_single=self.is_single)
 
     def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _RemoteSlot:
         return _RemoteSlot(self, self._channel, request, without, background)

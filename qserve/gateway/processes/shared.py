@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class Shared:
         throttle: of key guessing.
         sessions: of browsers that signed in.
         metrics: what this process counts.
+        salt_secret: keeps the cached prompts of keys apart.
         exposition: Prometheus text of all processes; None: of this one.
         started_unix_s: reported as the models' creation time.
     """
@@ -34,6 +36,7 @@ class Shared:
     throttle: KeyThrottle = field(default_factory=KeyThrottle)
     sessions: Sessions = field(default_factory=Sessions)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
+    salt_secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     exposition: Callable[[], Awaitable[str]] | None = None
     started_unix_s: int = field(default_factory=lambda: int(time.time()))
 

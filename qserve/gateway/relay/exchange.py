@@ -10,10 +10,12 @@ retried at another replica, if there is one.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
+from qserve.engine.base import Api
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
@@ -26,6 +28,7 @@ from qserve.gateway.routing.poison import MOST_DEATHS, refusal
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect, from_engine
+from qserve.wire.worker_headers import CACHE_SALT, CLIENT, PRIORITY
 
 __all__ = ["Call", "Exchange"]
 
@@ -45,6 +48,8 @@ class Call:
         dialect: whose shape an error inside a stream has.
         is_bulk: so many sequences that other requests go first.
         max_tokens: of the answer; None: as many as fit.
+        client: whom it counts for where work is shared out (`auth.share_of`).
+        cache_salt: with whom it shares cached prompts (`gateway/relay/cache_salts.py`); None: as its body says.
     """
 
     method: str
@@ -53,6 +58,8 @@ class Call:
     dialect: Dialect
     is_bulk: bool = False
     max_tokens: int | None = None
+    client: str = ""
+    cache_salt: str | None = None
 
 
 class Exchange:
@@ -78,7 +85,7 @@ class Exchange:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
         call, tried = self._call, list[Life]()
         routed = self._replicas.routed(
-            call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens
+            call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens, call.cache_salt or ""
         )
         while True:
             try:
@@ -112,12 +119,11 @@ class Exchange:
     async def _ask(self, routed: RoutedRequest, tried: list[Life], receive: Receive, send: Send) -> None:
         """One attempt."""
         record, self._upstream = self._record, None
-        background = record.is_background or self._call.is_bulk
         self._begin_to_wait()
         try:
             async with (
                 EarlyEnd(receive, None, self._stall_timeout_s) as self._end,
-                self._replicas.slot(routed, tried, background=background) as self._slot,
+                self._replicas.slot(routed, tried, background=self._is_background) as self._slot,
             ):
                 self._has_slot(self._slot.upstream)
                 await self._forward(send)
@@ -154,7 +160,7 @@ class Exchange:
         # The body is needed for a retry until the client has received a byte.
         body = self._body if self._replicas.is_single else Body(self._body.data)
         request = self._slot.upstream.client.request(
-            call.method, call.path, record.request_id, body, record.trace_headers
+            call.method, call.path, record.request_id, body, (*record.trace_headers, *self._worker_headers())
         )
         self._await_worker(True)
         try:
@@ -170,6 +176,20 @@ class Exchange:
             raise _died(str(error)) from error
         finally:
             self._await_worker(False)
+
+    def _worker_headers(self) -> Iterator[tuple[str, str]]:
+        """What qserve's own workers are told of who asks."""
+        if self._slot.upstream.endpoint.api is not Api.OWN:
+            return
+        yield CLIENT, self._call.client
+        if self._is_background:
+            yield PRIORITY, "background"
+        if self._call.cache_salt is not None:
+            yield CACHE_SALT, self._call.cache_salt
+
+    @property
+    def _is_background(self) -> bool:
+        return self._record.is_background or self._call.is_bulk
 
     def _await_worker(self, is_awaiting: bool) -> None:
         """Counts requests that wait for the worker (not for a slow client), by which the supervisor detects a hang."""

@@ -1,6 +1,7 @@
 """Routes that workers serve: the body is read and checked once, and forwarded byte for byte.
 
-Except for JSON schemas and empty lists of tools for vLLM (`engine/grammar/vllm_schemas.py`, `wire/vllm.py`).
+Except for JSON schemas and empty lists of tools for vLLM (`engine/grammar/vllm_schemas.py`, `wire/vllm.py`), and its
+`cache_salt` (`gateway/relay/cache_salts.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from qserve.engine.base import Api
+from qserve.gateway.auth import owner_of, share_of
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import require_json, safe_name, safe_query
+from qserve.gateway.relay.cache_salts import CacheSalts, with_cache_salt
 from qserve.gateway.relay.exchange import Call, Exchange
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import named, serving
@@ -33,12 +36,14 @@ class RelayedEndpoints:
     """Endpoints of all `RelayedRoute`s."""
 
     def __init__(
-        self, settings: GatewaySettings, roles: Sequence[Replicas], metrics: GatewayMetrics, bodies: Bodies
-    ) -> None:
+        self, settings: GatewaySettings, roles: Sequence[Replicas], metrics: GatewayMetrics, bodies: Bodies,
+        salts: CacheSalts,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._roles = roles
         self._metrics = metrics
         self._bodies = bodies
+        self._salts = salts
         self._large_bodies = LargeBodies()
 
     async def close(self) -> None:
@@ -58,7 +63,13 @@ class RelayedEndpoints:
                 if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
                     named(self._roles, checked.model)
                 is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_SLOTS
-                call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens)
+                salt = self._salts.of(owner_of(scope), checked.cache_salt)
+                if salt is not None and checked.is_salted:
+                    body.data = with_cache_salt(body.data, salt)
+                call = Call(
+                    route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens,
+                    share_of(scope), salt,
+                )  # fmt: skip
                 await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
 
         return endpoint

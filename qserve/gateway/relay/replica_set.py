@@ -62,9 +62,10 @@ class ReplicaSet(Replicas):
         return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams)
 
     def routed(
-        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
-    ) -> RoutedRequest:
-        request = routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
+        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
+        salt: str = "",
+    ) -> RoutedRequest:  # fmt: skip
+        request = routed(path, body, model, num_sequences, max_tokens, salt, is_single=self.is_single)
         self.poison.check(request.digest)
         return request
 
@@ -227,11 +228,12 @@ class _LocalSlot:
 
 
 def routed(
-    path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, *, is_single: bool
-) -> RoutedRequest:
+    path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, salt: str = "", *,
+    is_single: bool,
+) -> RoutedRequest:  # fmt: skip
     """Routing data of a request. Hashes are comparable between processes with one PYTHONHASHSEED."""
     digest = hash((path, len(body), body if len(body) <= _HASHED_BYTES else body[:_HASHED_BYTES]))
-    blocks = () if is_single or not num_sequences else prefix_blocks(body, model)
+    blocks = () if is_single or not num_sequences else prefix_blocks(body, model, salt)
     return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest)
 
 

@@ -89,8 +89,9 @@ class Replicas:
             self.upstreams[0].check_ready()
 
     def routed(
-        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
-    ) -> RoutedRequest:
+        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
+        salt: str = "",
+    ) -> RoutedRequest:  # fmt: skip
         """Routing data of a request. Raises ApiError 422 for one that is known to crash workers."""
         raise NotImplementedError
 

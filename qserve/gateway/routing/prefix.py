@@ -22,15 +22,16 @@ _PROMPT_NAMES = (b'"messages"', b'"prompt"', b'"input"', b'"tools"', b'"system"'
 _LOOKED_AT_BYTES = 4096
 
 
-def prefix_blocks(body: bytes, model: str | None) -> tuple[int, ...]:
+def prefix_blocks(body: bytes, model: str | None, salt: str = "") -> tuple[int, ...]:
     """The chained hashes of the whole blocks at the beginning of the prompt in this JSON body, at most 256.
 
+    Prompts of different salts have none in common, as in the engine's cache (`gateway/relay/cache_salts.py`).
     Fields after the messages affect only the last block, which a longer conversation would change anyway.
     """
     found = [at for name in _PROMPT_NAMES if (at := body.find(name, 0, _LOOKED_AT_BYTES)) >= 0]
     begin = min(found, default=0)
     end = min(len(body), begin + _MOST_BLOCKS * BLOCK_BYTES)
-    chain = hash(model)
+    chain = hash((model, salt))
     blocks = []
     for at in range(begin, end - BLOCK_BYTES + 1, BLOCK_BYTES):
         chain = hash((chain, body[at : at + BLOCK_BYTES]))

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.openai import MAX_MESSAGES
-from qserve.wire.schema import INT64_MAX, NonEmptyString, StopString, Wire
+from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, StopString, Wire
 from qserve.wire.tools import MAX_TOOLS, ToolName
 
 __all__ = ["CountTokensRequest", "MessagesRequest"]
@@ -243,11 +243,12 @@ class MessagesRequest(CountTokensRequest):
     stop_sequences: Annotated[list[StopString], Field(max_length=16, fail_fast=True)] | None = None
     metadata: dict[str, JsonValue] | None = Field(None, description="harmless: taken and not used")
     service_tier: str | None = Field(None, description="harmless: there is one tier")
+    cache_salt: CacheSalt | None = Field(None, description="vLLM's: cached prefixes are found with the same salt only")
 
     def to_chat(self) -> dict[str, Any]:
         """The chat request that it is."""
         sampling: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
-        sampling |= {"stop": self.stop_sequences}
+        sampling |= {"stop": self.stop_sequences, "cache_salt": self.cache_salt}
         given = {name: value for name, value in sampling.items() if value is not None}
         return {**super().to_chat(), "max_tokens": self.max_tokens, "stream": self.stream, **given}
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from qserve.wire.dialects.responses_input import InputItem, messages_of
 from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS
-from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
+from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
 from qserve.wire.tools import MAX_TOOLS, ToolName
 
 __all__ = ["ResponsesRequest"]
@@ -143,6 +143,7 @@ class ResponsesRequest(Wire):
     prompt_cache_key: str | None = Field(None, description="harmless: taken and not used")
     prompt_cache_retention: str | None = Field(None, description="harmless: taken and not used")
     service_tier: str | None = Field(None, description="harmless: there is one tier")
+    cache_salt: CacheSalt | None = Field(None, description="vLLM's: cached prefixes are found with the same salt only")
 
     def to_chat(self) -> dict[str, Any]:
         """The chat request that it is."""
@@ -151,6 +152,7 @@ class ResponsesRequest(Wire):
             "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed,
             "stop": self.stop, "max_tokens": self.max_output_tokens, "chat_template_kwargs": self.chat_template_kwargs,
             "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
+            "cache_salt": self.cache_salt,
         }  # fmt: skip
         if self.tools:
             fields["tools"] = [tool.to_chat() for tool in self.tools]

@@ -121,8 +121,10 @@ def _part(kind: str, text: str) -> dict[str, Any]:
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens", 0)
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     return {
-        "input_tokens": usage["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": usage["total_tokens"],
     }  # fmt: skip

@@ -17,12 +17,19 @@ class TokenDetails(BaseModel):
     reasoning_tokens: int
 
 
+class PromptTokenDetails(BaseModel):
+    """Of the prompt, what was in the KV cache already."""
+
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
 
 

@@ -85,6 +85,29 @@ async def test_what_the_engine_knows_reaches_it_byte_for_byte(engine):
     assert engine.asked == [(CHAT, body, "mine")]
 
 
+async def test_keys_find_no_prompts_of_each_other_in_its_cache(engine):
+    document = json.loads(json.dumps(DOCUMENT))
+    document["components"]["schemas"]["Request"]["properties"]["cache_salt"] = {"type": "string"}
+    endpoint = _endpoint(engine, request_fields=fields_of(document))
+    for shared in (False, True):
+        engine.asked.clear()
+        async with _gateway(endpoint, admin_keys=("sk-other",), shared_prefix_cache=shared) as http:
+            for key in (KEY, "sk-other"):
+                headers = {"authorization": f"Bearer {key}"}
+                for given in ({}, {}, {"cache_salt": "mine"}):
+                    async with http.post(CHAT, json={**ASKED, **given}, headers=headers) as response:
+                        assert response.status == 200
+            (refused,) = [await _post(http, CHAT, {**ASKED, "cache_salt": ""}, 400)] if not shared else [None]
+        bodies = [json.loads(body) for _, body, _ in engine.asked]
+        assert [{name: body[name] for name in ASKED} for body in bodies] == [ASKED] * 6
+        salts = [body.get("cache_salt") for body in bodies]
+        if shared:
+            assert salts == [None, None, "mine"] * 2
+        else:
+            assert refused["error"]["param"] == "cache_salt"
+            assert salts[0] == salts[1] and salts[3] == salts[4] and len({*salts}) == 4
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [(CHAT, {"tempreature": 1}, "tempreature"), (CHAT, {"request_id": "a"}, "request_id"), (CHAT, {"n": "3"}, "n"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.engine import Engine, Generation, Piece, merged
 from qserve.wire.openai import SamplingFields
 from qserve.wire.sse import DONE, event
@@ -27,8 +28,9 @@ class Answer(ABC):
 
     _chunk_object: str
 
-    def __init__(self, engine: Engine, request: SamplingFields, id_prefix: str) -> None:
+    def __init__(self, engine: Engine, request: SamplingFields, id_prefix: str, asker: Asker) -> None:
         self._engine = engine
+        self._asker, self._cache_salt, self._n = asker, asker.salt(request.cache_salt), request.n
         self._head: dict[str, Any] = {
             "id": f"{id_prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -39,6 +41,7 @@ class Answer(ABC):
         self._counts_on = self._with_usage and options is not None and options.continuous_usage_stats
         self._num_prompt_tokens = 0
         self._num_generated: dict[int, int] = {}  # by choice
+        self._num_cached: dict[int, int] = {}
 
     @abstractmethod
     async def whole(self) -> dict[str, Any]:
@@ -63,10 +66,15 @@ class Answer(ABC):
 
     async def _pieces(self, generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Piece]]:
         """Pieces of all generations as they come, with the index of their choice; counts what was generated."""
-        streams = [self._engine.generate(replace(one, request_id=self._head["id"])) for one in generations]
+        request_id: str = self._head["id"]
+        turn, salt = self._asker.turn(request_id), self._cache_salt
+        asked = [replace(one, request_id=request_id, turn=turn, cache_salt=salt) for one in generations]
+        streams = [self._engine.generate(one) for one in asked]
         async with aclosing(merged(streams)) as arrivals:
             async for index, piece in arrivals:
                 self._num_generated[index] = piece.num_tokens
+                if index % self._n == 0:  # the others of a prompt find what this one has read
+                    self._num_cached[index] = piece.num_cached_tokens
                 yield index, piece
 
     def _usage(self) -> dict[str, Any]:
@@ -75,6 +83,7 @@ class Answer(ABC):
             "prompt_tokens": self._num_prompt_tokens,
             "completion_tokens": num_generated,
             "total_tokens": self._num_prompt_tokens + num_generated,
+            "prompt_tokens_details": {"cached_tokens": sum(self._num_cached.values())},
         }
 
 

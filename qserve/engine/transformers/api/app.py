@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
 from qserve.engine.prompts.lanes import PromptLanes
 from qserve.engine.transformers.api.answer import Answer, encoded
+from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.chat import ChatAnswer
 from qserve.engine.transformers.api.completions import CompletionAnswer
 from qserve.engine.transformers.api.memory import measured_memory
@@ -43,19 +44,17 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
 
     async def chat(request: Request) -> Response:
         body = await prompts.read("chat", await body_of(request))
-        return await _answer(request, *await ChatAnswer.to(engine, body))
+        return await _answer(request, *await ChatAnswer.to(engine, body, Asker.of(request.headers)))
 
     async def messages(request: Request) -> Response:
         body = await prompts.read("messages", await body_of(request))
-        return await _answer(
-            request, *await TranslatedAnswer.to(engine, body, MessagesAnswer), dialect=Dialect.ANTHROPIC
-        )
+        answer = await TranslatedAnswer.to(engine, body, MessagesAnswer, Asker.of(request.headers))
+        return await _answer(request, *answer, dialect=Dialect.ANTHROPIC)
 
     async def responses(request: Request) -> Response:
         body = await prompts.read("responses", await body_of(request))
-        return await _answer(
-            request, *await TranslatedAnswer.to(engine, body, ResponsesAnswer), dialect=Dialect.RESPONSES
-        )
+        answer = await TranslatedAnswer.to(engine, body, ResponsesAnswer, Asker.of(request.headers))
+        return await _answer(request, *answer, dialect=Dialect.RESPONSES)
 
     async def count_tokens(request: Request) -> Response:
         body = await prompts.read("count_tokens", await body_of(request))
@@ -69,7 +68,8 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
             ids.append(prompt.tolist())
             await asyncio.sleep(0)  # millions of ids take a while; streams go on in between
         guide = await guide_of(engine, body.grammar)
-        return await _answer(request, fields, CompletionAnswer(engine, fields, ids, guide))
+        answer = CompletionAnswer(engine, fields, ids, guide, Asker.of(request.headers))
+        return await _answer(request, fields, answer)
 
     async def tokenize(request: Request) -> Response:
         body = await prompts.read("tokenize", await body_of(request))

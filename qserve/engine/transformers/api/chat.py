@@ -10,6 +10,7 @@ import msgspec
 
 from qserve.engine.prompts.lanes import ReadBody
 from qserve.engine.transformers.api.answer import Answer
+from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.reading import guide_of, reading_rules
 from qserve.engine.transformers.api.requests import chat_generations
 from qserve.engine.transformers.engine import Engine, Piece
@@ -27,8 +28,10 @@ class ChatAnswer(Answer):
 
     _chunk_object = "chat.completion.chunk"
 
-    def __init__(self, engine: Engine, request: ChatCompletionRequest, body: ReadBody, guide: Guide | None) -> None:
-        super().__init__(engine, request, "chatcmpl")
+    def __init__(
+        self, engine: Engine, request: ChatCompletionRequest, body: ReadBody, guide: Guide | None, asker: Asker
+    ) -> None:
+        super().__init__(engine, request, "chatcmpl", asker)
         self._request = request
         self._generations = chat_generations(engine, request, body, guide)
         self._num_prompt_tokens = len(self._generations[0].prompt_ids)
@@ -38,10 +41,10 @@ class ChatAnswer(Answer):
         self._choices = [_Choice(rules, request, self._thinks) for _ in self._generations]
 
     @classmethod
-    async def to(cls, engine: Engine, body: ReadBody) -> tuple[ChatCompletionRequest, ChatAnswer]:
+    async def to(cls, engine: Engine, body: ReadBody, asker: Asker) -> tuple[ChatCompletionRequest, ChatAnswer]:
         """The request that was read, and its answer. Raises what refuses it."""
         request = ChatCompletionRequest.model_validate_json(body.request)
-        return request, cls(engine, request, body, await guide_of(engine, body.grammar, body.thought))
+        return request, cls(engine, request, body, await guide_of(engine, body.grammar, body.thought), asker)
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from qserve.engine.transformers.api.answer import Answer
+from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
 from qserve.engine.transformers.api.requests import (
     completion_max_tokens,
@@ -41,9 +42,10 @@ class CompletionAnswer(Answer):
     _chunk_object = "text_completion"
 
     def __init__(
-        self, engine: Engine, request: CompletionRequest, prompts: list[list[int]], guide: Guide | None = None
-    ) -> None:
-        super().__init__(engine, request, "cmpl")
+        self, engine: Engine, request: CompletionRequest, prompts: list[list[int]], guide: Guide | None = None,
+        asker: Asker | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(engine, request, "cmpl", asker or Asker())
         self._request = request
         self._prompts = prompts
         self._params = replace(sampling_params(engine, request, request.logprobs), guide=guide)

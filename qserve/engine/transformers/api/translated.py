@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from qserve.engine.prompts.lanes import ReadBody
+from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.chat import ChatAnswer
 from qserve.engine.transformers.engine import Engine
 from qserve.wire.openai import ChatCompletionRequest
@@ -39,10 +40,10 @@ class TranslatedAnswer:
 
     @classmethod
     async def to(
-        cls, engine: Engine, body: ReadBody, translation: type[Translation]
+        cls, engine: Engine, body: ReadBody, translation: type[Translation], asker: Asker
     ) -> tuple[ChatCompletionRequest, TranslatedAnswer]:
         """The chat request that was read, and its answer. Raises what refuses it."""
-        request, chat = await ChatAnswer.to(engine, body)
+        request, chat = await ChatAnswer.to(engine, body, asker)
         said = translation(body.echo, uuid.uuid4().hex, int(time.time()), chat.num_prompt_tokens)
         return request, cls(chat, said)
 
