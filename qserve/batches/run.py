@@ -60,11 +60,11 @@ class Service(Protocol):
     def refusal(self, endpoint: str, model: str) -> str | None:
         """Why `model` can't answer `endpoint`; None where it can."""
 
-    def free_slots(self, endpoint: str, model: str) -> int:
-        """Requests that would run at once without anybody else having to wait for them."""
+    def free_slots(self, endpoint: str, model: str, owner: str) -> int:
+        """Requests of this owner that would run at once, or next: owners have equal shares, and all others go first."""
 
-    def ask(self, endpoint: str, body: bytes) -> Awaitable[LineReply]:
-        """Asks as any client does, but behind all others."""
+    def ask(self, endpoint: str, body: bytes, owner: str) -> Awaitable[LineReply]:
+        """Asks as a client with this owner's key does, but behind all others."""
 
     @property
     def max_body_bytes(self) -> int:
@@ -120,7 +120,8 @@ class BatchRun:
         """Whether another line may be asked; False where the batch is to end. Waits for space for its answer, too."""
         while not self._ended_as:
             self._raise_failures()
-            if self._has_space and self._service.free_slots(self._batch.endpoint, self._batch.model) > 0:
+            is_free = self._service.free_slots(self._batch.endpoint, self._batch.model, self._batch.owner) > 0
+            if self._has_space and is_free:
                 return True
             await self._some_time()
         return False
@@ -142,7 +143,7 @@ class BatchRun:
         """Asks until there is an answer that stays: what passes by itself is waited for."""
         num_failures, pause_s = 0, _FIRST_PAUSE_S
         while True:
-            reply = await self._service.ask(self._batch.endpoint, bytes(request.body))
+            reply = await self._service.ask(self._batch.endpoint, bytes(request.body), self._batch.owner)
             if reply.status < 500 and reply.status != 429:
                 break
             if reply.code not in _PASSING:

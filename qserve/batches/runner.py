@@ -2,6 +2,9 @@
 
 Several processes may look at the same folder: who gets a batch's lock runs it (`BatchStore.claimed`), the others leave
 it alone. One that was killed loses its locks, and another process, or the next one, goes on where it was.
+
+Owners take turns: who has fewest batches running is next, and an owner that has none never waits for another's to end.
+Whose lines are asked is decided slot by slot, by the service.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 from qserve.batches.batches import BatchStore
@@ -28,7 +33,9 @@ _REST_S = 5.0  # where there is nothing to do
 _SWEEP_S = 600.0
 # After a failure that is no client's: a full disk, a folder that is out of reach.
 _PAUSE_S = 30.0
-_MOST_AT_ONCE = 8
+_MOST_AT_ONCE = 32
+_MOST_OF_ONE = 4
+"""Batches of one owner. Its others wait: they would only share its slots."""
 
 
 class BatchRunner:
@@ -38,6 +45,7 @@ class BatchRunner:
         self.store = BatchStore(files)
         self._service = service
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._owners: dict[str, str] = {}  # of those that run
         self._not_before_s: dict[str, float] = {}
         self._woken = asyncio.Event()
         self._swept_s = float("-inf")
@@ -72,12 +80,12 @@ class BatchRunner:
 
     async def _look(self) -> float:
         unfinished = await asyncio.to_thread(self.store.unfinished)
-        for batch in unfinished:
-            is_waiting = batch.id not in self._running and time.monotonic() >= self._not_before_s.get(batch.id, 0.0)
-            if is_waiting and len(self._running) < _MOST_AT_ONCE and self._is_ours(batch):
-                task = asyncio.create_task(self._run_claimed(batch.id))
-                self._running[batch.id] = task
-                task.add_done_callback(partial(self._forget, batch.id))
+        waiting = [batch for batch in unfinished if self._is_waiting(batch)]
+        while (batch := self._next(waiting)) is not None:
+            waiting.remove(batch)
+            task = asyncio.create_task(self._run_claimed(batch.id))
+            self._running[batch.id], self._owners[batch.id] = task, batch.owner
+            task.add_done_callback(partial(self._forget, batch.id))
         if self.store.files.database.exists() and time.monotonic() - self._swept_s > _SWEEP_S:
             self._swept_s = time.monotonic()
             await asyncio.to_thread(self.store.files.sweep)
@@ -85,12 +93,27 @@ class BatchRunner:
 
     def _forget(self, batch_id: str, _: asyncio.Task[None]) -> None:
         self._running.pop(batch_id, None)
+        self._owners.pop(batch_id, None)
+
+    def _is_waiting(self, batch: StoredBatch) -> bool:
+        is_time = time.monotonic() >= self._not_before_s.get(batch.id, 0.0)
+        return is_time and batch.id not in self._running and self._is_ours(batch)
+
+    def _next(self, waiting: Sequence[StoredBatch]) -> StoredBatch | None:
+        """The batch that is begun now: one that is to end, or the oldest of the owner with fewest running."""
+        ending = next((batch for batch in waiting if _is_to_end(batch)), None)
+        if ending is not None or not waiting:
+            return ending
+        running = Counter(self._owners.values())
+        batch = min(waiting, key=lambda batch: running[batch.owner])
+        may_begin = running[batch.owner] < _MOST_OF_ONE and len(self._running) < _MOST_AT_ONCE
+        return batch if may_begin or not running[batch.owner] else None
 
     def _is_ours(self, batch: StoredBatch) -> bool:
         """Its model is served here; or it is to end, which needs no model."""
         names = self._service.models()
         is_served = batch.model in names if batch.model else not set(batch.served).isdisjoint(names)
-        return is_served or batch.status == "cancelling" or time.time() > batch.expires_at
+        return is_served or _is_to_end(batch)
 
     async def _run_claimed(self, batch_id: str) -> None:
         try:
@@ -128,3 +151,8 @@ class BatchRunner:
             return await asyncio.to_thread(self.store.fail, batch.id, errors, found.num_lines)
         counts = {"model": found.model, "num_total": found.num_lines}
         return await asyncio.to_thread(lambda: self.store.move(batch.id, "in_progress", **counts))
+
+
+def _is_to_end(batch: StoredBatch) -> bool:
+    """Whether nothing more is asked for it."""
+    return batch.status == "cancelling" or time.time() > batch.expires_at

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Scope
 
 from qserve.batches import LineReply
+from qserve.gateway.auth import owned_by
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import serving
 from qserve.gateway.routes import ROUTES, RelayedRoute
@@ -44,17 +45,17 @@ class GatewayAsService:
             return error.message
         return None
 
-    def free_slots(self, endpoint: str, model: str) -> int:
-        """Slots free for background requests: one of each replica is left for others."""
+    def free_slots(self, endpoint: str, model: str, owner: str) -> int:
+        """Slots for background requests of this owner: one of each replica is left for others."""
         free = 0
         for replicas in self._roles:
             if model in replicas.endpoint.names:
-                free += replicas.num_free_in_background
+                free += replicas.free_in_background(owner)
         return free
 
-    async def ask(self, endpoint: str, body: bytes) -> LineReply:
+    async def ask(self, endpoint: str, body: bytes, owner: str) -> LineReply:
         exchange = _Exchange(body)
-        await self._app(_scope(endpoint, body), exchange.receive, exchange.send)
+        await self._app({**_scope(endpoint, body), **owned_by(owner)}, exchange.receive, exchange.send)
         return LineReply(exchange.status, exchange.request_id, b"".join(exchange.parts))
 
 

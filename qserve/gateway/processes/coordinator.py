@@ -100,7 +100,7 @@ class Coordinator:
                 next_look_s = time.monotonic() + self._settings.watch_interval_s
                 for replicas in self._roles.values():
                     replicas.observe()
-                free = {role: replicas.num_free_in_background for role, replicas in self._roles.items()}
+                free = {role: replicas.all_free_in_background() for role, replicas in self._roles.items()}
                 for member in self._members:
                     member.channel.notify("free", free)
             await asyncio.sleep(_PUSH_S)

@@ -144,7 +144,7 @@ class CoordinatorClient:
             self._take_worker(arguments[0])
         elif name == "free":
             for replicas in self._roles:
-                replicas.free = arguments[0][replicas.role]
+                replicas.free, replicas.free_of = arguments[0][replicas.role]
         elif name == "wrong key":
             self._throttle.take(arguments[0])
         elif name == "session ended":

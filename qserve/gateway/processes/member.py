@@ -30,10 +30,10 @@ class _Ticket:
     def __init__(self, member: Member, number: int, request: list[Any]) -> None:
         self._member = member
         self._number = number
-        role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background = request
+        role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background, client, is_more = request
         self._replicas = member.roles[role]
         lives = [(name, num_restarts) for name, num_restarts in without]
-        self._asked = RoutedRequest(tuple(blocks), num_bytes, num_sequences, max_tokens, digest)
+        self._asked = RoutedRequest(tuple(blocks), num_bytes, num_sequences, max_tokens, digest, client, is_more)
         self._slot = self._replicas.slot(self._asked, lives, background=background)
         self._ended: asyncio.Future[list[int] | None] = asyncio.get_running_loop().create_future()
         self._is_granted = False

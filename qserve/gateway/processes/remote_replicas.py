@@ -23,17 +23,22 @@ class RemoteReplicas(Replicas):
         self._channel = channel
         self.free = 0
         """Free background slots, as last reported by the coordinator, less those requested since."""
+        self.free_of: dict[str, int] = {}
+        """The same of clients that have work there; of all others `free`."""
         super().__init__(upstreams)
 
     @property
     def num_free_in_background(self) -> int:
         return max(0, self.free)
 
+    def free_in_background(self, client: str) -> int:
+        return max(0, self.free_of.get(client, self.free))
+
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "",
+        salt: str = "", client: str = "",
     ) -> RoutedRequest:  # fmt: skip
-        return routed(path, body, model, num_sequences, max_tokens, salt, is_single=self.is_single)
+        return routed(path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single)
 
     def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _RemoteSlot:
         return _RemoteSlot(self, self._channel, request, without, background)
@@ -64,10 +69,12 @@ class _RemoteSlot:
 
     async def __aenter__(self) -> Self:
         request, channel = self._asked, self._channel
+        free = self._replicas.free_of
+        free[request.client] = free.get(request.client, self._replicas.free) - request.num_sequences
         self._replicas.free -= request.num_sequences
         self._number, granted = channel.send_request(
             "slot", self._replicas.role, self._without, request.digest, request.blocks, request.num_bytes,
-            request.num_sequences, request.max_tokens, self._background,
+            request.num_sequences, request.max_tokens, self._background, request.client, request.is_more,
         )  # fmt: skip
         try:
             self.upstream = self._replicas.named(await granted)

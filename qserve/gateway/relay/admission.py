@@ -1,24 +1,26 @@
-"""Admission to a worker: its slots for sequences, and a bounded first-come, first-served queue."""
+"""Admission to a worker: its slots for sequences, and a bounded queue in which clients take turns."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from qserve.wire.errors import ApiError
 
-__all__ = ["Admission", "Moved"]
+__all__ = ["Admission", "Guest", "Moved", "Places"]
 
 # Assumed duration of a request before the first has finished.
 _FIRST_GUESS_S = 5.0
 _SMOOTHING = 0.2
 _MAX_RETRY_AFTER_S = 60
+# Of one client at a worker that shares its places: while one ends, the next has begun.
+_MOST_WIDE = 2
 
 
 class Moved(Exception):
@@ -29,30 +31,67 @@ class Moved(Exception):
         self.to = to
 
 
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Who asks for slots.
+
+    Attributes:
+        client: whom the request counts for (`auth.share_of`).
+        is_background: all others go first, and one slot stays free for them.
+        leaves_one: one of many sequences: it leaves the last slot to requests that have none.
+    """
+
+    client: str = ""
+    is_background: bool = False
+    leaves_one: bool = False
+
+    @property
+    def payer(self) -> tuple[bool, str]:
+        """A client's background work is not held against its other requests."""
+        return self.is_background, self.client
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Slots that a guest holds; `is_last`: the one that others of its time had to leave."""
+
+    guest: Guest
+    num_slots: int
+    is_last: bool = False
+
+
 @dataclass(eq=False, slots=True)
 class _Ticket:
+    guest: Guest
     num_sequences: int
-    granted: asyncio.Future[None]
-    is_background: bool = False
+    granted: asyncio.Future[Places]
 
 
 class Admission:
     """The queue in front of one worker.
 
-    A request takes one slot per sequence, or all of them if it has more sequences than there are slots, so that an
-    oversized one still runs, alone. The longest waiting goes first even if a smaller one behind it would fit, so
-    that none starves. `num_slots` may change while requests run.
+    A request takes one slot per sequence, or all of them if it has more sequences than there are slots. Next is the
+    client that holds fewest; of its requests, the one that has waited longest, even if a smaller one behind it would
+    fit, so that none starves. `num_slots` may change while requests run.
+
+    A worker that `shares_places` runs the sequences of all its requests in turns: there every client has a request in
+    at once, and slots bound how much one client has there.
     """
 
-    def __init__(self, num_slots: int, max_waiting: int) -> None:
+    def __init__(self, num_slots: int, max_waiting: int, *, shares_places: bool = False) -> None:
         self.num_slots = num_slots
         self.count_waiting: Callable[[], int] = lambda: self.num_waiting
         """Returns the number that `max_waiting` bounds: waiting in this queue, or in those of several workers."""
         self._max_waiting = max_waiting
-        self._queue: deque[_Ticket] = deque()
+        self._shares_places = shares_places
+        self._queue: list[_Ticket] = []
         self._seconds_per_request = _FIRST_GUESS_S
         self.num_running_sequences = 0
         self.num_running_requests = 0
+        self._held: Counter[tuple[bool, str]] = Counter()
+        self._wide: Counter[tuple[bool, str]] = Counter()
+        self._served: dict[tuple[bool, str], int] = {}
+        self._num_served = self._num_last = self._num_chats = 0
 
     @property
     def num_waiting(self) -> int:
@@ -60,43 +99,76 @@ class Admission:
         return len(self._queue)
 
     @asynccontextmanager
-    async def slots(self, num_sequences: int, *, background: bool = False) -> AsyncIterator[None]:
+    async def slots(self, num_sequences: int, *, background: bool = False, client: str = "") -> AsyncIterator[None]:
         """Waits for the slots and holds them, as `enter` and `leave` say."""
-        num_slots, held_s = await self.enter(num_sequences, background=background), None
+        places, held_s = await self.enter(num_sequences, Guest(client, background)), None
         granted_s = time.perf_counter()
         try:
             yield
             held_s = time.perf_counter() - granted_s
         finally:
-            self.leave(num_slots, held_s)
+            self.leave(places, held_s)
 
-    async def enter(self, num_sequences: int, *, background: bool = False) -> int:
-        """Waits for slots; returns their number, to be passed to `leave`. 429 if the queue is full.
+    async def enter(self, num_sequences: int, guest: Guest) -> Places:
+        """Waits for slots; returns them, to be passed to `leave`. 429 if the queue is full.
 
-        Cancelling the wait is safe. A `background` request waits behind all others, and leaves one slot free for the
-        next of them.
+        Cancelling the wait is safe.
         """
-        num_slots = min(num_sequences, self._slots_for(background))
-        await self._enter(num_slots, background)
-        return num_slots
+        ticket = _Ticket(guest, num_sequences, asyncio.get_running_loop().create_future())
+        self._queue.append(ticket)
+        self._admit()
+        if not ticket.granted.done():
+            self._queue.remove(ticket)
+            self.check_queue()
+            self._queue.append(ticket)
+        try:
+            return await ticket.granted
+        except asyncio.CancelledError:
+            self._withdraw(ticket)
+            raise
 
-    def leave(self, num_slots: int, held_s: float | None = None) -> None:
+    def leave(self, places: Places, held_s: float | None = None) -> None:
         """Gives slots back. `held_s`: duration of a completed request, for the estimate of waits; None of others."""
         if held_s is not None:
             self._seconds_per_request += _SMOOTHING * (held_s - self._seconds_per_request)
-        self._leave(num_slots)
+        payer = places.guest.payer
+        self.num_running_sequences -= places.num_slots
+        self.num_running_requests -= 1
+        self._num_last -= places.is_last
+        self._num_chats -= not payer[0]
+        self._held[payer] -= places.num_slots
+        self._wide[payer] -= places.num_slots > 1
+        if not self._held[payer]:
+            del self._held[payer], self._wide[payer]
+            if all(other.guest.payer != payer for other in self._queue):
+                self._served.pop(payer, None)
+        self._admit()
 
     def turn_away(self, error: ApiError) -> None:
         """Fails all waiting requests with `error`; running ones continue."""
-        while self._queue:
-            ticket = self._queue.popleft()
+        queue, self._queue = self._queue, []
+        for ticket in queue:
             if not ticket.granted.done():
                 ticket.granted.set_exception(replace(error))
+
+    def free_in_background(self, client: str) -> int:
+        """Slots that background requests of this client would get at once, or next before those of others."""
+        payer = Guest(client, is_background=True).payer
+        if any(other.guest.payer == payer or not other.guest.is_background for other in self._queue):
+            return 0
+        room, payers = self._background_room, {payer, *self._payers(background=True)}
+        spare = 0 if self._queue else max(0, room - self.num_running_sequences)
+        entitled = max(1, room // len(payers)) - self._held[payer]
+        return max(spare, min(1, entitled))
+
+    def all_free_in_background(self) -> tuple[int, Mapping[str, int]]:
+        """`free_in_background` of a client that has nothing here, and of all that have."""
+        return self._free_of_new, {client: self.free_in_background(client) for _, client in self._payers(True)}
 
     @property
     def num_free_in_background(self) -> int:
         """Slots that a background request would get at once; 0 while any request waits."""
-        return 0 if self._queue else max(0, self._slots_for(background=True) - self.num_running_sequences)
+        return 0 if self._queue else max(0, self._background_room - self.num_running_sequences)
 
     @property
     def has_free_slots(self) -> bool:
@@ -104,19 +176,18 @@ class Admission:
         return not self._queue and self.num_running_sequences < self.num_slots
 
     def move_first(self, to: Any, there: Admission, num_promised: int) -> int:
-        """Moves the longest waiting request `to` another worker if it runs `there` at once; its wait ends with `Moved`.
+        """Moves the next waiting request `to` another worker if it runs `there` at once; its wait ends with `Moved`.
 
         Returns the number of slots it takes there, 0 if none is moved. `num_promised`: slots of requests moved before.
         """
-        ticket = self._queue[0] if self._queue else None
-        num_taken = there.num_running_sequences + num_promised
-        if ticket is None or num_taken + ticket.num_sequences > there._slots_for(ticket.is_background):
+        ticket = min(self._queue, key=self._rank, default=None)
+        if ticket is None or not there._fits(ticket, num_promised):
             return 0
-        self._queue.popleft()
+        self._queue.remove(ticket)
         if not ticket.granted.done():
             ticket.granted.set_exception(Moved(to))
         self._admit()
-        return ticket.num_sequences
+        return there._size(ticket)
 
     def check_queue(self) -> None:
         """429 if the queue is full."""
@@ -127,55 +198,95 @@ class Admission:
 
     def retry_after_s(self) -> int:
         """Estimated seconds until the queue is empty, by the duration of recent requests."""
-        ahead = sum(ticket.num_sequences for ticket in self._queue) + self.num_running_sequences
+        ahead = sum(map(self._size, self._queue)) + self.num_running_sequences
         estimate_s = ahead / self.num_slots * self._seconds_per_request
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
 
-    async def _enter(self, num_sequences: int, background: bool) -> None:
-        ahead = self._queue and (background or not self._queue[0].is_background)
-        if not ahead and self.num_running_sequences + num_sequences <= self._slots_for(background):
-            self._take(num_sequences)
-            return
-        self.check_queue()
-        ticket = _Ticket(num_sequences, asyncio.get_running_loop().create_future(), background)
-        self._queue.insert(self._turn_of(ticket), ticket)
-        try:
-            await ticket.granted
-        except asyncio.CancelledError:
-            self._withdraw(ticket)
-            raise
+    @property
+    def _free_of_new(self) -> int:
+        room = self._background_room
+        if any(not other.guest.is_background for other in self._queue):
+            return 0
+        return max(1, 0 if self._queue else room - self.num_running_sequences)
 
-    def _slots_for(self, background: bool) -> int:
-        return max(1, self.num_slots - 1) if background else self.num_slots
+    @property
+    def _background_room(self) -> int:
+        return max(1, self.num_slots - 1)
 
-    def _turn_of(self, ticket: _Ticket) -> int:
-        """Its place in the queue: at the end, or before the first that waits in the background."""
-        if ticket.is_background:
-            return len(self._queue)
-        return next((turn for turn, other in enumerate(self._queue) if other.is_background), len(self._queue))
+    def _size(self, ticket: _Ticket) -> int:
+        """Slots that it takes."""
+        return min(ticket.num_sequences, self._room_of(ticket))
+
+    def _leaves_one(self, ticket: _Ticket) -> bool:
+        guest = ticket.guest
+        return self.num_slots > 1 and (guest.is_background or (guest.leaves_one and not self._shares_places))
+
+    def _room_of(self, ticket: _Ticket) -> int:
+        return self.num_slots - self._leaves_one(ticket)
+
+    def _payers(self, background: bool) -> set[tuple[bool, str]]:
+        """Who holds slots or waits, in the background or not."""
+        some = {*self._held, *(ticket.guest.payer for ticket in self._queue)}
+        return {payer for payer in some if payer[0] == background}
+
+    def _rank(self, ticket: _Ticket) -> tuple[bool, int, int]:
+        payer = ticket.guest.payer
+        return payer[0], self._held[payer], self._served.get(payer, 0)
+
+    def _fits(self, ticket: _Ticket, num_promised: int = 0) -> bool:
+        size, room = self._size(ticket), self._room_of(ticket)
+        taken = self.num_running_sequences + num_promised - (self._num_last if self._leaves_one(ticket) else 0)
+        if taken + size <= room:
+            return True
+        return self._shares_places and not num_promised and self._fits_beside_others(ticket, size, room)
+
+    def _fits_beside_others(self, ticket: _Ticket, size: int, room: int) -> bool:
+        """At a worker that runs its requests in turns: they need not have a slot for each of their sequences."""
+        payer = ticket.guest.payer
+        held = self._held[payer]
+        if payer[0] and self._num_chats >= room:  # what the background would get is nothing
+            return False
+        if not held or (size > 1 and self._wide[payer] < _MOST_WIDE):
+            return True
+        if size == 1 and not payer[0] and self.num_running_requests < self.num_slots:
+            return True
+        return held + size <= room // len(self._payers(payer[0]) | {payer})
+
+    def _admit(self) -> None:
+        while (found := self._next()) is not None:
+            ticket, is_last = found
+            self._queue.remove(ticket)
+            if not ticket.granted.done():
+                ticket.granted.set_result(self._take(ticket, is_last))
+
+    def _next(self) -> tuple[_Ticket, bool] | None:
+        """Whose turn it is, where it may run now; and whether it takes the slot that those before it have to leave."""
+        queue = sorted(self._queue, key=self._rank)
+        if self._shares_places:
+            return next(((ticket, False) for ticket in queue if self._fits(ticket)), None)
+        if not queue or self._fits(queue[0]):
+            return (queue[0], False) if queue else None
+        is_left = self._leaves_one(queue[0]) and not self._num_last and self.num_running_sequences < self.num_slots
+        singles = (one for one in queue if one.num_sequences == 1 and not self._leaves_one(one))
+        following = next(singles, None) if is_left else None
+        return None if following is None else (following, True)
+
+    def _take(self, ticket: _Ticket, is_last: bool) -> Places:
+        places = Places(ticket.guest, self._size(ticket), is_last)
+        payer = ticket.guest.payer
+        self.num_running_sequences += places.num_slots
+        self.num_running_requests += 1
+        self._num_last += is_last
+        self._num_chats += not payer[0]
+        self._num_served += 1
+        self._held[payer] += places.num_slots
+        self._wide[payer] += places.num_slots > 1
+        self._served[payer] = self._num_served
+        return places
 
     def _withdraw(self, ticket: _Ticket) -> None:
         if ticket.granted.done() and not ticket.granted.cancelled() and ticket.granted.exception() is None:
-            self._leave(ticket.num_sequences)  # granted in the same tick in which its client disconnected
+            self.leave(ticket.granted.result())  # granted in the same tick in which its client disconnected
         elif ticket in self._queue:
             self._queue.remove(ticket)
             self._admit()  # smaller requests behind it may fit now
-
-    def _take(self, num_sequences: int) -> None:
-        self.num_running_sequences += num_sequences
-        self.num_running_requests += 1
-
-    def _leave(self, num_sequences: int) -> None:
-        self.num_running_sequences -= num_sequences
-        self.num_running_requests -= 1
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._queue:
-            ticket = self._queue[0]
-            if self.num_running_sequences + ticket.num_sequences > self._slots_for(ticket.is_background):
-                return
-            self._queue.popleft()
-            if not ticket.granted.done():
-                self._take(ticket.num_sequences)
-                ticket.granted.set_result(None)

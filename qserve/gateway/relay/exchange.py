@@ -85,7 +85,13 @@ class Exchange:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
         call, tried = self._call, list[Life]()
         routed = self._replicas.routed(
-            call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens, call.cache_salt or ""
+            call.path,
+            self._body.data,
+            self._record.model,
+            call.num_sequences,
+            call.max_tokens,
+            call.cache_salt or "",
+            call.client,
         )
         while True:
             try:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from qserve.engine.base import WorkerState
-from qserve.gateway.relay.admission import Moved
+from qserve.gateway.relay.admission import Guest, Moved, Places
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.outstanding import RequestTokens
@@ -63,9 +63,9 @@ class ReplicaSet(Replicas):
 
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "",
+        salt: str = "", client: str = "",
     ) -> RoutedRequest:  # fmt: skip
-        request = routed(path, body, model, num_sequences, max_tokens, salt, is_single=self.is_single)
+        request = routed(path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single)
         self.poison.check(request.digest)
         return request
 
@@ -94,6 +94,14 @@ class ReplicaSet(Replicas):
             if not upstream.is_ready and upstream.endpoint.state is not WorkerState.DRAINING:
                 self.router.forget(upstream.name)
             self.even_out(upstream)
+
+    def all_free_in_background(self) -> tuple[int, Mapping[str, int]]:
+        """`free_in_background` of a client that has nothing here, and of all that have."""
+        some = [one.admission.all_free_in_background() for one in self.upstreams if one.is_ready]
+        clients = {client for _, free in some for client in free}
+        return sum(free for free, _ in some), {
+            client: sum(of_client.get(client, free) for free, of_client in some) for client in clients
+        }
 
     def even_out(self, free: Upstream) -> None:
         """Moves requests that wait elsewhere to `free` while it has slots, from the longest queue first."""
@@ -130,7 +138,7 @@ class _LocalSlot:
     """One request at a replica: its slots in the admission, and its tokens in the router."""
 
     __slots__ = (
-        "_background", "_granted_s", "_is_alone", "_left", "_num_places", "_prompt", "_replicas", "_request",
+        "_background", "_granted_s", "_is_alone", "_left", "_places", "_prompt", "_replicas", "_request",
         "_without", "upstream",
     )  # fmt: skip
 
@@ -141,7 +149,8 @@ class _LocalSlot:
         self._request = request
         self._without = without
         self._background = background
-        self._num_places = self._prompt = self._left = 0
+        self._places: Places | None = None
+        self._prompt = self._left = 0
         self._is_alone = False
 
     async def __aenter__(self) -> Self:
@@ -181,8 +190,8 @@ class _LocalSlot:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._num_places:
-            self.upstream.admission.leave(self._num_places, None if kind else time.perf_counter() - self._granted_s)
+        if self._places is not None:
+            self.upstream.admission.leave(self._places, None if kind else time.perf_counter() - self._granted_s)
         self.upstream.endpoint.num_requests -= 1
         self._end()
         self._is_no_longer_alone()
@@ -202,11 +211,13 @@ class _LocalSlot:
         upstream, num_sequences = self.upstream, self._request.num_sequences
         upstream.check_ready()
         if num_sequences:
-            self._num_places = await upstream.admission.enter(num_sequences, background=self._background)
+            is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
+            guest = Guest(self._request.client, self._background, is_wide)
+            self._places = await upstream.admission.enter(num_sequences, guest)
             self._granted_s = time.perf_counter()
             if not upstream.is_ready:  # since the queue was left
-                upstream.admission.leave(self._num_places)
-                self._num_places = 0
+                upstream.admission.leave(self._places)
+                self._places = None
                 upstream.check_ready()
         upstream.endpoint.num_requests += 1
 
@@ -228,13 +239,13 @@ class _LocalSlot:
 
 
 def routed(
-    path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, salt: str = "", *,
-    is_single: bool,
+    path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, salt: str = "",
+    client: str = "", *, is_single: bool,
 ) -> RoutedRequest:  # fmt: skip
     """Routing data of a request. Hashes are comparable between processes with one PYTHONHASHSEED."""
     digest = hash((path, len(body), body if len(body) <= _HASHED_BYTES else body[:_HASHED_BYTES]))
     blocks = () if is_single or not num_sequences else prefix_blocks(body, model, salt)
-    return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest)
+    return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest, client)
 
 
 def by_role(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:

@@ -16,13 +16,18 @@ __all__ = ["Replicas", "RoutedRequest", "Slot"]
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """What routing needs of a request: hashes of its prompt's blocks, its size, and a hash of its bytes."""
+    """What routing needs of a request: hashes of its prompt's blocks, its size, and a hash of its bytes.
+
+    `client` is whom it counts for (`auth.share_of`); `is_more`: a further portion of one that has slots already.
+    """
 
     blocks: tuple[int, ...]
     num_bytes: int
     num_sequences: int
     max_tokens: int | None
     digest: int
+    client: str = ""
+    is_more: bool = False
 
 
 class Slot(Protocol):
@@ -83,6 +88,10 @@ class Replicas:
         """Slots that background requests would get at once."""
         return sum(one.admission.num_free_in_background for one in self.upstreams if one.is_ready)
 
+    def free_in_background(self, client: str) -> int:
+        """Slots that background requests of this client would get at once, or next before those of others."""
+        return sum(one.admission.free_in_background(client) for one in self.upstreams if one.is_ready)
+
     def check_ready(self) -> None:
         """503 with the worker's state unless a replica takes requests, or is about to."""
         if not self.is_ready and not (self._is_coming(()) and self.endpoint.request_fields is not None):
@@ -90,7 +99,7 @@ class Replicas:
 
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "",
+        salt: str = "", client: str = "",
     ) -> RoutedRequest:  # fmt: skip
         """Routing data of a request. Raises ApiError 422 for one that is known to crash workers."""
         raise NotImplementedError

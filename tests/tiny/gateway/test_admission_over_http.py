@@ -43,22 +43,23 @@ async def test_the_queue_is_bounded_and_first_come_first_served(running, request
         assert order[-3:] == ["fifo-0", "fifo-1", "fifo-2"]
 
 
-async def test_n_counts_and_an_oversize_request_runs_alone(running, request_chat):
+async def test_n_counts_and_an_oversize_request_holds_nobody_up(running, request_chat):
+    """The worker runs the sequences of all requests in turns: they need no slot each to be there."""
     async with running(max_num_seqs=4) as stack:
-        small = _ask(stack, request_chat(chunks=30, itl_ms=10))
-        await stack.until(lambda seen: seen["running"] == 1)
-        oversize = _ask(stack, request_chat(n=100, chunks=20, itl_ms=10))
+        oversize = [_ask(stack, request_chat(n=100, fault="hang")) for _ in range(2)]
+        await stack.until(lambda seen: seen["running"] == 2)
+        assert await stack.gauge('qserve_gateway_sequences_running{worker="chat"}') == 8
+        third = _ask(stack, request_chat(n=100, chunks=1))  # of the same client
         await _waiting(stack, 1)
-        behind = _ask(stack, request_chat(chunks=1))  # would fit beside `small`, but does not overtake
-        await _waiting(stack, 2)
-        await (await small).read()
-        await stack.until(lambda seen: seen["running"] == 1)
-        assert await stack.gauge('qserve_gateway_sequences_running{worker="chat"}') == 4
+        for _ in range(2):
+            response = await _ask(stack, request_chat(chunks=1))
+            assert response.status == 200 and await response.read()
         assert await stack.gauge(WAITING) == 1
-        for task in (oversize, behind):
-            response = await task
-            assert response.status == 200
-            await response.read()
+        for task in oversize:
+            task.cancel()
+        response = await third
+        assert response.status == 200
+        await response.read()
 
 
 async def test_prompts_of_a_batched_completion_count(running):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qserve.gateway.relay.admission import Admission, Moved
+from qserve.gateway.relay.admission import Guest as Who
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import BULK_SLOTS, num_slots
 
@@ -17,15 +19,20 @@ from qserve.wire.reward import BULK_SLOTS, num_slots
 class Guest:
     """Asks for slots in a task, and leaves when told."""
 
-    def __init__(self, admission, num_sequences=1, background=False):
+    def __init__(self, admission, num_sequences=1, background=False, client="", leaves_one=False):
         self.inside = False
         self._leave = asyncio.Event()
-        self.task = asyncio.create_task(self._visit(admission, num_sequences, background))
+        who = Who(client, background, leaves_one)
+        self.task = asyncio.create_task(self._visit(admission, num_sequences, who))
 
-    async def _visit(self, admission, num_sequences, background):
-        async with admission.slots(num_sequences, background=background):
+    async def _visit(self, admission, num_sequences, who):
+        places = await admission.enter(num_sequences, who)
+        try:
             self.inside = True
+            held_s = time.perf_counter()
             await self._leave.wait()
+        finally:
+            admission.leave(places, time.perf_counter() - held_s)
         self.inside = False
 
     async def leave(self):
@@ -225,3 +232,109 @@ async def test_who_waits_moves_only_where_it_would_run_at_once():
     assert [type(error) for error in moved] == [Moved] * 3
     await guests[0].leave()
     await guests[4].leave()
+
+
+async def _all(guests):
+    for guest in guests:
+        await guest.leave()
+
+
+async def test_clients_take_turns_whoever_has_sent_most():
+    admission = Admission(num_slots=2, max_waiting=100)
+    many = [Guest(admission, client="a") for _ in range(8)]
+    await _settle()
+    others = [Guest(admission, client="b") for _ in range(2)]
+    await _settle()
+    await many[0].leave()
+    await _settle()
+    assert others[0].inside and not many[2].inside, "the next free slot is theirs who have none"
+    await many[1].leave()
+    await _settle()
+    assert many[2].inside and not others[1].inside, "and then each has one"
+    await others[0].leave()
+    await _settle()
+    assert others[1].inside
+    await _all([*many[2:], others[1]])
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_many_sequences_leave_the_last_slot_and_one_passes_them_by(background):
+    admission = Admission(num_slots=4, max_waiting=100)
+    many = [Guest(admission, client="a", background=background, leaves_one=not background) for _ in range(9)]
+    await _settle()
+    assert sum(guest.inside for guest in many) == 3
+    chats = [Guest(admission, client=client) for client in ("a", "b")]
+    await _settle()
+    assert [guest.inside for guest in chats] == [True, False]
+    await chats[0].leave()
+    await _settle()
+    assert chats[1].inside
+    await _all([chats[1], *many])
+    assert admission.num_running_sequences == 0
+
+
+async def test_who_waits_for_many_slots_gets_them_while_chats_come_and_go():
+    admission = Admission(num_slots=4, max_waiting=100)
+    chats = [Guest(admission, client="b") for _ in range(3)]
+    await _settle()
+    wide = Guest(admission, 100, client="a", leaves_one=True)
+    await _settle()
+    for chat in chats:
+        chats.append(Guest(admission, client="b"))
+        await chat.leave()
+        await _settle()
+        if wide.inside:
+            break
+    assert wide.inside, "chats took one slot, not every one that was free"
+    assert admission.num_running_sequences == 4
+    await _all([wide, *(chat for chat in chats if not chat.task.done())])
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_at_a_worker_that_shares_its_places_every_client_is_in_at_once(background):
+    admission = Admission(num_slots=64, max_waiting=100, shares_places=True)
+    wide = [Guest(admission, 128, background, client) for client in "ab" for _ in range(3)]
+    await _settle()
+    assert [guest.inside for guest in wide] == [True, True, False] * 2
+    chats = [Guest(admission, client=client) for client in "abc"]
+    await _settle()
+    assert all(chat.inside for chat in chats), "the worker gives them a place"
+    lines = [Guest(admission, background=True, client="d") for _ in range(100)]
+    await _settle()
+    assert 1 <= sum(line.inside for line in lines) < 64
+    await _all([*chats, *wide, *lines])
+    assert admission.num_running_sequences == admission.num_waiting == 0
+
+
+async def test_requests_of_one_client_are_bounded_at_a_worker_that_shares_its_places():
+    admission = Admission(num_slots=4, max_waiting=100, shares_places=True)
+    chats = [Guest(admission, client="a") for _ in range(9)]
+    await _settle()
+    assert sum(chat.inside for chat in chats) == 4
+    other = Guest(admission, client="b")
+    await _settle()
+    assert other.inside
+    await _all([other, *chats])
+
+
+@pytest.mark.parametrize("shares_places", [False, True])
+async def test_a_client_whose_batch_is_new_may_send_a_line_though_all_slots_are_anothers(shares_places):
+    admission = Admission(num_slots=4, max_waiting=100, shares_places=shares_places)
+    lines = []
+    while admission.free_in_background("a"):
+        lines.append(Guest(admission, background=True, client="a"))
+        await _settle()
+    assert len(lines) == 3
+    assert admission.free_in_background("b") == 1
+    assert admission.all_free_in_background() == (1, {"a": 0})
+    lines.append(Guest(admission, background=True, client="b"))
+    await _settle()
+    assert lines[3].inside is shares_places
+    await lines[0].leave()
+    await _settle()
+    assert lines[3].inside and admission.free_in_background("a") == 0
+    chat = Guest(admission, 4, client="c")
+    await _settle()
+    if not chat.inside:
+        assert admission.free_in_background("b") == admission.free_in_background("x") == 0, "others wait"
+    await _all([*lines[1:], chat])
