@@ -121,7 +121,9 @@ async def guessed_prompt(service: Service) -> str:
     """The attacker asks whether another client has sent a prompt of some 1,000 tokens, by how fast it is answered."""
     times: dict[str, list[float]] = {"sent by another": [], "sent by nobody": []}
     for number in range(5):
-        secret, other = (f"{what} {number} {time.monotonic()} " + "so it is and so it was " * 150 for what in ("secret", "other"))
+        secret, other = (
+            f"{what} {number} {time.monotonic()} " + "so it is and so it was " * 150 for what in ("secret", "other")
+        )
         await service.post_as_other("/v1/completions", {"model": "demo", "prompt": secret, "max_tokens": 1})
         for name, prompt in (("sent by another", secret), ("sent by nobody", other)):
             body = {"model": "demo", "prompt": prompt, "max_tokens": 1}

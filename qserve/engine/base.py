@@ -124,6 +124,11 @@ class WorkerEndpoint:
         return self.api is Api.OWN
 
     @property
+    def shares_places(self) -> bool:
+        """Whether it runs the sequences of all its requests in turns of their clients, whatever is sent to it."""
+        return self.role == "chat" and self.api is Api.OWN
+
+    @property
     def context(self) -> ContextLimits:
         """What a single request may hold."""
         return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions)

@@ -36,9 +36,11 @@ class RemoteReplicas(Replicas):
 
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "", client: str = "",
+        salt: str = "", client: str = "", *, is_more: bool = False,
     ) -> RoutedRequest:  # fmt: skip
-        return routed(path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single)
+        return routed(
+            path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single, is_more=is_more
+        )
 
     def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _RemoteSlot:
         return _RemoteSlot(self, self._channel, request, without, background)

@@ -10,10 +10,10 @@ retried at another replica, if there is one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from qserve.engine.base import Api
 from qserve.gateway.bodies import Body
@@ -30,7 +30,7 @@ from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect, from_engine
 from qserve.wire.worker_headers import CACHE_SALT, CLIENT, PRIORITY
 
-__all__ = ["Call", "Exchange"]
+__all__ = ["Call", "Exchange", "StreamCounts", "start_of_stream"]
 
 _EVENT_STREAM = b"text/event-stream"
 # Errors after which the request is retried at another replica.
@@ -50,6 +50,7 @@ class Call:
         max_tokens: of the answer; None: as many as fit.
         client: whom it counts for where work is shared out (`auth.share_of`).
         cache_salt: with whom it shares cached prompts (`gateway/relay/cache_salts.py`); None: as its body says.
+        is_more: a further portion of a request that has slots already (`portioned`).
     """
 
     method: str
@@ -60,6 +61,7 @@ class Call:
     max_tokens: int | None = None
     client: str = ""
     cache_salt: str | None = None
+    is_more: bool = False
 
 
 class Exchange:
@@ -80,6 +82,8 @@ class Exchange:
         self._queued_s = 0.0
         self._num_deaths = 0
         self._upstream: Upstream | None = None
+        self.on_slot: Callable[[], None] = lambda: None
+        """Called when it has its slots."""
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
@@ -92,6 +96,7 @@ class Exchange:
             call.max_tokens,
             call.cache_salt or "",
             call.client,
+            is_more=call.is_more,
         )
         while True:
             try:
@@ -153,6 +158,7 @@ class Exchange:
             record.queue_wait_s = time.perf_counter() - self._queued_s
             record.admitted_s = record.elapsed_s
             self._metrics.queue_wait.labels(upstream.name).observe(record.queue_wait_s)
+        self.on_slot()
 
     async def _fail(self, error: ApiError, send: Send) -> None:
         if not self._streaming:
@@ -234,7 +240,7 @@ class Exchange:
     async def _relay_stream(self, reply: Reply, send: Send) -> None:
         """Relays whole events as they arrive, and counts them after they were sent."""
         cutter = EventCutter()
-        counts = _StreamCounts(self._metrics, self._record)
+        counts = StreamCounts(self._metrics, self._record)
         try:
             while chunk := await self._next(reply):
                 if events := cutter.feed(chunk):
@@ -263,14 +269,13 @@ class Exchange:
     async def _start_stream(self, reply: Reply, send: Send) -> None:
         """Delays the status line until the first event, so that an earlier error has its own status."""
         self._slot.has_begun()
-        headers = [(b"content-type", reply.headers[b"content-type"]), *_STREAM_HEADERS]
         self._body.drop()
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send(start_of_stream(reply.headers[b"content-type"]))
         self._streaming = True
         self._record.phase = "streaming"
 
 
-class _StreamCounts:
+class StreamCounts:
     """Counts events and their times; keeps the last two, which hold the usage if requested."""
 
     __slots__ = ("_before_last", "_itl", "_last", "_last_s", "_metrics", "_num_events", "_record")
@@ -285,6 +290,7 @@ class _StreamCounts:
 
     @property
     def end(self) -> bytes:
+        """The last two."""
         return self._before_last + self._last
 
     def add(self, events: bytes) -> None:
@@ -304,8 +310,15 @@ class _StreamCounts:
         self._last_s = now_s
 
     def finish(self) -> None:
+        """The stream is over."""
         self._record.num_events = self._num_events
         self._metrics.stream_events.labels(self._record.model).inc(self._num_events)
+
+
+def start_of_stream(content_type: bytes) -> Message:
+    """The status line and headers of a stream."""
+    headers = [(b"content-type", content_type), *_STREAM_HEADERS]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
 def _died(why: str) -> ApiError:

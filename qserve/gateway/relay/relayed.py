@@ -19,17 +19,22 @@ from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import require_json, safe_name, safe_query
 from qserve.gateway.relay.cache_salts import CacheSalts, with_cache_salt
 from qserve.gateway.relay.exchange import Call, Exchange
+from qserve.gateway.relay.portioned import PortionedExchange, PortionedMetrics
+from qserve.gateway.relay.portions import Portions, portions_of
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import named, serving
 from qserve.gateway.routes import RelayedRoute
 from qserve.gateway.services import CheckedRequest, Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.gateway.telemetry.record import record_of
+from qserve.gateway.telemetry.record import RequestRecord, record_of
 from qserve.wire import vllm
 from qserve.wire.reward import BULK_SLOTS
 
 __all__ = ["RelayedEndpoints"]
+
+# Of an engine's slots one request may take so many at once; more sequences are asked for one by one.
+_SHARE_OF_ONE = 8
 
 
 class RelayedEndpoints:
@@ -43,6 +48,7 @@ class RelayedEndpoints:
         self._roles = roles
         self._metrics = metrics
         self._bodies = bodies
+        self._portioned_metrics = PortionedMetrics(metrics)
         self._salts = salts
         self._large_bodies = LargeBodies()
 
@@ -70,9 +76,27 @@ class RelayedEndpoints:
                     route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens,
                     share_of(scope), salt,
                 )  # fmt: skip
-                await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
+                if (portions := self._portions(replicas, call, body.data)) is None:
+                    await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
+                else:
+                    await self._portioned(replicas, call, checked.model, scope, portions).run(receive, send)
 
         return endpoint
+
+    def _portions(self, replicas: Replicas, call: Call, body: bytes) -> Portions | None:
+        """A request's portions, where its engine would begin all of them at once and they are no few of its slots."""
+        endpoint = replicas.endpoint
+        few = max(1, endpoint.max_num_seqs // _SHARE_OF_ONE)
+        if endpoint.shares_places or endpoint.role != "chat" or call.num_sequences <= few:
+            return None
+        return portions_of(call.path, body)
+
+    def _portioned(
+        self, replicas: Replicas, call: Call, model: str | None, scope: Scope, portions: Portions
+    ) -> PortionedExchange:
+        record = self._record(replicas, model, scope)
+        stall_timeout_s = self._settings.client_stall_timeout_s
+        return PortionedExchange(replicas, call, record, self._portioned_metrics, stall_timeout_s, portions)
 
     async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, CheckedRequest]:
         """The replicas that serve the request, and the checked request. Large bodies are checked in another process."""
@@ -113,8 +137,13 @@ class RelayedEndpoints:
         return endpoint
 
     def _exchange(self, replicas: Replicas, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
+        record = self._record(replicas, model, scope)
+        return Exchange(replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
+
+    @staticmethod
+    def _record(replicas: Replicas, model: str | None, scope: Scope) -> RequestRecord:
         record = record_of(scope)
         endpoint = replicas.endpoint
         record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]
         record.worker = endpoint.name
-        return Exchange(replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
+        return record

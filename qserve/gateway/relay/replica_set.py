@@ -63,9 +63,11 @@ class ReplicaSet(Replicas):
 
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "", client: str = "",
+        salt: str = "", client: str = "", *, is_more: bool = False,
     ) -> RoutedRequest:  # fmt: skip
-        request = routed(path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single)
+        request = routed(
+            path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single, is_more=is_more
+        )
         self.poison.check(request.digest)
         return request
 
@@ -240,12 +242,12 @@ class _LocalSlot:
 
 def routed(
     path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, salt: str = "",
-    client: str = "", *, is_single: bool,
+    client: str = "", *, is_single: bool, is_more: bool = False,
 ) -> RoutedRequest:  # fmt: skip
     """Routing data of a request. Hashes are comparable between processes with one PYTHONHASHSEED."""
     digest = hash((path, len(body), body if len(body) <= _HASHED_BYTES else body[:_HASHED_BYTES]))
     blocks = () if is_single or not num_sequences else prefix_blocks(body, model, salt)
-    return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest, client)
+    return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest, client, is_more)
 
 
 def by_role(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:

@@ -99,7 +99,7 @@ class Replicas:
 
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "", client: str = "",
+        salt: str = "", client: str = "", *, is_more: bool = False,
     ) -> RoutedRequest:  # fmt: skip
         """Routing data of a request. Raises ApiError 422 for one that is known to crash workers."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from qserve.engine.base import Api, WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.errors import QserveError
 from qserve.gateway.relay.admission import Admission
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
@@ -36,8 +36,7 @@ class Upstream:
 
     def __init__(self, endpoint: WorkerEndpoint, settings: GatewaySettings) -> None:
         self.endpoint = endpoint
-        shares_places = endpoint.role == "chat" and endpoint.api is Api.OWN
-        self.admission = Admission(endpoint.max_num_seqs, settings.max_queue, shares_places=shares_places)
+        self.admission = Admission(endpoint.max_num_seqs, settings.max_queue, shares_places=endpoint.shares_places)
         self._connect_timeout_s = settings.connect_timeout_s
         self._client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
         self.count_tokens: Callable[[], int] = lambda: 0
