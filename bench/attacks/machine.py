@@ -56,7 +56,7 @@ async def hostile_folder(service: Service) -> str:
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder))
             began_s = time.monotonic()
-            command = [str(Path(service.process.args[0])), "plan", "--model", folder]  # type: ignore[index]
+            command = [str(Path(service.process.args[0])), "plan", "--model", folder]  # type: ignore[index, arg-type]
             process = await asyncio.create_subprocess_exec(
                 *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import asdict
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -14,14 +15,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
-from qserve.engine.prompts.lanes import PromptLanes
+from qserve.engine.prompts.lanes import PromptLanes, ReadBody
 from qserve.engine.transformers.api.answer import Answer, encoded
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.chat import ChatAnswer
 from qserve.engine.transformers.api.completions import CompletionAnswer
 from qserve.engine.transformers.api.memory import measured_memory
 from qserve.engine.transformers.api.metrics import exposition
-from qserve.engine.transformers.api.reading import guide_of
 from qserve.engine.transformers.api.translated import TranslatedAnswer
 from qserve.engine.transformers.engine import Engine
 from qserve.engine.worker_app import UNEXPECTED, as_api_error, worker_app
@@ -29,10 +29,11 @@ from qserve.model.failures import EngineError
 from qserve.wire.dialects.messages_answer import MessagesAnswer
 from qserve.wire.dialects.responses_answer import ResponsesAnswer
 from qserve.wire.errors import ApiError, Dialect
-from qserve.wire.openai import CompletionRequest, SamplingFields
+from qserve.wire.openai import SamplingFields
 
 __all__ = ["build_app"]
 
+_Made = TypeVar("_Made")
 _log = logging.getLogger("qserve.worker")
 
 
@@ -44,17 +45,18 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
 
     async def chat(request: Request) -> Response:
         body = await prompts.read("chat", await body_of(request))
-        return await _answer(request, *await ChatAnswer.to(engine, body, Asker.of(request.headers)))
+        making = ChatAnswer.to(engine, body, Asker.of(request.headers))
+        return await _answer(request, await _made(request, body, making))
 
     async def messages(request: Request) -> Response:
         body = await prompts.read("messages", await body_of(request))
-        answer = await TranslatedAnswer.to(engine, body, MessagesAnswer, Asker.of(request.headers))
-        return await _answer(request, *answer, dialect=Dialect.ANTHROPIC)
+        making = TranslatedAnswer.to(engine, body, MessagesAnswer, Asker.of(request.headers))
+        return await _answer(request, await _made(request, body, making), dialect=Dialect.ANTHROPIC)
 
     async def responses(request: Request) -> Response:
         body = await prompts.read("responses", await body_of(request))
-        answer = await TranslatedAnswer.to(engine, body, ResponsesAnswer, Asker.of(request.headers))
-        return await _answer(request, *answer, dialect=Dialect.RESPONSES)
+        making = TranslatedAnswer.to(engine, body, ResponsesAnswer, Asker.of(request.headers))
+        return await _answer(request, await _made(request, body, making), dialect=Dialect.RESPONSES)
 
     async def count_tokens(request: Request) -> Response:
         body = await prompts.read("count_tokens", await body_of(request))
@@ -62,14 +64,8 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
 
     async def completions(request: Request) -> Response:
         body = await prompts.read("completion", await body_of(request))
-        fields = CompletionRequest.model_validate_json(body.request)
-        ids: list[list[int]] = []
-        for prompt in body.prompts:
-            ids.append(prompt.tolist())
-            await asyncio.sleep(0)  # millions of ids take a while; streams go on in between
-        guide = await guide_of(engine, body.grammar)
-        answer = CompletionAnswer(engine, fields, ids, guide, Asker.of(request.headers))
-        return await _answer(request, fields, answer)
+        making = CompletionAnswer.to(engine, body, Asker.of(request.headers))
+        return await _answer(request, await _made(request, body, making))
 
     async def tokenize(request: Request) -> Response:
         body = await prompts.read("tokenize", await body_of(request))
@@ -103,9 +99,19 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
     )
 
 
+async def _made(request: Request, body: ReadBody, making: Coroutine[Any, Any, _Made]) -> _Made | None:
+    """What is made ready; None where its client left meanwhile: a structure may take a second."""
+    return await making if body.grammar is None else await unless_client_leaves(request, making)
+
+
 async def _answer(
-    request: Request, fields: SamplingFields, answer: Answer | TranslatedAnswer, dialect: Dialect = Dialect.OPENAI
+    request: Request,
+    made: tuple[SamplingFields, Answer | TranslatedAnswer] | None,
+    dialect: Dialect = Dialect.OPENAI,
 ) -> Response:
+    if made is None:
+        return Response(status_code=CLIENT_CLOSED)
+    fields, answer = made
     if fields.stream:
         return StreamingResponse(_guarded(answer.events(), dialect), media_type="text/event-stream")
     whole = await unless_client_leaves(request, answer.whole())

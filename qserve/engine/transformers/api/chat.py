@@ -44,7 +44,8 @@ class ChatAnswer(Answer):
     async def to(cls, engine: Engine, body: ReadBody, asker: Asker) -> tuple[ChatCompletionRequest, ChatAnswer]:
         """The request that was read, and its answer. Raises what refuses it."""
         request = ChatCompletionRequest.model_validate_json(body.request)
-        return request, cls(engine, request, body, await guide_of(engine, body.grammar, body.thought), asker)
+        guide = await guide_of(engine, body.grammar, asker.client, body.thought)
+        return request, cls(engine, request, body, guide, asker)
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""

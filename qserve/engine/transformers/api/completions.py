@@ -9,9 +9,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from qserve.engine.prompts.lanes import ReadBody
 from qserve.engine.transformers.api.answer import Answer
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
+from qserve.engine.transformers.api.reading import guide_of
 from qserve.engine.transformers.api.requests import (
     completion_max_tokens,
     generations,
@@ -61,6 +63,16 @@ class CompletionAnswer(Answer):
         self._draw_next = max(limits) > 0
         self._num_prompt_tokens = sum(map(len, self._prompts))
         self._check_logprobs()
+
+    @classmethod
+    async def to(cls, engine: Engine, body: ReadBody, asker: Asker) -> tuple[CompletionRequest, CompletionAnswer]:
+        """The request that was read, and its answer. Raises what refuses it."""
+        request = CompletionRequest.model_validate_json(body.request)
+        prompts: list[list[int]] = []
+        for prompt in body.prompts:
+            prompts.append(prompt.tolist())
+            await asyncio.sleep(0)  # millions of ids take a while; streams go on in between
+        return request, cls(engine, request, prompts, await guide_of(engine, body.grammar, asker.client), asker)
 
     def _check_logprobs(self) -> None:
         """400 for more than an answer may hold. One prompt as long as the context always may."""

@@ -34,13 +34,18 @@ def _block_reader(chat: ChatFormat, request: ChatCompletionRequest) -> Callable[
     return lambda: Qwen3CoderCall(parameters)
 
 
-async def guide_of(engine: Engine, spec: GrammarSpec | None, thought: ThoughtStart = "closed") -> Guide | None:
-    """What binds the answers; None for nothing. Raises GrammarTooComplex."""
+async def guide_of(
+    engine: Engine, spec: GrammarSpec | None, client: str, thought: ThoughtStart = "closed"
+) -> Guide | None:
+    """What binds the answers; None for nothing. It is made ready when it is the client's turn.
+
+    Raises GrammarTooComplex.
+    """
     if spec is None:
         return None
     chat = engine.chat_format
     return Guide(
-        await engine.grammars.ready(spec.grammar, spec.param),
+        await engine.grammars.ready(spec.grammar, spec.param, client),
         spec.begins,
         spec.only_one,
         chat.call_ids,
