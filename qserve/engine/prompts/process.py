@@ -108,7 +108,7 @@ def _bounded(
     read: Callable[[bytes], PromptBody], body: bytes, cpu_s: float
 ) -> tuple[dict[str, Any], list[bytes], bool]:
     """The answer's head and bytes, and whether the process should end."""
-    _end_after(cpu_s + _IN_C_S)
+    limits = _end_after(cpu_s + _IN_C_S)
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     try:
         result = read(body)
@@ -129,14 +129,19 @@ def _bounded(
         refusal, is_spent = ApiError(400, f"the tokenizer can't take this text: {error}", "not_tokenizable"), True
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_CPU, limits)
     return {"error": refusal.fields}, [], is_spent
 
 
-def _end_after(cpu_s: float) -> None:
-    """Have the kernel end this process (SIGXCPU) once it took so much more: no handler runs within one call of C."""
+def _end_after(cpu_s: float) -> tuple[int, int]:
+    """Have the kernel end this process (SIGXCPU) once it took so much more: no handler runs within one call of C.
+
+    Returns the limits that were set before.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + cpu_s), hard))
+    limits = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + cpu_s), limits[1]))
+    return limits
 
 
 _TOO_LARGE = "the chat template and the tokenizer need more memory for this request than one may have"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -239,8 +240,10 @@ def test_a_bound_that_is_met_inside_of_a_template_is_no_refusal_of_the_template(
             [{"role": "user", "content": Spent(body.decode())}], add_generation_prompt=True
         )
 
+    limits = resource.getrlimit(resource.RLIMIT_CPU)
     told, _, is_spent = process._bounded(read, b"a", 60)
     assert told["error"]["code"] == code and is_spent
+    assert resource.getrlimit(resource.RLIMIT_CPU) == limits, "what comes after has a bound of its own"
 
 
 def test_the_first_request_of_a_process_finds_its_template_compiled() -> None:
