@@ -121,10 +121,10 @@ class Answering:
     def refusal(self, endpoint, model):
         return None
 
-    def free_slots(self, endpoint, model):
+    def free_slots(self, endpoint, model, owner):
         return 1 - self.num_running
 
-    async def ask(self, endpoint, body):
+    async def ask(self, endpoint, body, owner):
         self.num_asked, self.num_running = self.num_asked + 1, 1
         await asyncio.sleep(0.05)
         self.num_running = 0
@@ -145,6 +145,7 @@ async def test_a_batch_waits_for_space_and_goes_on(files, monkeypatch):
     service = Answering()
     running = asyncio.create_task(BatchRun(batches, service, batch).run())
     while not files.space.is_full():
+        assert not running.done(), running.result()
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)
     waiting = service.num_asked
