@@ -23,7 +23,8 @@ _PLACES = 6
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     keys = [argument for key in KEYS for argument in ("--api-key", key)]
-    arguments = ("--model", "demo", "--max-num-seqs", str(_PLACES), "--kv-cache-memory-bytes", "32MiB", "--no-ui", *keys)
+    places = ("--max-num-seqs", str(_PLACES), "--kv-cache-memory-bytes", "32MiB")
+    arguments = ("--model", "demo", "--no-ui", *places, *keys)
     one = Service(arguments, tmp_path_factory.mktemp("shares"))
     yield one.until_ready()
     assert one.end() == 0, one.output
