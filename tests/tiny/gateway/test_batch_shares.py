@@ -59,10 +59,10 @@ def _batch(runner: BatchRunner, owner: str, num_lines: int) -> StoredBatch:
         for number in range(num_lines)
     ]
     content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    part, sink = files.begin(len(content))
-    with sink:
-        sink.write(content)
-    file = files.add(part, owner, "lines.jsonl", "batch", None)
+    part = files.begin(owner, len(content))
+    part.sink.write(content)
+    part.finish(len(content))
+    file = files.add(part.path, owner, "lines.jsonl", "batch", None)
     batch = store.create(owner, "/v1/completions", file.id, ("24h", _DAY_S), ["m"], None, None)
     return store.move(batch.id, "in_progress", model="m", num_total=num_lines)
 
