@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 from qserve.engine.grammar.refusals import TOO_MUCH
@@ -27,29 +28,30 @@ class Trials:
         self._turns = Turns(_AT_ONCE, of_one=1)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._end: weakref.finalize[..., Any] | None = None
 
     def start(self) -> None:
         """Start the process, so that the first grammar does not wait for it."""
-        if not self._runs():
-            self.stop()
-            self._control, theirs = socket.socketpair()
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "qserve.engine.grammar.trial.process", str(theirs.fileno())],
-                    stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True,
-                )  # fmt: skip
-            assert self._process.stdin is not None
-            self._process.stdin.write(self._told)
-            self._process.stdin.close()
+        if self._runs():
+            return
+        self.stop()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "qserve.engine.grammar.trial.process", str(theirs.fileno())],
+                stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+        self._process = process
+        self._end = weakref.finalize(self, _end, process, self._control)  # where nobody stops it
+        assert process.stdin is not None
+        process.stdin.write(self._told)
+        process.stdin.close()
 
     def stop(self) -> None:
         """End it, and what it tries."""
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._control = None
+        if self._end is not None:
+            self._end()
+        self._process = self._control = self._end = None
 
     def _runs(self) -> bool:
         """By its end of the sockets, which is closed before the kernel tells that it ended."""
@@ -92,6 +94,12 @@ class Trials:
             return b""
         finally:
             writer.close()
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    process.kill()
+    process.wait()
 
 
 def _told(vocabulary: Vocabulary) -> dict[str, Any]:
