@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-from streams import ended, wait_for
-
 from attacks.memory import MemoryWatch
+from attacks.recipes import with_recipe
 from attacks.service import Attack, Service, in_words
 
 __all__ = ["ATTACKS"]
@@ -61,22 +57,10 @@ async def printing_program(service: Service) -> str:
 
 @asynccontextmanager
 async def _with_rules(service: Service) -> AsyncIterator[Service]:
-    """Another service of the same program and keys, whose rewards are a rule over code; asked once, so that it runs."""
-    assert isinstance(service.process.args, list)
-    attacker = service.http.headers["authorization"].removeprefix("Bearer ")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        recipe, ready = folder / "rewards.yaml", folder / "ready.json"
-        recipe.write_text(_RECIPE)
-        command = [
-            str(service.process.args[0]), "up", "--reward", str(recipe), "--port", "0", "--no-ui", "--state-dir",
-            str(folder), "--ready-file", str(ready), "--api-key", attacker, "--api-key", service.other_key,
-        ]  # fmt: skip
-        with ended(command, folder / "up.log") as process:
-            await asyncio.to_thread(wait_for, ready.exists, process)
-            rules = Service(json.loads(ready.read_text())["url"], process, service.http, service.other_key)
-            await rules.post_as_other("/v1/reward", _asked([_RIGHT]))
-            yield rules
+    """A service whose rewards are a rule over code; asked once, so that it runs."""
+    async with with_recipe(service, _RECIPE) as rules:
+        await rules.post_as_other("/v1/reward", _asked([_RIGHT]))
+        yield rules
 
 
 def _asked(programs: Sequence[str]) -> dict[str, Any]:
