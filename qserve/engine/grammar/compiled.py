@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from qserve.engine.grammar.matcher import Grammar, matcher_of
-from qserve.engine.grammar.refusals import refusal
+from qserve.engine.grammar.refusals import TOO_MUCH, refusal
 from qserve.engine.grammar.trial.trials import Trials
 from qserve.engine.grammar.vocabulary import token_table, vocabulary_of
 from qserve.model.failures import PromptRefused
@@ -31,9 +31,9 @@ _NICE = 10
 class GrammarTooComplex(PromptRefused):
     """A grammar that can't be followed within bounds, or that no text fulfils."""
 
-    def __init__(self, error: str, param: str) -> None:
-        """`error`: llguidance's own, or ours; `param`: the field that asks for it."""
-        super().__init__(refusal(error), "invalid_grammar", param)
+    def __init__(self, why: str, param: str) -> None:
+        """`why`: a sentence; `param`: the field that asks for it."""
+        super().__init__(why, "invalid_grammar", param)
 
 
 class Grammars:
@@ -66,7 +66,7 @@ class Grammars:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def ready(self, grammar: str, param: str = "response_format", client: str = "") -> Grammar:
-        """The grammar; `client`: whose turn it takes. Raises GrammarTooComplex, of the field `param`.
+        """The grammar; `client`: whose turn it takes. Raises GrammarTooComplex, of the field `param`, or TrialFailed.
 
         A caller that is cancelled ends what is done for it, unless another of the same client waits for the same.
         """
@@ -95,18 +95,20 @@ class Grammars:
     async def _make(self, key: bytes, grammar: str, client: str) -> Grammar | str:
         """It, or why it can't be."""
         trial = await self._trials.of(grammar, client)
+        if trial is None:
+            return self._refuse(key, TOO_MUCH)
         if trial.error:
-            return self._refuse(key, trial.error)
+            return self._refuse(key, refusal(trial.error))
         threads = self._quick if trial.cpu_s < _QUICK_S else self._slow
         loop = asyncio.get_running_loop()
         matcher, error = await loop.run_in_executor(threads, matcher_of, self._tokens, grammar)
-        return self._refuse(key, error) if error else self._keep(key, Grammar(matcher, trial.num_bytes))
+        return self._refuse(key, refusal(error)) if error else self._keep(key, Grammar(matcher, trial.num_bytes))
 
-    def _refuse(self, key: bytes, error: str) -> str:
-        self._refused[key] = error
+    def _refuse(self, key: bytes, why: str) -> str:
+        self._refused[key] = why
         while len(self._refused) > _MAX_REFUSALS:
             self._refused.popitem(last=False)
-        return error
+        return why
 
     def _keep(self, key: bytes, grammar: Grammar) -> Grammar:
         self._ready[key] = grammar

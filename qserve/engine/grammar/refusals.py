@@ -26,9 +26,7 @@ _TOO_LARGE = ("too big", "too large", "too many expressions", "fuel exhausted", 
 
 
 def refusal(error: str) -> str:
-    """A sentence of `error`, which may have many lines, or is `TOO_MUCH`."""
-    if error == TOO_MUCH:
-        return error
+    """A sentence of `error`, which may have many lines."""
     lines = error.splitlines() or [""]
     first = _PLACES.sub("", lines[0])
     if (unheld := _UNHELD.search(first)) is not None:

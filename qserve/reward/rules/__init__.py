@@ -3,7 +3,6 @@
 rules.py          what a rule says of a response, and of what its YAML may hold
 process.py        a process that rules run in, ended and started again where one does not return
 pool.py           several of them, for all requests
-turns.py          whose response is next
 sandbox.py        whether a program of a model passes its tests, in two sandboxes
 bubblewrap.py     how a sandbox is started, and which kinds a machine makes
 seccomp.py        its filter of system calls

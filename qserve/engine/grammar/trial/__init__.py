@@ -2,5 +2,4 @@
 
 process.py  compiles each in a fork of its own, with bounds of time and memory
 trials.py   the worker's side: clients take turns, and who leaves ends what runs for them
-turns.py    places that clients take turns at
 """

@@ -6,8 +6,9 @@ multiplies. So each grammar is compiled first in a process that is forked from t
 what it will take.
 
 For each grammar the worker sends one end of a pair of sockets through CONTROL_FD; over the pair go the grammar, behind
-its length, and back a `Trial` as JSON, or nothing where the process was ended. The vocabulary has the bytes and the
-special tokens alone: nothing is compiled over the others.
+its length, and back a `Trial` as JSON, or `{"failure": why}` where it could not be tried, or nothing where the kernel
+ended the process at one of its bounds. The vocabulary has the bytes and the special tokens alone: nothing is compiled
+over the others.
 """
 
 from __future__ import annotations
@@ -96,28 +97,35 @@ def _try(asker: socket.socket, tokens: LLTokenizer) -> NoReturn:
         source = asker.makefile("rb")
         (length,) = LENGTH.unpack(source.read(LENGTH.size))
         grammar = source.read(length).decode()
-        threading.Thread(target=_end_with_asker, args=(asker,), daemon=True).start()
+        threading.Thread(target=_end_in_time, args=(asker,), daemon=True).start()
         _bound()
         began_s, began_bytes = time.process_time(), _resident_bytes()
         matcher, error = matcher_of(tokens, grammar)
-        trial = Trial(max(0, _resident_bytes() - began_bytes), time.process_time() - began_s, error)
+        _answer(asker, asdict(Trial(max(0, _resident_bytes() - began_bytes), time.process_time() - began_s, error)))
         del matcher
-        asker.sendall(json.dumps(asdict(trial)).encode())
     except MemoryError:
         pass
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc(file=log)
         log.flush()
+        _answer(asker, {"failure": f"trying it failed: {type(error).__name__}; the worker's log says more"})
     finally:
         os._exit(0)
 
 
-def _end_with_asker(asker: socket.socket) -> None:
+def _end_in_time(asker: socket.socket) -> None:
+    """With who asked, or when it is late."""
     asker.settimeout(_WALL_S)
     try:
         asker.recv(1)
+    except TimeoutError:
+        _answer(asker, {"failure": f"the machine has no time for this structure: {_WALL_S:.0f} s"})
     finally:
         os._exit(1)
+
+
+def _answer(asker: socket.socket, fields: dict[str, Any]) -> None:
+    asker.sendall(json.dumps(fields).encode())
 
 
 def _bound() -> None:

@@ -10,14 +10,20 @@ import sys
 import weakref
 from typing import Any
 
-from qserve.engine.grammar.refusals import TOO_MUCH
 from qserve.engine.grammar.trial.process import LENGTH, Trial
-from qserve.engine.grammar.trial.turns import Turns
 from qserve.engine.grammar.vocabulary import Vocabulary
+from qserve.engine.shares.places import Places
+from qserve.model.failures import EngineError
 
-__all__ = ["Trials"]
+__all__ = ["TrialFailed", "Trials"]
 
 _AT_ONCE = 3
+
+
+class TrialFailed(EngineError):
+    """A grammar could not be tried, for no fault of its own."""
+
+    code = "internal_error"
 
 
 class Trials:
@@ -25,7 +31,7 @@ class Trials:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._told = json.dumps(_told(vocabulary)).encode()
-        self._turns = Turns(_AT_ONCE, of_one=1)
+        self._places = Places(_AT_ONCE)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._end: weakref.finalize[..., Any] | None = None
@@ -65,32 +71,44 @@ class Trials:
             return False
         return False
 
-    async def of(self, grammar: str, client: str) -> Trial:
-        """What `grammar` takes. A caller that is cancelled ends the trial."""
-        async with self._turns.of(client):
+    async def of(self, grammar: str, client: str) -> Trial | None:
+        """What `grammar` takes; None: more than it may. A caller that is cancelled ends the trial.
+
+        Raises TrialFailed.
+        """
+        async with self._places.of(client):
             answer = await self._tried(grammar)
             if not answer and not self._runs():
                 answer = await self._tried(grammar)
-        return Trial(**json.loads(answer)) if answer else Trial(0, 0.0, TOO_MUCH)
+                if not answer and not self._runs():
+                    raise TrialFailed("the process that tries structures does not run; the worker's log says why")
+        if not answer:
+            return None
+        fields = json.loads(answer)
+        if "failure" in fields:
+            raise TrialFailed(fields["failure"])
+        return Trial(**fields)
 
     async def _tried(self, grammar: str) -> bytes:
-        """Empty: the process was ended."""
-        self.start()
-        assert self._control is not None
+        """Empty: its process ended without an answer."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+        try:
+            with theirs:
+                self.start()
+                assert self._control is not None
                 socket.send_fds(self._control, [b"g"], [theirs.fileno()])
-            except OSError:
-                ours.close()
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, BrokenPipeError):
                 return b""
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+            raise
         try:
             data = grammar.encode()
             writer.writelines([LENGTH.pack(len(data)), data])
             await writer.drain()
             return await reader.read()
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             return b""
         finally:
             writer.close()

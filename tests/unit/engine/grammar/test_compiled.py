@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +18,8 @@ from llguidance import LLMatcher
 from qserve.engine.grammar.compiled import Grammars, GrammarTooComplex
 from qserve.engine.grammar.matcher import Grammar
 from qserve.engine.grammar.refusals import TOO_MUCH
+from qserve.engine.grammar.trial import process
+from qserve.engine.grammar.trial.trials import TrialFailed
 from qserve.units import MIB
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
 
@@ -141,3 +146,33 @@ async def test_what_is_kept_is_bound_by_bytes_and_by_use(grammars: Grammars) -> 
 
 def test_a_grammar_that_nobody_followed_is_as_large_as_its_trial() -> None:
     assert Grammar(None, 7).most_bytes == 7
+
+
+async def test_a_process_that_does_not_run_is_no_fault_of_the_structure(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await grammars.ready(of(SMALL))
+    text = of({**SMALL, "title": "tried in vain"})
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/false")
+        process_of(grammars).kill()
+        with pytest.raises(TrialFailed, match="does not run"):
+            await grammars.ready(text)
+    assert (await grammars.ready(text)).matcher is not None, "nothing of it is remembered"
+
+
+@pytest.mark.parametrize("bytes_, why", [(b"\xff", "UnicodeDecodeError"), (b"", "no time for this structure: 0 s")])
+def test_what_is_no_bound_is_told_as_such(monkeypatch: pytest.MonkeyPatch, bytes_: bytes, why: str) -> None:
+    """In the process itself: a fault, and a machine that is late."""
+    monkeypatch.setattr(process, "_WALL_S", 0.01)
+    if not bytes_:
+        monkeypatch.setattr(process, "matcher_of", lambda *_: time.sleep(60))
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        process._try(theirs, None)  # type: ignore[arg-type]
+    theirs.close()
+    with ours:
+        ours.sendall(process.LENGTH.pack(len(bytes_)) + bytes_)
+        assert why in json.loads(ours.recv(4096))["failure"]
+    os.waitpid(pid, 0)

@@ -10,15 +10,16 @@ from typing import Generic, TypeVar
 __all__ = ["Turns"]
 
 T = TypeVar("T")
-# Charged at once, so that of several free places one client does not get all.
+# Charged at once, so that of several free places one client does not get all; what takes longer is charged at its end.
 _AT_LEAST_S = 0.01
 
 
 @dataclass
 class _Line(Generic[T]):
-    """Of a client, whose requests are lines of their own; or of a request, whose items wait."""
+    """Of a client, whose requests are lines of their own; or of a request, whose items wait. `last_turn`: 0 before."""
 
     clock_s: float = 0.0
+    last_turn: int = 0
     num_taken: int = 0
     lines: dict[Hashable, _Line[T]] = field(default_factory=dict)
     items: deque[T] = field(default_factory=deque)
@@ -35,7 +36,7 @@ class _Line(Generic[T]):
 
     def first(self, *, is_idle: bool = False) -> tuple[Hashable, _Line[T]] | None:
         waiting = [(name, line) for name, line in self.lines.items() if line.waits and not (is_idle and line.num_taken)]
-        return min(waiting, key=lambda one: one[1].clock_s, default=None)
+        return min(waiting, key=lambda one: (one[1].clock_s, one[1].last_turn), default=None)
 
 
 class Turns(Generic[T]):
@@ -43,6 +44,7 @@ class Turns(Generic[T]):
 
     def __init__(self) -> None:
         self._clients: _Line[T] = _Line()
+        self._num_turns = 0
 
     def __bool__(self) -> bool:
         return self._clients.waits
@@ -61,13 +63,15 @@ class Turns(Generic[T]):
         of_request = None if of_client is None else of_client[1].first()
         if of_client is None or of_request is None:
             return None
-        (client, _), (request, line) = of_client, of_request
+        (client, requests), (request, line) = of_client, of_request
+        self._num_turns += 1
+        requests.last_turn = line.last_turn = self._num_turns
         self._charge(client, request, _AT_LEAST_S, 1)
         return line.items.popleft()
 
     def done(self, client: Hashable, request: Hashable, seconds: float) -> None:
         """An item of theirs that was taken has taken so long."""
-        self._charge(client, request, seconds, -1)
+        self._charge(client, request, max(0.0, seconds - _AT_LEAST_S), -1)
         self._forget_empty()
 
     def drop(self, is_dropped: Callable[[T], bool]) -> None:

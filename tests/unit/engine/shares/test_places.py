@@ -1,20 +1,20 @@
-"""Turns: a client with many requests holds its own share of places and no other's."""
+"""Places: a client with many requests holds its own share of places and no other's."""
 
 from __future__ import annotations
 
 import asyncio
 
-from qserve.engine.grammar.trial.turns import Turns
+from qserve.engine.shares.places import Places
 
 
 class Place:
     """A caller that holds its place until it is told to leave."""
 
-    def __init__(self, turns: Turns, client: str) -> None:
+    def __init__(self, turns: Places, client: str) -> None:
         self.has_place, self.leave = asyncio.Event(), asyncio.Event()
         self.task = asyncio.create_task(self._hold(turns, client))
 
-    async def _hold(self, turns: Turns, client: str) -> None:
+    async def _hold(self, turns: Places, client: str) -> None:
         async with turns.of(client):
             self.has_place.set()
             await self.leave.wait()
@@ -25,7 +25,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def places(turns: Turns, clients: str) -> list[Place]:
+async def places(turns: Places, clients: str) -> list[Place]:
     made = [Place(turns, client) for client in clients]
     await settle()
     return made
@@ -36,12 +36,12 @@ def held(made: list[Place]) -> list[int]:
 
 
 async def test_one_client_has_its_share_and_others_theirs() -> None:
-    made = await places(Turns(2, of_one=1), "aaaab")
+    made = await places(Places(2), "aaaab")
     assert held(made) == [0, 4]
 
 
 async def test_who_waits_goes_by_turns_of_clients_then_in_order() -> None:
-    turns = Turns(1, of_one=1)
+    turns = Places(1)
     made = await places(turns, "aaabbc")
     order = []
     while holders := held(made):
@@ -53,7 +53,7 @@ async def test_who_waits_goes_by_turns_of_clients_then_in_order() -> None:
 
 
 async def test_who_is_cancelled_waits_no_longer_and_gives_its_place_back() -> None:
-    turns = Turns(1, of_one=1)
+    turns = Places(1)
     made = await places(turns, "aab")
     made[1].task.cancel()
     made[0].task.cancel()
@@ -66,7 +66,7 @@ async def test_who_is_cancelled_waits_no_longer_and_gives_its_place_back() -> No
 
 async def test_a_place_that_is_given_to_one_who_is_cancelled_just_then_is_not_lost() -> None:
     for ends_first in (True, False):
-        turns = Turns(1, of_one=1)
+        turns = Places(1)
         made = await places(turns, "ab")
         for end in (made[0].leave.set, made[1].task.cancel)[:: 1 if ends_first else -1]:
             end()
