@@ -12,6 +12,8 @@ import json
 
 from pydantic_core import from_json, to_json
 
+from qserve.gateway.large_bodies import LARGE_BYTES
+
 __all__ = ["CacheSalts", "with_cache_salt"]
 
 _NAME = b'"cache_salt"'
@@ -34,8 +36,10 @@ class CacheSalts:
 
 
 def with_cache_salt(body: bytes, salt: str) -> bytes:
-    """A JSON object, with this `cache_salt` in the place of its own. Without one it is not parsed again."""
-    if _NAME in body:  # not in a string: its quotes would be escaped
+    """A JSON object, with this `cache_salt` in the place of its own. Without one, or where it is large, it is not parsed
+    again: of two members of one name vLLM reads the last.
+    """
+    if len(body) <= LARGE_BYTES and _NAME in body:  # not in a string: its quotes would be escaped
         return to_json({**from_json(body), "cache_salt": salt})
     rest = body.rstrip()[:-1].rstrip()
     return b'%b%b%b:"%b"}' % (rest, b"" if rest.endswith(b"{") else b",", _NAME, salt.encode())

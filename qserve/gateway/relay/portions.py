@@ -2,7 +2,7 @@
 
 vLLM has one queue, first come, first served, and knows no clients. Sequence by sequence a request waits in ours, where
 clients take turns (`admission`). Each portion is what vLLM makes of it itself: an answer of its own with the seed
-counted on. What can't be parted (beam search, embeddings) is sent as it is, and takes its slots at once.
+counted on. What can't be parted (beam search, embeddings, large bodies) is sent as it is, and takes its slots at once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-__all__ = ["Portion", "Portions", "portions_of"]
+__all__ = ["MOST_BYTES", "Portion", "Portions", "portions_of"]
 
 _SEED_MAX = 2**63 - 1
+# Reading it, and writing it for each portion, holds the event loop: 40 ms and 4 ms of a core at most.
+MOST_BYTES = 1 << 20
 # Below it vLLM draws the likeliest token, and refuses to do so several times.
 _GREEDY = 1e-5
 
@@ -43,7 +45,7 @@ _Split = Callable[[dict[str, Any]], Iterator[Portion]]
 def portions_of(path: str, body: bytes) -> Portions | None:
     """Its portions, and what makes the body of each; None where it can't be parted."""
     split = _SPLITS.get(path)
-    if split is None:
+    if split is None or len(body) > MOST_BYTES:
         return None
     value: dict[str, Any] = from_json(body)
     if value.get("use_beam_search") or value.get("prompt_embeds") is not None:

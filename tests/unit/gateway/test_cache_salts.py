@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.gateway.large_bodies import LARGE_BYTES
 from qserve.gateway.relay.cache_salts import CacheSalts, with_cache_salt
 from qserve.gateway.routing.prefix import prefix_blocks
 
@@ -38,6 +39,13 @@ def test_without_keys_and_where_they_share_the_body_says_what_is_meant(owner: st
 def test_a_body_has_the_salt_and_everything_else_that_it_had(body: dict[str, object], space: str) -> None:
     written = with_cache_salt((json.dumps(body) + space).encode(), "f00")
     assert json.loads(written, object_pairs_hook=_once) == {**body, "cache_salt": "f00"}
+
+
+def test_a_large_body_is_not_read_again_and_its_last_salt_counts() -> None:
+    body = json.dumps({"cache_salt": "mine", "metadata": "x" * LARGE_BYTES}).encode()
+    written = with_cache_salt(body, "f00")
+    assert written == body[:-1] + b',"cache_salt":"f00"}'
+    assert json.loads(written)["cache_salt"] == "f00", "as vLLM reads it"
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

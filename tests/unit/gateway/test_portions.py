@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qserve.gateway.relay.merged import MergedAnswer
-from qserve.gateway.relay.portions import portions_of
+from qserve.gateway.relay.portions import MOST_BYTES, portions_of
 
 CHAT, TEXT, TOKENS, CONVERSATIONS = (
     "/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/v1/chat/completions/batch",
@@ -168,6 +168,12 @@ def test_a_stream_is_the_same_in_portions_in_any_order(asked: tuple[str, Any], o
 )  # fmt: skip
 def test_what_can_not_be_parted_is_left_to_the_engine(path: str, fields: dict[str, Any]) -> None:
     assert portions_of(path, json.dumps({"model": "m", **fields}).encode()) is None
+
+
+def test_a_large_body_is_not_parted_since_others_wait_while_it_is_read() -> None:
+    body = {"model": "m", "prompt": "x", "n": 128, "metadata": "x" * MOST_BYTES}
+    assert portions_of(TEXT, json.dumps(body).encode()) is None
+    assert portions_of(TEXT, json.dumps({**body, "metadata": "x"}).encode()) is not None
 
 
 def test_the_error_of_a_portion_ends_the_stream() -> None:
