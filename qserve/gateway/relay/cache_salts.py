@@ -36,8 +36,9 @@ class CacheSalts:
 
 
 def with_cache_salt(body: bytes, salt: str) -> bytes:
-    """A JSON object, with this `cache_salt` in the place of its own. Without one, or where it is large, it is not parsed
-    again: of two members of one name vLLM reads the last.
+    """A JSON object, with this `cache_salt` in the place of its own.
+
+    Without one, or where it is large, it is not parsed again: of two members of one name vLLM reads the last.
     """
     if len(body) <= LARGE_BYTES and _NAME in body:  # not in a string: its quotes would be escaped
         return to_json({**from_json(body), "cache_salt": salt})

@@ -10,7 +10,7 @@ the batchers do what is said here.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -50,7 +50,7 @@ class Turns(Generic[T]):
         self.running: list[T] = []
         self._turn_of = turn_of
         self._num_places = num_places
-        self._waiting: dict[Turn, deque[T]] = {}
+        self._waiting: dict[Turn, OrderedDict[T, None]] = {}  # thousands of a request may go at once, from anywhere
         self._num_running: Counter[Hashable] = Counter()  # by payer, and by turn
         self._served: dict[Hashable, int] = {}
         self._num_served = 0
@@ -65,15 +65,14 @@ class Turns(Generic[T]):
 
     def put(self, one: T, *, first: bool = False) -> None:
         """It waits behind what its request has waiting, or before it."""
-        some = self._waiting.setdefault(self._turn_of(one), deque())
+        some = self._waiting.setdefault(self._turn_of(one), OrderedDict())
+        some[one] = None
         if first:
-            some.appendleft(one)
-        else:
-            some.append(one)
+            some.move_to_end(one, last=False)
 
     def next(self) -> T | None:
         """Whose turn it is, of those that wait."""
-        return self._waiting[min(self._waiting, key=self._rank)][0] if self._waiting else None
+        return next(iter(self._waiting[min(self._waiting, key=self._rank)])) if self._waiting else None
 
     def has_place(self, one: T) -> bool:
         """Whether a place is free for it."""
@@ -151,8 +150,9 @@ class Turns(Generic[T]):
 
     def _leave_queue(self, one: T) -> None:
         turn = self._turn_of(one)
-        if one in (some := self._waiting.get(turn, deque())):
-            some.remove(one)
+        some = self._waiting.get(turn)
+        if some is not None and one in some:
+            del some[one]
             if not some:
                 del self._waiting[turn]
 
