@@ -21,7 +21,7 @@ from qserve.engine.transformers.api.chat_logprobs import ChatLogprobs
 from qserve.engine.transformers.batching.batcher import Batcher, Sequence
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engine.transformers.batching.scoring import PromptScorer
-from qserve.engine.transformers.batching.sharing.turns import NOBODYS, Turn
+from qserve.engine.transformers.batching.sharing.turns import NO_CLIENT, Turn
 from qserve.engine.transformers.chat_format import ChatFormat, chat_format
 from qserve.engine.transformers.sampling.params import SamplingParams, TokenChoice
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -64,7 +64,7 @@ class Generation:
     include_stop: bool = False
     skip_special_tokens: bool = True
     request_id: str = ""
-    turn: Turn = NOBODYS
+    turn: Turn = NO_CLIENT
     cache_salt: str = ""
 
 

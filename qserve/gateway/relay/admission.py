@@ -13,7 +13,7 @@ from typing import Any
 
 from qserve.wire.errors import ApiError
 
-__all__ = ["Admission", "Guest", "Moved", "Places"]
+__all__ = ["Admission", "Moved", "Places", "Requester"]
 
 # Assumed duration of a request before the first has finished.
 _FIRST_GUESS_S = 5.0
@@ -32,7 +32,7 @@ class Moved(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class Requester:
     """Who asks for slots.
 
     Attributes:
@@ -46,23 +46,23 @@ class Guest:
     leaves_one: bool = False
 
     @property
-    def payer(self) -> tuple[bool, str]:
+    def share(self) -> tuple[bool, str]:
         """A client's background work is not held against its other requests."""
         return self.is_background, self.client
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Slots that a guest holds; `is_last`: the one that others of its time had to leave."""
+    """Slots that a requester holds; `is_last`: the one that others of its time had to leave."""
 
-    guest: Guest
+    requester: Requester
     num_slots: int
     is_last: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class _Ticket:
-    guest: Guest
+    requester: Requester
     num_sequences: int
     granted: asyncio.Future[Places]
 
@@ -101,7 +101,7 @@ class Admission:
     @asynccontextmanager
     async def slots(self, num_sequences: int, *, background: bool = False, client: str = "") -> AsyncIterator[None]:
         """Waits for the slots and holds them, as `enter` and `leave` say."""
-        places, held_s = await self.enter(num_sequences, Guest(client, background)), None
+        places, held_s = await self.enter(num_sequences, Requester(client, background)), None
         granted_s = time.perf_counter()
         try:
             yield
@@ -109,12 +109,12 @@ class Admission:
         finally:
             self.leave(places, held_s)
 
-    async def enter(self, num_sequences: int, guest: Guest) -> Places:
+    async def enter(self, num_sequences: int, requester: Requester) -> Places:
         """Waits for slots; returns them, to be passed to `leave`. 429 if the queue is full.
 
         Cancelling the wait is safe.
         """
-        ticket = _Ticket(guest, num_sequences, asyncio.get_running_loop().create_future())
+        ticket = _Ticket(requester, num_sequences, asyncio.get_running_loop().create_future())
         self._queue.append(ticket)
         self._admit()
         if not ticket.granted.done():
@@ -131,17 +131,17 @@ class Admission:
         """Gives slots back. `held_s`: duration of a completed request, for the estimate of waits; None of others."""
         if held_s is not None:
             self._seconds_per_request += _SMOOTHING * (held_s - self._seconds_per_request)
-        payer = places.guest.payer
+        share = places.requester.share
         self.num_running_sequences -= places.num_slots
         self.num_running_requests -= 1
         self._num_last -= places.is_last
-        self._num_chats -= not payer[0]
-        self._held[payer] -= places.num_slots
-        self._wide[payer] -= places.num_slots > 1
-        if not self._held[payer]:
-            del self._held[payer], self._wide[payer]
-            if all(other.guest.payer != payer for other in self._queue):
-                self._served.pop(payer, None)
+        self._num_chats -= not share[0]
+        self._held[share] -= places.num_slots
+        self._wide[share] -= places.num_slots > 1
+        if not self._held[share]:
+            del self._held[share], self._wide[share]
+            if all(other.requester.share != share for other in self._queue):
+                self._served.pop(share, None)
         self._admit()
 
     def turn_away(self, error: ApiError) -> None:
@@ -153,17 +153,17 @@ class Admission:
 
     def free_in_background(self, client: str) -> int:
         """Slots that background requests of this client would get at once, or next before those of others."""
-        payer = Guest(client, is_background=True).payer
-        if any(other.guest.payer == payer or not other.guest.is_background for other in self._queue):
+        share = Requester(client, is_background=True).share
+        if any(other.requester.share == share or not other.requester.is_background for other in self._queue):
             return 0
-        room, payers = self._background_room, {payer, *self._payers(background=True)}
+        room, shares = self._background_room, {share, *self._active_shares(background=True)}
         spare = 0 if self._queue else max(0, room - self.num_running_sequences)
-        entitled = max(1, room // len(payers)) - self._held[payer]
+        entitled = max(1, room // len(shares)) - self._held[share]
         return max(spare, min(1, entitled))
 
     def all_free_in_background(self) -> tuple[int, Mapping[str, int]]:
         """`free_in_background` of a client that has nothing here, and of all that have."""
-        return self._free_of_new, {client: self.free_in_background(client) for _, client in self._payers(True)}
+        return self._free_of_new, {client: self.free_in_background(client) for _, client in self._active_shares(True)}
 
     @property
     def num_free_in_background(self) -> int:
@@ -205,7 +205,7 @@ class Admission:
     @property
     def _free_of_new(self) -> int:
         room = self._background_room
-        if any(not other.guest.is_background for other in self._queue):
+        if any(not other.requester.is_background for other in self._queue):
             return 0
         return max(1, 0 if self._queue else room - self.num_running_sequences)
 
@@ -218,20 +218,20 @@ class Admission:
         return min(ticket.num_sequences, self._room_of(ticket))
 
     def _leaves_one(self, ticket: _Ticket) -> bool:
-        guest = ticket.guest
-        return self.num_slots > 1 and (guest.is_background or (guest.leaves_one and not self._shares_places))
+        requester = ticket.requester
+        return self.num_slots > 1 and (requester.is_background or (requester.leaves_one and not self._shares_places))
 
     def _room_of(self, ticket: _Ticket) -> int:
         return self.num_slots - self._leaves_one(ticket)
 
-    def _payers(self, background: bool) -> set[tuple[bool, str]]:
+    def _active_shares(self, background: bool) -> set[tuple[bool, str]]:
         """Who holds slots or waits, in the background or not."""
-        some = {*self._held, *(ticket.guest.payer for ticket in self._queue)}
-        return {payer for payer in some if payer[0] == background}
+        some = {*self._held, *(ticket.requester.share for ticket in self._queue)}
+        return {share for share in some if share[0] == background}
 
     def _rank(self, ticket: _Ticket) -> tuple[bool, int, int]:
-        payer = ticket.guest.payer
-        return payer[0], self._held[payer], self._served.get(payer, 0)
+        share = ticket.requester.share
+        return share[0], self._held[share], self._served.get(share, 0)
 
     def _fits(self, ticket: _Ticket, num_promised: int = 0) -> bool:
         size, room = self._size(ticket), self._room_of(ticket)
@@ -242,15 +242,15 @@ class Admission:
 
     def _fits_beside_others(self, ticket: _Ticket, size: int, room: int) -> bool:
         """At a worker that runs its requests in turns: they need not have a slot for each of their sequences."""
-        payer = ticket.guest.payer
-        held = self._held[payer]
-        if payer[0] and self._num_chats >= room:  # what the background would get is nothing
+        share = ticket.requester.share
+        held = self._held[share]
+        if share[0] and self._num_chats >= room:  # what the background would get is nothing
             return False
-        if not held or (size > 1 and self._wide[payer] < _MOST_WIDE):
+        if not held or (size > 1 and self._wide[share] < _MOST_WIDE):
             return True
-        if size == 1 and not payer[0] and self.num_running_requests < self.num_slots:
+        if size == 1 and not share[0] and self.num_running_requests < self.num_slots:
             return True
-        return held + size <= room // len(self._payers(payer[0]) | {payer})
+        return held + size <= room // len(self._active_shares(share[0]) | {share})
 
     def _admit(self) -> None:
         while (found := self._next()) is not None:
@@ -272,16 +272,16 @@ class Admission:
         return None if following is None else (following, True)
 
     def _take(self, ticket: _Ticket, is_last: bool) -> Places:
-        places = Places(ticket.guest, self._size(ticket), is_last)
-        payer = ticket.guest.payer
+        places = Places(ticket.requester, self._size(ticket), is_last)
+        share = ticket.requester.share
         self.num_running_sequences += places.num_slots
         self.num_running_requests += 1
         self._num_last += is_last
-        self._num_chats += not payer[0]
+        self._num_chats += not share[0]
         self._num_served += 1
-        self._held[payer] += places.num_slots
-        self._wide[payer] += places.num_slots > 1
-        self._served[payer] = self._num_served
+        self._held[share] += places.num_slots
+        self._wide[share] += places.num_slots > 1
+        self._served[share] = self._num_served
         return places
 
     def _withdraw(self, ticket: _Ticket) -> None:

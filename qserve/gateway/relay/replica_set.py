@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from qserve.engine.base import WorkerState
-from qserve.gateway.relay.admission import Guest, Moved, Places
+from qserve.gateway.relay.admission import Moved, Places, Requester
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.outstanding import RequestTokens
@@ -214,8 +214,8 @@ class _LocalSlot:
         upstream.check_ready()
         if num_sequences:
             is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
-            guest = Guest(self._request.client, self._background, is_wide)
-            self._places = await upstream.admission.enter(num_sequences, guest)
+            requester = Requester(self._request.client, self._background, is_wide)
+            self._places = await upstream.admission.enter(num_sequences, requester)
             self._granted_s = time.perf_counter()
             if not upstream.is_ready:  # since the queue was left
                 upstream.admission.leave(self._places)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.gateway.relay.admission import Admission, Moved
-from qserve.gateway.relay.admission import Guest as Who
+from qserve.gateway.relay.admission import Admission, Moved, Requester
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import BULK_SLOTS, num_slots
 
@@ -22,7 +21,7 @@ class Guest:
     def __init__(self, admission, num_sequences=1, background=False, client="", leaves_one=False):
         self.inside = False
         self._leave = asyncio.Event()
-        who = Who(client, background, leaves_one)
+        who = Requester(client, background, leaves_one)
         self.task = asyncio.create_task(self._visit(admission, num_sequences, who))
 
     async def _visit(self, admission, num_sequences, who):

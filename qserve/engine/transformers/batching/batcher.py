@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from qserve.engine.transformers.batching.sharing.turns import NOBODYS, Turn
+from qserve.engine.transformers.batching.sharing.turns import NO_CLIENT, Turn
 from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -56,7 +56,7 @@ class Sequence:
     max_tokens: int
     stop_token_ids: frozenset[int]
     sampler: SequenceSampler
-    turn: Turn = NOBODYS
+    turn: Turn = NO_CLIENT
     cache_salt: str = ""
     num_cached_tokens: int = 0
     drawn_ids: list[int] = field(default_factory=list)

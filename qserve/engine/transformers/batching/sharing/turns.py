@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["NOBODYS", "Turn", "Turns"]
+__all__ = ["NO_CLIENT", "Turn", "Turns"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -29,12 +29,12 @@ class Turn:
     is_background: bool = False
 
     @property
-    def payer(self) -> tuple[bool, str]:
+    def share(self) -> tuple[bool, str]:
         """Whom it counts for: a client's background work is not held against its chats."""
         return self.is_background, self.client
 
 
-NOBODYS = Turn()
+NO_CLIENT = Turn()
 """Of a request that comes from no client."""
 
 
@@ -51,7 +51,7 @@ class Turns(Generic[T]):
         self._turn_of = turn_of
         self._num_places = num_places
         self._waiting: dict[Turn, OrderedDict[T, None]] = {}  # thousands of a request may go at once, from anywhere
-        self._num_running: Counter[Hashable] = Counter()  # by payer, and by turn
+        self._num_running: Counter[Hashable] = Counter()  # by share, and by turn
         self._served: dict[Hashable, int] = {}
         self._num_served = 0
 
@@ -85,7 +85,7 @@ class Turns(Generic[T]):
         self.running.append(one)
         turn = self._turn_of(one)
         self._num_served += 1
-        for what in (turn.payer, turn):
+        for what in (turn.share, turn):
             self._num_running[what] += 1
             self._served[what] = self._num_served
 
@@ -117,9 +117,9 @@ class Turns(Generic[T]):
         if victim is None:
             return None
         other = self._turn_of(victim)
-        if other.is_background or self._num_running[other.payer] > self._num_running[turn.payer] + 1:
+        if other.is_background or self._num_running[other.share] > self._num_running[turn.share] + 1:
             return victim
-        mine = [other for other in self._turns(self.running) if other.payer == turn.payer]
+        mine = [other for other in self._turns(self.running) if other.share == turn.share]
         largest = max(mine, key=lambda other: self._num_running[other], default=turn)
         return self._youngest(largest) if self._num_running[largest] > 1 else None
 
@@ -129,7 +129,7 @@ class Turns(Generic[T]):
         if not turns:
             return None
         heaviest = max(
-            turns, key=lambda turn: (turn.is_background, self._num_running[turn.payer], self._num_running[turn])
+            turns, key=lambda turn: (turn.is_background, self._num_running[turn.share], self._num_running[turn])
         )
         return self._youngest(heaviest, among)
 
@@ -144,7 +144,7 @@ class Turns(Generic[T]):
 
     def _rank(self, turn: Turn) -> tuple[bool, int, int, int, int]:
         return (
-            turn.is_background, self._num_running[turn.payer], self._served.get(turn.payer, 0),
+            turn.is_background, self._num_running[turn.share], self._served.get(turn.share, 0),
             self._num_running[turn], self._served.get(turn, 0),
         )  # fmt: skip
 
@@ -159,7 +159,7 @@ class Turns(Generic[T]):
     def _leave_place(self, one: T) -> None:
         self.running.remove(one)
         turn = self._turn_of(one)
-        for what in (turn.payer, turn):
+        for what in (turn.share, turn):
             self._num_running[what] -= 1
 
     def _forget(self, turn: Turn) -> None:
@@ -167,6 +167,6 @@ class Turns(Generic[T]):
         if not self._num_running[turn] and turn not in self._waiting:
             del self._num_running[turn]
             self._served.pop(turn, None)
-        if not self._num_running[turn.payer] and all(turn.payer != other.payer for other in self._waiting):
-            del self._num_running[turn.payer]
-            self._served.pop(turn.payer, None)
+        if not self._num_running[turn.share] and all(turn.share != other.share for other in self._waiting):
+            del self._num_running[turn.share]
+            self._served.pop(turn.share, None)
