@@ -22,15 +22,24 @@ MOST_MULTIPLE = 100_000
 """The digits of a multiple, without zeros at its end: 0.05 has 5, 86400 has 864."""
 
 _MOST_SHOWN = 1e20
+_COUNTS = tuple(f"{end}{of}" for of in ("Items", "Length", "Properties", "Contains") for end in ("min", "max"))
 _EMBEDDED = re.compile(r"%json\s*(?=\{)")
 # What is below them is data.
 _DATA = ("const", "enum", "default", "examples")
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
-def check_counts(schema: Any, param: str) -> None:
-    """Raises ApiError 400, of the field `param`, which names the keyword, its value and the bound."""
+def check_counts(schema: Any, param: str, *, multiplies: bool = True) -> None:
+    """Raises ApiError 400, of the field `param`, which names the keyword, its value and the bound.
+
+    `multiplies`: the library does, as llguidance. No library knows what less than none is; xgrammar ends a request.
+    """
     for one in _schemas(schema):
+        for keyword in _COUNTS:
+            number = _number(one.get(keyword))
+            _refuse(number < 0, keyword, number, "0 or more", param)
+        if not multiplies:
+            continue
         for keyword in ("minItems", "maxItems"):
             number = _number(one.get(keyword))
             _refuse(number > MOST_ITEMS, keyword, number, f"at most {MOST_ITEMS:,}", param)
@@ -51,19 +60,19 @@ def check_counts_within(lark: str, param: str) -> None:
         check_counts(schema, param)
 
 
-def _refuse(is_too_much: bool, keyword: str, number: float, most: str, param: str) -> None:
-    if is_too_much:
-        shown = f"{number:,}" if number < _MOST_SHOWN else "more than 1e20"
+def _refuse(is_refused: bool, keyword: str, number: float, most: str, param: str) -> None:
+    if is_refused:
+        shown = f"{number:,}" if abs(number) < _MOST_SHOWN else f"{'below -' if number < 0 else 'above '}1e20"
         message = f"'{keyword}' in the structure is {shown}; it can be {most}. Leave it out, or check it in the answer"
         raise ApiError(400, message, "invalid_grammar", param)
 
 
 def _number(value: Any) -> float:
-    return abs(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
 def _digits(number: float) -> float:
-    if not number < _MOST_SHOWN:
+    if not abs(number) < _MOST_SHOWN:
         return math.inf
     return int("".join(map(str, Decimal(repr(number)).normalize().as_tuple().digits)))
 

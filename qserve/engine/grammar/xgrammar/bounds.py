@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from qserve.engine.grammar.counts import check_counts
 from qserve.engine.grammar.xgrammar.width import Width, width_of
 from qserve.wire.errors import ApiError
 
@@ -31,6 +32,7 @@ _OPTIONAL_PART = re.compile(r"\\.|([?*]|\{\s*(?:0\s*)?,)", re.DOTALL)
 
 def check_bounds(asked: Any, param: str) -> None:
     """Raises ApiError 400, of the field `param`, where a structure anywhere in `asked` is too large for the library."""
+    check_counts(asked, param, multiplies=False)
     sums = dict.fromkeys(("properties", "optional", "values", "parts"), 0)
     in_patterns, in_texts = Width(), Width()
     for one in _objects(asked, param):

@@ -81,3 +81,12 @@ def test_a_grammar_that_embeds_no_json_is_left_to_the_library() -> None:
         'start: %json {"maxItems": 1}',
     ):
         check_counts_within(lark, "structured_outputs")
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, -(10**400)])
+@pytest.mark.parametrize("keyword", ["minLength", "maxItems", "minProperties", "maxContains"])
+def test_less_than_none_is_refused_for_every_library(keyword: str, value: float) -> None:
+    for multiplies in (True, False):
+        with pytest.raises(ApiError, match=f"'{keyword}' in the structure is .*-.*; it can be 0 or more"):
+            check_counts({"properties": {"a": {keyword: value}}}, "tools", multiplies=multiplies)
+    check_counts({keyword: 0, "minimum": -1}, "tools")

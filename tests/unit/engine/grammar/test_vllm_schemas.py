@@ -198,6 +198,11 @@ def test_what_people_write_is_not_too_large() -> None:
     assert with_enforceable_schemas({"structured_outputs": {"regex": ".{0,100}a" * 10}}, "xgrammar") is None
 
 
+def test_a_length_below_none_is_refused_in_a_tool_too() -> None:
+    with pytest.raises(ApiError, match="'minLength' in the structure is -1; it can be 0 or more"):
+        with_enforceable_schemas(in_function(of({"type": "string", "minLength": -1})), "xgrammar")
+
+
 def test_counts_are_bounded_where_the_library_multiplies_by_them() -> None:
     huge = {"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}
     for body in (PLACES["chat"](huge), PLACES["as text"](huge), in_function(of(huge)),
