@@ -53,6 +53,15 @@ def test_what_is_declared_is_reserved_and_given_back(files):
     assert held(files) == BLOCK
 
 
+@pytest.mark.parametrize("num_bytes", [0, 1, BLOCK])
+def test_a_small_file_takes_a_block(tmp_path, num_bytes):
+    files = FileStore(tmp_path / "files", FileBounds(max_total_bytes=3 * BLOCK, max_files_of_key=8, max_files=12))
+    for _ in range(3):
+        uploaded(files, num_bytes=num_bytes)
+    with pytest.raises(ApiError, match="--keep-files-gib"):
+        uploaded(files, num_bytes=num_bytes)
+
+
 def test_several_at_once_of_unknown_length_stay_within_the_bound(files):
     def upload(number):
         part = None
