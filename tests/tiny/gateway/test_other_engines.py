@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
 from dataclasses import replace
 
 import aiohttp
 import pytest
-import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
 from qserve.errors import UsageError
-from qserve.gateway.app import build_gateway
-from qserve.gateway.http.server import build_server
-from qserve.gateway.settings import GatewaySettings
 from qserve.wire.engine_fields import fields_of
 from tests.tiny.gateway.small_engine import DOCUMENT, EVENTS, SmallEngine
+from tests.tiny.gateway.threaded import gateway_over
 
 KEY = "sk-client-4f6c"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -35,18 +31,11 @@ def engine(tmp_path):
 @contextlib.asynccontextmanager
 async def _gateway(*endpoints, **settings):
     """A gateway over these workers; gives a client with the key and the base URL."""
-    server = build_server(build_gateway(GatewaySettings(keys=(KEY,), **settings), endpoints), "127.0.0.1", 0, 1)
-    thread = threading.Thread(target=lambda: uvloop.run(server.serve()))
-    thread.start()
-    while not server.started:
-        await asyncio.sleep(0.005)
-    try:
-        base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        async with aiohttp.ClientSession(base, headers={"authorization": f"Bearer {KEY}"}) as http:
-            yield http
-    finally:
-        server.should_exit = True
-        await asyncio.to_thread(thread.join)
+    async with (
+        gateway_over(endpoints, keys=(KEY,), **settings) as base,
+        aiohttp.ClientSession(base, headers={"authorization": f"Bearer {KEY}"}) as http,
+    ):
+        yield http
 
 
 def _endpoint(engine, **changed):

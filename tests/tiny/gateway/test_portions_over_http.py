@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-import uvloop
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
-from qserve.gateway.app import build_gateway
-from qserve.gateway.http.server import build_server
-from qserve.gateway.settings import GatewaySettings
 from qserve.wire.engine_fields import fields_of
 from tests.tiny.gateway.small_engine import DOCUMENT, SmallEngine
+from tests.tiny.gateway.threaded import gateway_over
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"model": "big", "messages": [{"role": "user", "content": "x"}], "seed": 1}
@@ -89,22 +85,12 @@ async def _gateway(engine: Sequences, **changed: Any) -> AsyncIterator[list[aioh
         "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, WorkerState.READY, "", api=Api.VLLM, engine="vllm",
         request_fields=fields_of(DOCUMENT),
     )  # fmt: skip
-    app = build_gateway(GatewaySettings(keys=KEYS, max_queue=2), [replace(endpoint, **changed)])
-    server = build_server(app, "127.0.0.1", 0, 1)
-    thread = threading.Thread(target=lambda: uvloop.run(server.serve()))
-    thread.start()
-    while not server.started:
-        await asyncio.sleep(0.005)
-    try:
-        base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        async with contextlib.AsyncExitStack() as stack:
-            yield [
-                await stack.enter_async_context(aiohttp.ClientSession(base, headers={"authorization": f"Bearer {key}"}))
-                for key in KEYS
-            ]
-    finally:
-        server.should_exit = True
-        await asyncio.to_thread(thread.join)
+    async with (
+        gateway_over([replace(endpoint, **changed)], keys=KEYS, max_queue=2) as base,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        clients = [aiohttp.ClientSession(base, headers={"authorization": f"Bearer {key}"}) for key in KEYS]
+        yield [await stack.enter_async_context(one) for one in clients]
 
 
 async def _ask(http: aiohttp.ClientSession, body: dict[str, Any], status: int = 200) -> Any:
