@@ -63,6 +63,8 @@ _LONG = (
 )  # fmt: skip
 _STARTS_VLLM = ("tests/tiny/vllm", "tests/tiny/reward/test_on_vllm.py")
 _VLLM_START_LIMIT_S = 600
+# It kills the service that its folder shares, so the other files of the folder come before it.
+_ENDS_WHAT_IS_SHARED = "tests/tiny/vllm_served/test_qserve_killed.py"
 
 
 # Real processes on a machine that others use, too: what fails is tried once more, and the summary counts a rerun.
@@ -90,15 +92,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest first; a start of vLLM may take longer than a test."""
+    """What takes longest first, what ends a shared service last; a start of vLLM may take longer than a test."""
     for item in items:
         if item.nodeid.startswith(_REAL_PROCESSES):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if item.nodeid.startswith(_STARTS_VLLM):
             item.add_marker(pytest.mark.timeout(_VLLM_START_LIMIT_S))
 
-    def rank(item: pytest.Item) -> int:
-        return next((rank for rank, start in enumerate(_LONG) if item.nodeid.startswith(start)), len(_LONG))
+    def rank(item: pytest.Item) -> tuple[int, bool]:
+        long = next((rank for rank, start in enumerate(_LONG) if item.nodeid.startswith(start)), len(_LONG))
+        return long, item.nodeid.startswith(_ENDS_WHAT_IS_SHARED)
 
     items.sort(key=rank)
 

@@ -1,4 +1,4 @@
-"""kill -9 of qserve leaves no process of vLLM. The last file of this folder: nothing is served afterwards."""
+"""kill -9 of qserve leaves no process of vLLM. tests/conftest.py runs it last: nothing is served afterwards."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ BOMBS = {
     "gigabytes": ("{{ 'a' * 9999999999 }}", {TOO_LARGE}),
     "doubling": (
         "{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
-        {TOO_LARGE},
+        {TOO_LARGE, TOO_SLOW},
     ),
     "long text": ("{{ 'a b ' * 9999999 }}", {TOO_LONG, TOO_SLOW}),
     "a long filter": ("{% for i in range(9999) %}{% set x = 'a'|center(99999999) %}{% endfor %}", {TOO_SLOW}),

@@ -37,7 +37,7 @@ def test_a_pattern_that_would_go_on_for_ever_finds_nothing_and_holds_up_no_threa
     while reader.is_alive():
         turns += 1
         time.sleep(0.001)
-    assert turns > 10, "the interpreter was held"
+    assert turns > 3, "the interpreter was held"  # then it is one or two, and on a busy machine eight were seen
     assert time.thread_time() - started < 10 * LIMIT_S
 
 
