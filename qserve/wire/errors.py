@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from qserve.wire.overflow import Overflow, overflow_of_vllm
 from qserve.wire.vllm_errors import in_our_words
 
-__all__ = ["MAX_NAME", "ApiError", "Dialect", "from_engine", "from_failure", "internal_error", "unknown_field"]
+__all__ = ["MAX_NAME", "ApiError", "Dialect", "from_engine", "from_failure", "internal_error", "too_long", "unknown_field"]
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -88,6 +89,8 @@ class ApiError(Exception):
     param: str | None = None
     retry_after_s: int | None = None
     allow: str | None = None
+    for_anthropic: str | None = None
+    """The message where Anthropic's clients know another one by its text (`qserve.wire.overflow`)."""
 
     def __str__(self) -> str:
         return self.message
@@ -105,7 +108,7 @@ class ApiError(Exception):
     @property
     def fields(self) -> dict[str, Any]:
         """What it was made of, for another process: `ApiError(**fields)`."""
-        names = ("status", "message", "code", "param", "retry_after_s", "allow")
+        names = ("status", "message", "code", "param", "retry_after_s", "allow", "for_anthropic")
         return {name: getattr(self, name) for name in names}
 
     def body(self, dialect: Dialect = Dialect.OPENAI) -> bytes:
@@ -134,10 +137,17 @@ class ApiError(Exception):
     def _anthropic(self) -> dict[str, Any]:
         fallback = "api_error" if self.status >= 500 else "invalid_request_error"
         kind = _ANTHROPIC_TYPE_OF_STATUS.get(self.status, fallback)
-        error: dict[str, Any] = {"type": kind, "message": self.message}
+        error: dict[str, Any] = {"type": kind, "message": self.for_anthropic or self.message}
         if (self.code, self.param) == ("unsupported_field", "thread"):
             error["details"] = _NO_THREADS
         return {"type": "error", "error": error}
+
+
+def too_long(overflow: Overflow, advice: str, param: str | None = None) -> ApiError:
+    """A 400 for what does not fit the model, in the words that clients look for; `advice` follows them."""
+    said = (f"{words}: {advice}" for words in (overflow.for_openai(), overflow.for_anthropic()))
+    message, for_anthropic = said
+    return ApiError(400, message, "context_length_exceeded", param, for_anthropic=for_anthropic)
 
 
 def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
@@ -174,11 +184,13 @@ def from_engine(status: int, body: bytes) -> ApiError | None:
     except (ValueError, KeyError, TypeError):
         return None
     message, about = in_our_words(said)
-    if status == 400 and ("maximum context length" in message or "max_model_len" in message):
-        code = "context_length_exceeded"
-        message += " (shorten the prompt or serve with a larger --max-model-len, if the model was made for more)"
-    elif status == 400 and said.startswith(_OF_GRAMMARS):
+    about = about or (param.removeprefix("body.") if isinstance(param, str) else None)
+    if status == 400 and (overflow := overflow_of_vllm(said)) is not None:
+        less = "shorten the prompt" if overflow.max_tokens is None else "lower max_tokens"
+        advice = f"{less} or serve with a larger --max-model-len, if the model was made for more"
+        return too_long(overflow, advice, about)
+    if status == 400 and said.startswith(_OF_GRAMMARS):
         code = "invalid_grammar"
     else:
         code = _CODE_OF_STATUS.get(status, "worker_error" if status >= 500 else "invalid_value")
-    return ApiError(status, message, code, about or (param.removeprefix("body.") if isinstance(param, str) else None))
+    return ApiError(status, message, code, about)

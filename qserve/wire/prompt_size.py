@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import ApiError, too_long
+from qserve.wire.overflow import Overflow
 
 __all__ = ["ContextLimits"]
 
@@ -39,24 +40,31 @@ class ContextLimits:
         for text in _texts(prompt):
             if isinstance(text, list):
                 if len(text) > self.max_model_len:
-                    raise self.too_long(f"the prompt has {len(text)} tokens")
+                    raise self.too_long(len(text))
             elif self.max_prompt_bytes is not None and 4 * len(text) > self.max_prompt_bytes:
                 self._check_bytes(text, self.max_prompt_bytes)
 
-    def too_long(self, what: str, *, advice: str = "shorten the prompt", param: str | None = None) -> ApiError:
-        """The error for what `what` says, with advice that can be followed: no model serves more than its positions."""
+    def too_long(
+        self,
+        num_tokens: int,
+        *,
+        max_tokens: int | None = None,
+        known_by: str = "",
+        advice: str = "shorten the prompt",
+        param: str | None = None,
+    ) -> ApiError:
+        """The error for such a prompt, with advice that can be followed: no model serves more than its positions."""
         if self.max_positions is None:
             advice += " or serve with a larger --max-model-len, if the model was made for more"
         elif self.max_model_len < self.max_positions:
             advice += f" or serve with a larger --max-model-len (at most {self.max_positions})"
-        takes = f"this model takes {self.max_model_len} tokens, prompt and answer together"
-        return ApiError(400, f"{what}; {takes} (max_model_len): {advice}", "context_length_exceeded", param)
+        return too_long(Overflow(self.max_model_len, num_tokens, max_tokens, known_by), advice, param)
 
     def _check_bytes(self, text: str, max_bytes: int) -> None:
         num_bytes = len(text.encode(errors="replace"))
         if num_bytes > max_bytes:
             at_least = -(-num_bytes * self.max_model_len // max_bytes)
-            raise self.too_long(f"the prompt has {num_bytes} bytes, at least {at_least} tokens")
+            raise self.too_long(at_least, known_by=f"it has {num_bytes} bytes")
 
 
 def _texts(prompt: Any) -> Iterator[str | list[Any]]:

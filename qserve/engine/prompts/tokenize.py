@@ -67,9 +67,8 @@ class PromptTokenizer:
         most = self._limits.max_model_len
         prefix = text[: _PREFIX_CHARS_PER_TOKEN * most + _CUT_MARGIN_CHARS]
         if len(prefix) < len(text) and (at_least := self._num_tokens_before_cut(prefix)) > most:
-            raise self._limits.too_long(
-                f"the first {len(prefix)} of the prompt's {len(text)} characters are {at_least} tokens"
-            )
+            known_by = f"so many are the first {len(prefix)} of its {len(text)} characters"
+            raise self._limits.too_long(at_least, known_by=known_by)
 
     def _num_tokens_before_cut(self, prefix: str) -> int:
         """Tokens that any text of this beginning has: without the words at the cut, which go on behind it."""

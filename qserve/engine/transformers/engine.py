@@ -132,9 +132,9 @@ class Engine:
         if num_prompt_tokens == 0:
             raise PromptRefused("the prompt is empty: it has no tokens", "empty_prompt", "prompt")
         if room < (1 if max_tokens is None else max_tokens):
-            wanted = "" if max_tokens is None else f" and max_tokens asks for {max_tokens}"
             raise self.limits.context.too_long(
-                f"the prompt has {num_prompt_tokens} tokens{wanted}",
+                num_prompt_tokens,
+                max_tokens=max_tokens,
                 advice="shorten the prompt or lower max_tokens",
                 param="messages" if max_tokens is None else "max_tokens",
             )

@@ -14,7 +14,7 @@ from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory
 from qserve.reward.checkpoints import RewardCheckpoint
-from qserve.reward.failures import TextRefused
+from qserve.reward.failures import TextRefused, too_long
 from qserve.reward.items import Score, ScoreItem, TokenizedText
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.compute import Output, RowComputer, ScorerStats
@@ -180,12 +180,7 @@ def check_length(item: ScoreItem, max_length: int) -> None:
     if not item.token_ids:
         raise TextRefused("the text is empty: it has no tokens to score", "empty_input", "input")
     if len(item.token_ids) > max_length:
-        raise TextRefused(
-            f"the text has {len(item.token_ids)} tokens, the model takes {max_length} (max_length); shorten it, or let "
-            "it be cut: --truncate left | right, or a larger --max-length",
-            "context_length_exceeded",
-            "input",
-        )
+        raise too_long(len(item.token_ids), max_length)
 
 
 def how_scored(

@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from qserve.errors import UsageError
 from qserve.reward.answers import check_answered
 from qserve.reward.checkpoints import RewardCheckpoint
-from qserve.reward.failures import TextRefused
+from qserve.reward.failures import TextRefused, too_long
 from qserve.reward.items import TokenizedText
 from qserve.reward.scoring.size_bound import SizeBound
 from qserve.reward.settings import RewardSettings, Truncation
@@ -91,7 +91,7 @@ class RewardTemplate:
         cut = truncate or self.truncate
         ids = self._ids(content, limit, cut)
         if len(ids) > limit and cut == "refuse":
-            raise _too_long(str(len(ids)), limit)
+            raise too_long(len(ids), limit)
         if len(ids) <= limit:
             return TokenizedText(ids, truncated=False)
         shorter = ids[-limit:] if cut == "left" else ids[:limit]
@@ -110,7 +110,7 @@ class RewardTemplate:
             ids = self._of_text(text, limit, cut, add_special_tokens=False)
         else:
             if len(content) > limit and cut == "refuse":
-                raise _too_long(str(len(content)), limit)
+                raise too_long(len(content), limit)
             ids = self._checked(content)  # type: ignore[arg-type]
         if not ids:
             raise TextRefused("the text is empty: it has no tokens to score", "empty_input", "input")
@@ -135,7 +135,7 @@ class RewardTemplate:
         """
         per_token = self._size_bound.bytes_per_token or 1
         if cut == "refuse":
-            raise _too_long(f"more than {limit}", limit)
+            raise too_long(limit + 1, limit, f"it has {len(text)} characters")
         num_kept = 2 * per_token * (limit + 1)
         return text[-num_kept:] if cut == "left" else text[:num_kept]
 
@@ -150,15 +150,6 @@ class RewardTemplate:
                 "input",
             )
         return list(ids)
-
-
-def _too_long(found: str, limit: int) -> TextRefused:
-    return TextRefused(
-        f"the text has {found} tokens, the model takes {limit} (max_length); shorten it, or let it be cut: "
-        "--truncate left | right, or a larger --max-length",
-        "context_length_exceeded",
-        "input",
-    )
 
 
 def _read_template(file: str | None) -> str | None:

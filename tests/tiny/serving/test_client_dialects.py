@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from tests.tiny.contracts.dialects import *  # noqa: F403
+from tests.tiny.contracts.overflow import *  # noqa: F403
 from tests.tiny.serving.served import Service
 
 if TYPE_CHECKING:  # its types take a second, in every process that collects these tests
