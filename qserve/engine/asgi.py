@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qserve.wire.body_scan import check_encoding
 from qserve.wire.errors import ApiError, Dialect
 
 __all__ = ["CLIENT_CLOSED", "KeyGuard", "body_of", "to_response", "unless_client_leaves"]
@@ -43,7 +44,11 @@ def to_response(error: ApiError, dialect: Dialect = Dialect.OPENAI) -> Response:
 
 
 async def body_of(request: Request) -> bytes:
-    """The whole body. `request.body()` would keep it as long as the request lives, and an answer may take minutes."""
+    """The whole body. `request.body()` would keep it as long as the request lives, and an answer may take minutes.
+
+    Raises ApiError 415 for a compressed one.
+    """
+    check_encoding(", ".join(request.headers.getlist("content-encoding")))
     return b"".join([part async for part in request.stream()])
 
 

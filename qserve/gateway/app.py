@@ -30,6 +30,7 @@ from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints, HostTeller
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.processes.shared import Shared
+from qserve.gateway.relay.serving import why_nobody_serves
 from qserve.gateway.relay.upstream import Observed, Upstream, watch
 from qserve.gateway.routes import BATCH_ROUTES, ROUTES
 from qserve.gateway.run_history import RunHistory
@@ -72,7 +73,11 @@ def build_gateway(
     administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)
     endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
-    app: ASGIApp = Dispatch({route: (batches if route in BATCH_ROUTES else endpoints).of(route) for route in ROUTES})
+    app: ASGIApp = Dispatch(
+        {route: (batches if route in BATCH_ROUTES else endpoints).of(route) for route in ROUTES},
+        partial(why_nobody_serves, roles),
+        has_page=ui is not None,
+    )
     keyless = RequestContext(ApiErrors(app), metrics, traces or NoTraces(), runs)
     service = GatewayAsService(keyless, roles, settings.max_body_bytes)
     watched: list[Observed] = [*roles]
@@ -91,7 +96,7 @@ def build_gateway(
     if settings.cors_origins:
         app = CORSMiddleware(
             app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST", "DELETE"), allow_headers=("*",),
-            expose_headers=("x-request-id", "retry-after"),
+            expose_headers=("x-request-id", "request-id", "retry-after"),
         )  # fmt: skip
     background = (partial(watch, watched, settings.watch_interval_s), partial(batches.run, service))
     return _WithLifespan(RequestContext(app, metrics, traces or NoTraces(), runs), background, relayed, endpoints)

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from starlette.types import Receive, Scope
 
 from qserve.gateway.auth import client_of
-from qserve.gateway.limits import check_declared_length, declared_length, read_body
+from qserve.gateway.limits import check_content_encoding, check_declared_length, declared_length, read_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.units import KIB, format_bytes
 from qserve.wire.errors import ApiError
@@ -88,9 +88,11 @@ class Bodies:
     async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[Body]:
         """Reads the whole body once there is space for it; it is dropped at the end of the block at the latest.
 
-        Raises ApiError: 413 for what is too long, 408 for what stops arriving, 429 where there is no space in time.
+        Raises ApiError: 415 for what is compressed, 413 for what is too long, 408 for what stops arriving, 429 where there
+        is no space in time.
         """
         max_bytes = self._settings.max_body_bytes
+        check_content_encoding(scope)
         check_declared_length(scope, max_bytes)
         client, num_held = client_of(scope), _most_bytes(scope, max_bytes)
         await self._wait_for(client, num_held)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
+from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.routes import CLOSED, PAGE, Route, route_template
 from qserve.wire.errors import ApiError
 
@@ -17,8 +18,15 @@ Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Dispatch:
     """The innermost ASGI app. The value of a template's name goes into the scope's `path_params`."""
 
-    def __init__(self, endpoints: Mapping[Route, Endpoint]) -> None:
+    def __init__(
+        self, endpoints: Mapping[Route, Endpoint], why_nobody_serves: Callable[[Route], ApiError | None],
+        *, has_page: bool,
+    ) -> None:  # fmt: skip
+        """`why_nobody_serves`: the 404 for a route that no worker here has. `has_page`: browsers get one at `/`."""
         self._endpoints = {(route.path, route.method): endpoint for route, endpoint in endpoints.items()}
+        self._routes = tuple(endpoints)
+        self._why_nobody_serves = why_nobody_serves
+        self._has_page = has_page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -34,11 +42,28 @@ class Dispatch:
     def _refusal(self, path: str, template: str, method: str) -> ApiError:
         if path in CLOSED:
             return ApiError(404, f"{path} of the engine is closed here: {CLOSED[path]}", "route_closed")
-        allowed = [known for path, known in self._endpoints if path == template]
-        if not allowed or (path == PAGE and method in ("GET", "HEAD")):
-            return ApiError(404, "there is no such route; /openapi.json lists them", "route_not_found")
+        known = [route for route in self._routes if route.path == template]
+        if not known or (path == PAGE and method in ("GET", "HEAD")):
+            return _unknown(path)
+        unserved = {route: error for route in known if (error := self._why_nobody_serves(route)) is not None}
+        allowed = self._methods(template, [route for route in known if route not in unserved])
+        if not allowed:
+            return unserved[known[0]]
         allow = ", ".join(allowed)
         return ApiError(405, f"{template} takes {allow}, not {method}", "method_not_allowed", allow=allow)
+
+    def _methods(self, template: str, served: list[Route]) -> list[str]:
+        """What is allowed there. Whoever may GET may ask for the HEAD."""
+        methods = dict.fromkeys(route.method for route in served)
+        if "GET" in methods or (template == PAGE and self._has_page):
+            methods |= {"GET": None, "HEAD": None}
+        return list(methods)
+
+
+def _unknown(path: str) -> ApiError:
+    if (why := why_not_served(path)) is not None:
+        return ApiError(404, f"{path[:200]} is not served here: {why}", "route_not_served")
+    return ApiError(404, "there is no such route; /openapi.json lists them", "route_not_found")
 
 
 def _params(path: str, template: str) -> dict[str, str]:

@@ -56,7 +56,7 @@ class LargeBody:
             "thinks_in_text": endpoint.thinks_in_text,
         }  # fmt: skip
         answer, changed = await self._ask(head, endpoint.request_fields)
-        return CheckedRequest(answer["model"], answer["num_sequences"], answer["max_tokens"], changed or None)
+        return CheckedRequest(**{**answer, "body": changed or None})
 
     async def _ask(self, head: dict[str, Any], fields: EngineFields | None = None) -> tuple[dict[str, Any], bytes]:
         answer, data = await self._lane.ask(head, self._body, fields)

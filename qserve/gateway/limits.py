@@ -10,6 +10,7 @@ from typing import Protocol
 from starlette.types import Message, Receive, Scope
 
 from qserve.units import format_bytes
+from qserve.wire.body_scan import check_encoding
 from qserve.wire.errors import ApiError
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "ConnectedReceive",
     "DisconnectWatch",
     "arrival_deadline_s",
+    "check_content_encoding",
     "check_declared_length",
     "declared_length",
     "read_body",
@@ -48,11 +50,18 @@ def require_json(scope: Scope) -> None:
         raise ApiError(415, "the body must be JSON; send the header Content-Type: application/json", "not_json")
 
 
+def check_content_encoding(scope: Scope) -> None:
+    """415 for a compressed body."""
+    given = [value for name, value in scope["headers"] if name == b"content-encoding"]
+    check_encoding(b", ".join(given).decode("latin-1"))
+
+
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout_s: float) -> bytes:
     """The whole request body; 413 as soon as it is known to be too long, whether its length was declared or not.
 
     408 where nothing arrives for `idle_timeout_s`, or so little that it would never end.
     """
+    check_content_encoding(scope)
     check_declared_length(scope, max_bytes)
     parts: list[bytes] = []
     num_bytes = 0

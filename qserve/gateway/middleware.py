@@ -14,7 +14,7 @@ from qserve.gateway.run_history import RunHistory
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord, log_request, record_of
 from qserve.gateway.telemetry.tracing import Traces
-from qserve.wire.errors import ApiError, internal_error
+from qserve.wire.errors import ApiError, Dialect, internal_error
 
 __all__ = ["ApiErrors", "RequestContext"]
 
@@ -35,6 +35,8 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         record = RequestRecord.begin(scope, route_template(scope["path"]))
+        is_anthropic = dialect_of(record.route, scope["method"], scope["path"]) is Dialect.ANTHROPIC
+        names = (b"x-request-id", b"request-id") if is_anthropic else (b"x-request-id",)
         self._traces.begin(scope, record)
         connection = scope.get(CONNECTION)
         if connection is not None:
@@ -43,7 +45,7 @@ class RequestContext:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", record.request_id.encode())]
+                message["headers"] = [*message["headers"], *((name, record.request_id.encode()) for name in names)]
             await send(message)
 
         try:
@@ -79,7 +81,7 @@ class ApiErrors:
             record.error_code = error.code
             if record.status:  # too late for a status: cut the connection, so that the answer does not look complete
                 raise
-            await send_error(send, error, dialect_of(record.route, scope["method"]))
+            await send_error(send, error, dialect_of(record.route, scope["method"], scope["path"]))
 
 
 def _as_api_error(raised: Exception, record: RequestRecord) -> ApiError:

@@ -71,7 +71,7 @@ class DocumentedWorker:
         """Whether the worker serves the route: vLLM reports which routes it has for its model."""
         if service.role != self.role or service.api not in (None, self.api):
             return False
-        return self.fields is None or (route.path, route.method) in self.fields.routes
+        return self.fields is None or (service.path or route.path, route.method) in self.fields.routes
 
 
 @functools.lru_cache(maxsize=8)
@@ -146,7 +146,7 @@ def _body(one: DocumentedWorker, service: Service, route: RelayedRoute, schemas:
         return {"$ref": _REF.format(model=service.reader.schema.__name__)}
     if service.reader is None or one.fields is None:
         return {}
-    return engine_schema(one.fields.document, route.path, one.api, schemas)
+    return engine_schema(one.fields.document, service.path or route.path, one.api, schemas)
 
 
 def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[str, Any]:

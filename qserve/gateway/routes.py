@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from qserve.engine.base import Api
+from qserve.gateway.apis.input_tokens import RESPONSES, CountsByAnswering, counted
+from qserve.gateway.apis.message_ids import with_message_id
+from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.services import ByEngine, BySchema, Service
 from qserve.wire import reward, vllm
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
-from qserve.wire.dialects.responses import ResponsesRequest
+from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 __all__ = ["BATCH_ROUTES", "CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
 
+MESSAGES = "/v1/messages"
 PAGE = "/"
 """Where browsers find the web UI, and clients of text-embeddings-inference post to; there is nothing else to get."""
 
@@ -84,6 +88,8 @@ def _reward(schema: type[Any]) -> Service:
     return Service("reward", None, BySchema(schema, lambda request: reward.num_slots(request.num_texts())))
 
 
+_VLLM_MESSAGES = Service("chat", Api.VLLM, ByEngine(vllm.one), rewrite=with_message_id)
+_VLLM_INPUT_TOKENS = Service("chat", Api.VLLM, CountsByAnswering(), RESPONSES, counted)
 _VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)
 
 _GENERATION = (
@@ -105,6 +111,10 @@ _GENERATION = (
         Dialect.RESPONSES, streams=True,
     ),
     RelayedRoute(
+        "POST", "/v1/responses/input_tokens", "The prompt tokens of such a request.",
+        (_own(InputTokensRequest), _VLLM_INPUT_TOKENS), Dialect.RESPONSES,
+    ),
+    RelayedRoute(
         "GET", "/v1/responses/{response_id}", "A stored response.", (_VLLM_WITHOUT_BODY,), Dialect.RESPONSES,
         streams=True,
     ),
@@ -113,7 +123,7 @@ _GENERATION = (
         (_VLLM_WITHOUT_BODY,),
     ),
     RelayedRoute(
-        "POST", "/v1/messages", "Anthropic's Messages API.", (_own(MessagesRequest, _one), _vllm(vllm.one)),
+        "POST", "/v1/messages", "Anthropic's Messages API.", (_own(MessagesRequest, _one), _VLLM_MESSAGES),
         Dialect.ANTHROPIC, streams=True,
     ),
     RelayedRoute(
@@ -250,21 +260,27 @@ _TEMPLATES = sorted(
 _DIALECTS = {route.path: route.dialect for route in ROUTES if isinstance(route, RelayedRoute)}
 
 
-def dialect_of(template: str, method: str = "POST") -> Dialect:
-    """The error format of a route; OpenAI's for unknown routes."""
+def dialect_of(template: str, method: str = "POST", path: str = "") -> Dialect:
+    """The error format of a route. For unknown ones `path` tells: Anthropic's below /v1/messages, else OpenAI's."""
     if template == PAGE and method != "POST":
         return Dialect.OPENAI
+    if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
+        return Dialect.ANTHROPIC
     return _DIALECTS.get(template, Dialect.OPENAI)
 
 
 def route_template(path: str) -> str:
     """The template that matches a request's path; `unmatched` if there is none.
 
-    The value of a name in braces may hold slashes, as model names do.
+    The value of `{model}` may hold slashes, as model names do; any other is one name, and none that has a meaning of
+    its own in another's API.
     """
     if path in _FIXED:
         return path
+    if why_not_served(path) is not None:
+        return "unmatched"
     for begin, end, template in _TEMPLATES:
-        if path.startswith(begin) and path.endswith(end) and len(path) > len(begin) + len(end):
+        value = path[len(begin) : len(path) - len(end)]
+        if path == begin + value + end and value and ("{model}" in template or "/" not in value):
             return template
     return "unmatched"

@@ -35,6 +35,7 @@ class CheckedRequest:
         body: the rewritten body for the worker; None: the client's, byte for byte.
         cache_salt: with whom it shares cached prompts, as the client says.
         is_salted: whether the worker takes a `cache_salt` in the body.
+        path: where the worker is asked; None: the route's own.
     """
 
     model: str | None
@@ -43,6 +44,7 @@ class CheckedRequest:
     body: bytes | None = None
     cache_salt: str | None = None
     is_salted: bool = False
+    path: str | None = None
 
 
 class Reader(Protocol):
@@ -121,11 +123,15 @@ class Service:
         role: `WorkerEndpoint.role`: `chat` or `reward`.
         api: `WorkerEndpoint.api`; None: whatever runs the role.
         reader: how a body is checked and counted; None for a route without a body.
+        path: the route of the worker that answers; None: the same.
+        rewrite: makes of the worker's answer, or of the first events of a stream, what the client gets.
     """
 
     role: str
     api: Api | None
     reader: Reader | None
+    path: str | None = None
+    rewrite: Callable[[bytes], bytes] | None = None
 
     def fits(self, endpoint: WorkerEndpoint) -> bool:
         """Whether the worker is of this kind."""

@@ -6,6 +6,7 @@ each of a million fields.
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from qserve.encodings import HEAD_BYTES, kind_of, wrong_byte
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError, unknown_field
 
-__all__ = ["MAX_PART_BYTES", "BodyScan", "scan_body"]
+__all__ = ["MAX_PART_BYTES", "BodyScan", "check_encoding", "not_json", "scan_body", "utf8_json"]
 
 # What holds no text is never long: a schema, tools, arguments of a template.
 MAX_PART_BYTES = 1 << 20
@@ -37,9 +39,39 @@ class BodyScan:
     part_bytes: dict[str, int]
 
 
+def check_encoding(encoding: str) -> None:
+    """Raises ApiError 415 for a Content-Encoding: bodies are read as they are, so their length says what they hold."""
+    if encoding.strip().lower() not in ("", "identity"):
+        message = (
+            f"the body is sent with Content-Encoding: {encoding[:100]}; bodies are read as they are: send it "
+            "uncompressed, without that header or as identity"
+        )
+        raise ApiError(415, message, "unsupported_encoding")
+
+
+def utf8_json(body: bytes) -> bytes:
+    """The body without the byte order mark that some clients begin with. Raises ApiError 400 for what is no UTF-8 text.
+
+    Whoever parses JSON would say of all of these that a value is expected.
+    """
+    if not body or body.isspace():
+        raise ApiError(400, "the body is empty; a JSON object is needed", "invalid_json")
+    if (kind := kind_of(body[:HEAD_BYTES])) is not None:
+        raise ApiError(400, f"the body is {kind}; JSON is sent as plain text in UTF-8", "invalid_json")
+    return body.removeprefix(codecs.BOM_UTF8)
+
+
+def not_json(body: bytes, why: object) -> ApiError:
+    """The 400 for a body that a parser refused with `why`; where it is no UTF-8 the parser only says that it is odd."""
+    if (place := wrong_byte(body)) is not None:
+        message = f"the body is not UTF-8 at byte {place} ({body[place]:#04x}); JSON is sent in UTF-8"
+        return ApiError(400, message, "invalid_json")
+    return ApiError(400, f"the body is not valid JSON: {why}", "invalid_json")
+
+
 def scan_body(body: bytes, names: frozenset[str] | None = None) -> BodyScan:
     """Raises ApiError 400 for what is not a JSON object, a name that is not in `names`, or a part that is too long."""
-    parts = _parts(body, names)
+    parts = _parts(utf8_json(body), names)
     sizes = {name: len(memoryview(part)) for name, part in parts.items()}
     for name, num_bytes in sizes.items():
         if num_bytes > MAX_PART_BYTES and name not in _TEXTS:
@@ -56,7 +88,7 @@ def _parts(body: bytes, names: frozenset[str] | None) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError:
         raise ApiError(400, "the body must be a JSON object", "invalid_value") from None
     except msgspec.DecodeError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", "invalid_json") from None
+        raise not_json(body, error) from None
     except RecursionError:
         raise ApiError(400, "the body is not JSON that can be read: it is nested too deeply", "invalid_json") from None
 

@@ -103,6 +103,8 @@ class ApiError(Exception):
             headers["www-authenticate"] = "Bearer"
         if self.allow is not None:
             headers["allow"] = self.allow
+        if self.code == "unsupported_encoding":
+            headers["accept-encoding"] = "identity"  # RFC 9110, section 15.5.16
         return headers
 
     @property

@@ -20,6 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, from_json, to_json
 
+from qserve.encodings import wrong_byte
+from qserve.wire.body_scan import not_json, utf8_json
 from qserve.wire.refused_fields import REFUSED
 from qserve.wire.validation import from_validation
 
@@ -113,11 +115,14 @@ class Wire(BaseModel):
         16.0 is a whole number, as JSON Schema has it and some languages write it: looked for where a reading failed,
         since it would cost every request of a million ids.
         """
+        body = utf8_json(body)
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
             refused = error
         kinds = {item["type"] for item in refused.errors(include_url=False, include_input=False)}
+        if "json_invalid" in kinds and wrong_byte(body) is not None:
+            raise not_json(body, refused)
         value = None if "json_invalid" in kinds else from_json(body)
         if "int_type" in kinds:
             try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from qserve.wire.body_scan import not_json, utf8_json
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import MAX_N, MAX_PROMPTS
@@ -83,9 +84,9 @@ NARROWED: Mapping[str, tuple[Any, ...]] = {
 def read_body(body: bytes) -> dict[str, Any]:
     """The body as an object. Raises ApiError 400 if it is not valid JSON, or not an object."""
     try:
-        value = from_json(body)
+        value = from_json(utf8_json(body))
     except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", "invalid_json") from None
+        raise not_json(body, error) from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object", "invalid_value")
     return value

@@ -19,7 +19,9 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["PromptLanes", "ReadBody"]
 
-Kind = Literal["chat", "messages", "responses", "completion", "tokenize", "detokenize", "count_tokens"]
+Kind = Literal[
+    "chat", "messages", "responses", "completion", "tokenize", "detokenize", "count_tokens", "input_tokens",
+]  # fmt: skip
 
 SMALL_BYTES = 64 * 1024
 """What is shorter takes some 50 ms at most."""

@@ -34,7 +34,7 @@ __all__ = ["ReaderSettings", "main"]
 _MAX_TAKEN_KIB = 256 * 1024
 # Beyond the CPU time of a body, for a call of C that hears of no signal.
 _IN_C_S = 0.5
-_TEMPLATED = frozenset({"chat", "messages", "responses", "count_tokens"})
+_TEMPLATED = frozenset({"chat", "messages", "responses", "count_tokens", "input_tokens"})
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from qserve.engine.prompts.thought_start import ThoughtStart, thought_start
 from qserve.engine.prompts.tokenize import PromptTokenizer
 from qserve.hub.chat_template import tool_format
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
-from qserve.wire.dialects.responses import ResponsesRequest
+from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
 from qserve.wire.errors import ApiError
 from qserve.wire.messages import ConversationMessage
 from qserve.wire.openai import (
@@ -85,6 +85,11 @@ class BodyReader:
         """POST /v1/messages/count_tokens."""
         (ids,) = self._chat(_chat_of(CountTokensRequest.parse(body).to_chat())).prompts
         return PromptBody(answer=json.dumps({"input_tokens": len(ids)}).encode())
+
+    def input_tokens(self, body: bytes) -> PromptBody:
+        """POST /v1/responses/input_tokens."""
+        (ids,) = self._chat(_chat_of(InputTokensRequest.parse(body).to_chat())).prompts
+        return PromptBody(answer=json.dumps({"object": "response.input_tokens", "input_tokens": len(ids)}).encode())
 
     def _translated(self, request: MessagesRequest | ResponsesRequest) -> PromptBody:
         return replace(self._chat(_chat_of(request.to_chat())), echo=request.echo())

@@ -20,7 +20,7 @@ from qserve.gateway.batches.service import GatewayAsService
 from qserve.gateway.batches.upload_slots import UploadSlots
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
-from qserve.gateway.limits import declared_length, require_json
+from qserve.gateway.limits import check_content_encoding, declared_length, require_json
 from qserve.gateway.respond import send_json
 from qserve.gateway.routes import Route
 from qserve.gateway.settings import GatewaySettings
@@ -84,6 +84,7 @@ class BatchEndpoints:
         """POST /v1/files."""
         _check_origin(scope, self._settings)
         boundary_of(scope)
+        check_content_encoding(scope)
         files = self._kept
         check_length(scope, files.bounds.max_file_bytes)
         idle_s = self._settings.body_idle_timeout_s

@@ -51,6 +51,7 @@ class Call:
         client: whom it counts for where work is shared out (`auth.share_of`).
         cache_salt: with whom it shares cached prompts (`gateway/relay/cache_salts.py`); None: as its body says.
         is_more: a further portion of a request that has slots already (`portioned`).
+        rewrite: makes of the worker's answer, or of the first events of a stream, what the client gets.
     """
 
     method: str
@@ -62,6 +63,7 @@ class Call:
     client: str = ""
     cache_salt: str | None = None
     is_more: bool = False
+    rewrite: Callable[[bytes], bytes] | None = None
 
 
 class Exchange:
@@ -223,6 +225,7 @@ class Exchange:
             self._record.error_code = f"worker_{status}"
         else:
             self._metrics.count_usage(self._record, body)
+            body = self._rewritten(body)
         await send_body(send, status, body, headers=_passed_on(reply))
         self._record.phase = "done"
 
@@ -247,6 +250,7 @@ class Exchange:
                     self._end.sending_since_s = time.perf_counter()
                     if not self._streaming:
                         await self._start_stream(reply, send)
+                        events = self._rewritten(events)
                     await send({"type": "http.response.body", "body": events, "more_body": True})
                     self._end.sending_since_s = 0.0
                     counts.add(events)
@@ -258,6 +262,9 @@ class Exchange:
         self._record.phase = "done"
         self._metrics.count_usage(self._record, counts.end)
         self._metrics.count_tpot(self._record)
+
+    def _rewritten(self, answer: bytes) -> bytes:
+        return answer if self._call.rewrite is None else self._call.rewrite(answer)
 
     async def _next(self, reply: Reply) -> bytes:
         self._await_worker(True)

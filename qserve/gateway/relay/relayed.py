@@ -29,6 +29,7 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord, record_of
 from qserve.wire import vllm
+from qserve.wire.body_scan import utf8_json
 from qserve.wire.reward import BULK_SLOTS
 
 __all__ = ["RelayedEndpoints"]
@@ -64,7 +65,8 @@ class RelayedEndpoints:
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             require_json(scope)
             async with self._bodies.read(scope, receive) as body:
-                replicas, checked = await self._checked(route, body.data)
+                body.data = utf8_json(body.data)
+                replicas, service, checked = await self._checked(route, body.data)
                 body.data = body.data if checked.body is None else checked.body
                 if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
                     named(self._roles, checked.model)
@@ -73,8 +75,8 @@ class RelayedEndpoints:
                 if salt is not None and checked.is_salted:
                     body.data = with_cache_salt(body.data, salt)
                 call = Call(
-                    route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens,
-                    share_of(scope), salt,
+                    route.method, checked.path or route.path, checked.num_sequences, route.dialect, is_bulk,
+                    checked.max_tokens, share_of(scope), salt, rewrite=service.rewrite,
                 )  # fmt: skip
                 if (portions := self._portions(replicas, call, body.data)) is None:
                     await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
@@ -98,20 +100,22 @@ class RelayedEndpoints:
         stall_timeout_s = self._settings.client_stall_timeout_s
         return PortionedExchange(replicas, call, record, self._portioned_metrics, stall_timeout_s, portions)
 
-    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, CheckedRequest]:
-        """The replicas that serve the request, and the checked request. Large bodies are checked in another process."""
+    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, Service, CheckedRequest]:
+        """Who serves the request, and the checked request. Large bodies are checked in another process."""
         if len(body) <= LARGE_BYTES:
             model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
             replicas, service = self._addressed(route, model)
             assert service.reader is not None, "routes without a body are relayed by name"
-            return replicas, service.reader.read(body, route.path, replicas.endpoint)
+            return replicas, service, service.reader.read(body, route.path, replicas.endpoint)
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
 
-    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Replicas, CheckedRequest]:
+    async def _checked_elsewhere(
+        self, route: RelayedRoute, large: LargeBody
+    ) -> tuple[Replicas, Service, CheckedRequest]:
         model = await large.model() if self._is_told_by_model(route) else None
         replicas, service = self._addressed(route, model)
-        return replicas, await large.read(route, service, replicas.endpoint)
+        return replicas, service, await large.read(route, service, replicas.endpoint)
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
         """Whether the body's `model` decides between several workers."""

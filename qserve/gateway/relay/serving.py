@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qserve.gateway.relay.replicas import Replicas
-from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.routes import ROUTES, RelayedRoute, Route
 from qserve.gateway.services import Service
 from qserve.wire.errors import ApiError
 
-__all__ = ["named", "serving"]
+__all__ = ["named", "serving", "why_nobody_serves"]
 
 
 def named(roles: Sequence[Replicas], model: str) -> Replicas:
@@ -31,6 +31,17 @@ def serving(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -
             if _serves(service, route, replicas):
                 return replicas, service
     raise _not_served(roles, route, model)
+
+
+def why_nobody_serves(roles: Sequence[Replicas], route: Route) -> ApiError | None:
+    """The 404 for a route that no worker here has; None where it is served."""
+    if not isinstance(route, RelayedRoute):
+        return None
+    try:
+        serving(roles, route, None)
+    except ApiError as error:
+        return error
+    return None
 
 
 def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -> ApiError:
@@ -58,4 +69,5 @@ def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | Non
 def _serves(service: Service, route: RelayedRoute, replicas: Replicas) -> bool:
     """Whether the replicas serve the route: vLLM reports its routes once it is ready."""
     fields = replicas.endpoint.request_fields if service.reader is not None else None
-    return service.fits(replicas.endpoint) and (fields is None or (route.path, route.method) in fields.routes)
+    asked = (service.path or route.path, route.method)
+    return service.fits(replicas.endpoint) and (fields is None or asked in fields.routes)

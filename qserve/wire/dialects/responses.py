@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,7 +13,7 @@ from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS
 from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
 from qserve.wire.tools import MAX_TOOLS, ToolName
 
-__all__ = ["ResponsesRequest"]
+__all__ = ["InputTokensRequest", "ResponsesRequest"]
 
 _STATELESS = "nothing is stored between requests; send the items of the conversation as 'input'"
 _REFUSED = {
@@ -23,6 +23,7 @@ _REFUSED = {
     "top_logprobs": "log-probabilities are answered by /v1/chat/completions",
     "context_management": "send the items that are meant",
     "moderation": "nothing is moderated here",
+    "personality": "these models have no styles of their own; describe one in 'instructions'",
 }
 
 
@@ -177,3 +178,20 @@ class ResponsesRequest(Wire):
             "tool_choice", "parallel_tool_calls", "text", "reasoning", "truncation", "metadata", "user",
         }  # fmt: skip
         return self.model_dump(mode="json", include=names, by_alias=True)
+
+
+class InputTokensRequest(ResponsesRequest):
+    """POST /v1/responses/input_tokens: such a request, or the part of it that the prompt is made of."""
+
+    model: NonEmptyString | None = None  # type: ignore[assignment]
+    input: str | Annotated[list[InputItem], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.input and not self.instructions:
+            raise PydanticCustomError("nothing", "'input' is missing; give it, or 'instructions': there is no prompt")
+        return self
+
+    def to_chat(self) -> dict[str, Any]:
+        """The chat request whose prompt is counted; no model answers it, so that any name will do."""
+        return {**super().to_chat(), "model": self.model or "any"}

@@ -8,7 +8,7 @@ from pydantic import BaseModel, JsonValue
 
 from qserve.wire.tools import ToolCall
 
-__all__ = ["ChatCompletion", "Completion", "Detokenized", "Tokenized", "TokenizerFiles"]
+__all__ = ["ChatCompletion", "Completion", "Detokenized", "InputTokens", "Tokenized", "TokenizerFiles"]
 
 
 class TokenDetails(BaseModel):
@@ -77,6 +77,11 @@ class Completion(BaseModel):
     model: str
     choices: list[TextChoice]
     usage: Usage
+
+
+class InputTokens(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class TokenizerFiles(BaseModel):

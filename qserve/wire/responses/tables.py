@@ -5,7 +5,14 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from qserve.wire.responses.files import Batch, BatchList, DeletedFile, File, FileList
-from qserve.wire.responses.generations import ChatCompletion, Completion, Detokenized, Tokenized, TokenizerFiles
+from qserve.wire.responses.generations import (
+    ChatCompletion,
+    Completion,
+    Detokenized,
+    InputTokens,
+    Tokenized,
+    TokenizerFiles,
+)
 from qserve.wire.responses.reports import MemoryList, ReportList
 from qserve.wire.responses.service import Health, ModelCard, ModelList, Ready, Restarting, Version
 
@@ -35,6 +42,7 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/v1/qserve/tokenizer/{model}": TokenizerFiles,
     "/v1/chat/completions": ChatCompletion,
     "/v1/completions": Completion,
+    "/v1/responses/input_tokens": InputTokens,
     "/tokenize": Tokenized,
     "/detokenize": Detokenized,
 }

@@ -29,7 +29,9 @@ __all__ = [
     "test_a_response_that_is_cut_off",
     "test_a_response_that_is_refused",
     "test_a_response_that_is_streamed",
+    "test_ids_of_messages",
     "test_tokens_of_a_message",
+    "test_tokens_of_a_response",
 ]
 
 QUESTION = "What is 17 + 25?"
@@ -162,6 +164,57 @@ def test_tokens_of_a_message(messages: anthropic.Anthropic) -> None:
     asked: Any = [{"role": "user", "content": QUESTION}]
     counted = messages.messages.count_tokens(model="demo", messages=asked)
     assert counted.input_tokens == say(messages).usage.input_tokens
+
+
+def test_tokens_of_a_response(client: openai.OpenAI) -> None:
+    """As many as the usage of its answer says, whatever is part of the prompt; the SDK asks."""
+    turns: Any = [
+        {"role": "user", "content": QUESTION}, {"role": "assistant", "content": "42"},
+        {"role": "user", "content": [{"type": "input_text", "text": "And 1 + 1?"}]},
+    ]  # fmt: skip
+    tool: Any = {"type": "function", "name": "add", "parameters": PARAMETERS}
+    form: Any = {"format": {"type": "json_schema", "name": "s", "schema": PARAMETERS}}
+    for fields in (
+        {"input": QUESTION}, {"input": QUESTION, "instructions": "Be brief."}, {"input": turns},
+        {"input": turns, "tools": [tool], "tool_choice": "auto", "parallel_tool_calls": False},
+        {"input": QUESTION, "tools": [tool], "tool_choice": "required", "reasoning": {"effort": "none"}},
+        {"input": QUESTION, "tools": [tool], "tool_choice": {"type": "function", "name": "add"}},
+        {"input": QUESTION, "text": form}, {"input": QUESTION, "reasoning": {"effort": "none"}},
+        {"input": QUESTION, "extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
+        {"input": QUESTION, "truncation": "disabled", "tools": []},
+    ):  # fmt: skip
+        asked: Any = fields
+        answer = client.responses.create(model="demo", max_output_tokens=16, **asked)
+        counted = client.responses.input_tokens.count(model="demo", **asked)
+        assert counted.object == "response.input_tokens"
+        assert (fields, counted.input_tokens) == (fields, answer.usage.input_tokens)
+    assert client.responses.input_tokens.count(input=QUESTION).input_tokens > 5  # the one model that is served
+    assert client.responses.input_tokens.count(instructions="Be brief.").input_tokens > 5
+    for wrong in ({}, {"input": QUESTION, "extra_body": {"colour": "red"}}, {"input": [{"type": "colour"}]}):
+        with pytest.raises(openai.BadRequestError):
+            refused: Any = wrong
+            client.responses.input_tokens.count(model="demo", **refused)
+
+
+def test_ids_of_messages(messages: anthropic.Anthropic) -> None:
+    """Of Anthropic's form, and each answer has its request's."""
+    import anthropic
+
+    answer = say(messages)
+    assert answer.id.startswith("msg_") and len(answer.id) > 10 and answer._request_id
+    asked: Any = [{"role": "user", "content": QUESTION}]
+    with messages.messages.stream(model="demo", messages=asked, max_tokens=200, extra_body=GREEDY) as stream:
+        assert stream.get_final_message().id.startswith("msg_")
+        assert stream.response.headers["request-id"]
+    for wrong in (
+        lambda: say(messages, model="claude-9"), lambda: say(messages, max_tokens=0),
+        lambda: messages.messages.batches.list(), lambda: messages.messages.batches.retrieve("msgbatch_1"),
+        lambda: messages.messages.batches.create(requests=[]),
+    ):  # fmt: skip
+        with pytest.raises(anthropic.APIStatusError) as refused:
+            wrong()
+        body: Any = refused.value.body
+        assert body["type"] == "error" and refused.value.request_id
 
 
 def test_a_message_that_is_refused(messages: anthropic.Anthropic) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
+import codecs
+import gzip
 import json
+import lzma
+import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from qserve.wire.body_scan import MAX_PART_BYTES, scan_body
+from qserve.wire import vllm
+from qserve.wire.body_scan import MAX_PART_BYTES, scan_body, utf8_json
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import ChatCompletionRequest, CompletionRequest
+from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, TokenizeRequest
 
 _NAMES = CompletionRequest.known_names()
 
@@ -50,3 +58,24 @@ def test_a_part_without_text_is_bounded():
             scan_body(body, ChatCompletionRequest.known_names())
         assert refused.value.param == name
     scan_body(json.dumps({"model": "x", "prompt": "x" * 2 * MAX_PART_BYTES}).encode(), _NAMES)
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers(), min_size=1, max_size=5))
+def test_a_body_is_read_in_utf8_and_named_in_any_other_encoding(value: dict[str, object]) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+    plain = text.encode(errors="surrogatepass")
+    assert utf8_json(plain) == plain == utf8_json(codecs.BOM_UTF8 + plain)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        with pytest.raises(ApiError, match=f"the body is {encoding[:6].upper()} text"):
+            utf8_json(text.encode(encoding, errors="surrogatepass"))
+    for packed in (gzip.compress(plain), bz2.compress(plain), lzma.compress(plain), zlib.compress(plain)):
+        with pytest.raises(ApiError, match=r"the body is .* data; JSON is sent as plain text"):
+            utf8_json(packed)
+
+
+@given(st.binary(max_size=30))
+def test_a_byte_that_is_no_utf8_is_named_by_every_reader(tail: bytes) -> None:
+    body = b'{"model": "\xff' + tail
+    for read in (scan_body, vllm.read_body, TokenizeRequest.parse):
+        with pytest.raises(ApiError, match=r"not UTF-8 at byte 11 \(0xff\)"):
+            read(body)

@@ -62,6 +62,10 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
         body = await prompts.read("count_tokens", await body_of(request))
         return Response(body.answer, media_type="application/json")
 
+    async def input_tokens(request: Request) -> Response:
+        body = await prompts.read("input_tokens", await body_of(request))
+        return Response(body.answer, media_type="application/json")
+
     async def completions(request: Request) -> Response:
         body = await prompts.read("completion", await body_of(request))
         making = CompletionAnswer.to(engine, body, Asker.of(request.headers))
@@ -85,6 +89,7 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
             Route("/v1/messages", messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
             Route("/v1/responses", responses, methods=["POST"]),
+            Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),

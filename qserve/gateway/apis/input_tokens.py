@@ -1,0 +1,53 @@
+"""POST /v1/responses/input_tokens on vLLM, which has no such route: the usage of an answer of one token is told.
+
+So the count is that of the same request answered, whatever is part of the prompt, a stored response before it included.
+Its prompt is cached meanwhile for the request that follows. (vLLM's own rendering is off, and knows no stored ones.)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from pydantic_core import to_json
+
+from qserve.engine.base import WorkerEndpoint
+from qserve.gateway.services import ByEngine, CheckedRequest
+from qserve.wire import vllm
+
+__all__ = ["RESPONSES", "CountsByAnswering", "counted"]
+
+RESPONSES = "/v1/responses"
+_BY_ENGINE = ByEngine(vllm.one)
+# How the answer is given, and what its length and tokens are: none of it is in the prompt.
+_OF_ANSWERS = frozenset({"stream", "stream_options", "background", "max_output_tokens", "logit_bias", "top_logprobs"})
+
+
+class _Answer(msgspec.Struct):
+    """Of a response, what is counted."""
+
+    usage: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CountsByAnswering:
+    """A body of /v1/responses, checked like one, as a request for one token."""
+
+    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
+        checked = _BY_ENGINE.read(body, RESPONSES, endpoint)
+        given = vllm.read_body(checked.body or body)
+        asked = {name: value for name, value in given.items() if name not in _OF_ANSWERS and value is not None}
+        asked.setdefault("input", [])  # OpenAI counts instructions alone, too
+        asked |= {"max_output_tokens": 1, "store": False}
+        return replace(checked, body=to_json(asked), max_tokens=1, path=RESPONSES)
+
+    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
+        return _BY_ENGINE.known_names(RESPONSES, endpoint)
+
+
+def counted(answer: bytes) -> bytes:
+    """OpenAI's answer, of what vLLM answered."""
+    usage = msgspec.json.decode(answer, type=_Answer).usage
+    return json.dumps({"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}).encode()
