@@ -88,8 +88,8 @@ class Bodies:
     async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[Body]:
         """Reads the whole body once there is space for it; it is dropped at the end of the block at the latest.
 
-        Raises ApiError: 415 for what is compressed, 413 for what is too long, 408 for what stops arriving, 429 where there
-        is no space in time.
+        Raises ApiError: 415 for what is compressed, 413 for what is too long, 408 for what stops arriving, 429 where
+        there is no space in time.
         """
         max_bytes = self._settings.max_body_bytes
         check_content_encoding(scope)

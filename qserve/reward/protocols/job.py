@@ -81,6 +81,7 @@ class Text:
         every_token: read the head at each token.
         reference: what rules and judges compare the answer with.
         prompt: of a templated text, the beginning that is no answer, where the client says it.
+        truncated: the content was cut off already.
     """
 
     content: Content
@@ -88,6 +89,7 @@ class Text:
     every_token: bool = False
     reference: str | None = None
     prompt: str | None = None
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,12 +128,15 @@ class ScoreJob:
         answer: the body of the answer.
         truncate: goes before the model's own setting.
         max_length: goes before the model's own, where it is smaller.
+        max_prompt_tokens, max_answer_tokens: of each message before the answer, and of the answer, no more is read.
     """
 
     texts: tuple[Text, ...]
     answer: Callable[[Scored], Any]
     truncate: Truncation | None = None
     max_length: int | None = None
+    max_prompt_tokens: int | None = None
+    max_answer_tokens: int | None = None
 
 
 def turn(role: Literal["user", "assistant"], content: str) -> ChatMessage:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from qserve.reward.protocols.job import Content, ModelInfo, Scored, ScoreJob, Text, answered
-from qserve.reward.protocols.vllm import LABEL, query_texts
+from qserve.reward.protocols.vllm import LABEL, query_texts, token_limits
 from qserve.reward.settings import Truncation
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import PredictRequest, RerankRequest
@@ -33,7 +33,7 @@ def predict(request: PredictRequest, about: ModelInfo) -> ScoreJob:
 
 def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
     """Best first."""
-    texts = request.texts or []
+    texts = request.document_texts()
     activate = about.activation(bool(request.raw_scores))
 
     def answer(scored: Scored) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
         return [{**row, "text": texts[row["index"]]} for row in rows] if request.return_text else rows
 
     side = _side(bool(request.truncate), request.truncation_direction or "Right")
-    return ScoreJob(query_texts(request.query, texts, "texts"), answer, side)
+    return ScoreJob(query_texts(request.query_text(), texts, "texts"), answer, side, None, *token_limits(request))
 
 
 def _predictions(values: list[float], labels: Sequence[str]) -> list[dict[str, Any]]:

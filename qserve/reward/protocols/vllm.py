@@ -30,10 +30,9 @@ from qserve.wire.reward import (
     PoolingRequest,
     RerankRequest,
     ScoreRequest,
-    as_list,
 )
 
-__all__ = ["LABEL", "classify", "embeddings", "pooling", "rerank", "score"]
+__all__ = ["LABEL", "classify", "embeddings", "pooling", "query_texts", "rerank", "score", "token_limits"]
 
 LABEL = "LABEL_0"
 """What transformers calls the only label of a checkpoint that names none."""
@@ -105,17 +104,17 @@ def score(request: ScoreRequest, about: ModelInfo) -> ScoreJob:
         ]
         return _listed(scored, "score", data)
 
-    return ScoreJob(texts, answer, *_limits(request))
+    return ScoreJob(texts, answer, *_limits(request), *token_limits(request))
 
 
 def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
     """POST /rerank: the same for one query, best first."""
     activate = about.activation(request.raw)
-    documents = as_list(request.documents)
+    documents = [{"text": one} if isinstance(one, str) else one.told() for one in request.listed()]
 
     def answer(scored: Scored) -> dict[str, Any]:
         results: list[dict[str, Any]] = [
-            {"index": index, "document": {"text": document}, "relevance_score": activate(value)}
+            {"index": index, "document": document, "relevance_score": activate(value)}
             for index, (document, value) in enumerate(zip(documents, scored.rewards, strict=True))
         ]
         if request.return_documents is False:
@@ -127,7 +126,8 @@ def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
         body = {"id": name, "model": scored.model, "usage": tokens, "results": results[: request.top_n or None]}
         return {**body, "meta": scored.meta}
 
-    return ScoreJob(query_texts(request.query, documents, "documents"), answer, *_limits(request))
+    texts = query_texts(request.query_text(), request.document_texts(), "documents")
+    return ScoreJob(texts, answer, *_limits(request), *token_limits(request))
 
 
 def query_texts(query: str, documents: list[str], where: str) -> tuple[Text, ...]:
@@ -148,6 +148,11 @@ def _limits(request: Any) -> tuple[Truncation | None, int | None]:
     if kept is None:
         return None, None
     return request.truncation_side or "right", kept if kept > 0 else None
+
+
+def token_limits(request: ScoreRequest | RerankRequest) -> tuple[int | None, int | None]:
+    """How many tokens of the query and of each document are read; None: all."""
+    return request.max_tokens_per_query or None, request.max_tokens_per_doc or None
 
 
 def _listed(scored: Scored, kind: str, data: list[dict[str, Any]]) -> dict[str, Any]:

@@ -99,6 +99,19 @@ class RewardTemplate:
             shorter[-1] = self._forced_eos_id
         return TokenizedText(shorter, truncated=True)
 
+    def beginning(self, text: str, num_tokens: int) -> str:
+        """The longest beginning of a text that has so many tokens at most, and one character at least.
+
+        Cut between characters: tokens that are decoded and encoded again may be others.
+        """
+        per_token = self._size_bound.bytes_per_token
+        kept = text if per_token is None else text[: per_token * (num_tokens + 1)]
+        while True:
+            offsets = self._tokenizer(kept, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            if len(offsets) <= num_tokens or len(kept) == 1:
+                return kept
+            kept = kept[: max(1, min(offsets[num_tokens - 1][1], offsets[num_tokens][0], len(kept) - 1))]
+
     def _ids(self, content: str | Sequence[int] | Sequence[Message], limit: int, cut: Truncation) -> list[int]:
         if isinstance(content, str):
             ids = self._of_text(content, limit, cut, add_special_tokens=True)

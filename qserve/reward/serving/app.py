@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -32,6 +33,7 @@ from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.serving.portions import is_large, portions
 from qserve.reward.serving.report import report_of
+from qserve.reward.serving.shortened import shortened
 from qserve.wire.errors import ApiError, Dialect
 from qserve.wire.worker_headers import CLIENT
 
@@ -133,12 +135,25 @@ class _Host:
 
     async def _score(self, job: ScoreJob, client: str | None) -> list[Score]:
         """The scores in order: the model's own, or what a recipe makes of them."""
+        if job.max_prompt_tokens is not None or job.max_answer_tokens is not None:
+            job = await self._cut(job)
         if self._parts is None:
             return await self._of_model(job)
         if any(text.every_token for text in job.texts):
             raise ApiError(400, "'task': token_classify is of a model's tokens; this one combines parts", "unsupported")
         of_model = await self._of_model(job) if self._model is not None else None
         return await self._parts.scores(job.texts, of_model, client)
+
+    async def _cut(self, job: ScoreJob) -> ScoreJob:
+        """The job with no more of each text than is to be read, a portion at a time as they are tokenized."""
+        if self._model is None:
+            message = "a limit of tokens needs a model's tokenizer, and this one is made of rules and judges"
+            raise ApiError(400, message, "unsupported_value", "max_tokens_per_doc")
+        loop, template, texts = asyncio.get_running_loop(), self._model.template, list[Text]()
+        for portion in portions(job.texts):
+            thread = self._tokenizing_large if is_large(portion) else self._tokenizing
+            texts += await loop.run_in_executor(thread, shortened, portion, job, template.beginning)
+        return replace(job, texts=tuple(texts))
 
     async def _of_model(self, job: ScoreJob) -> list[Score]:
         """The scores in order. As soon as a portion fails, what is left of the request is neither read nor computed."""
@@ -175,7 +190,7 @@ class _Host:
         except TextRefused as error:
             raise TextRefused(f"'{text.where}': {error}", error.code, text.where) from None
         positions = tuple(range(len(tokens.token_ids))) if text.every_token else None
-        return ScoreItem(tokens.token_ids, positions, truncated=tokens.truncated)
+        return ScoreItem(tokens.token_ids, positions, truncated=tokens.truncated or text.truncated)
 
     def _told(self, job: ScoreJob, scores: Sequence[Score], began_s: float) -> Response:
         latency_s = time.perf_counter() - began_s

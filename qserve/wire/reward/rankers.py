@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.reward.fields import ScoredStrings, ScoredTexts, Texts, VllmFields, as_list, one_of, refuse
+from qserve.wire.openai import NonEmptyString, Wire
+from qserve.wire.reward.documents import Document
+from qserve.wire.reward.fields import Scored, ScoredTexts, Texts, VllmFields, as_list, one_of, refuse
 from qserve.wire.reward.rules import RERANK_HAS_NOT, RERANK_SCHEMA, SCORE_SCHEMA, SCORED_PAIRS, TEI_HAS_NOT
 
 __all__ = ["RerankRequest", "ScoreRequest"]
 
+Documents = Scored | Annotated[list[Scored | Document], Field(min_length=1, fail_fast=True)]
 
-class ScoreRequest(VllmFields):
+
+class RankerFields(VllmFields):
+    """How much of a query and of a document is read, as vLLM and Cohere have it."""
+
+    max_tokens_per_query: int | None = Field(None, ge=0, description="the query is cut off behind so many; 0: nowhere")
+    max_tokens_per_doc: int | None = Field(None, ge=0, description="the same of each document")
+
+
+class ScoreRequest(RankerFields):
     """POST /score, /v1/score: each document as the answer to its query; one query goes with every document."""
 
     model_config = ConfigDict(json_schema_extra=SCORE_SCHEMA)
@@ -50,21 +62,26 @@ class ScoreRequest(VllmFields):
 _SECOND = ("documents", "items", "text_2", "data_2")
 
 
-class RerankRequest(VllmFields):
-    """POST /rerank: vLLM's and Cohere's (`documents`), and text-embeddings-inference's (`texts`)."""
+class RerankRequest(RankerFields):
+    """POST /rerank: vLLM's, Cohere's and Jina's (`documents`), and text-embeddings-inference's (`texts`)."""
 
     model_config = ConfigDict(json_schema_extra=RERANK_SCHEMA)
+    refused: ClassVar[Mapping[str, str]] = {
+        **Wire.refused, "max_chunks_per_doc": "documents are not cut into chunks; 'max_tokens_per_doc' cuts them off",
+    }  # fmt: skip
 
-    query: str
-    documents: ScoredTexts | None = None
-    top_n: int | None = Field(None, ge=0)
+    query: str | Document
+    documents: Documents | None = None
+    rank_fields: Annotated[list[NonEmptyString], Field(min_length=1, max_length=64, fail_fast=True)] | None = Field(
+        None, description="Cohere's: the fields of each document that are scored, in this order [text]"
+    )
+    top_n: int | None = Field(None, ge=0, description="so many of the best; 0, or more than there are: all")
     return_documents: bool | None = None
-    texts: ScoredStrings | None = None
+    texts: Annotated[list[Scored | Document], Field(min_length=1, fail_fast=True)] | None = None
     raw_scores: bool | None = None
     return_text: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
-    max_tokens_per_doc: int | None = Field(None, ge=1, description="harmless: Cohere's; texts are never cut unasked")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -72,7 +89,25 @@ class RerankRequest(VllmFields):
             refuse(self, "text-embeddings-inference's /rerank", *TEI_HAS_NOT)
         else:
             refuse(self, "/rerank with 'documents'", *RERANK_HAS_NOT)
+        for index, one in enumerate(self.listed()):
+            if isinstance(one, Document):
+                one.check(f"{'texts' if self.documents is None else 'documents'}.{index}", self.rank_fields)
+        if isinstance(self.query, Document):
+            self.query.check("query", None)
         return self
 
+    def listed(self) -> list[str | Document]:
+        """The documents as they were given."""
+        given = self.texts if self.documents is None else self.documents
+        return [given] if isinstance(given, str) else list(given or ())
+
+    def document_texts(self) -> list[str]:
+        """What is scored of each."""
+        return [one if isinstance(one, str) else one.scored(self.rank_fields) for one in self.listed()]
+
+    def query_text(self) -> str:
+        """The query."""
+        return self.query if isinstance(self.query, str) else self.query.scored(None)
+
     def num_texts(self) -> int:
-        return len(as_list(self.documents if self.texts is None else self.texts))
+        return len(self.listed())

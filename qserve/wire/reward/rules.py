@@ -61,7 +61,7 @@ SCORE_SCHEMA: dict[str, Any] = {
         for pair in SCORED_PAIRS
     ],
 }
-TEI_HAS_NOT = ("top_n", "return_documents", "use_activation")
+TEI_HAS_NOT = ("top_n", "return_documents", "use_activation", "rank_fields")
 RERANK_HAS_NOT = ("raw_scores", "return_text", "truncate", "truncation_direction")
 RERANK_SCHEMA: dict[str, Any] = {
     "allOf": [_ACTIVATION],

@@ -45,6 +45,17 @@ def test_bad_input_is_refused_before_vllm_sees_it(caller: Caller) -> None:
     assert (empty.status_code, empty.json()["error"]["code"]) == (400, "empty_input")
 
 
+def test_rankers_have_their_own_forms_here_too(caller: Caller) -> None:
+    documents = [{"text": "It is 42, as nobody doubts.", "id": 1}, {"text": "I do not know."}]
+    cut = [caller.scorer.template.beginning(one["text"], 3) for one in documents]
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        asked = caller.post(path, query=PROMPT, documents=documents, max_tokens_per_doc=3, use_activation=False)
+        plain = caller.post(path, query=PROMPT, documents=cut, use_activation=False)
+        one, other = ({row["index"]: row["relevance_score"] for row in answer["results"]} for answer in (asked, plain))
+        assert one == pytest.approx(other, abs=1e-3) and asked["meta"]["truncated"] == 2
+        assert all(row["document"] == documents[row["index"]] for row in asked["results"])
+
+
 def test_the_answer_says_who_computed_and_the_report_what_it_holds(service: Service, caller: Caller) -> None:
     meta = caller.post("/v1/reward", texts=["one two"])["meta"]
     assert meta["engine"].startswith("vllm ")
