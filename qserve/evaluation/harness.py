@@ -68,7 +68,9 @@ def evaluate(
         _merged([told for one, told in zip(passes, results, strict=True) if one.seed == seed])
         for seed in dict.fromkeys(one.seed for one in passes)
     ]
-    return _with_counts(combined(by_seed) if len(by_seed) > 1 else by_seed[0])
+    result = _with_counts(combined(by_seed) if len(by_seed) > 1 else by_seed[0])
+    unscorable = tasks.unscorable(request.limit)
+    return {**result, "unscorable": {task: asdict(one) for task, one in unscorable.items()}} if unscorable else result
 
 
 def _passes(request: EvalRequest, tasks: Tasks, thinking: Thinking) -> list[_Pass]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from qserve.errors import UsageError
 from qserve.evaluation.answers.generations import OutcomeCounts
+from qserve.evaluation.golds import Unscorable
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
 from qserve.hub.chat_template import read_template
@@ -97,9 +98,19 @@ class EvalResult:
             if all(name in figures for name in names)
         }
 
+    def unscorable(self) -> dict[str, Unscorable]:
+        """By task, the items that were left out since their gold is none of their choices."""
+        return {
+            task: Unscorable(told["num_items"], {int(number): why for number, why in told["whys"].items()})
+            for task, told in self.lm_eval.get("unscorable", {}).items()
+        }
+
     def unusable(self, max_share: float) -> list[str]:
-        """A sentence for each task of which more than `max_share` of the answers were cut off, empty or missing."""
-        return [
+        """A sentence for each task of which more than `max_share` of the answers were cut off, empty or missing, or of
+        the items can't be scored.
+        """
+        left_out = [one.sentence(task) for task, one in self.unscorable().items() if one.share > max_share]
+        return left_out + [
             f"{task}: {100 * counts.unusable_share:.1f} % of {counts.num_answers:,} answers can't be scored "
             f"({counts.truncated:,} cut off, {counts.empty:,} empty, {counts.null:,} null)"
             for task, counts in self.outcomes().items()

@@ -7,11 +7,12 @@ import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qserve.errors import MissingExtra, UsageError
+from qserve.errors import MissingExtra, QserveError, UsageError
+from qserve.evaluation.golds import Unscorable, leave_out_unscorable, unscorable_of
 from qserve.evaluation.suites import task_folders
 from qserve.evaluation.task_names import check_names
 from qserve.evaluation.text_files import is_text_file, text_task
@@ -30,11 +31,13 @@ class TaskSpec:
         name: as it was given.
         spec: what lm-eval takes: a name, or what was loaded from a file.
         kinds: output types: `generate_until`, `multiple_choice`, `loglikelihood`, `loglikelihood_rolling`.
+        unscorable: by task, the items that are left out since their gold is none of their choices.
     """
 
     name: str
     spec: Any
     kinds: frozenset[str]
+    unscorable: Mapping[str, Unscorable] = field(default_factory=dict)
 
     @property
     def only_generates(self) -> bool:
@@ -58,6 +61,11 @@ class Tasks:
     def only_generate(self) -> bool:
         """Whether no task wants log-probabilities."""
         return all(spec.only_generates for spec in self.specs)
+
+    def unscorable(self, limit: int | None) -> dict[str, Unscorable]:
+        """By task, the items that are left out when `limit` are asked."""
+        found = {task: one.within(limit) for spec in self.specs for task, one in spec.unscorable.items()}
+        return {task: one for task, one in found.items() if one.whys}
 
 
 def load_tasks(names: tuple[str, ...], include_path: tuple[str, ...] = ()) -> Tasks:
@@ -102,6 +110,8 @@ def _loaded(manager: Any, name: str, spec: str | Path | dict[str, Any], folder: 
             loaded = manager.load([spec if isinstance(spec, dict) else str(spec)])
     except ImportError as error:
         raise UsageError(f"--tasks {name}: {error.name or error} is not installed, which it needs") from error
+    except QserveError:
+        raise
     except Exception as error:
         if folder is not None:
             raise UsageError(f"--tasks {name}: lm-eval can't load it: {_first_line(error)}") from error
@@ -113,7 +123,10 @@ def _loaded(manager: Any, name: str, spec: str | Path | dict[str, Any], folder: 
         ) from error
     kinds = frozenset(str(task.get_config("output_type")) for task in loaded["tasks"].values())
     # A file is handed over as what was loaded from it: lm-eval would look for its data from the user's folder.
-    return TaskSpec(name, str(spec) if folder is None else _root(loaded), kinds)
+    unscorable = {
+        str(one): found for one, task in loaded["tasks"].items() if (found := unscorable_of(task)) is not None
+    }
+    return TaskSpec(name, str(spec) if folder is None else _root(loaded), kinds, unscorable)
 
 
 def _folder_of(manager: Any, name: str, include_path: tuple[str, ...]) -> Path | None:
@@ -165,6 +178,7 @@ def import_lm_eval() -> Any:
     try:
         with quiet():
             importlib.import_module("lm_eval.tasks")
+            leave_out_unscorable(importlib.import_module("lm_eval.api.task").ConfigurableTask)
             return importlib.import_module("lm_eval")
     except ImportError as error:
         raise MissingExtra("lm-eval", "`qserve eval`") from error

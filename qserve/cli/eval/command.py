@@ -90,7 +90,8 @@ class _WithDiff(click.Group):
     type=click.FloatRange(0, 100),
     default=2.0,
     show_default=True,
-    help="Percent of a task's answers that may be cut off, empty or null; above it the result is unusable.",
+    help="Percent of a task's answers that may be cut off, empty or null, and of its items that can't be scored; above "
+    "it the result is unusable.",
 )
 @click.option("--seed", type=Count(), default=1234, show_default=True, help="Random seed.")
 @click.option("--tokenizer", help="Folder or hub id [the server's own].")
@@ -115,8 +116,8 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
     The same command resumes an interrupted evaluation where it stopped.
 
-    Exit status: 0, 2 bad input, 5 the server did not start or stopped answering, 6 more answers than --max-truncated
-    could not be scored.
+    Exit status: 0, 2 bad input, 5 the server did not start or stopped answering, 6 more answers or items than
+    --max-truncated could not be scored.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -132,7 +133,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     if unusable:
         raise UnusableResult(
             f"the result is kept, but not to be used: {'; '.join(unusable)}. --max-gen-toks gives answers more room, "
-            "--thinking off leaves thoughts out, --max-truncated accepts more"
+            "--thinking off leaves thoughts out, a gold must be one of its item's choices, --max-truncated accepts more"
         )
 
 

@@ -38,6 +38,8 @@ def show_result(console: Console, result: EvalResult) -> None:
     console.print(table)
     for task, counts in result.outcomes().items():
         console.print(f"{task}: {_ended(counts)}")
+    for task, unscorable in result.unscorable().items():
+        console.print(f"{unscorable.sentence(task)}; they were left out", markup=False)
     console.print(f"{result.about['seconds']:.1f} s; ↓: lower is better")
 
 
