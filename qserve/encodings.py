@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import codecs
 import json
+from pathlib import Path
 
-__all__ = ["HEAD_BYTES", "kind_of", "wrong_byte"]
+from qserve.errors import UsageError
+
+__all__ = ["HEAD_BYTES", "check_text_file", "kind_of", "no_utf8", "read_text", "wrong_byte"]
 
 HEAD_BYTES = 16
 """As many bytes of the beginning tell the kind."""
@@ -47,7 +50,7 @@ def kind_of(head: bytes) -> str | None:
         if head.startswith(magic):
             return kind
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\x00" in head[:4]:
-        return _ENCODINGS.get(json.detect_encoding(head[:4]), "binary data")
+        return _ENCODINGS.get(json.detect_encoding(head[:4]), "binary data") if any(head[:4]) else "binary data"
     return None
 
 
@@ -58,3 +61,48 @@ def wrong_byte(data: bytes) -> int | None:
     except UnicodeDecodeError as error:
         return error.start
     return None
+
+
+def check_text_file(file: Path, needed: str, where: str = "") -> None:
+    """Raises UsageError for what is no file of text by its first bytes: nothing, a folder, compressed, a table, UTF-16.
+
+    `needed`: what the file should be, as in "a file of JSON lines"; `where`: how messages name it [its path].
+    """
+    where = where or str(file)
+    if file.is_dir():
+        raise UsageError(f"{where} is a folder; {needed} is needed")
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+    except FileNotFoundError:
+        raise UsageError(f"{where}: there is no such file; {needed} is needed") from None
+    except OSError as error:
+        raise UsageError(f"{where} can't be read ({error.strerror}); {needed} is needed") from None
+    if not head:
+        raise UsageError(f"{where} is empty: it has no byte; {needed} is needed")
+    if (kind := kind_of(head)) is not None:
+        raise UsageError(f"{where} is {kind}; {needed} is needed, as plain text in UTF-8")
+
+
+def read_text(file: Path, needed: str, where: str = "") -> str:
+    """A whole file, without the mark that some editors begin UTF-8 with.
+
+    Raises UsageError as `check_text_file`, for a file of blanks alone, and for one that is not UTF-8, with the line.
+    """
+    check_text_file(file, needed, where)
+    try:
+        data = file.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        raise UsageError(f"{where or file} can't be read ({error.strerror}); {needed} is needed") from None
+    if (place := wrong_byte(data)) is not None:
+        raise UsageError(f"{where or file}, {no_utf8(data, place)}; save it as UTF-8 (iconv -f LATIN1 -t UTF-8)")
+    if not data or data.isspace():
+        raise UsageError(f"{where or file} holds blank lines alone; {needed} is needed")
+    return data.decode().replace("\r\n", "\n")
+
+
+def no_utf8(data: bytes, place: int, line: int = 1) -> str:
+    """Where in `data`, which begins with this line, the byte at `place` is that UTF-8 does not have there."""
+    begun = data.rfind(b"\n", 0, place) + 1
+    line += data.count(b"\n", 0, place)
+    return f"line {line} is not UTF-8: {data[place]:#04x} is its byte {place - begun + 1}"

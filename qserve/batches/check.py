@@ -15,7 +15,8 @@ from pathlib import Path
 
 from qserve.batches.lines import LineCheck, input_lines
 from qserve.batches.records import LineError
-from qserve.errors import QserveError
+from qserve.encodings import check_text_file
+from qserve.errors import QserveError, UsageError
 
 __all__ = ["Checked", "check_file", "checked", "main"]
 
@@ -34,6 +35,11 @@ class Checked:
 
 def check_file(path: Path, endpoint: str, max_lines: int, max_body_bytes: int) -> Checked:
     """Reads every line, or as many as tell that it can't be run."""
+    try:
+        check_text_file(path, "a request a line", "the file")
+    except UsageError as error:
+        code = "empty_file" if path.is_file() and not path.stat().st_size else "invalid_file"
+        return Checked(0, "", (LineError(code, str(error)),))
     check = LineCheck(endpoint, max_body_bytes)
     errors: list[LineError] = []
     num_lines = 0
@@ -48,7 +54,7 @@ def check_file(path: Path, endpoint: str, max_lines: int, max_body_bytes: int) -
             if len(errors) == _MOST_ERRORS:
                 break
     if not num_lines:
-        errors.append(LineError("empty_file", "the file holds no request"))
+        errors.append(LineError("empty_file", "the file holds blank lines alone, and no request"))
     return Checked(num_lines, check.model, tuple(errors))
 
 

@@ -70,7 +70,8 @@ class LineCheck:
         try:
             value = msgspec.json.decode(line)
         except UnicodeDecodeError as error:
-            message = f"this line is not UTF-8: byte {error.object[error.start]:#04x}; JSON is written in UTF-8"
+            byte = f"{error.object[error.start]:#04x} is its byte {error.start + 1}"
+            message = f"this line is not UTF-8: {byte}; JSON is written in UTF-8"
             return LineError("invalid_json_line", message, number)
         except (msgspec.DecodeError, RecursionError) as error:
             return LineError("invalid_json_line", f"this line is not valid JSON: {error}", number)

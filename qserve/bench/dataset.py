@@ -11,6 +11,7 @@ from typing import Any
 
 from qserve.bench.counting import Counter
 from qserve.bench.endpoints import Prompt
+from qserve.encodings import read_text
 from qserve.errors import UsageError
 
 __all__ = ["FromFile", "read_dataset"]
@@ -37,10 +38,7 @@ class _BadRow(Exception):
 
 def read_dataset(file: Path) -> list[Entry]:
     """Raises UsageError where the file, or an entry of it, has no prompt that we understand."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--dataset {file}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+    text = read_text(file, "a JSON list, or a file of JSON lines,", f"--dataset {file}")
     entries = []
     for where, row in _rows(file, text):
         try:
@@ -61,7 +59,7 @@ def _rows(file: Path, text: str) -> Iterator[tuple[str, Any]]:
         except ValueError as error:
             raise UsageError(f"--dataset {file} begins like a JSON list and is none: {error}") from None
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)

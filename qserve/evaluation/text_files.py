@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from qserve.encodings import read_text
 from qserve.errors import UsageError
 
 __all__ = ["is_text_file", "read_documents", "text_task"]
@@ -55,12 +56,7 @@ def text_task(name: str) -> dict[str, Any]:
 
 def read_documents(path: Path) -> list[str]:
     """The documents of a file, none of them blank. Raises UsageError for a file that holds none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--tasks {path}: the text can't be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--tasks {path} is not UTF-8 text ({error.reason} at byte {error.start:,})") from None
+    text = read_text(path, "a text, or JSON that holds texts,", f"--tasks {path}")
     kind = path.suffix.lower()
     documents = [text] if kind in _PLAIN else [_text_of(entry, where, path) for where, entry in _entries(text, path)]
     kept = [document for document in documents if document.strip()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qserve.cli.options.url import ServerUrl
+from qserve.encodings import check_text_file
 from qserve.errors import QserveError, UsageError
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def command(
         raise UsageError("give FILE, to begin a batch, or --resume BATCH_ID, to wait for one")
     if file is None and output is None and not no_wait:
         raise UsageError("--resume needs --output: where the answers go")
-    if file is not None and not file.is_file():
-        raise UsageError(f"there is no file {file}; it holds a request a line, see `qserve batch --help`")
+    if file is not None:
+        check_text_file(file, "a file with a request a line (see `qserve batch --help`)")
     _check_folders(output, errors)
     from qserve.cli.batch.client import BatchServer
     from qserve.cli.batch.results import endpoint_of

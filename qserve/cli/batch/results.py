@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from qserve.cli.batch.client import BatchServer
+from qserve.encodings import check_text_file, no_utf8, wrong_byte
 from qserve.errors import UsageError
 
 __all__ = ["endpoint_of", "write_results"]
 
+_NEEDED = (
+    'a request a line, as {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": …, '
+    '"messages": […]}},'
+)
+
 
 def endpoint_of(file: Path) -> str:
-    """The `url` of the first line. Raises UsageError where there is none."""
+    """The `url` of the first line. Raises UsageError where there is none, with what there is."""
+    check_text_file(file, _NEEDED)
     with file.open("rb") as lines:
-        first = next((line for line in lines if line.strip()), b"")
+        number, first = next(((number, line) for number, line in enumerate(lines, 1) if line.strip()), (0, b""))
+    if not number:
+        raise UsageError(f"{file} holds blank lines alone; {_NEEDED} is needed")
+    first = first.removeprefix(codecs.BOM_UTF8)
+    if (place := wrong_byte(first)) is not None:
+        raise UsageError(f"{file}, {no_utf8(first, place, number)}; {_NEEDED} is needed, in UTF-8")
     try:
-        url = json.loads(first)["url"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        url = None
-    if not isinstance(url, str):
-        raise UsageError(
-            f"the first line of {file} is not a request; each line is one, as "
-            '{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": …, "messages": […]}}'
-        )
-    return url
+        request = json.loads(first)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file}, line {number} is not valid JSON ({str(error)[:120]}); {_NEEDED} is needed") from None
+    if not isinstance(request, dict) or not isinstance(request.get("url"), str):
+        what = f"has no 'url' but {', '.join(map(str, request))[:200]}" if isinstance(request, dict) else "is no object"
+        raise UsageError(f"{file}, line {number} is not a request: it {what}; {_NEEDED} is needed")
+    return str(request["url"])
 
 
 def write_results(server: BatchServer, file_id: str, target: Path, questions: Path | None) -> None:

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import click
 
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
+from qserve.encodings import read_text
 from qserve.errors import UsageError
 from qserve.planner.replicas import AUTO, NumReplicas
 from qserve.planner.speed.figures import Targets
-from qserve.planner.speed.load import THINK_S, Load, read_trace
+from qserve.planner.speed.load import THINK_S, Arrival, Load, read_trace
 from qserve.planner.speed.request import SpeedRequest
 
 __all__ = ["LOAD_FLAGS", "load_options", "price_options", "speed_request_of"]
@@ -129,7 +130,7 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
         return SpeedRequest(replicas=replicas, prices=prices)
     if values.get("think_time") and "users" not in named:
         raise UsageError("--think-time is of --users; give how many, or leave it out")
-    trace = read_trace(values["trace"].read_text(), str(values["trace"])) if values.get("trace") else ()
+    trace = _trace(values["trace"]) if values.get("trace") else ()
     if trace:
         count = len(trace)
         mean = {name: sum(getattr(one, name) for one in trace) // count for name in ("input_tokens", "output_tokens")}
@@ -145,10 +146,14 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
     return SpeedRequest(load, targets, replicas, prices)
 
 
+def _trace(path: Path) -> tuple[Arrival, ...]:
+    return read_trace(read_text(path, "a file of JSON lines", f"--trace {path}"), str(path))
+
+
 def price_file(path: Path) -> dict[str, Any]:
     """The table of a --prices file: USD an hour by card. Raises UsageError if it is not such a file."""
     try:
-        cards = tomllib.loads(path.read_text()).get("cards")
+        cards = tomllib.loads(read_text(path, "a TOML file", f"--prices {path}")).get("cards")
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"--prices {path} is not valid TOML: {error}") from None
     if not isinstance(cards, dict) or not cards:

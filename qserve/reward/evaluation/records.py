@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qserve.encodings import read_text
 from qserve.errors import UsageError
 
 __all__ = ["Content", "Record", "read_records"]
@@ -46,11 +47,7 @@ class Record:
 
 def read_records(file: Path) -> list[Record]:
     """Every line of `file`. Raises UsageError with the line's number for one that is none of the shapes."""
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"{file} can't be read ({reason}); it must be a file of JSON lines") from None
+    lines = read_text(file, "a file of JSON lines").split("\n")
     records = list(_records(lines, file))
     if not records:
         raise UsageError(f"{file} holds no line; each is a JSON object, for example {{'prompt': …, 'response': …}}")

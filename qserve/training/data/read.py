@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from qserve.encodings import check_text_file, no_utf8, wrong_byte
 from qserve.errors import MissingExtra, UsageError
 from qserve.units import MIB, format_bytes
 
@@ -51,6 +52,8 @@ def rows_in(source: str) -> Iterator[RawRow]:
 def _of_file(file: Path) -> Iterator[RawRow]:
     if file.suffix in (".parquet", ".arrow"):
         return _of_columns(file)
+    if file.suffix in _KINDS:
+        check_text_file(file, "a file of JSON lines, a JSON list, or rows of Parquet or Arrow under their own name")
     if file.suffix == ".json" and _first_character(file) == "[":
         return _of_array(file)
     if file.suffix in _KINDS:
@@ -59,7 +62,7 @@ def _of_file(file: Path) -> Iterator[RawRow]:
 
 
 def _first_character(file: Path) -> str:
-    with file.open(encoding="utf-8", errors="replace") as stream:
+    with file.open(encoding="utf-8-sig", errors="replace") as stream:
         return next((text[0] for line in stream if (text := line.strip())), "")
 
 
@@ -73,6 +76,8 @@ def _of_lines(file: Path) -> Iterator[RawRow]:
 def _parsed(place: str, line: bytes) -> RawRow:
     try:
         data = json.loads(line)
+    except UnicodeDecodeError as error:
+        return RawRow(place, {}, f"not UTF-8: {line[error.start]:#04x} is its byte {error.start + 1}")
     except (ValueError, RecursionError) as error:
         return RawRow(place, {}, f"not valid JSON ({str(error)[:120]})")
     return _checked(place, data)
@@ -90,8 +95,11 @@ def _of_array(file: Path) -> Iterator[RawRow]:
             f"{file} is one JSON array of {format_bytes(file.stat().st_size)}, which would be read whole; write "
             "one object a line (jq -c '.[]'), which is streamed"
         )
+    written = file.read_bytes()
+    if (place := wrong_byte(written)) is not None:
+        raise UsageError(f"{file}, {no_utf8(written, place)}; save it as UTF-8")
     try:
-        rows = json.loads(file.read_bytes())
+        rows = json.loads(written)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not valid JSON ({str(error)[:120]})") from None
     for number, data in enumerate(rows, 1):

@@ -311,4 +311,4 @@ def test_the_command(gateways, tmp_path):
     questions.write_bytes(lines_of(1) * 2)
     assert "line 2: the custom_id 'q-0'" in said(str(questions), status=2)[1]
     questions.write_bytes(b"x")
-    assert "the first line of" in said(str(questions), status=2)[1]
+    assert "line 1 is not valid JSON" in said(str(questions), status=2)[1]

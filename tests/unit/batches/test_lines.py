@@ -69,7 +69,7 @@ def test_another_encoding_is_told_by_its_line(tmp_path):
     path.write_bytes(line("good").encode() + b"\n" + line("Zürich").replace("\\u00fc", "ü").encode("latin-1"))
     (error,) = check_file(path, CHAT, 10, 1000).errors
     assert (error.code, error.line) == ("invalid_json_line", 2)
-    assert error.message == "this line is not UTF-8: byte 0xfc; JSON is written in UTF-8"
+    assert error.message == "this line is not UTF-8: 0xfc is its byte 2; JSON is written in UTF-8"
 
 
 def test_the_mark_that_editors_begin_utf_8_with_is_no_error(tmp_path):

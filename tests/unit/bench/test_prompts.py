@@ -151,7 +151,7 @@ def test_a_prefix_stands_before_every_prompt_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no prompt"),
+        ("", "is empty"),
         ("[]", "holds no prompt"),
         ('[{"prompt": "a"},', "begins like a JSON list and is none"),
         ('{"prompt": "a"}\n\n{oops', "line 3 is not valid JSON"),

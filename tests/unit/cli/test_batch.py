@@ -94,4 +94,4 @@ def test_results_that_could_not_be_written(url: str, questions: Path, tmp_path: 
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert "it holds a request a line" in str(refused(tmp_path / "none.jsonl"))
+    assert "there is no such file; a file with a request a line" in str(refused(tmp_path / "none.jsonl"))

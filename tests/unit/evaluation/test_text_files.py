@@ -29,8 +29,8 @@ def test_documents_of_each_format(name: str, text: str, documents: list[str], tm
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.txt", b" \n", "holds no text"),
-        ("a.txt", b"caf\xe9", "not UTF-8 text"),
+        ("a.txt", b" \n", "blank lines alone"),
+        ("a.txt", b"caf\xe9", "line 1 is not UTF-8: 0xe9 is its byte 4"),
         ("a.jsonl", b'{"text": "a"}\n{"content": "b", "id": 1}\n', "line 2: it needs `text`.*found: content, id"),
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2 is not valid JSON"),
         ("a.json", b'{"text": "a"}', "must hold a list"),

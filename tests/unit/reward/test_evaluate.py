@@ -56,7 +56,7 @@ BAD = {
     '{"response": "a"}': "no prompt that it answers",
     '{"prompt": 3, "response": "a"}': "prompt is a string or a list of messages, found int",
     '{"prompt": "q", "response": 3}': "an answer is a string or a list of messages, found int",
-    "": "holds no line",
+    "": "is empty",
 }
 
 
