@@ -44,7 +44,7 @@ def test_what_holds_no_text_is_one_sentence(name: str, data: bytes, words: str, 
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="there is no such file"):
         read_documents(Path("/nowhere/a.txt"))
 
 
