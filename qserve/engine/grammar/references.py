@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["followed", "named_by"]
+__all__ = ["REMARKS", "followed", "named_by", "within"]
 
 _MOST_FOLLOWED = 16
-_REMARKS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment", "$defs", "definitions"})
+REMARKS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment", "$defs", "definitions"})
 
 
 def named_by(reference: str, root: Mapping[str, Any]) -> Any:
@@ -27,7 +28,27 @@ def followed(schema: Any, root: Mapping[str, Any]) -> Any:
     for _ in range(_MOST_FOLLOWED):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
             return schema
-        if schema.keys() - _REMARKS - {"$ref"} or not isinstance(named := named_by(reference, root), Mapping):
+        if schema.keys() - REMARKS - {"$ref"} or not isinstance(named := named_by(reference, root), Mapping):
             return schema
         schema = named
     return schema
+
+
+def within(schema: Any, document: Mapping[str, Any]) -> Any:
+    """A schema of its own from a part of `document`, which it may refer to."""
+    if not isinstance(schema, dict) or '"$ref"' not in json.dumps(schema):
+        return schema if isinstance(schema, dict) else {"anyOf": [schema]}
+    return {**_moved(schema), "$defs": {"document": _moved(document)}}
+
+
+def _moved(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_moved(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        name: f"#/$defs/document{value[1:]}"
+        if name == "$ref" and isinstance(value, str) and value.startswith("#")
+        else _moved(value)
+        for name, value in schema.items()
+    }

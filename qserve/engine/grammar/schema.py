@@ -1,59 +1,69 @@
 """Rewrites a client's JSON schema so that llguidance enforces it fully.
 
 Blanks are those of `json.dumps`, which is what models learned: where any are allowed, small ones write them until their
-limit. Objects are closed where the schema does not say: clients name the properties they want.
+limit. Objects are closed where the schema does not say (`closed_objects`), and bounds of numbers hold to the last digit
+(`numbers`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["COMPACT", "embedded", "prepared", "unanchored"]
+from qserve.engine.grammar.closed_objects import BY_NAME, DATA, with_closed_objects
+from qserve.engine.grammar.numbers.rules import NumberRules, UncarriedNumber, with_carried_numbers
 
-COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+__all__ = ["UncarriedNumber", "as_rules", "embedded", "prepared", "unanchored"]
+
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 # What llguidance checks; JSON Schema takes other formats for remarks, and so do validators.
 _FORMATS = frozenset({
     "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid",
 })  # fmt: skip
-_COMBINES = ("allOf", "anyOf", "oneOf", "$ref", "additionalProperties", "patternProperties", "unevaluatedProperties")
-# Their values are data, or schemas by name: nothing in them is a keyword.
-_DATA = ("const", "enum", "default", "examples")
-_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
-def prepared(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with closed objects, and without formats that nobody checks."""
-    # Parts of an allOf describe the same object: closed, each would forbid what the others ask for.
-    closes = '"allOf"' not in json.dumps(schema)
-    return {**_walked(schema, closes), "x-guidance": COMPACT}
+def prepared(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema in words that the library holds. Raises UncarriedNumber."""
+    return _held(with_closed_objects(schema))
 
 
-def embedded(schema: dict[str, Any]) -> str:
-    """For a Lark grammar."""
-    return "%json " + json.dumps(prepared(schema))
+def embedded(rule: str, schema: Mapping[str, Any]) -> list[str]:
+    """The same as rules of a Lark grammar, of which the first is called `rule`. Raises UncarriedNumber."""
+    return as_rules(rule, schema) or [f"{rule}: {_as_part(with_closed_objects(schema))}"]
 
 
-def _walked(schema: Any, closes: bool) -> Any:
+def as_rules(rule: str, schema: Mapping[str, Any]) -> list[str] | None:
+    """These where the schema has numbers that the library takes in no schema; None where it may stay one."""
+    return NumberRules(with_closed_objects(schema), rule, _as_part).rules()
+
+
+def _as_part(closed: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps(_held(closed))
+
+
+def _held(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_walked(schema), "x-guidance": _COMPACT}
+
+
+def _walked(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_walked(one, closes) for one in schema]
-    if not isinstance(schema, dict):
+        return [_walked(one) for one in schema]
+    if not isinstance(schema, Mapping):
         return schema
-    found = {name: _walked_keyword(name, value, closes) for name, value in schema.items()}
+    found = with_carried_numbers({name: _walked_keyword(name, value) for name, value in schema.items()})
     if isinstance(found.get("format"), str) and found["format"] not in _FORMATS:
         del found["format"]
-    if closes and "properties" in found and not any(name in found for name in _COMBINES):
-        found["additionalProperties"] = False
     return found
 
 
-def _walked_keyword(name: str, value: Any, closes: bool) -> Any:
-    if name in _DATA:
+def _walked_keyword(name: str, value: Any) -> Any:
+    if name in DATA:
         return value
-    if name in _BY_NAME and isinstance(value, dict):
-        return {key: _walked(one, closes) for key, one in value.items()}
-    return _walked(value, closes)
+    if name in BY_NAME and isinstance(value, Mapping):
+        return {key: _walked(one) for key, one in value.items()}
+    return _walked(value)
 
 
 def unanchored(pattern: str) -> str:

@@ -9,7 +9,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from qserve.engine.grammar.counts import check_counts, check_counts_within
 from qserve.engine.grammar.endless import NO_END, has_an_end
-from qserve.engine.grammar.schema import prepared, unanchored
+from qserve.engine.grammar.schema import UncarriedNumber, as_rules, prepared, unanchored
 from qserve.wire.errors import ApiError
 from qserve.wire.structured import StructuredOutputs
 
@@ -20,6 +20,8 @@ def structured_grammar(structure: StructuredOutputs, param: str = "response_form
     """The grammar of the whole answer. Raises ApiError 400, of the field `param`, for what can't be read."""
     try:
         return _grammar(structure, param)
+    except UncarriedNumber as error:
+        raise ApiError(400, str(error), "invalid_grammar", param) from error
     except (ValueError, RecursionError) as error:  # a schema too deep, EBNF that is none
         message = f"this structure can't be read as a grammar: {str(error)[:300]}"
         raise ApiError(400, message, "invalid_grammar", param) from error
@@ -39,7 +41,10 @@ def _grammar(structure: StructuredOutputs, param: str) -> str:
     check_counts(schema, param)
     if schema is not None and not has_an_end(schema):  # the library would look for one for a second
         raise ApiError(400, NO_END, "invalid_grammar", param)
-    return LLMatcher.grammar_from_json_schema(json.dumps(prepared({"type": "object"} if schema is None else schema)))
+    schema = {"type": "object"} if schema is None else schema
+    if (rules := as_rules("start", schema)) is not None:
+        return LLMatcher.grammar_from_lark("\n".join(["%llguidance {}", *rules]))
+    return LLMatcher.grammar_from_json_schema(json.dumps(prepared(schema)))
 
 
 def _lark_of(grammar: str) -> str:

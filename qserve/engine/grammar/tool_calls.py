@@ -17,8 +17,8 @@ from llguidance import LLMatcher
 from qserve.engine.grammar.counts import check_counts
 from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.formats import PATTERN_OF_FORMAT
-from qserve.engine.grammar.references import followed
-from qserve.engine.grammar.schema import COMPACT, embedded, prepared, unanchored
+from qserve.engine.grammar.references import followed, within
+from qserve.engine.grammar.schema import UncarriedNumber, embedded, unanchored
 from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.grammar.written_values import NULL, text_value
 from qserve.hub.chat_template import ToolFormat
@@ -76,7 +76,10 @@ def _body_of_call(tools: Sequence[Tool], tool_format: ToolFormat) -> str:
         check_counts(tool.function.parameters, "tools")
         if not has_an_end(_schema(tool)):  # the library would look for one for a second
             raise ApiError(400, f"{NO_END}: the parameters of '{tool.function.name}'", "invalid_grammar", "tools")
-    return _FORMATS[tool_format](tools)
+    try:
+        return _FORMATS[tool_format](tools)
+    except UncarriedNumber as error:
+        raise ApiError(400, str(error), "invalid_grammar", "tools") from error
 
 
 def _lark(rules: str) -> str:
@@ -98,7 +101,7 @@ def _hermes(tools: Sequence[Tool]) -> str:
     rules = [f'body: "\\n" ({names}) "\\n</tool_call>"']
     for number, tool in enumerate(tools):
         head = json.dumps('{"name": ' + json.dumps(tool.function.name) + ', "arguments": ')
-        rules.append(f'call_{number}: {head} args_{number} "}}"\nargs_{number}: {embedded(_schema(tool))}')
+        rules += [f'call_{number}: {head} args_{number} "}}"', *embedded(f"args_{number}", _schema(tool))]
     return "\n".join(rules)
 
 
@@ -149,8 +152,7 @@ def _value(rule: str, schema: Any, document: dict[str, Any]) -> tuple[str, list[
     """Up to the end of a parameter: how a rule names it, and the rules beside."""
     text = text_value(schema, document)
     if text is None:
-        whole = json.dumps({**prepared(_within(schema, document)), "x-guidance": COMPACT})
-        return f'{rule} "{_END}"', [f"{rule}: %json {whole}"]
+        return f'{rule} "{_END}"', embedded(rule, within(schema, document))
     nothing = [NULL] if text.or_null else []
     if text.choices is not None:
         written = " | ".join(json.dumps(one, ensure_ascii=False) for one in [*text.choices, *nothing])
@@ -161,26 +163,6 @@ def _value(rule: str, schema: Any, document: dict[str, Any]) -> tuple[str, list[
     bounded = " & ".join([*bounds, r"~/(?s:.*)\n<\/parameter>(?s:.*)/"])
     terminal = " | ".join([f"({bounded})", *map(json.dumps, nothing)])
     return rule, [f"{rule}{_UP_TO_ITS_END}: {rule.upper()}", f"{rule.upper()}: {terminal}"]
-
-
-def _within(schema: Any, document: dict[str, Any]) -> Any:
-    """A schema of its own from a part of `document`, which it may refer to."""
-    if not isinstance(schema, dict) or '"$ref"' not in json.dumps(schema):
-        return schema if isinstance(schema, dict) else {"anyOf": [schema]}
-    return {**_moved(schema), "$defs": {"document": _moved(document)}}
-
-
-def _moved(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_moved(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        name: f"#/$defs/document{value[1:]}"
-        if name == "$ref" and isinstance(value, str) and value.startswith("#")
-        else _moved(value)
-        for name, value in schema.items()
-    }
 
 
 def _bounds(schema: Mapping[str, Any]) -> list[str]:
