@@ -9,9 +9,9 @@ from qserve.errors import UsageError
 
 __all__ = ["FLAGS", "POOLINGS", "TRUNCATIONS", "Pooling", "RewardSettings", "Truncation"]
 
-Pooling = Literal["last", "eos", "position", "mean"]
+Pooling = Literal["last", "not-pad", "eos", "position", "mean"]
 Truncation = Literal["left", "right", "refuse"]
-POOLINGS: tuple[Pooling, ...] = ("last", "eos", "position", "mean")
+POOLINGS: tuple[Pooling, ...] = ("last", "not-pad", "eos", "position", "mean")
 TRUNCATIONS: tuple[Truncation, ...] = ("left", "right", "refuse")
 
 
@@ -20,7 +20,8 @@ class RewardSettings:
     """The flags of a reward model; everything that is None is as the checkpoint's format has it.
 
     Attributes:
-        pooling: where the head is read. `last`: the last token of the text, padding never counts. `eos`: the last EOS
+        pooling: where the head is read. `last`: the last token of the text, padding never counts. `not-pad`: the last
+            token that is not config.json's pad token, as transformers' sequence classifiers read. `eos`: the last EOS
             token, an error without one. `position`: the token `position`, counted from the end where it is negative.
             `mean`: the mean of the hidden states.
         position: for `pooling="position"`.

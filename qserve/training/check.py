@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from qserve.reward.evaluation.agreement import agreement
-from qserve.training.data.prepare import PreparedData, prepared
+from qserve.training.data.prepare import prepared
 from qserve.training.job import TrainingRun
 
 __all__ = ["check_saved", "pairs_to_score"]
 
 _TIMEOUT_S = 1800
-_NOTHING = PreparedData(0, 0, 0, 0, (), "")
 
 
 def check_saved(run: TrainingRun) -> dict[str, Any] | None:
@@ -24,11 +23,13 @@ def check_saved(run: TrainingRun) -> dict[str, Any] | None:
 
     In a process of its own: this one imports no torch.
     """
-    if "prompt" not in (prepared(run.folder) or _NOTHING).columns:
-        return None  # whole texts, to which the trainer adds an end of its own
+    data = prepared(run.folder)
+    if data is None:
+        return None
+    end = "" if "prompt" in data.columns else _end_of_text(run.output)
     rewards = [json.loads(line) for line in (run.folder / "held_out.jsonl").read_text().splitlines()]
     questions, scored = run.folder / "check.jsonl", run.folder / "check_scored.jsonl"
-    pairs = pairs_to_score(run.data_folder / "test.jsonl", rewards)
+    pairs = pairs_to_score(run.data_folder / "test.jsonl", rewards, end)
     questions.write_text("".join(json.dumps(one) + "\n" for one in pairs))
     dtype = "float32" if run.request.precision == "fp32" else "bfloat16"
     command = [
@@ -41,16 +42,22 @@ def check_saved(run: TrainingRun) -> dict[str, Any] | None:
     return _compared(scored, rewards)
 
 
-def pairs_to_score(test: Path, rewards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pairs of `rewards`, or its texts, in their order, as `qserve score` reads them."""
+def _end_of_text(folder: Path) -> str:
+    """The saved tokenizer's EOS, which TRL's reward trainer puts behind whole texts. Source: trl 1.16, add_eos."""
+    held = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+    return str(held["content"] if isinstance(held, dict) else held or "")
+
+
+def pairs_to_score(test: Path, rewards: list[dict[str, Any]], end: str = "") -> list[dict[str, Any]]:
+    """The pairs of `rewards`, or its texts, in their order, as `qserve score` reads them. Whole texts end in `end`."""
     rows = {row["row"]: row for row in map(json.loads, test.read_text().splitlines())}
     if rewards and "given" in rewards[0]:
         chosen = [rows[one["row"]] for one in rewards]
         return [{"prompt": row["prompt"], "response": row["response"][0]["content"]} for row in chosen]
-    return [
-        {name: rows[one["row"]][name] for name in ("prompt", "chosen", "rejected") if name in rows[one["row"]]}
-        for one in rewards
-    ]
+    pairs = [rows[one["row"]] for one in rewards]
+    if pairs and "prompt" not in pairs[0]:
+        return [{"text": text.removesuffix(end) + end} for pair in pairs for text in (pair["chosen"], pair["rejected"])]
+    return [{name: pair[name] for name in ("prompt", "chosen", "rejected")} for pair in pairs]
 
 
 def _compared(scored: Path, rewards: list[dict[str, Any]]) -> dict[str, Any]:
@@ -71,4 +78,7 @@ def _values(line: dict[str, Any]) -> list[float]:
 
 
 def _both(line: dict[str, Any]) -> list[float]:
+    """Of a pair, or of one side's whole text."""
+    if "reward" in line:
+        return [float(line["reward"])]
     return [float(line["chosen_rewards"][0]), float(line["rejected_rewards"][0])]

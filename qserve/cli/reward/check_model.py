@@ -115,24 +115,20 @@ def _truth(model: str, values: dict[str, Any], texts: Sequence[TextToScore]) -> 
     from qserve.reward.evaluation.reference import plain_scorer
     from qserve.reward.failures import TextRefused
     from qserve.reward.open import plan_reward
-    from qserve.reward.scoring.pooling import PoolingRule
-    from qserve.reward.scoring.scorer import ScoreItem
     from qserve.reward.scoring.template import RewardTemplate
 
     request = PlanRequest(dtype="float32", quant="fp32", max_model_len=settings.max_length)
     plan = plan_reward(checkpoint, hardware_of(None), request)
-    plain = plain_scorer(checkpoint, plan)
+    plain = plain_scorer(checkpoint, plan, settings)
+    click.echo(f"held against the forward of {plain.source}, in float32", err=True)
     template = RewardTemplate(plain.tokenizer, checkpoint, settings, plan.workload.max_model_len)
-    rule = PoolingRule.of(checkpoint, settings, plain.tokenizer.eos_token_id)
     true: dict[int, _Truth] = {}
     for index, one in enumerate(texts):
         try:
-            ids = template.encode(one.content).token_ids
-            pooled = rule.pooled(ScoreItem(ids))
+            read = plain.values(template.encode(one.content).token_ids)
         except TextRefused as error:
             click.echo(f"text {index} is left out: {error}", err=True)
             continue
-        read = plain.values(ids, -1 if pooled.mean else pooled.positions[-1])
         labels = dict(zip(checkpoint.labels, read, strict=True)) if checkpoint.labels else {}
         true[index] = _Truth(checkpoint.reward(read), labels)
     if not true:

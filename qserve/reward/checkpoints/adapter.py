@@ -16,10 +16,11 @@ _CONFIG = "adapter_config.json"
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """`base_model` as the adapter names it: a folder on the trainer's machine, or a hub id."""
+    """`base_model` as the adapter names it: a folder on the trainer's machine, or a hub id. `task_type`: peft's."""
 
     peft_type: str
     base_model: str | None
+    task_type: str = ""
 
 
 def has_adapter(folder: Path) -> bool:
@@ -31,7 +32,8 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """adapter_config.json. Raises BrokenCheckpoint for damaged JSON."""
     data = read_json(folder / _CONFIG)
     base = data.get("base_model_name_or_path")
-    return AdapterConfig(str(data.get("peft_type", "")), base if isinstance(base, str) else None)
+    task = str(data.get("task_type") or "")
+    return AdapterConfig(str(data.get("peft_type", "")), base if isinstance(base, str) else None, task)
 
 
 def base_of(folder: Path, adapter: AdapterConfig, asked: str | None) -> Path:

@@ -105,6 +105,8 @@ class RewardCheckpoint:
         mean: mean and standard deviation of rewards on the training data, where the checkpoint records them.
         std: see `mean`.
         pooling: where training read the head.
+        class_reads: it is of transformers' own class for sequences, whose forward says where the head is read.
+        pad_token_id: the pad token of config.json, if it names one.
         step_token_id: token that ends a step, of a process reward model.
         forced_eos: training replaced the last token by EOS, as OpenRLHF does.
         labels: names of the head's values where there are several attributes; empty for a single reward.
@@ -127,6 +129,8 @@ class RewardCheckpoint:
     mean: float | None = None
     std: float | None = None
     pooling: Pooling = "last"
+    class_reads: bool = False
+    pad_token_id: int | None = None
     step_token_id: int | None = None
     forced_eos: bool = False
     labels: tuple[str, ...] = ()

@@ -17,12 +17,13 @@ from qserve.reward.checkpoints.labels import label_names, label_weights
 from qserve.reward.checkpoints.reranker import TEMPLATE, answer_tokens, reranker_head
 from qserve.reward.checkpoints.stored import SINGLE_FILES, stored_in_file, stored_in_folder
 from qserve.reward.checkpoints.tokens import STEP_TOKEN, has_tokenizer, token_id
-from qserve.reward.settings import RewardSettings
+from qserve.reward.settings import POOLINGS, Pooling, RewardSettings
 
 __all__ = ["recognise"]
 
 # What says which layers follow the body of an embedding model.
 _SENTENCE_TRANSFORMERS = "modules.json"
+_OF_CLASSES: tuple[Format, ...] = ("sequence-classification", "multi-attribute", "lora")
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,30 @@ def _is_causal(config: Mapping[str, Any]) -> bool:
 
 
 def _described(files: _CheckpointFiles, head: RewardHead, settings: RewardSettings) -> RewardCheckpoint:
-    return _with_habits(_checkpoint(files, head, _format(files, head)), files.own_config, settings)
+    found = _read_by_class(_checkpoint(files, head, _format(files, head)), files)
+    if settings.pooling == "not-pad" and found.pad_token_id is None:
+        raise UsageError(
+            f"--pooling not-pad: config.json of {found.id} names no pad_token_id; leave it out, or write --pooling last"
+        )
+    return _with_habits(found, files.own_config, settings)
+
+
+def _read_by_class(found: RewardCheckpoint, files: _CheckpointFiles) -> RewardCheckpoint:
+    """Transformers' class for sequences reads the last token that is not the pad token; without one, the last.
+
+    An adapter's own config.json, where its trainer wrote one, goes before that of its base.
+    """
+    own = _text_config(files.own_config)
+    pad = (own if "pad_token_id" in own else _text_config(files.config)).get("pad_token_id")
+    pad_token_id = pad if isinstance(pad, int) and not isinstance(pad, bool) else None
+    names = [str(name) for name in files.own_config.get("architectures") or ()]
+    of_class = all(name.endswith("ForSequenceClassification") for name in names)
+    if files.adapter is not None:
+        of_class = files.adapter.task_type == "SEQ_CLS"
+    is_linear = len(found.head.layers) == 1 and not found.head.has_bias and found.head.prefix.endswith("score")
+    class_reads = of_class and is_linear and found.format in _OF_CLASSES
+    pooling: Pooling = "not-pad" if class_reads and pad_token_id is not None else "last"
+    return replace(found, class_reads=class_reads, pad_token_id=pad_token_id, pooling=pooling)
 
 
 def _checkpoint(files: _CheckpointFiles, head: RewardHead, own_format: Format) -> RewardCheckpoint:
@@ -268,6 +292,8 @@ def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: R
     if found.format == "openrlhf":
         mean, std = config.get("mean"), config.get("std")
         return replace(found, forced_eos=True, mean=_number(mean), std=_number(std))
+    if found.format == "reward-head" and config.get("reward_pooling") in POOLINGS:
+        return replace(found, pooling=config["reward_pooling"])
     if found.format == "reward-head":
         note = (
             f"{found.id}: the head is read at the last token of the text; a training script that read "

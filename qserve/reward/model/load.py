@@ -49,7 +49,7 @@ from qserve.reward.model.weights import body_tensors
 from qserve.reward.scoring import attention
 from qserve.reward.scoring.row_pass import RowPass
 
-__all__ = ["LoadedReward", "load_reward_model"]
+__all__ = ["LoadedReward", "is_plain_folder", "load_reward_model"]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _kept_or_made(
         use_own_threads()
         return _packed(body, checkpoint, plan)
 
-    start = packed_start(checkpoint.path, plan, packed, "body") if _is_plain_folder(checkpoint) else None
+    start = packed_start(checkpoint.path, plan, packed, "body") if is_plain_folder(checkpoint) else None
     return (made(), ()) if start is None else start.load(made, around)
 
 
@@ -169,7 +169,7 @@ def _body(
     """
     where = checkpoint.path
     config = _config(checkpoint)
-    own = own_quantization(where, plan) if packed is None and _is_plain_folder(checkpoint) else packed
+    own = own_quantization(where, plan) if packed is None and is_plain_folder(checkpoint) else packed
     if own is not None:
         config.quantization_config = own
     cls = MODEL_MAPPING[type(config)]
@@ -204,7 +204,7 @@ def _arguments(
     dtype = DTYPES[plan.dtype]
     if plan.quant.scheme == "bnb-int8":
         return_large_blocks()
-    whole = _is_plain_folder(checkpoint)
+    whole = is_plain_folder(checkpoint)
     return {
         "pretrained_model_name_or_path": checkpoint.path if whole else None,
         **({} if whole else {"state_dict": body_tensors(checkpoint, dtype)}),
@@ -214,7 +214,7 @@ def _arguments(
     }
 
 
-def _is_plain_folder(checkpoint: RewardCheckpoint) -> bool:
+def is_plain_folder(checkpoint: RewardCheckpoint) -> bool:
     """Whether transformers finds the body in the folder by itself, quantized as it may be stored."""
     names = ("model.safetensors", "model.safetensors.index.json")
     has_files = any((checkpoint.path / name).is_file() for name in names)

@@ -22,18 +22,22 @@ class Pooled:
 
 @dataclass(frozen=True)
 class PoolingRule:
-    """How texts are read. `step_token_id` is set for process reward models only: there it goes before `pooling`."""
+    """How texts are read. `step_token_id` is set for process reward models only: there it goes before `pooling`.
+
+    `pad_token_id` is that of config.json: where transformers' classes look for the end of a text.
+    """
 
     pooling: Pooling
     position: int
     eos_token_id: int | None
     step_token_id: int | None
+    pad_token_id: int | None = None
 
     @classmethod
     def of(cls, checkpoint: RewardCheckpoint, settings: RewardSettings, eos_token_id: int | None) -> PoolingRule:
         """The user's pooling, or the one of the checkpoint's format."""
         pooling = settings.pooling or checkpoint.pooling
-        return cls(pooling, settings.position, eos_token_id, checkpoint.step_token_id)
+        return cls(pooling, settings.position, eos_token_id, checkpoint.step_token_id, checkpoint.pad_token_id)
 
     @property
     def name(self) -> str:
@@ -52,6 +56,8 @@ class PoolingRule:
             return Pooled(tuple(self._inside(position, length) for position in item.positions))
         if self.step_token_id is not None:
             return Pooled(self._steps(item))
+        if self.pooling == "not-pad":
+            return Pooled((self._last_not_pad(item),))
         if self.pooling == "eos":
             return Pooled((self._last_eos(item),))
         if self.pooling == "position":
@@ -67,6 +73,14 @@ class PoolingRule:
                 f"position {position} is outside the text, which has {length} tokens", "invalid_value", "positions"
             )
         return index
+
+    def _last_not_pad(self, item: ScoreItem) -> int:
+        """The first token of a text of nothing but pads: there transformers' argmax ends.
+
+        Source: transformers 5.19 modeling_layers.py, GenericForSequenceClassification.forward.
+        """
+        last = len(item.token_ids) - 1
+        return next((index for index in range(last, -1, -1) if item.token_ids[index] != self.pad_token_id), 0)
 
     def _last_eos(self, item: ScoreItem) -> int:
         for index in range(len(item.token_ids) - 1, -1, -1):

@@ -26,7 +26,11 @@ __all__ = ["VllmScorer"]
 
 
 class VllmScorer:
-    """Scores at the last token only: what asks for other places is refused by name."""
+    """Scores at one place of a text: what asks for several is refused by name.
+
+    vLLM reads the last token that it is sent. No token sees those after it, so a text is sent up to the one to read:
+    transformers' class reads before the pad tokens at a text's end.
+    """
 
     def __init__(self, server: VllmServer, checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings) -> None:
         self.stats = ScorerStats()
@@ -56,7 +60,9 @@ class VllmScorer:
             return []
         self._begin()
         try:
-            status, rewards = await self._server.rewards([list(item.token_ids) for item in items])
+            status, rewards = await self._server.rewards(
+                [list(item.token_ids[: place + 1]) for item, place in zip(items, places, strict=True)]
+            )
         except aiohttp.ClientError as error:
             raise RewardFailed(f"vLLM can't be reached: {error}", "worker_unreachable") from error
         finally:
@@ -67,9 +73,9 @@ class VllmScorer:
 
     def _place(self, item: ScoreItem) -> int:
         check_length(item, self.max_length)
-        place = self.rule.pooled(item).positions[-1]
-        if item.positions not in (None, (place,)) or place != len(item.token_ids) - 1:
-            message = "on vLLM a text is read at its last token alone; serve the model without --reward-engine vllm"
+        *more, place = self.rule.pooled(item).positions
+        if more:
+            message = "on vLLM a text is read at one token alone; serve the model without --reward-engine vllm"
             raise TextRefused(message, "position_not_served", "positions")
         return place
 

@@ -11,7 +11,8 @@ __all__ = ["why_not"]
 def why_not(checkpoint: RewardCheckpoint, settings: RewardSettings) -> str | None:
     """In a sentence, what stands against it; None where nothing does.
 
-    vLLM recognises a classifier of one label by its class and `score.weight`, and reads it at the last token.
+    vLLM recognises a classifier of one label by its class and `score.weight`, and reads it at the last token that it is
+    sent, which is the one where transformers' class reads (`VllmScorer`).
     """
     own = f"{checkpoint.id} is served by qserve's own scorer; leave --reward-engine vllm out"
     if checkpoint.recipe is not None:
@@ -28,6 +29,6 @@ def why_not(checkpoint: RewardCheckpoint, settings: RewardSettings) -> str | Non
     if not checkpoint.path.is_dir() or checkpoint.body_prefix != "model.":
         return f"vLLM wants a folder with config, weights (model.*) and tokenizer. {own}"
     pooling = settings.pooling or checkpoint.pooling
-    if pooling != "last":
+    if pooling not in ("last", "not-pad"):
         return f"vLLM reads a classifier at the last token, and --pooling {pooling} at another place. {own}"
     return None

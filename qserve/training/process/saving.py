@@ -49,8 +49,9 @@ def save_model(trainer: Any, run: TrainingRun) -> None:
         return
     (fresh / "training_args.bin").unlink(missing_ok=True)
     (fresh / "README.md").unlink(missing_ok=True)
-    if run.data.labels and run.request.tuning in ("lora", "qlora"):
-        trainer.label_config.save_pretrained(fresh)  # an adapter has no place for the labels' names
+    if run.trainer == "reward" and run.request.tuning in ("lora", "qlora"):
+        # An adapter has no place for the labels' names, nor for the pad token before which the class reads a text.
+        getattr(trainer, "label_config", trainer.model.config).save_pretrained(fresh)
     if run.trainer == "reward" and run.save_as == "reward-head":
         to_reward_head(fresh)
     for stale in run.output.glob("*.safetensors"):
@@ -74,6 +75,8 @@ def to_reward_head(folder: Path) -> None:
         index.write_text(json.dumps(data, indent=2) + "\n")
     config = json.loads((folder / "config.json").read_text())
     config.pop("architectures", None)
+    # TRL trained it as transformers' class, and the layout names none: where it read the head is to be said.
+    config["reward_pooling"] = "not-pad" if config.get("pad_token_id") is not None else "last"
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

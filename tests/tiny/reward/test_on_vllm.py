@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
 
 from qserve.detect.engines.vllm import version_of
 from qserve.detect.packages import Packages
@@ -36,6 +38,18 @@ def test_what_vllm_would_read_elsewhere_is_refused_by_name(caller: Caller) -> No
     refused = caller.client.post("/pooling", json={"input": "one two", "task": "token_classify"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "position_not_served")
     assert "--reward-engine vllm" in refused.json()["error"]["message"]
+
+
+def test_a_text_that_ends_in_the_pad_token_is_read_as_the_class_does(
+    caller: Caller, made: Callable[[str], Path]
+) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(made(SIMPLE), dtype=torch.float32).eval()
+    pad = model.config.pad_token_id
+    texts = [[40, 41, 42, pad], [40, 41, 42, pad, pad, pad], [40, pad, 41], [pad, pad]]
+    with torch.no_grad():
+        meant = [float(model(input_ids=torch.tensor([ids])).logits[0, 0]) for ids in texts]
+    found = [row["probs"][0] for row in caller.post("/classify", input=texts, use_activation=False)["data"]]
+    assert found == pytest.approx(meant, abs=2e-2)
 
 
 def test_bad_input_is_refused_before_vllm_sees_it(caller: Caller) -> None:

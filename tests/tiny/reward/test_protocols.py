@@ -123,7 +123,7 @@ def test_openrlhf_s_own_mean_and_standard_deviation(host: Hosting) -> None:
 def test_the_meta_says_how_the_score_came_about(host: Hosting) -> None:
     answer = host(SIMPLE).post("/v1/reward", texts=["some text"])
     assert answer["meta"].items() >= {
-        "pooling": "last", "dtype": "float32", "format": SIMPLE, "truncated": 0, "truncate": "refuse",
+        "pooling": "not-pad", "dtype": "float32", "format": SIMPLE, "truncated": 0, "truncate": "refuse",
         "template_hash": host(SIMPLE).scorer.template.template_hash,
     }.items()  # fmt: skip
     assert answer["usage"]["total_tokens"] == answer["data"][0]["num_tokens"]

@@ -80,7 +80,7 @@ def test_score_writes_each_line_with_its_rewards(
     assert lines[3]["ranking"] == sorted(range(3), key=lambda index: -lines[3]["rewards"][index])
     assert lines[4]["margin"] == pytest.approx(two - three, abs=1e-5)
     assert "8 texts" in done.output
-    assert "pooling last" in done.output
+    assert "pooling not-pad" in done.output
 
 
 def test_a_line_that_can_t_be_scored_harms_no_other(file: Path, made: Callable[[str], Path], opened: Opener) -> None:

@@ -149,7 +149,8 @@ def test_pooling_is_a_setting_that_is_recorded(opened: Opener) -> None:
     by_name = {
         name: opened("sequence-classification", **settings)
         for name, settings in {
-            "last": {}, "eos": {"pooling": "eos"}, "position -2": {"pooling": "position", "position": -2},
+            "not-pad": {}, "last": {"pooling": "last"}, "eos": {"pooling": "eos"},
+            "position -2": {"pooling": "position", "position": -2},
             "mean": {"pooling": "mean"},
         }.items()
     }  # fmt: skip

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import sys
@@ -58,7 +59,7 @@ checks: dict[str, dict | None] = {}
 
 def made(
     name: str, method: str, data: Path = PAIRS, steps: int = 2, save_steps: int = 2, labels: tuple[str, ...] = (),
-    **fields,
+    model: str | None = None, **fields,
 ) -> TrainingRun:  # fmt: skip
     """A run of a few steps; `fields` are the run's, or the request's."""
     of_run = {key: fields.pop(key) for key in tuple(fields) if key in TrainingRun.__dataclass_fields__}
@@ -70,7 +71,7 @@ def made(
     evaluated = steps if steps > 2 else 10 * steps
     schedule = Schedule(max_steps=steps, eval_steps=evaluated, save_steps=save_steps, learning_rate=1e-3)
     of_run = {"data": DataSource(str(data), eval_share=0.2, labels=labels), "schedule": schedule, **of_run}
-    return TrainingRun(request, str(chat_model_path()), output=FOLDER / name, **of_run)
+    return TrainingRun(request, model or str(chat_model_path()), output=FOLDER / name, **of_run)
 
 
 def trained(run: TrainingRun) -> None:
@@ -116,6 +117,28 @@ def scored() -> Path:
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
+
+
+def whole_texts() -> Path:
+    """The pairs as texts without a prompt of their own, behind which TRL puts an EOS."""
+    file = FOLDER / "texts.jsonl"
+    pairs = [json.loads(line) for line in PAIRS.read_text().splitlines()]
+    rows = [{side: f"{pair['prompt']}\n{pair[side]}" for side in ("chosen", "rejected")} for pair in pairs]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def padded_with_eos() -> str:
+    """The demo as Qwen's base models are: one token is pad and end, and config.json names no pad token."""
+    folder = FOLDER / "pad-is-eos"
+    shutil.copytree(chat_model_path(), folder)
+    for name, changed in (
+        ("tokenizer_config.json", {"pad_token": "<|im_end|>"}),
+        ("config.json", {"pad_token_id": None}),
+    ):
+        data = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**data, **changed}))
+    return str(folder)
 
 
 def stepped() -> Path:
@@ -297,6 +320,10 @@ def main() -> None:
     checked(made("labels-head", "reward", scored(), labels=labels, freeze_base=True))
     checked(made("steps", "reward", stepped(), labels=STEPS, step_labels=True))
     checked(made("steps-head", "reward", stepped(), labels=STEPS, step_labels=True, freeze_base=True))
+    base, texts = padded_with_eos(), whole_texts()
+    checked(made("texts", "reward", texts, model=base))
+    checked(made("texts-lora", "reward", texts, model=base, lora_rank=4))
+    checked(made("texts-head", "reward", texts, model=base, freeze_base=True, save_as="reward-head"))
     trained(made("sft", "sft", spoken, gradient_checkpointing=True))
     trained(made("lora", "lora", spoken, optimizer="adamw-8bit"))
     trained(made("qlora", "qlora", spoken))

@@ -140,6 +140,14 @@ def test_several_labels_are_hosted_by_name_with_the_trainers_values(runs, name):
     assert logged[0]["loss"] == pytest.approx((logged[0]["mse/right"] + logged[0]["mse/length"]) / 2, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["texts", "texts-lora", "texts-head"])
+def test_whole_texts_that_end_in_the_pad_token_are_hosted_with_the_trainers_rewards(runs, name):
+    check = json.loads((runs.folder / "checks.json").read_text())[name]
+    assert check["num_texts"] > 3 and check["largest_difference"] < 1e-4, check
+    lines = map(json.loads, (runs.folder / name / "run" / "check.jsonl").read_text().splitlines())
+    assert all(line["text"].endswith("<|im_end|>") for line in lines)
+
+
 @pytest.mark.parametrize("name", ["steps", "steps-head"])
 def test_labelled_steps_are_hosted_as_a_process_reward_model_with_the_trainers_values(runs, name):
     check = json.loads((runs.folder / "checks.json").read_text())[name]
