@@ -74,7 +74,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
     heartbeat = Heartbeat(heartbeat_file(spec.socket))
     beat_with_layers(loaded.model, heartbeat)
     batcher.start(on_death=_die)
-    scorer.start()
+    scorer.start(on_death=_die)
     limits = spec.plan.workload
     engine = Engine(
         loaded,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,13 +10,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
-from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
+from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
 from qserve.reward.items import ScorerStats
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.forward import PooledText, forward_packed, forward_padded, row_padding
 from qserve.reward.scoring.rows import Group
 
 __all__ = ["RowComputer", "ScorerStats"]
+
+_log = logging.getLogger("qserve.worker")
 
 Output = torch.Tensor | SequenceFailed
 """The head's output [positions, labels] of one text, or why there is none."""
@@ -31,21 +34,34 @@ class RowComputer:
         self.on_row: Callable[[], None] = lambda: None
         """Called after each row, by the thread that computed it."""
 
-    def compute(self, row: Sequence[Group], texts: Sequence[PooledText]) -> dict[int, Output]:
-        """By member of `row`, its output. Raises nothing: others wait behind the thread that calls."""
-        failure = None
+    def compute(
+        self, row: Sequence[Group], texts: Sequence[PooledText], *, is_last_try: bool = False
+    ) -> dict[int, Output]:
+        """By member of `row`, its output. Raises only what a broken card reports: nothing can be computed any more.
+
+        A row that fails is divided until the text at fault is alone. It is tried once more: a fault that does not come
+        back (not `is_last_try`) is nobody's.
+        """
         try:
-            outputs = self._forward(row, texts)
-        except Exception as error:  # whatever it is
+            return {member: _finite(output) for member, output in self._forward(row, texts).items()}
+        except Exception as error:
+            if is_broken_device(error):
+                raise
             failure = _failure(error, row)
-        if failure is None:
-            return {member: _finite(output) for member, output in outputs.items()}
+            if is_last_try and not isinstance(failure, OutOfMemory):
+                _log.exception("a text can't be scored")
         members = [member for group in row for member in group.members]
-        if not isinstance(failure, OutOfMemory) or len(members) == 1:
-            return dict.fromkeys(members, failure)
-        free_what_failed()
-        with self._stats_lock:
-            self.stats.num_out_of_memory += 1
+        is_memory = isinstance(failure, OutOfMemory)
+        if len(members) == 1 and (is_memory or is_last_try):
+            return {members[0]: failure}
+        if is_memory:
+            free_what_failed()
+            with self._stats_lock:
+                self.stats.num_out_of_memory += 1
+        elif len(members) > 1:
+            _log.warning("a row of %d texts failed (%s); computing them in halves", len(members), failure)
+        if len(members) == 1:
+            return self.compute(row, texts, is_last_try=True)
         first, second = _halves(row)
         return self.compute(first, texts) | self.compute(second, texts)
 

@@ -6,6 +6,7 @@ there are few (docs/results/LOG.md).
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -22,6 +23,7 @@ from qserve.reward.scoring.rows import Group, grouped, into_rows, padded_rows
 
 __all__ = ["HORIZON_ROWS", "Job", "RowQueue", "RowRules"]
 
+_log = logging.getLogger("qserve.worker")
 # A first text that finds nobody at work waits this long for company, as long as more keeps coming.
 _COMPANY_S, _MOST_COMPANY_S = 0.001, 0.004
 HORIZON_ROWS = 8
@@ -75,6 +77,8 @@ class RowQueue:
         self._num_running = 0
         self._stopped = False
         self._threads: list[threading.Thread] = []
+        self.on_death: Callable[[BaseException], None] = lambda error: None
+        """Told, by a thread, that nothing can be computed any more."""
 
     def put(self, jobs: Sequence[Job], flow: Flow) -> None:
         """Hand over jobs of one request; `flow` is the same for all that it hands over. After `stop` they fail."""
@@ -121,7 +125,12 @@ class RowQueue:
                 self._arrive()
                 chosen = None if self._stopped else self._choose()
             if chosen is not None:
-                self._run(*chosen)
+                try:
+                    self._run(*chosen)
+                except Exception as error:
+                    _log.exception("scoring ended")
+                    self.on_death(error)
+                    return
 
     def _work_until_empty(self) -> None:
         while True:
@@ -170,7 +179,11 @@ class RowQueue:
         if not self._waiting:
             return None
         window = self._waiting.window(HORIZON_ROWS * self._rules.row_tokens)
-        row = self._next_row([job.text for job in window])
+        try:
+            row = self._next_row([job.text for job in window])
+        except Exception:  # one of them can't be packed: the next goes alone, so that only its own fault is its
+            _log.exception("%d texts can't be packed together", len(window))
+            row = (Group(0, (0,), (len(window[0].text.token_ids),)),)
         self._waiting.take([window[member] for group in row for member in group.members])
         self._wait_for_capacity(row)
         return row, window
@@ -199,10 +212,12 @@ class RowQueue:
             alone = self._num_running == 1 and not self._waiting
             num_workers = 1 if alone else self._rules.num_workers
             torch.set_num_threads(max(1, self._rules.num_threads // num_workers))
-        outputs = self._computer.compute(row, [job.text for job in jobs])
-        with self._changed:
-            self._num_running -= 1
-            self._tokens_running -= sum(group.num_tokens for group in row)
-            self._changed.notify_all()
+        try:
+            outputs = self._computer.compute(row, [job.text for job in jobs])
+        finally:
+            with self._changed:
+                self._num_running -= 1
+                self._tokens_running -= sum(group.num_tokens for group in row)
+                self._changed.notify_all()
         for member, output in outputs.items():
             jobs[member].deliver(output)

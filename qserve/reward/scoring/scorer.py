@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,8 +83,14 @@ class RewardScorer:
         for layer in getattr(self.loaded.body, "layers", ()):
             layer.register_forward_pre_hook(lambda *_: heartbeat.beat())
 
-    def start(self) -> None:
-        """Start the threads, also after a `stop`. Raises RuntimeError while they run."""
+    def start(self, on_death: Callable[[BaseException], None] | None = None) -> None:
+        """Start the threads, also after a `stop`. Raises RuntimeError while they run.
+
+        `on_death` is called, from a thread, when nothing can be computed any more: a card that reported an error is of
+        no use to this process.
+        """
+        if on_death is not None:
+            self._queue.on_death = on_death
         self._queue.start()
 
     def stop(self) -> None:
@@ -154,10 +160,7 @@ class RewardScorer:
         text = self._checked(item)
 
         def deliver(output: Output) -> None:
-            try:
-                outcome = self._outcome(item, text, output)
-            except Exception as error:  # whatever it is, it is this text's alone
-                outcome = SequenceFailed(f"scoring failed: {error}")
+            outcome = self._outcome(item, text, output)
             with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
                 loop.call_soon_threadsafe(_resolve, future, outcome)
 
@@ -166,6 +169,12 @@ class RewardScorer:
     def _outcome(self, item: ScoreItem, text: PooledText, output: Output) -> Outcome:
         if isinstance(output, SequenceFailed):
             return output
+        try:
+            return self._score_of(item, text, output)
+        except Exception as error:  # whatever it is, it is this text's alone
+            return SequenceFailed(f"scoring failed: {error}")
+
+    def _score_of(self, item: ScoreItem, text: PooledText, output: torch.Tensor) -> Score:
         checkpoint, rows = self.loaded.checkpoint, output.tolist()
         values = [checkpoint.reward(row) for row in rows]
         many = item.positions is not None or self.rule.step_token_id is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from qserve.reward.scoring.scorer import RewardScorer
 
 __all__ = ["ENGINE"]
+
+_log = logging.getLogger("qserve.worker")
+_SCORING_DIED = 70
 
 
 class _OwnScorer:
@@ -55,7 +60,7 @@ class _OwnScorer:
 
         scorer = _load(spec, settings)
         scorer.beat_on_the_way(heartbeat)
-        scorer.start()
+        scorer.start(on_death=_die)
         parts = RecipeScorer(recipe, heartbeat, served) if recipe is not None else None
         if parts is not None:
             parts.start()
@@ -67,6 +72,12 @@ class _OwnScorer:
             scorer.stop()
             if parts is not None:
                 await parts.close()
+
+
+def _die(error: BaseException) -> None:
+    """Nothing can be scored any more: end at once, so that clients hear of it and the supervisor restarts us."""
+    _log.error("scoring stopped: %s", error)
+    os._exit(_SCORING_DIED)
 
 
 async def _serve_without_model(

@@ -26,42 +26,11 @@ from qserve.model.cpu.kernels import can_attend
 from qserve.model.cpu.linear import takes_bfloat16
 from tests.tiny.engine.families import build
 from tests.tiny.engine.late_masks import Gate, gated
+from tests.tiny.engine.paths import PATHS
 from tests.tiny.engine.running import choices_of, idle, prompts, running, sequence, tokens_of
 
 NUM_TOKENS = 40
 LATE: dict[str, Any] = {"temperature": 1.0, "seed": 3, "num_logprobs": 2, "repetition_penalty": 1.1}
-
-
-def library_steps(patched: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    compile_steps = paged.compile_steps
-
-    def without_runs(*of: Any) -> Any:
-        compiled = compile_steps(*of)
-        return None if compiled is None else replace(compiled, layers=None)
-
-    patched.setattr(paged, "compile_steps", without_runs)
-    return PagedBatcher, build("qwen3")
-
-
-def runs_of_a_card(patched: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    patched.setattr(paged, "decodes_in_runs", lambda model, cache: True)
-    return PagedBatcher, build("qwen3")
-
-
-def compiled_runs(patched: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    if not takes_bfloat16() or not can_attend(32):
-        pytest.skip("this processor has no steps in one call")
-    patched.setattr(packed_linear, "_WORTH_PACKING_BYTES", 0)
-    model = build("qwen3").bfloat16()
-    packed_linear.pack_linears(model)
-    return PagedBatcher, model
-
-
-def rows(patched: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    return RowBatcher, build("qwen3.5")
-
-
-PATHS = {one.__name__: one for one in (library_steps, runs_of_a_card, compiled_runs, rows)}
 
 
 @pytest.fixture(params=PATHS)

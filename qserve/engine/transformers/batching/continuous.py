@@ -304,10 +304,9 @@ class LibraryLoop:
         return [StepEntry(sequence_of(one.state), one.query_length, one.state.position_offset) for one in futures]
 
     def scheduled(self) -> list[Sequence]:
-        """Where no step was made: those that run, or the one that would be next."""
+        """Where no step was made: those that run, and those that would join them in it."""
         scheduler = self._processor.scheduler
-        running = list(scheduler.active_requests.values())
-        return [sequence_of(state) for state in running or list(scheduler.waiting_requests.values())[:1]]
+        return [sequence_of(one) for one in (*scheduler.active_requests.values(), *scheduler.waiting_requests.values())]
 
     def finish_running(self) -> None:
         """Whatever runs gives back its pages."""

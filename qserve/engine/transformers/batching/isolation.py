@@ -1,8 +1,9 @@
-"""Which sequence makes a step fail: those that shared it are run one at a time until each has taken a step alone.
+"""Which sequence makes a step fail: those that shared it run one at a time, until the one at fault is found.
 
-An exception in a forward over many sequences does not say whose it is. The one that fails alone is the one; the others
-continue from the tokens that they have. A step that fails only in company is no single sequence's fault: after
-`_MAX_SHARED_FAILURES` such steps all that took part in each of them fail, so that this ends.
+An exception in a forward over many sequences does not say whose it is. The one that fails alone, and again
+when it is run once more, is the one: it fails, and the others go on together from the tokens that they have. Where each takes a
+few steps alone and none fails, the fault was nobody's, and all go on together. If such steps fail again, the fault
+needs a state that a few steps alone don't reach: each then runs alone to its end, so that it can only meet itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from qserve.engine.transformers.batching.batcher import Sequence
 
 __all__ = ["Isolation"]
 
-_MAX_SHARED_FAILURES = 3
+# One is read with its prompt, and the next is decoded: both kinds of steps are taken alone.
+_TOKENS_ALONE = 2
+_SHARED_FAILURES_UNTIL_ITS_END = 2
+# Where others may be at fault as well, since not all that was at work is known, it is tried once more.
+_TRIES_ALONE, _TRIES_NOT_ALONE = 2, 3
 
 
 class Isolation:
@@ -25,6 +30,8 @@ class Isolation:
         self._waiting: deque[Sequence] = deque()
         self._alone: Sequence | None = None
         self._num_drawn = 0
+        self._tried: tuple[Sequence, int] | None = None  # who failed alone, and how many tokens it had
+        self._num_tries = 0
 
     def __len__(self) -> int:
         """Sequences that are held back."""
@@ -37,8 +44,12 @@ class Isolation:
 
     @property
     def has_passed(self) -> bool:
-        """Whether the sequence that runs alone has drawn a token since it does."""
-        return self._alone is not None and len(self._alone.drawn_ids) > self._num_drawn
+        """Whether the sequence that runs alone has shown that it is not at fault."""
+        one = self._alone
+        if one is None or one.is_complete:
+            return one is not None
+        is_to_end = one.num_shared_failures >= _SHARED_FAILURES_UNTIL_ITS_END
+        return not is_to_end and len(one.drawn_ids) >= self._num_drawn + _TOKENS_ALONE
 
     def failed(self, involved: list[Sequence], others: Iterable[Sequence], *, is_all: bool) -> list[Sequence]:
         """A step of `involved` has failed: those of them that must fail now. The rest, and `others`, are held back.
@@ -46,14 +57,32 @@ class Isolation:
         `is_all`: nothing else was in the step. Otherwise not even a single one is known to be at fault.
         """
         self._waiting.extendleft(reversed([one for one in others if one is not self._alone]))
-        was_active, self._alone = self.is_active, None
-        if is_all and (was_active or len(involved) <= 1):
-            return involved
+        self._alone = None
+        if len(involved) == 1:
+            return self._failed_alone(involved[0], _TRIES_ALONE if is_all else _TRIES_NOT_ALONE)
         for one in involved:
             one.num_shared_failures += 1
-        guilty = [one for one in involved if one.num_shared_failures >= _MAX_SHARED_FAILURES]
-        self._suspects.extend(one for one in involved if one not in guilty)
-        return guilty
+        # Most faults show in the first step that a sequence takes.
+        self._suspects.extend(sorted(involved, key=lambda one: len(one.drawn_ids)))
+        return []
+
+    def _failed_alone(self, one: Sequence, most_tries: int) -> list[Sequence]:
+        again = self._tried is not None and self._tried[0] is one and len(one.drawn_ids) < self._tried[1] + _TOKENS_ALONE
+        self._num_tries = self._num_tries + 1 if again else 1
+        if self._num_tries < most_tries:
+            self._tried = one, len(one.drawn_ids)
+            self._suspects.appendleft(one)
+            return []
+        self._tried, self._num_tries = None, 0
+        self._release_suspects()
+        return [one]
+
+    def _release_suspects(self) -> None:
+        """Whose fault the failed steps were is known: nothing is held against the others."""
+        self._waiting.extendleft(reversed(self._suspects))
+        self._suspects.clear()
+        for one in self._waiting:
+            one.num_shared_failures = 0
 
     def holds(self, sequence: Sequence) -> bool:
         """Whether it is held back."""

@@ -17,9 +17,9 @@ class Outboxes:
 
     def deliver(self, deliveries: Deliveries) -> None:
         """Thread-safe. What is handed over is not drawn again."""
+        self._loop.call_soon_threadsafe(_fill, deliveries)
         for sequence, _ in deliveries:
             sequence.undelivered = None
-        self._loop.call_soon_threadsafe(_fill, deliveries)
 
 
 def _fill(deliveries: Deliveries) -> None:

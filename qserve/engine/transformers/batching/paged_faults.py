@@ -50,7 +50,7 @@ class FaultTolerantStages:
         self._arrivals = arrivals
         self._deliver = deliver
         self._isolation = Isolation()
-        self._turns = LibraryTurns(library)
+        self._turns = LibraryTurns(library, self._fail)
         self._known: dict[str, Sequence] = {}  # taken in, and not ended
 
     @property
@@ -121,20 +121,33 @@ class FaultTolerantStages:
         self._turns.end(sequence)
 
     def _take_in(self) -> None:
-        cancelled = {self._arrivals.cancelled.popleft() for _ in range(len(self._arrivals.cancelled))}
+        num_cancelled = len(self._arrivals.cancelled)  # may name a sequence that is submitted by now
         while self._arrivals.submitted:
             sequence = self._arrivals.submitted.popleft()
             self._known[sequence.request_id] = sequence
-            if self._isolation.is_active:
-                self._isolation.hold(sequence)
-            else:
-                self._turns.put(sequence)
-        if cancelled:  # may name a sequence that was submitted just now
-            self._isolation.forget(cancelled)
-            for request_id in cancelled:
-                if (known := self._known.get(request_id)) is not None:
-                    self._has_ended(known)
-                    self._library.cancel(request_id)
+            try:
+                self._put(sequence)
+            except Exception as error:
+                self._fail(sequence, error)
+        for _ in range(num_cancelled):
+            request_id = self._arrivals.cancelled.popleft()
+            self._isolation.forget({request_id})
+            if (known := self._known.get(request_id)) is not None:
+                self._has_ended(known)
+                self._library.cancel(request_id)
+
+    def _put(self, sequence: Sequence) -> None:
+        if self._isolation.is_active:
+            self._isolation.hold(sequence)
+        else:
+            self._turns.put(sequence)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        """It failed where nobody else took part. Raises the error where nothing can run any more."""
+        if is_broken_device(error):
+            raise error
+        self._has_ended(sequence)
+        self._deliver([(sequence, self._as_failure(sequence, error.with_traceback(None)))])
 
     def _in_step(self) -> list[Sequence]:
         return [entry.sequence for entry in self._library.in_step()]
@@ -147,13 +160,15 @@ class FaultTolerantStages:
         if is_broken_device(error):
             raise error
         self._deliver(undelivered_of(involved))
+        for one in involved:
+            if one.is_complete:
+                self._has_ended(one)
         known = [one for one in involved if one.request_id in self._known and not one.is_complete]
         is_all, involved = bool(known) and known == involved, known or list(self._known.values())
         others = [one for one in self._known.values() if one not in involved and not self._isolation.holds(one)]
         self._clear()
         for one in self._isolation.failed(involved, others, is_all=is_all):
-            del self._known[one.request_id]
-            self._deliver([(one, self._as_failure(one, error))])
+            self._fail(one, error)
         if self._isolation.is_active:
             _log.warning("a step of %d sequences failed (%s); running them one by one", len(involved), error)
         self._run_next_alone()
@@ -169,10 +184,9 @@ class FaultTolerantStages:
         self._library.finish_running()
         self._turns.clear()
         self._isolation.passed()
-        following = self._isolation.next()
-        if following is not None:
-            self._turns.run_alone(following)
-            return
+        while (following := self._isolation.next()) is not None:
+            if self._turns.run_alone(following):
+                return
         for sequence in self._isolation.release():
             if sequence.request_id in self._known:
                 self._turns.put(sequence)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from qserve.engine.transformers.batching.batcher import Batcher
@@ -19,7 +19,7 @@ from qserve.engine.transformers.batching.prompt_logprobs import (
 )
 from qserve.model.failures import SequenceFailed
 from qserve.model.mapped import return_large_blocks
-from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
+from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,6 +36,7 @@ class PromptScorer:
     def __init__(
         self, model: PreTrainedModel, batcher: Batcher, loop: asyncio.AbstractEventLoop, max_num_batched_tokens: int
     ) -> None:
+        self._on_death: Callable[[BaseException], None] = lambda error: None
         self._model = model
         self._batcher = batcher
         self._loop = loop
@@ -44,8 +45,10 @@ class PromptScorer:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="prompt-scorer", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, on_death: Callable[[BaseException], None] | None = None) -> None:
+        """Start the thread. `on_death` is called from it where a card reported an error: only a new process helps."""
+        if on_death is not None:
+            self._on_death = on_death
         self._thread.start()
 
     def stop(self) -> None:
@@ -77,8 +80,11 @@ class PromptScorer:
             for row in pack([len(prompt.token_ids) for prompt, _ in waiting], self._row_tokens):
                 self._score_row([waiting[index] for index in row])
 
-    def _score_row(self, jobs: list[_Job]) -> None:
-        """Whatever fails in it must not end this thread: others wait behind it."""
+    def _score_row(self, jobs: list[_Job], *, is_last_try: bool = False) -> None:
+        """Whatever fails in it must not end this thread: others wait behind it.
+
+        A row that fails is divided until the one at fault, or too long, is alone; it is tried once more then.
+        """
         jobs = [job for job in jobs if not job[1].cancelled()]
         if not jobs:
             return
@@ -90,14 +96,21 @@ class PromptScorer:
             for (_, future), result in zip(jobs, scored, strict=True):
                 self._loop.call_soon_threadsafe(_resolve, future, result)
             return
+        if is_broken_device(failure):
+            self._on_death(failure)
         if is_out_of_memory(failure):
             free_what_failed()
-        if len(jobs) > 1:  # each alone: the one at fault, or too long, fails and its neighbours do not
-            for job in jobs:
-                self._score_row([job])
-            return
-        prompt, future = jobs[0]
-        self._loop.call_soon_threadsafe(_resolve, future, self._failure(prompt, failure))
+        self._score_again(jobs, failure, is_last_try=is_last_try or is_out_of_memory(failure))
+
+    def _score_again(self, jobs: list[_Job], failure: Exception, *, is_last_try: bool) -> None:
+        if len(jobs) > 1:
+            self._score_row(jobs[: len(jobs) // 2])
+            self._score_row(jobs[len(jobs) // 2 :])
+        elif not is_last_try:
+            self._score_row(jobs, is_last_try=True)
+        else:
+            prompt, future = jobs[0]
+            self._loop.call_soon_threadsafe(_resolve, future, self._failure(prompt, failure))
 
     def _scores_of(self, prompts: list[PromptToScore]) -> list[ScoredPrompt]:
         if sum(len(prompt.token_ids) for prompt in prompts) > self._row_tokens:

@@ -7,7 +7,7 @@ the device. Rows that take the likeliest token share an argmax; the others are d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -84,22 +84,20 @@ class Drawn:
     num_top: int
     late: Collection[int] = ()
 
-    def choices(self) -> list[Choice | None]:
+    def choices(self) -> Iterator[Choice | None]:
         """What each row became, None where it sat out; waits for the draw.
 
-        Called once: the samplers take in what was drawn.
+        Called once: the sampler of a row takes in what was drawn when its row is asked for.
         """
-        found: list[Choice | None] = []
         for index, row in enumerate(self.copied.rows()):
             sampler = self.samplers[index]
             if sampler.takes_as_drawn and not self.failures and math.isfinite(row[_HIGHEST]):
                 # As `_choice` has it, without its calls: nearly all rows are such, and a step on a card waits for them.
                 token_id = int(row[_TOKEN])
                 sampler.drawn.append(token_id)
-                found.append(TokenChoice(token_id))
+                yield TokenChoice(token_id)
             else:
-                found.append(self._choice(index, row))
-        return found
+                yield self._choice(index, row)
 
     def _choice(self, index: int, row: list[float]) -> Choice | None:
         if index in self.late:
@@ -108,12 +106,13 @@ class Drawn:
             return self.failures[index]
         if not math.isfinite(row[_HIGHEST]):  # NaN logits of a broken checkpoint, or of an overflow in float16
             return SequenceFailed(NOT_A_NUMBER)
-        sampler = self.samplers[index]
         try:
-            token_id = sampler.take(int(row[_TOKEN]))
+            return self._taken(self.samplers[index], row)
         except Exception as error:
             return error
-        asked = sampler.params.num_logprobs
+
+    def _taken(self, sampler: SequenceSampler, row: list[float]) -> TokenChoice:
+        token_id, asked = sampler.take(int(row[_TOKEN])), sampler.params.num_logprobs
         if asked is None:
             return TokenChoice(token_id)
         top = zip(row[_TOP : _TOP + asked], row[_TOP + self.num_top :][:asked], strict=True)
@@ -148,7 +147,12 @@ class BatchSampler:
             highest, best = largest(scores)
             copied = HostCopy(torch.stack((best.double(), highest.double()), dim=-1))
             return Drawn(best, samplers, {}, copied, 0)
-        return self._draw(samplers, scores, all_scores, late)
+        try:
+            return self._draw(samplers, scores, all_scores, late)
+        except Exception:
+            # What is half written is made anew: the others are drawn again.
+            self._seen, self._rows, self._key = SeenTokens(), None, ()
+            raise
 
     def _draw(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from qserve.engine.transformers.batching.batcher import Deliveries, failure_of, undelivered_of
+from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of, undelivered_of
 from qserve.engine.transformers.batching.inbox import Arrivals
 from qserve.engine.transformers.batching.isolation import Isolation
 from qserve.engine.transformers.batching.rows.scheduler import RowScheduler
@@ -47,10 +47,7 @@ class FaultTolerantRows:
     def take_in(self, arrivals: Arrivals) -> None:
         """Queue who came, and forget who left; while somebody runs alone newcomers are held back."""
         for sequence in arrivals.submitted:
-            if self._isolation.is_active:
-                self._isolation.hold(sequence)
-            else:
-                self._scheduler.queue(sequence)
+            self._put(sequence)
         self._cancelled |= arrivals.cancelled  # kept until it is done: a failure comes back to it
         gone = self._cancelled
         self._isolation.forget(gone)
@@ -58,6 +55,15 @@ class FaultTolerantRows:
         self._cancelled = set()
         if self._isolation.is_active and not self._scheduler.everybody:
             self._run_next_alone()  # the one that ran alone has gone
+
+    def _put(self, sequence: Sequence) -> None:
+        if self._isolation.is_active:
+            self._isolation.hold(sequence)
+            return
+        try:
+            self._scheduler.queue(sequence)
+        except Exception as error:  # it failed where nobody else took part
+            self._deliver([(sequence, failure_of(sequence, error))])
 
     def guarded(self, stage: Callable[[], None]) -> None:
         """Take a stage of a step; where it raises, the sequence at fault fails and the others are prefilled again.
@@ -82,7 +88,8 @@ class FaultTolerantRows:
         everybody = [row.sequence for row in rows if not row.sequence.is_complete]
         everybody = [one for one in everybody if one.request_id not in self._cancelled]
         prefilled = scheduler.prefilling if self.is_prefill_stage else None
-        at_fault = [prefilled] if prefilled else scheduler.rows or rows[:1]
+        joining = scheduler.waiting[:1] if self.is_prefill_stage or not scheduler.rows else []
+        at_fault = [prefilled] if prefilled else [*scheduler.rows, *joining]
         known = [row.sequence for row in at_fault if row.sequence in everybody]
         is_all, involved = len(known) == len(at_fault), known or everybody
         self._clear()

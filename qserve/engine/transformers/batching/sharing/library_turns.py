@@ -6,6 +6,8 @@ for each step, also while prompts of many sequences are read, and who has to giv
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.sharing.turns import Turns
@@ -16,8 +18,9 @@ __all__ = ["LibraryTurns"]
 class LibraryTurns:
     """For the generating thread alone."""
 
-    def __init__(self, library: LibraryLoop) -> None:
-        self._library = library
+    def __init__(self, library: LibraryLoop, fail: Callable[[Sequence, Exception], None]) -> None:
+        """`fail` is told of a sequence that the library does not take."""
+        self._library, self._fail = library, fail
         self._turns: Turns[Sequence] = Turns(library.max_num_seqs, lambda one: one.turn)
         self._is_changed = False  # since nobody else could be let in
         self._is_full = False  # pages ran out, and nobody has ended since
@@ -42,10 +45,10 @@ class LibraryTurns:
         self._turns.clear()
         self._is_changed = self._is_full = False
 
-    def run_alone(self, sequence: Sequence) -> None:
-        """It runs, whoever waits."""
+    def run_alone(self, sequence: Sequence) -> bool:
+        """It runs, whoever waits; whether the library takes it."""
         self._turns.put(sequence)
-        self._begin(sequence)
+        return self._begin(sequence)
 
     def admit(self) -> None:
         """Before a step: let in whose turn it is."""
@@ -86,9 +89,15 @@ class LibraryTurns:
                 break
         self._library.keeps_margin = not is_urgent
 
-    def _begin(self, sequence: Sequence) -> None:
+    def _begin(self, sequence: Sequence) -> bool:
+        """Whether the library takes it: what goes wrong here is its own fault and nobody else's."""
         self._turns.begin(sequence)
-        self._library.add(sequence)
+        try:
+            self._library.add(sequence)
+        except Exception as error:
+            self._fail(sequence, error)
+            return False
+        return True
 
     def _preempt(self, victim: Sequence) -> None:
         """It waits again, and is read anew from its tokens: most of its pages are found where it left them."""

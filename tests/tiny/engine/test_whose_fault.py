@@ -1,0 +1,225 @@
+"""Whatever fails at any stage of a step, in company of any size: exactly the request whose it is fails.
+
+The others say to the last token what they say without it, however many faulty ones come beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
+from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
+from transformers.generation.continuous_batching.scheduler import FIFOScheduler
+
+from qserve.engine.transformers.batching import library_callbacks
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.continuous import LibraryLoop
+from qserve.engine.transformers.batching.library_rows import LibraryRows
+from qserve.engine.transformers.batching.outboxes import Outboxes
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.cache import RowCache
+from qserve.engine.transformers.batching.rows.scheduler import RowScheduler
+from qserve.engine.transformers.batching.sharing.turns import Turns
+from qserve.engine.transformers.decoding.buffers import DecodeBuffers
+from qserve.engine.transformers.decoding.compiled import CompiledForwards, CompiledTables
+from qserve.engine.transformers.decoding.forward import Forwards
+from qserve.engine.transformers.sampling import batch, penalties, sampler
+from qserve.engine.transformers.sampling.adjust import Adjustment
+from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.model.failures import SequenceFailed
+from tests.tiny.engine.late_masks import gated
+from tests.tiny.engine.paths import PATHS
+from tests.tiny.engine.running import choices_of, idle, prompts, running, sequence
+
+POISON = 998
+NUM_TOKENS = 10
+KINDS: list[dict[str, Any]] = [
+    {}, {"temperature": 1.0}, {"num_logprobs": 3}, {"temperature": 0.8, "top_p": 0.9, "num_logprobs": 0},
+    {"temperature": 1.0, "repetition_penalty": 1.2}, {"guide": True}, {"temperature": 1.1, "top_k": 20},
+    {"temperature": 0.7, "guide": True, "logit_bias": {5: 3.0}},
+]  # fmt: skip
+
+
+class Fault(Exception):
+    """Injected."""
+
+
+def made(name: str, prompt: list[int], index: int) -> Sequence:
+    """The `index`-th kind of request."""
+    asked = {"seed": index, **KINDS[index % len(KINDS)]}
+    if asked.pop("guide", False):
+        asked["guide"] = gated(0, is_open=True)[0]
+    return sequence(name, prompt, NUM_TOKENS, **asked)
+
+
+def mixed(num: int, run: str) -> list[Sequence]:
+    """Requests of all kinds: of short and of long prompts, which are read in pieces, some of them several times."""
+    asked = [[token % POISON for token in prompt] for prompt in prompts(num, 9, step=3)]
+    asked = [prompt * 6 if index % 9 == 8 else prompt for index, prompt in enumerate(asked)]
+    asked = [asked[index - 1] if index % 5 == 4 else prompt for index, prompt in enumerate(asked)]
+    return [made(f"{run} {index}", prompt, index) for index, prompt in enumerate(asked)]
+
+
+def in_step(batcher: Any) -> Iterable[Sequence]:
+    """Whose step it is."""
+    if isinstance(batcher, RowBatcher):
+        scheduler = batcher._scheduler
+        if batcher._faults.is_prefill_stage and scheduler.prefilling is not None:
+            return [scheduler.prefilling.sequence]
+        return [row.sequence for row in scheduler.rows]
+    library = batcher._library
+    return [entry.sequence for entry in library.in_step()] or library.scheduled()
+
+
+def has_poison(some: Iterable[Any]) -> bool:
+    """Among sequences or samplers."""
+    return any(POISON in one.prompt_ids for one in some)
+
+
+@dataclass
+class Stage:
+    """A function that steps go through. `of`: its arguments that name whom it works for; else all in the step."""
+
+    owner: Any
+    name: str
+    of: Callable[..., Iterable[Any]] | None = None
+
+    @property
+    def where(self) -> str:
+        return f"{getattr(self.owner, '__name__', '').rsplit('.', 1)[-1]}.{self.name}"
+
+
+EVERYWHERE = [
+    Stage(batch.BatchSampler, "draw", lambda _, samplers, *__, **___: samplers),
+    Stage(batch, "_known_before", lambda samplers, _: samplers),
+    Stage(batch._Rows, "__init__", lambda _, samplers, *__: samplers),
+    Stage(Adjustment, "__call__", lambda _, __, samplers, *___: samplers),
+    Stage(Adjustment, "_bind_on_host"),
+    Stage(penalties.SeenTokens, "_begin", lambda _, samplers, *__: samplers),
+    Stage(batch, "_described"),
+    Stage(batch.Drawn, "choices", lambda drawn: drawn.samplers),
+    Stage(batch.Drawn, "_taken", lambda _, one, __: [one]),
+    Stage(sampler.SequenceSampler, "record", lambda one, _: [one]),
+    Stage(Sequence, "note", lambda one, _: [one] if not one.is_complete and len(one.drawn_ids) > 3 else []),
+    Stage(Outboxes, "deliver", lambda _, items: [one for one, item in items if isinstance(item, TokenChoice)]),
+]
+OF_LIBRARY = [
+    Stage(LibraryLoop, "add", lambda _, one: [one]),
+    Stage(Turns, "put", lambda _, one, **__: [one]),
+    Stage(FIFOScheduler, "schedule_batch"),
+    Stage(PagedAttentionCache, "can_store_request_tokens"),
+    Stage(PagedAttentionCache, "mark_complete_blocks"),
+    Stage(ContinuousBatchingIOs, "prepare_batch_tensors"),
+    Stage(ContinuousBatchingIOs, "get_model_kwargs"),
+    Stage(ContinuousBatchingIOs, "prepare_batch_update"),
+    Stage(library_callbacks.Sampling, "prepare_tensor_args"),
+    Stage(library_callbacks.Sampling, "__call__"),
+]
+OF_RUNS = [
+    Stage(LibraryRows, "decoding"),
+    Stage(LibraryRows, "grow", lambda _, row: [row.sequence]),
+    Stage(LibraryRows, "write_back", lambda _, row: [row.sequence] if not row.sequence.is_complete else []),
+]
+STAGES = {
+    "library_steps": [*OF_LIBRARY, Stage(torch.nn.Embedding, "forward")],
+    "runs_of_a_card": [*OF_LIBRARY, *OF_RUNS, Stage(Forwards, "__call__"), Stage(DecodeBuffers, "fill")],
+    "compiled_runs": [*OF_LIBRARY, *OF_RUNS, Stage(CompiledForwards, "__call__"), Stage(CompiledTables, "fill")],
+    "rows": [
+        Stage(Turns, "put", lambda _, one, **__: [one.sequence]),
+        *(Stage(RowScheduler, name) for name in ("admit", "allocate_pages", "going_on", "prefilled")),
+        *(Stage(RowCache, name) for name in ("decode", "read_prompt", "assign")),
+        Stage(torch.nn.Embedding, "forward"),
+        *(Stage(RowBatcher, name) for name in ("_decode_forward", "_prefill_chunk", "_choose", "_finish_step")),
+    ],
+}
+CASES = [(path, stage) for path, stages in STAGES.items() for stage in (*EVERYWHERE, *stages)]
+
+
+@dataclass
+class Injected:
+    """Where it is `armed`, the stage fails wherever a faulty sequence takes part in a step of `batcher`."""
+
+    stage: Stage
+    batcher: Any = None
+    armed: bool = False
+    num_hits: int = 0
+
+    def into(self, patched: pytest.MonkeyPatch) -> Injected:
+        """Before a batcher is made: it keeps bound methods."""
+        original = getattr(self.stage.owner, self.stage.name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.armed and has_poison(self._involved(*args, **kwargs)):
+                self.num_hits += 1
+                raise Fault("injected")
+            return original(*args, **kwargs)
+
+        patched.setattr(self.stage.owner, self.stage.name, call)
+        return self
+
+    def _involved(self, *args: Any, **kwargs: Any) -> Iterable[Any]:
+        return in_step(self.batcher) if self.stage.of is None else self.stage.of(*args, **kwargs)
+
+
+async def said(batcher: Any, some: list[Sequence]) -> list[list[TokenChoice] | SequenceFailed]:
+    """What each became; those that nobody waits for are cancelled, as the engine does."""
+
+    async def one_of(one: Sequence) -> list[TokenChoice] | SequenceFailed:
+        try:
+            return await choices_of(batcher, one)
+        except SequenceFailed as error:
+            return error
+        finally:
+            batcher.cancel(one)
+
+    return await asyncio.gather(*(one_of(one) for one in some))
+
+
+def faulty(name: str, num_tokens: int = 70) -> Sequence:
+    """It goes through every stage: drawn, penalised, bound, described, of a prompt in pieces, and growing."""
+    prompt = [*(token % POISON for token in prompts(1, 70)[0]), POISON]
+    everything = {"repetition_penalty": 1.1, "num_logprobs": 2, "logit_bias": {3: 1.0}, "temperature": 1.0, "seed": 1}
+    return sequence(name, prompt, num_tokens, guide=gated(0, is_open=True)[0], **everything)
+
+
+def same(ours: Any, meant: Any) -> bool:
+    """Tokens, and log-probabilities but for rounding."""
+    if isinstance(ours, SequenceFailed) or [one.token_id for one in ours] != [one.token_id for one in meant]:
+        return False
+    pairs = [(a.logprob, b.logprob) for a, b in zip(ours, meant, strict=True) if b.logprob is not None]
+    return all(a == pytest.approx(b, abs=2e-2) for a, b in pairs)
+
+
+def settled(batcher: Any) -> bool:
+    """Nothing is held: no sequence, no page that is not only kept for who comes with the same prompt."""
+    if isinstance(batcher, RowBatcher):
+        return batcher._scheduler._pages.num_free == batcher._scheduler.num_pages
+    cache = batcher._library.processor.cache
+    return not any(allocator.block_table for allocator in cache.cache_allocators.values())
+
+
+@pytest.mark.parametrize(("path", "stage"), CASES, ids=[f"{path}-{stage.where}" for path, stage in CASES])
+async def test_exactly_the_one_at_fault_fails(path: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In company of eight requests of all kinds, when it has drawn some tokens or before; and then alone."""
+    kind, model = PATHS[path](monkeypatch)
+    fault = Injected(stage).into(monkeypatch)
+    async with running(kind, model, max_num_batched_tokens=64, max_num_seqs=6) as batcher:
+        fault.batcher = batcher
+        meant = await said(batcher, mixed(8, "meant"))
+        fault.armed = True
+        *found, failed = await said(batcher, [*mixed(8, "ours"), faulty("bad")])
+        assert fault.num_hits, "the fault was not injected"
+        assert isinstance(failed, SequenceFailed) and failed.code == "generation_failed"
+        assert [same(one, other) for one, other in zip(found, meant, strict=True)] == [True] * 8
+        (alone,) = await said(batcher, [faulty("alone")])
+        assert isinstance(alone, SequenceFailed)
+        await idle(batcher)
+        after = await said(batcher, mixed(8, "after"))
+        assert all(same(one, other) for one, other in zip(after, meant, strict=True))
+        await idle(batcher)
+        assert settled(batcher)
