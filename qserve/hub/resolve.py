@@ -16,6 +16,7 @@ from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache, folder
 from qserve.hub.bundled import alias_of, bundled_config, known_ids
 from qserve.hub.named import base_of, foreign_format, named_config
+from qserve.hub.token_rows import rowless_tokens
 
 __all__ = ["resolve"]
 
@@ -58,6 +59,8 @@ def _from_folder(path: Path, model_id: str, messages: tuple[str, ...] = ()) -> C
     spec, tensors = ModelSpec.from_config(config, model_id), folder.read_tensors(path)
     if tensors is None:
         messages = (*messages, f"{path} holds no *.safetensors: planned from the dimensions of its config.json")
+    rowless = rowless_tokens(path, config)
+    messages = messages if rowless is None else (*messages, str(rowless))
     return Checkpoint(model_id, path, config, spec, tensors, messages)
 
 
@@ -103,6 +106,8 @@ def _from_cache(snapshot: Path, model_id: str, messages: tuple[str, ...]) -> Che
     except BrokenCheckpoint:
         tensors = None
     if tensors is not None:
+        rowless = rowless_tokens(snapshot, config)
+        messages = messages if rowless is None else (*messages, str(rowless))
         return Checkpoint(model_id, snapshot, config, ModelSpec.from_config(config, model_id), tensors, messages)
     note = f"the local cache of {model_id} is incomplete: planned from the dimensions of its config.json"
     return _from_dimensions(model_id, config, (*messages, note))

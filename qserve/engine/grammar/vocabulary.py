@@ -25,11 +25,15 @@ class _Wrapped:
         self.eos_token_id = vocabulary.end
         self.tokens = vocabulary.tokens
         self.special_token_ids = vocabulary.special_ids
+        self._of_byte = {token: number for number, token in enumerate(self.tokens) if len(token) == 1}
 
     def __call__(self, text: str | bytes) -> list[int]:
         whole = text if isinstance(text, str) else text.decode()
         ids: list[int] = self._tokenizer.encode(whole, add_special_tokens=False).ids
-        return ids
+        if max(ids, default=0) < len(self.tokens):
+            return ids
+        # It holds a token that the model has no row for: byte by byte it has none.
+        return [self._of_byte[bytes([one])] for one in whole.encode() if bytes([one]) in self._of_byte]
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,9 @@ def vocabulary_of(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable
     """Of a model."""
     text = TokenText(tokenizer)
     added = tokenizer.get_added_tokens_decoder()
-    special = [token_id for token_id, token in added.items() if token.special]
-    return Vocabulary([text.raw(token_id) for token_id in range(vocab_size)], special, sorted(eos_token_ids))
+    special = [token_id for token_id, token in added.items() if token.special and token_id < vocab_size]
+    ends = sorted(token_id for token_id in eos_token_ids if token_id < vocab_size)
+    return Vocabulary([text.raw(token_id) for token_id in range(vocab_size)], special, ends)
 
 
 def token_table(tokenizer: Tokenizer, vocabulary: Vocabulary) -> LLTokenizer:

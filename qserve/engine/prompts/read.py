@@ -16,6 +16,7 @@ from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, Templat
 from qserve.engine.prompts.thought_start import ThoughtStart, thought_start
 from qserve.engine.prompts.tokenize import PromptTokenizer
 from qserve.hub.chat_template import tool_format
+from qserve.hub.token_rows import without_row
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
 from qserve.wire.errors import ApiError
@@ -103,6 +104,7 @@ class BodyReader:
             continue_final_message=request.continue_final_message,
             split_special_tokens=request.split_special_tokens,
         )
+        self._check_ids(ids, "messages")
         grammar = self._grammar(request)
         rest = _without(request, "messages", "chat_template_kwargs", "tools", "tool_choice")
         rest["messages"] = [{"role": "user", "content": ""}]
@@ -145,8 +147,7 @@ class BodyReader:
         for prompt in given:
             self._tokenizer.check_size(prompt)
             ids = self._tokenizer.prompt_ids(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
-            if max(ids, default=0) >= self._vocab_size:
-                raise self._unknown_id("prompt", max(ids))
+            self._check_ids(ids, "prompt")
             prompts.append(array("i", ids))
         grammar = None if request.structure is None else _structured(request.structure, request.structure_param)
         rest = _without(request, "prompt") | {"prompt": ""}
@@ -225,13 +226,13 @@ class BodyReader:
         ids = self._tokenizer.conversation_ids(text, hidden)
         return ids, thought_start(conversation[-1]["content"] if continue_final_message else text)
 
-    def _unknown_id(self, name: str, largest: int) -> ApiError:
-        return ApiError(
-            400,
-            f"'{name}' holds token id {largest}; this model's ids end at {self._vocab_size - 1}",
-            "invalid_value",
-            name,
-        )
+    def _check_ids(self, ids: Sequence[int], name: str) -> None:
+        """Raises ApiError 400 for the first token that the model has no row for."""
+        if max(ids, default=0) < self._vocab_size:
+            return
+        token_id = next(one for one in ids if one >= self._vocab_size)
+        found = without_row(token_id, self._vocab_size, self._label)
+        raise ApiError(400, f"'{name}' holds {found}", "invalid_value", name)
 
 
 def _chat_of(fields: dict[str, Any]) -> ChatCompletionRequest:

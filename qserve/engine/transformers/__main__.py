@@ -50,6 +50,7 @@ async def _serve(document: dict[str, Any]) -> None:
 async def _start_engine(spec: WorkerSpec) -> Engine:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
     with quick_imports():
+        from qserve.engine.prompts.written_tokens import check_chat_template
         from qserve.engine.transformers.batching.make import make_batcher
         from qserve.engine.transformers.batching.progress import beat_with_layers
         from qserve.engine.transformers.batching.scoring import PromptScorer
@@ -59,6 +60,8 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         from qserve.model.load_cost import reset_peaks
         from qserve.model.packed_cache.folder import packed_folder
 
+    if spec.load_format != "dummy":
+        check_chat_template(spec.folder)
     report_phase("loading weights")
     keep_to_plan(spec.plan)
     packed = packed_folder(spec.packed_cache_bytes)

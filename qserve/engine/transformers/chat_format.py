@@ -31,16 +31,16 @@ class ChatFormat:
     has_special_tags: bool
 
 
-def chat_format(tokenizer: Any) -> ChatFormat:
-    """Of a tokenizer of transformers."""
+def chat_format(tokenizer: Any, vocab_size: int) -> ChatFormat:
+    """Of a tokenizer of transformers, and a model of so many tokens: thoughts whose tags it can't write are none."""
     template = _template(tokenizer)
     thinking = thinking_template(template)
     opened, closed, call, _ = (tuple(tokenizer.encode(tag, add_special_tokens=False)) for tag in _TAGS)
     special = {str(token) for token in tokenizer.all_special_tokens}
     return ChatFormat(
         thinking,
-        (opened, closed) if thinking.thinks else None,
-        call,
+        (opened, closed) if thinking.thinks and max(*opened, *closed) < vocab_size else None,
+        call if max(call, default=0) < vocab_size else (),
         tool_format(template),
         not special.isdisjoint(_TAGS),
     )

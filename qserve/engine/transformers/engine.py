@@ -93,7 +93,8 @@ class Engine:
         config = loaded.model.config.get_text_config()
         self.vocab_size = int(config.vocab_size)
         self.max_positions = int(config.max_position_embeddings)
-        self.eos_token_ids = _eos_token_ids(loaded)
+        # One that has no row is never drawn.
+        self.eos_token_ids = frozenset(one for one in _eos_token_ids(loaded) if one < self.vocab_size)
         self.defaults = _default_params(loaded.model.generation_config)
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
@@ -124,7 +125,7 @@ class Engine:
     @cached_property
     def chat_format(self) -> ChatFormat:
         """How the model writes thoughts and calls."""
-        return chat_format(self.tokenizer)
+        return chat_format(self.tokenizer, self.vocab_size)
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """The number of tokens that may be generated; raises with the numbers when that is none."""

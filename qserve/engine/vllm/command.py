@@ -13,6 +13,7 @@ from pathlib import Path
 from qserve.core.release import parse_release
 from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.engine.process import WorkerSpec
+from qserve.engine.prompts.written_tokens import check_chat_template
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
 from qserve.engine.vllm.cpu_processes import joined_processes
 from qserve.engine.vllm.parser import FlagParser, user_cache
@@ -91,6 +92,7 @@ def command(
 
     """
     check_fused(spec.folder)
+    check_chat_template(spec.folder)
     inherited = os.environ if environ is None else environ
     own = (
         *("--model", str(spec.folder)),

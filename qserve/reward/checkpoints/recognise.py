@@ -10,6 +10,7 @@ from typing import Any
 from qserve.core.facts import find_file
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub.folder import read_config
+from qserve.hub.token_rows import rowless_tokens
 from qserve.reward.checkpoints.adapter import AdapterConfig, base_of, has_adapter, read_adapter_config
 from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardHead, StoredTensor
 from qserve.reward.checkpoints.heads import body_prefix, find_head, strip_wrappers
@@ -46,6 +47,12 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
     No weights are read. Raises ModelNotFound when nothing is there, BrokenCheckpoint when it holds no reward model:
     no head, a head of the wrong shape, an adapter or a file without its base. Each message says what was found.
     """
+    found = _recognised(path, settings, model_id)
+    rowless = rowless_tokens(found.tokenizer, found.config)
+    return found if rowless is None else replace(found, notes=(*found.notes, str(rowless)))
+
+
+def _recognised(path: Path, settings: RewardSettings, model_id: str | None) -> RewardCheckpoint:
     files = _look(path, settings, model_id or str(path))
     text = _text_config(files.config)
     hidden_size = int(text.get("hidden_size", 0))

@@ -104,6 +104,7 @@ class RewardScorer:
         no memory for it.
         """
         token = self.loaded.tokenizer.eos_token_id or 0
+        token = token if token < self.loaded.body.get_input_embeddings().weight.shape[0] else 0
         length = min(_WARM_UP_TOKENS, self.max_length)
         outcome = self.score_now([ScoreItem([token] * length, positions=(length - 1,))])[0]
         with contextlib.suppress(TextRefused):  # without a chat template

@@ -14,7 +14,9 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from qserve.errors import UsageError
+from qserve.engine.prompts.written_tokens import check_written
+from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.hub.token_rows import ADVICE, rowless_tokens, without_row
 from qserve.reward.answers import check_answered
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.failures import TextRefused, too_long
@@ -41,7 +43,17 @@ class RewardTemplate:
         self._forced_eos_id = tokenizer.eos_token_id if checkpoint.forced_eos else None
         self._size_bound = SizeBound(tokenizer)
         self._vocab_size = int(checkpoint.config.get("vocab_size", 0))
+        self._check_own_tokens(checkpoint)
         self.template_hash = hashlib.sha256((self._template or "").encode()).hexdigest()[:16]
+
+    def _check_own_tokens(self, checkpoint: RewardCheckpoint) -> None:
+        """Raises BrokenCheckpoint where each text would get a token that the model has no row for."""
+        rowless = rowless_tokens(checkpoint.tokenizer, checkpoint.config)
+        if rowless is not None and self._template is not None:
+            check_written(self._template, rowless, self._tokenizer.special_tokens_map, is_answered=True)
+        if self._forced_eos_id is not None and self._forced_eos_id >= self._vocab_size:
+            found = without_row(self._forced_eos_id, self._vocab_size, self._token_text)
+            raise BrokenCheckpoint(f"{checkpoint.id}: each text ends with {found}; {ADVICE}")
 
     def render(self, messages: Sequence[Message]) -> str:
         """The text of a conversation, by the model's own chat template, as a trainer renders it: no generation prompt.
@@ -93,11 +105,23 @@ class RewardTemplate:
         if len(ids) > limit and cut == "refuse":
             raise too_long(len(ids), limit)
         if len(ids) <= limit:
-            return TokenizedText(ids, truncated=False)
+            return TokenizedText(self._readable(ids), truncated=False)
         shorter = ids[-limit:] if cut == "left" else ids[:limit]
         if self._forced_eos_id is not None:
             shorter[-1] = self._forced_eos_id
-        return TokenizedText(shorter, truncated=True)
+        return TokenizedText(self._readable(shorter), truncated=True)
+
+    def _readable(self, ids: list[int]) -> list[int]:
+        """`ids`. Raises TextRefused for a token that the model has no row for."""
+        if max(ids) >= self._vocab_size:
+            token_id = next(one for one in ids if one >= self._vocab_size)
+            found = without_row(token_id, self._vocab_size, self._token_text)
+            raise TextRefused(f"the text holds {found}", "invalid_value", "input")
+        return ids
+
+    def _token_text(self, token_id: int) -> str | None:
+        text: str | None = self._tokenizer.convert_ids_to_tokens(token_id)
+        return text
 
     def beginning(self, text: str, num_tokens: int) -> str:
         """The longest beginning of a text that has so many tokens at most, and one character at least.
@@ -153,9 +177,7 @@ class RewardTemplate:
         return text[-num_kept:] if cut == "left" else text[:num_kept]
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
-        wrong = next(
-            (i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < self._vocab_size), None
-        )
+        wrong = next((i for i in ids if isinstance(i, bool) or not isinstance(i, int) or i < 0), None)
         if wrong is not None:
             raise TextRefused(
                 f"{wrong!r} is not a token id of the model; ids are whole numbers from 0 to {self._vocab_size - 1}",

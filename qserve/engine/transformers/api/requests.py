@@ -9,6 +9,7 @@ from qserve.engine.transformers.engine import Engine, Generation, seeded
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.thought_budget import ThoughtBudget
+from qserve.hub.token_rows import without_row
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields
 
@@ -99,9 +100,5 @@ def generations(
 
 def _check_ids(engine: Engine, field: str, largest: int) -> None:
     if largest >= engine.vocab_size:
-        raise ApiError(
-            400,
-            f"'{field}' holds token id {largest}; this model's ids end at {engine.vocab_size - 1}",
-            "invalid_value",
-            field,
-        )
+        found = without_row(largest, engine.vocab_size, engine.token_text.label)
+        raise ApiError(400, f"'{field}' holds {found}", "invalid_value", field)

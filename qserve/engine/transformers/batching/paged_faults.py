@@ -159,10 +159,7 @@ class FaultTolerantStages:
         """
         if is_broken_device(error):
             raise error
-        self._deliver(undelivered_of(involved))
-        for one in involved:
-            if one.is_complete:
-                self._has_ended(one)
+        self._hand_over(involved)
         known = [one for one in involved if one.request_id in self._known and not one.is_complete]
         is_all, involved = bool(known) and known == involved, known or list(self._known.values())
         others = [one for one in self._known.values() if one not in involved and not self._isolation.holds(one)]
@@ -173,6 +170,13 @@ class FaultTolerantStages:
             _log.warning("a step of %d sequences failed (%s); running them one by one", len(involved), error)
         self._run_next_alone()
 
+    def _hand_over(self, sequences: list[Sequence]) -> None:
+        """What was drawn is told, and not drawn again."""
+        self._deliver(undelivered_of(sequences))
+        for one in sequences:
+            if one.is_complete:
+                self._has_ended(one)
+
     @staticmethod
     def _as_failure(sequence: Sequence, error: Exception) -> SequenceFailed:
         if is_out_of_memory(error):
@@ -181,6 +185,7 @@ class FaultTolerantStages:
 
     def _run_next_alone(self) -> None:
         """The next suspect; everybody, when there is none left."""
+        self._hand_over(self._library.scheduled())
         self._library.finish_running()
         self._turns.clear()
         self._isolation.passed()

@@ -1,0 +1,125 @@
+"""Tokens of a checkpoint's tokenizer whose ids are past the last row of its embedding.
+
+A fine-tune that adds tokens and forgets to resize the embedding makes such a checkpoint: a model can neither read nor
+write these tokens. The other way around is usual: embeddings are padded, and have more rows than there are tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ADVICE", "RowlessTokens", "rowless_among", "rowless_tokens", "rows_of", "without_row"]
+
+_SHOWN = 3
+_MOST_ID = (1 << 31) - 1
+ADVICE = "resize the embedding when tokens are added: model.resize_token_embeddings(len(tokenizer))"
+
+
+@dataclass(frozen=True)
+class RowlessTokens:
+    """`ids` of tokens by their text, of an embedding with `num_rows`."""
+
+    num_rows: int
+    ids: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """For the user, in one line."""
+        shown = ", ".join(f"{text!r} (id {number})" for text, number in list(self.ids.items())[:_SHOWN])
+        more = ", …" if len(self.ids) > _SHOWN else ""
+        one = len(self.ids) == 1
+        return (
+            f"the tokenizer has {len(self.ids)} {'token' if one else 'tokens'} without a row in the embedding, which "
+            f"has {self.num_rows}: {shown}{more}; a text that holds {'it' if one else 'one'} is refused. To use "
+            f"{'it' if one else 'them'}, {ADVICE}"
+        )
+
+    def written_in(self, text: str) -> str | None:
+        """The first of these tokens that `text` holds: a tokenizer finds added tokens before anything else."""
+        return next((token for token in self.ids if token in text), None)
+
+
+def without_row(token_id: int, num_rows: int, text_of: Callable[[int], str | None]) -> str:
+    """What is wrong with a token in a request. `text_of` is asked for ids that a tokenizer may know."""
+    text = text_of(token_id) if token_id <= _MOST_ID else None
+    named = f"the token id {token_id}" if text is None else f"the token {text!r} (id {token_id})"
+    return f"{named}, which has no row in this model's embedding: its ids end at {num_rows - 1}"
+
+
+def rows_of(config: Mapping[str, Any]) -> int | None:
+    """Rows of the embedding, by config.json."""
+    inner = config.get("text_config")
+    size = config.get("vocab_size") or (inner.get("vocab_size") if isinstance(inner, Mapping) else None)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def rowless_tokens(folder: Path, config: Mapping[str, Any]) -> RowlessTokens | None:
+    """Added tokens of the tokenizer in `folder` without a row; None where there are none, or nothing can be told."""
+    num_rows = rows_of(config)
+    return None if num_rows is None else rowless_among(_added(folder), num_rows)
+
+
+def rowless_among(vocabulary: Mapping[str, int], num_rows: int) -> RowlessTokens | None:
+    """The same of a tokenizer that was loaded."""
+    found = {text: number for text, number in vocabulary.items() if number >= num_rows}
+    return RowlessTokens(num_rows, dict(sorted(found.items(), key=lambda item: item[1]))) if found else None
+
+
+def _added(folder: Path) -> dict[str, int]:
+    """Added tokens by their texts, as transformers 5 finds them: a list in tokenizer_config.json goes before others.
+
+    What is named without a number gets the next one.
+    """
+    config, file = _read(folder / "tokenizer_config.json"), folder / "tokenizer.json"
+    listed = config.get("added_tokens_decoder")
+    named = _named(config)
+    if isinstance(listed, dict) and listed:
+        entries = [{**token, "id": int(number)} for number, token in listed.items() if str(number).isdigit()]
+    else:
+        entries = _added_in_tokenizer(file)
+        named += list(_read(folder / "added_tokens.json"))
+    found: dict[str, int] = {
+        token["content"]: token["id"]
+        for token in entries
+        if isinstance(token.get("content"), str) and isinstance(token.get("id"), int)
+    }
+    if any(text not in found for text in named):
+        model = _read(file).get("model")
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
+        if isinstance(vocabulary, dict):
+            for text in dict.fromkeys(named):
+                if text not in found and text not in vocabulary:
+                    found[text] = max([*found.values(), *vocabulary.values()]) + 1
+    return found
+
+
+def _named(config: Mapping[str, Any]) -> list[str]:
+    """Special tokens that tokenizer_config.json names by their use."""
+    values = [value for key, value in config.items() if key.endswith("_token")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = config.get(key)
+        values += more.values() if isinstance(more, dict) else more if isinstance(more, list) else []
+    contents = [value.get("content") if isinstance(value, dict) else value for value in values]
+    return [text for text in contents if isinstance(text, str) and text]
+
+
+def _added_in_tokenizer(file: Path) -> list[dict[str, Any]]:
+    """Of a file of megabytes the one list: it stands before the vocabulary."""
+    try:
+        text = file.read_text()
+        begin = text.index("[", text.index('"added_tokens"'))
+        listed = json.JSONDecoder().raw_decode(text, begin)[0]
+    except (OSError, ValueError):
+        return []
+    return [token for token in listed if isinstance(token, dict)]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
