@@ -17,9 +17,12 @@ from qserve.engine.prompts.written_tokens import check_chat_template
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
 from qserve.engine.vllm.cpu_processes import joined_processes
 from qserve.engine.vllm.parser import FlagParser, user_cache
+from qserve.engine.vllm.plugins.token_rows import VARIABLE
 from qserve.engine.vllm.user_flags import COMPACT_JSON, merged, schema_library
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
+from qserve.hub.folder import read_config
+from qserve.hub.token_rows import rowless_tokens
 
 __all__ = ["VllmCommand", "command", "ready_timeout_s"]
 
@@ -105,9 +108,15 @@ def command(
     on_cpu = _WITH_TILES if spec.plan.on_cpu else ()
     usual = (*_defaults(chat_format_of(spec.folder), parser), *on_cpu)
     words = _bound_at_once(merged(own, usual, _split(extra), parser))
-    environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
+    environment = {**_environment(spec, inherited), **_token_rows(spec.folder), **joined_processes(spec.plan, words, inherited)}
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
     return VllmCommand((python, *_SERVER, *words), environment, schema_library(words, parser), thinks_in_text)
+
+
+def _token_rows(folder: Path) -> dict[str, str]:
+    """For a server whose tokenizer knows ids that the embedding has no rows for."""
+    rowless = rowless_tokens(folder, read_config(folder)) if (folder / "config.json").is_file() else None
+    return {} if rowless is None else {VARIABLE: str(rowless.num_rows)}
 
 
 def _planned(spec: WorkerSpec, environ: Mapping[str, str]) -> tuple[str, ...]:

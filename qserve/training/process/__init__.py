@@ -2,6 +2,7 @@
 
 run        the story: parse, build, train, evaluate, save
 trainers   TRL's trainer of each method, from TRL's own configuration
+token_rows rows of data with a token that the model has no row for
 recorded   what every trainer does besides: rows of a batch known by line, checkpoints written beside and renamed
 callbacks  what a run tells while it goes: losses, memory by phase, and that it was asked to stop
 sharding   ZeRO and FSDP over processes on a CPU, and what a rank holds of a shard

@@ -16,6 +16,7 @@ from qserve.training.job import TrainingRun
 from qserve.training.process.recorded import Recorded
 from qserve.training.process.rewards import reward_functions
 from qserve.training.process.sharding import shard_on_cpu
+from qserve.training.process.token_rows import check_token_rows
 
 __all__ = ["make_trainer", "parse_configuration", "trainer_class"]
 
@@ -62,6 +63,9 @@ def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
         **(args.model_init_kwargs or {}),
     }
     files = {path.stem: str(path) for path in sorted(Path(script.dataset_name).glob("*.jsonl"))}
+    tokenizer = _tokenizer(model.model_name_or_path)
+    if not run.request.step_labels:  # whose embedding is made wide enough
+        check_token_rows(model.model_name_or_path, tokenizer, files)
     with args.main_process_first(desc="mapping the data"):  # one process writes the table, all map it
         data = load_dataset("json", data_files=files, cache_dir=str(run.folder / "cache"))
     test = data["test"] if "test" in data and args.eval_strategy != "no" else None
@@ -69,7 +73,7 @@ def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
         callbacks = [*callbacks, EarlyStoppingCallback(run.schedule.patience)]
     common = {
         "args": args, "train_dataset": data["train"], "eval_dataset": test, "callbacks": callbacks,
-        "processing_class": _tokenizer(model.model_name_or_path),
+        "processing_class": tokenizer,
     }  # fmt: skip
     made = _MAKERS[run.trainer](run, args, model, common)
     _train_head_in_fp32(run, made.model)

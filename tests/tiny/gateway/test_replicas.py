@@ -49,6 +49,17 @@ class Replicas:
                 await asyncio.sleep(0.02)
         return running
 
+    async def until_received(self, name: str, total: int) -> None:
+        """Waits until so many requests have come to this worker: one that was on its way counts for no death."""
+        connector = aiohttp.UnixConnector(str(self.workers[name].socket))
+        headers = {"authorization": f"Bearer {WORKER_KEY}"}
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as direct, asyncio.timeout(60):
+            while True:
+                async with direct.get("http://worker/debug") as response:
+                    if (await response.json())["running"] == total:
+                        return
+                await asyncio.sleep(0.02)
+
     def kill(self, name: str) -> None:
         """kill -9, and what the supervisor says of it."""
         self.workers[name].kill()
@@ -214,27 +225,22 @@ async def test_of_two_suspects_each_is_asked_once_more_without_the_other(replica
     """Both were in flight in the same two deaths: only a third tells which of them ends workers."""
     async with replicas() as service:
         asking = [asyncio.create_task(answer(service, question(f"poison {at}", fault="hang"))) for at in range(2)]
-        await service.until_running(2)
-        for name, count in (await service.gauge("requests_running")).items():
-            if count:
-                service.kill(name)
+        one, other = [name for name, count in (await service.until_running(2)).items() if count]
+        for name in (one, other):
+            await service.until_received(name, 1)
+        for name in (one, other):
+            service.kill(name)
         (left,) = (name for name in NAMES if service.endpoints[name].state is WorkerState.READY)
-        async with asyncio.timeout(60):
-            while (await service.gauge("requests_running"))[left] != 2:
-                await asyncio.sleep(0.02)
-        one, other = (name for name in NAMES if name != left)
+        await service.until_received(left, 2)
         service.kill(left)
         service.bring_back(one)
-        async with asyncio.timeout(60):
-            while (await service.gauge("requests_running"))[one] != 1:
-                await asyncio.sleep(0.02)
+        await service.until_received(one, 1)
         service.kill(one)
         service.bring_back(other)
-        async with asyncio.timeout(60):
-            while (await service.gauge("requests_running"))[other] != 1:
-                await asyncio.sleep(0.02)
-        (status, text), *more = [task.result() for task in asking if task.done()]
-        assert not more, "the other is asked now"
+        await service.until_received(other, 1)
+        done, waiting = await asyncio.wait(asking, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == len(waiting) == 1, "the other is asked now"
+        status, text = done.pop().result()
         assert status == 422 and "died 3 times" in json.loads(text)["error"]["message"]
         for task in asking:
             task.cancel()

@@ -7,13 +7,15 @@ come: a quarter of the processor time of these imports, in each process. vLLM's 
 anything else (multiprocessing imports the main module of their parent), so it holds for them as well, and they import
 vLLM's engine without the API server.
 
-Standard library only, and nothing of vLLM is changed: MODULE runs as `python -m MODULE FLAG…` would.
+Standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Nothing of vLLM is changed but for checkpoints
+whose tokenizer has tokens that no row of the embedding stands for (`token_rows`).
 """
 
 from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import runpy
 import sys
 
@@ -25,6 +27,11 @@ _NEW_OBJECTS = 50_000
 
 def serve(module: str) -> None:
     """Runs `module` as the program, with what follows it in sys.argv; ends as it does."""
+    num_rows = os.environ.get("QSERVE_TOKEN_ROWS")
+    if num_rows:
+        from qserve.engine.vllm.plugins.token_rows import refuse_rowless_ids
+
+        refuse_rowless_ids(int(num_rows))
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     sys.argv = [spec.origin, *sys.argv[2:]]

@@ -141,9 +141,9 @@ class RowScheduler:
 
     def _begun(self, row: Row, needed: int) -> Row:
         self._turns.begin(row)
+        self.prefilling = row  # first: whatever fails after it, nobody is forgotten
         row.pages = self._pages.take(needed)
         self.cache.assign(len(self.rows), row.pages)
-        self.prefilling = row
         return row
 
     def prefilled(self) -> None:

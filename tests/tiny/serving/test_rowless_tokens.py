@@ -1,0 +1,200 @@
+"""A tokenizer with tokens that the embedding has no rows for: each way in refuses them by name, and nobody else fails.
+
+The embedding of the demo has more rows than there are tokens; what is between is used by nobody and refused by nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qserve.demo import reward_model_path
+from tests.tiny.rowless import PLAIN, SPECIAL, with_rowless_tokens
+from tests.tiny.serving.served import QSERVE, START_LIMIT_S, Service, run
+
+ROWS = 1280
+TEMPLATE = (
+    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+SAID = f"the token {PLAIN!r} (id {ROWS})"
+NUMBER = f"(id {ROWS + 1})"
+
+
+@pytest.fixture(scope="module")
+def chat(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_rowless_tokens(demo, tmp_path_factory.mktemp("rowless") / "chat")
+
+
+@pytest.fixture(scope="module")
+def reward(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_rowless_tokens(Path(reward_model_path()), tmp_path_factory.mktemp("rowless") / "reward")
+
+
+@pytest.fixture(scope="module")
+def rowless(chat: Path, reward: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    names = ("--served-model-name", "demo", "--served-reward-name", "judge")
+    service = Service(
+        ("--model", str(chat), "--reward", str(reward), *names), tmp_path_factory.mktemp("served")
+    )
+    try:
+        yield service.until_ready()
+    finally:
+        service.end()
+
+
+def user(content: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": content}]
+
+
+BAD = f"say {PLAIN} twice"
+PAIR = [*user("1+1"), {"role": "assistant", "content": BAD}]
+CHATS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "chat": ("/v1/chat/completions", {"messages": user(BAD)}, SAID),
+    "streamed": ("/v1/chat/completions", {"messages": user(BAD), "stream": True}, SAID),
+    "system": ("/v1/chat/completions", {"messages": [{"role": "system", "content": BAD}, *user("1")]}, SAID),
+    "special": (
+        "/v1/chat/completions", {"messages": user(f"a {SPECIAL}"), "split_special_tokens": False}, f"{SPECIAL!r} {NUMBER}"
+    ),
+    "several": ("/v1/chat/completions", {"messages": user(BAD), "n": 3, "logprobs": True}, SAID),
+    "answer to go on with": (
+        "/v1/chat/completions",
+        {"messages": PAIR, "continue_final_message": True, "add_generation_prompt": False}, SAID,
+    ),
+    "biased": ("/v1/chat/completions", {"messages": user("1"), "logit_bias": {str(ROWS): 5}}, SAID),
+    "stopped": ("/v1/chat/completions", {"messages": user("1"), "stop_token_ids": [3, ROWS + 1]}, NUMBER),
+    "text": ("/v1/completions", {"prompt": BAD}, SAID),
+    "texts": ("/v1/completions", {"prompt": ["fine", BAD]}, SAID),
+    "ids": ("/v1/completions", {"prompt": [1, 2, ROWS + 1]}, f"{SPECIAL!r} {NUMBER}"),
+    "unknown id": ("/v1/completions", {"prompt": [[1], [2, 5000]]}, "token id 5000"),
+    "scored": ("/v1/completions", {"prompt": BAD, "echo": True, "logprobs": 1, "max_tokens": 0}, SAID),
+    "messages": ("/v1/messages", {"messages": user(BAD), "max_tokens": 5}, SAID),
+    "counted": ("/v1/messages/count_tokens", {"messages": user(BAD)}, SAID),
+    "responses": ("/v1/responses", {"input": BAD}, SAID),
+    "instructions": ("/v1/responses", {"input": "1", "instructions": BAD}, SAID),
+}  # fmt: skip
+IDS = [1, 2, ROWS]
+REWARDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "texts": ("/v1/reward", {"texts": ["fine", BAD]}),
+    "conversations": ("/v1/reward", {"conversations": [PAIR]}),
+    "responses": ("/v1/reward", {"prompt": "1+1", "responses": ["2", BAD]}),
+    "classify": ("/classify", {"input": BAD}),
+    "classify ids": ("/classify", {"input": IDS}),
+    "classify messages": ("/classify", {"messages": PAIR}),
+    "pooling": ("/pooling", {"input": [BAD]}),
+    "pooling ids": ("/pooling", {"input": [IDS]}),
+    "score": ("/score", {"text_1": "a", "text_2": [BAD, "b"]}),
+    "rerank": ("/rerank", {"query": "a", "documents": ["b", BAD]}),
+    "get_reward": ("/get_reward", {"query": [BAD], "prompts": ["a"], "labels": [""]}),
+    "swift": ("/v1/chat/completions", {"messages": PAIR}),
+}
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_each_way_into_the_chat_model_names_the_token(rowless: Service, name: str) -> None:
+    path, body, said = CHATS[name]
+    reply = rowless.post(path, **body)
+    assert reply.status_code == 400, reply.text
+    assert said in reply.json()["error"]["message"]
+    assert f"ids end at {ROWS - 1}" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_each_way_into_the_reward_model_names_the_token(rowless: Service, name: str) -> None:
+    path, body = REWARDS[name]
+    reply = rowless.post(path, **{**body, "model": "judge"})
+    assert reply.status_code == 400, reply.text
+    assert SAID in reply.text.replace('\\"', '"')
+
+
+def test_nobody_else_fails_beside_them(rowless: Service) -> None:
+    def asked(number: int) -> tuple[int, str]:
+        path, body, _ = list(CHATS.values())[number % len(CHATS)]
+        if number % 2:
+            path, body = "/v1/chat/completions", {"messages": user(f"{number}+1"), "max_tokens": 8, "temperature": 0}
+        reply = rowless.post(path, **body)
+        return reply.status_code, reply.text
+
+    def scored(number: int) -> tuple[int, str]:
+        path, body = list(REWARDS.values())[number % len(REWARDS)]
+        if number % 2:
+            path, body = "/v1/reward", {"texts": [f"{number}+1"]}
+        reply = rowless.post(path, **{**body, "model": "judge"})
+        return reply.status_code, reply.text
+
+    with ThreadPoolExecutor(24) as pool:
+        for of in (asked, scored):
+            found = list(pool.map(of, range(72)))
+            assert {status for status, _ in found[1::2]} == {200}
+            assert {status for status, _ in found[::2]} == {400}
+    assert rowless.is_ready()
+
+
+def test_padded_rows_and_structures_stay_fine(rowless: Service) -> None:
+    """An id of a padded row is no client's mistake; and a structure may spell the text that has no row."""
+    assert rowless.post("/v1/completions", prompt=[1, ROWS - 1], max_tokens=2).status_code == 200
+    choice = {"structured_outputs": {"choice": [PLAIN, SPECIAL]}}
+    reply = rowless.post("/v1/chat/completions", messages=user("1"), **choice, max_tokens=60)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["message"]["content"] in (PLAIN, SPECIAL)
+    found = rowless.post("/tokenize", prompt=BAD).json()["tokens"]
+    assert ROWS in found, "it tells which id a text has"
+
+
+def test_the_start_says_so_of_both(rowless: Service) -> None:
+    said = [line for line in rowless.lines if "2 tokens without a row in the embedding" in " ".join(line.split())]
+    assert len(said) >= 2 or rowless.output.count("without a row") >= 2, rowless.output
+
+
+@pytest.mark.parametrize("where", ["start", "prompt", "answer"])
+def test_a_template_that_writes_one_is_refused(demo: Path, tmp_path: Path, where: str) -> None:
+    written = {
+        "start": PLAIN + TEMPLATE, "prompt": TEMPLATE.replace("assistant\\n", f"assistant\\n{SPECIAL}"),
+        "answer": TEMPLATE.replace("m.role +", f"m.role + ('{PLAIN}' if m.role == 'assistant' else '') +"),
+    }[where]  # fmt: skip
+    folder = with_rowless_tokens(demo, tmp_path / "chat", written)
+    status, output = run("--model", str(folder), folder=tmp_path / "up")
+    assert status != 0 and "Traceback" not in output
+    said = " ".join(output.split())
+    assert "the chat template writes" in said and "no row in the embedding" in said
+
+
+def test_a_reward_model_whose_template_writes_one_is_refused(tmp_path: Path) -> None:
+    written = TEMPLATE.replace("m.role +", f"m.role + ('{SPECIAL}' if m.role == 'assistant' else '') +")
+    folder = with_rowless_tokens(Path(reward_model_path()), tmp_path / "reward", written)
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(json.dumps({"messages": PAIR[:1] + [{"role": "assistant", "content": "2"}]}) + "\n")
+    for command in (["score", str(texts), "--reward", str(folder)], ["up", "--port", "0", "--reward", str(folder)]):
+        ended = subprocess.run(
+            [str(QSERVE), *command], capture_output=True, text=True, timeout=START_LIMIT_S,
+            env={**_environment(tmp_path)}, check=False,
+        )  # fmt: skip
+        said = " ".join((ended.stdout + ended.stderr).split())
+        assert ended.returncode != 0 and f"writes {SPECIAL!r}" in said and "Traceback" not in said, said
+
+
+def test_score_keeps_the_good_lines(reward: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    lines = [{"text": "fine"}, {"text": BAD}, {"messages": PAIR}, {"prompt": "1", "responses": ["2", "3"]}]
+    texts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ended = subprocess.run(
+        [str(QSERVE), "score", str(texts), "--reward", str(reward)],
+        capture_output=True, text=True, timeout=START_LIMIT_S, env=_environment(tmp_path), check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert ["reward" in found[0], "rewards" in found[3]] == [True, True]
+    assert all(SAID in line["error"] for line in found[1:3])
+    assert "2 of 4 lines could not be scored" in ended.stderr and "without a row" in ended.stderr
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    import os
+
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "QSERVE_STATE_DIR": str(folder / "state")}
