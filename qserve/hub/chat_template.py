@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from qserve.hub.named_templates import templates_in
 
 __all__ = ["ThinkingTemplate", "ToolFormat", "answer_prefix", "read_template", "thinking_template", "tool_format"]
 
@@ -35,16 +36,7 @@ class ThinkingTemplate:
 
 def read_template(folder: Path) -> str:
     """The template of the checkpoint or tokenizer in `folder`; empty where there is none."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text()
-    try:
-        written = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template") or ""
-    except (OSError, ValueError):
-        return ""
-    if isinstance(written, list):  # several, by name
-        written = next((item["template"] for item in written if item.get("name") == "default"), "")
-    return str(written)
+    return next((one.source for one in templates_in(folder) if one.name == "default"), "")
 
 
 def thinking_template(template: str) -> ThinkingTemplate:

@@ -8,6 +8,7 @@ from pathlib import Path
 from qserve.core.checkpoint import Checkpoint
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache, resolve
+from qserve.hub.named_templates import check_template_file, check_templates, without_default
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor, recognise
 from qserve.reward.recipe import Recipe, is_recipe, read_recipe
 from qserve.reward.recipe.config import WITHOUT_MODEL
@@ -38,7 +39,7 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
     if reward == "demo":
         from qserve.demo import reward_model_path  # pulls in the demo package only for the demo
 
-        return recognise(reward_model_path(), settings, "demo")
+        return _with_template(recognise(reward_model_path(), settings, "demo"), settings)
     path = Path(reward).expanduser()
     if not path.exists() and (snapshot := cache.snapshot(reward)) is not None:
         path = snapshot
@@ -47,7 +48,19 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
             f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; --reward takes a folder, "
             "a single file with --base, a hub id whose files are there (hf download), or demo"
         )
-    return recognise(path, settings, reward)
+    return _with_template(recognise(path, settings, reward), settings)
+
+
+def _with_template(checkpoint: RewardCheckpoint, settings: RewardSettings) -> RewardCheckpoint:
+    """The checkpoint. Raises BrokenCheckpoint where no conversation can be rendered by the template that is used."""
+    if (file := settings.template or checkpoint.template) is not None:
+        check_template_file(Path(file).expanduser())
+        return checkpoint
+    instead = "give another with --template FILE"
+    check_templates(checkpoint.tokenizer, instead)
+    if (missing := without_default(checkpoint.tokenizer)) is not None:
+        raise BrokenCheckpoint(f"{checkpoint.id}: {missing}, or {instead}")
+    return checkpoint
 
 
 def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings) -> RewardCheckpoint:

@@ -13,6 +13,7 @@ import click
 
 from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.learning import with_learned
+from qserve.cli.options.chat_templates import with_checked_template
 from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.load import load_options, price_options, speed_request_of
 from qserve.cli.options.numbers import Count
@@ -105,7 +106,7 @@ def command(
     hardware = with_host(hardware_of(None if gpu == "any" else gpu))
     request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, state_folder(state_dir), model, gpu, is_off=values["no_learn"])
-    checkpoint = resolve(model)
+    checkpoint = with_checked_template(resolve(model), engine_args)
     known = measured_speed(state_folder(state_dir), checkpoint, hardware, gpu, is_off=values["no_learn"])
     wanted = replace(wanted, measured=known)
     if gpu == "any":

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import click
 
+from qserve.cli.options.chat_templates import check_template_to_train
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
 from qserve.cli.state import state_folder
@@ -54,6 +55,7 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
         need_trl()
         _refuse_described(gpu, method)
     checkpoint = resolve(model)
+    check_template_to_train(checkpoint.folder)
     values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
     request = completed(training_request({**values, "method": cast("Method", method)}), hardware, emit=emit)
     flags, devices = TrainFlags(values), devices_of(hardware, values["gpus"])

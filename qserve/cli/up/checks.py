@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from qserve.cli.options.chat_templates import check_template_to_serve
 from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.load import LOAD_FLAGS
 from qserve.cli.reward.options import REWARD_FLAGS
@@ -14,6 +15,7 @@ from qserve.planner.request import PlanRequest
 
 if TYPE_CHECKING:
     from qserve.supervisor import Hosted
+    from qserve.supervisor.screen import Screen
 
 __all__ = ["check_flags", "check_packages", "check_reads"]
 
@@ -62,9 +64,11 @@ def _check_roles(model: str | None, reward: str | None) -> None:
         refuse_flags(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")
 
 
-def check_reads(hosted: Hosted, engine_args: str, verify_quant: bool) -> None:
-    """Refuse flags that the serving engine does not read."""
+def check_reads(hosted: Hosted, engine_args: str, verify_quant: bool, screen: Screen) -> None:
+    """Refuse flags that the serving engine does not read, and a chat template that it can't render by."""
     plan = hosted.plan
+    if hosted.role == "chat" and (note := check_template_to_serve(hosted.tokenizer or hosted.folder, engine_args)):
+        screen.note(note)
     if (engine_args or verify_quant) and hosted.role != "chat":
         raise UsageError("--engine-args and --verify-quant are for a chat model; add --model, or leave them out")
     from qserve.engine.launch import engine_launch  # imports the schemas, which --help does not need

@@ -51,7 +51,7 @@ def planned_hosts(
         return [_as_asked(one, values) for one in hosted]
 
     hosted = planned(hardware, request) if cluster is None else cluster.planned(planned, hardware, request)
-    check_reads(hosted[0], values["engine_args"], values["verify_quant"])
+    check_reads(hosted[0], values["engine_args"], values["verify_quant"], screen)
     _warn_of_differences(hosted, screen)
     return hosted
 

@@ -14,7 +14,9 @@ from typing import Any, Literal
 from qserve.engine.framed_process import FramedProcess, ProcessEnded
 from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.prompts.process import ReaderSettings
+from qserve.engine.prompts.template import TEMPLATE_FAILS
 from qserve.engine.prompts.thought_start import ThoughtStart
+from qserve.errors import BrokenCheckpoint
 from qserve.wire.errors import ApiError
 
 __all__ = ["PromptLanes", "ReadBody"]
@@ -26,6 +28,8 @@ Kind = Literal[
 SMALL_BYTES = 64 * 1024
 """What is shorter takes some 50 ms at most."""
 
+# Templates may want a turn of the system, or an answer; one that takes none of these takes nothing.
+_TRIALS = (("user",), ("system", "user"), ("user", "assistant", "user"))
 _SMALL_CPU_S, _LARGE_CPU_S = 3.0, 15.0
 # A process that does not answer by then is in one long call of C; a loaded machine gets this much patience.
 _WALL_FACTOR = 6
@@ -59,8 +63,22 @@ class PromptLanes:
         self._large = _Lane(file, _LARGE_CPU_S, yields=True, idle_s=_IDLE_S)
 
     async def start(self) -> None:
-        """Start the process for small bodies, so that the first request does not wait for it."""
+        """Start the process for small bodies, so that the first request does not wait for it.
+
+        Raises BrokenCheckpoint where the chat template fails, by a fault of its own, on every plain conversation.
+        """
         await self._small.process.start()
+        why = ""
+        for turns in _TRIALS:
+            messages = [{"role": role, "content": "a"} for role in turns]
+            try:
+                await self.read("chat", json.dumps({"model": "m", "messages": messages}).encode())
+                return
+            except ApiError as error:
+                why = str(error)
+                if TEMPLATE_FAILS not in why:  # it refuses on purpose, or there is none, or no end of it
+                    return
+        raise BrokenCheckpoint(f"the chat template fails on every conversation ({why}); correct it")
 
     async def close(self) -> None:
         """End both."""

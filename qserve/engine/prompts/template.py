@@ -5,23 +5,24 @@ Only the template sees a request's `chat_template_kwargs`; nothing of them reach
 
 from __future__ import annotations
 
-import json
+import traceback
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 import jinja2
-from jinja2.compiler import CodeGenerator
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["RESERVED_NAMES", "ChatTemplate", "TemplateRefused"]
+from qserve.hub.template_environment import template_environment
+
+__all__ = ["RESERVED_NAMES", "TEMPLATE_FAILS", "ChatTemplate", "TemplateRefused"]
 
 RESERVED_NAMES = frozenset(
     {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"}
 )
 """What a request says in fields of its own, and may not say in `chat_template_kwargs`."""
+
+TEMPLATE_FAILS = "of the template fails"
+"""What is said of a template that raised what it did not mean to raise."""
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -45,7 +46,7 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> jinja2.Template:
-        return _environment().from_string(self.source)
+        return template_environment().from_string(self.source)
 
     def render(
         self,
@@ -69,8 +70,19 @@ class ChatTemplate:
         except MemoryError:
             raise  # is no refusal; whoever bounds memory has a sentence of his own
         except Exception as error:  # templates raise what they like
-            raise TemplateRefused(str(error) or type(error).__name__) from error
+            raise TemplateRefused(_why(error)) from error
         return _cut_at_tag(rendered, messages[-1]["content"]) if continue_final_message else rendered
+
+
+def _why(error: Exception) -> str:
+    """What a template says when it refuses, and of a fault of its own where in it that is."""
+    said = str(error) or type(error).__name__
+    if type(error) is jinja2.TemplateError:  # by `raise_exception`, on purpose
+        return said
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return f"line {error.lineno} {TEMPLATE_FAILS}: {said}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return f"line {lines[-1]} {TEMPLATE_FAILS}: {said}" if lines else said
 
 
 def _cut_at_tag(rendered: str, final: str) -> str:
@@ -81,50 +93,3 @@ def _cut_at_tag(rendered: str, final: str) -> str:
     if rendered.startswith(_CONTINUE_TAG, place):
         return rendered[:place]
     return rendered[:place].rstrip()  # it trimmed the message
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols],
-        optimized=False,
-    )  # fmt: skip
-    environment.code_generator_class = _Unfolded
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-    return environment
-
-
-class _Unfolded(CodeGenerator):
-    """What is constant, `{{ 'a' * 10**9 }}`, is computed where it is written, and not for every conversation."""
-
-    def _output_child_to_const(self, node: Any, frame: Any, finalize: Any) -> str:
-        if not isinstance(node, jinja2.nodes.TemplateData):
-            raise jinja2.nodes.Impossible
-        return super()._output_child_to_const(node, frame, finalize)
-
-
-class _GenerationBlocks(Extension):
-    """`{% generation %}` marks what an assistant said, for training; here it is its content."""
-
-    tags = {"generation"}  # noqa: RUF012  # jinja2's own attribute
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)
-
-    @staticmethod
-    def _content(caller: Any) -> Any:
-        return caller()
-
-
-def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    """Without jinja2's escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)

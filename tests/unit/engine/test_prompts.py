@@ -26,6 +26,7 @@ from qserve.engine.prompts.process import ReaderSettings
 from qserve.engine.prompts.special_tokens import HiddenTokens
 from qserve.engine.prompts.template import ChatTemplate
 from qserve.engine.prompts.tokenize import PromptTokenizer
+from qserve.errors import BrokenCheckpoint
 from qserve.units import GIB
 from qserve.wire.errors import ApiError
 from qserve.wire.prompt_size import ContextLimits
@@ -302,3 +303,32 @@ async def test_tokenize_and_detokenize(tmp_path: Path) -> None:
         assert json.loads(again.answer) == {"prompt": "héllo"}
         with pytest.raises(ApiError, match="ids end at"):
             await reader.read("detokenize", json.dumps({"tokens": [10**6]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("source", "line"), [("{{ nosuch() }}", 1), ("a\n{{ messages[0].content.nosuch() }}", 2), ("\n\n{{ 1 + 'a' }}", 3)]
+)
+async def test_a_template_that_fails_on_every_conversation_does_not_start(
+    tmp_path: Path, source: str, line: int
+) -> None:
+    async with lanes(tmp_path, source) as reader:
+        with pytest.raises(BrokenCheckpoint, match=f"fails on every conversation .*line {line} of the template fails"):
+            await reader.start()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('never') }}",
+        "{% if messages[0].role != 'system' %}{{ nosuch() }}{% endif %}a",
+        "{% if messages[0].content == 'b' %}{{ nosuch() }}{% endif %}a",
+    ],
+    ids=["on purpose", "without a system turn", "for certain messages"],
+)
+async def test_a_template_that_fails_on_certain_messages_starts(tmp_path: Path, source: str) -> None:
+    async with lanes(tmp_path, source) as reader:
+        await reader.start()
+        if "'b'" in source:
+            assert (await reader.read("chat", chat("a"))).prompts
+            with pytest.raises(ApiError, match="line 1 of the template fails: 'nosuch' is undefined"):
+                await reader.read("chat", chat("b"))
