@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from qserve.wire.errors import ApiError, unknown_field
+from qserve.wire.hints import FieldNames, hint_for, names_of
 
 __all__ = ["EngineFields", "fields_of"]
 
 # The names by which alternatives are told apart, if a schema gives them fixed values.
 _TAGS = ("type", "role")
+# Whose fields are sent to the wrong one of them.
+_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 # Roles that chat templates know. Schemas list more (`function`, `critic`), and a template drops such a message unread.
 _ROLES = frozenset({"assistant", "developer", "system", "tool", "user"})
 
@@ -87,8 +91,28 @@ class EngineFields:
         `beside`: names that are taken at any depth although the document lacks them.
         """
         shape = self.shapes.get((path, method))
-        if shape is not None:
+        if shape is None:
+            return
+        try:
             _check([shape], body, "", beside)
+        except ApiError as error:
+            if error.code != "unsupported_field" or error.param is None:
+                raise
+            raise unknown_field(error.param, hint=self._hint(path, method, error.param)) from None
+
+    def _hint(self, path: str, method: str, name: str) -> str:
+        """What was probably meant by the unknown field of this dotted name."""
+        others = {route: _names(self, route, "POST") for route in _GENERATING if route != path}
+        return hint_for(name.split("."), _names(self, path, method), others)
+
+
+@lru_cache(maxsize=32)
+def _names(fields: EngineFields, path: str, method: str) -> FieldNames:
+    """The names of a route's body by their places; none of a route that the engine does not serve."""
+    operation = fields.document["paths"].get(path, {}).get(method.lower(), {})
+    content = operation.get("requestBody", {}).get("content", {})
+    schema = content.get("application/json", {}).get("schema", {})
+    return names_of(schema, fields.document.get("components", {}).get("schemas", {}))
 
 
 def fields_of(document: Mapping[str, Any]) -> EngineFields:

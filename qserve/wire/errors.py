@@ -163,10 +163,11 @@ def internal_error(where: str = "") -> ApiError:
     return ApiError(500, f"something broke inside qserve; its log tells more{where}", "internal_error")
 
 
-def unknown_field(path: str, known: Iterable[str] = ()) -> ApiError:
-    """A 400 that names a field which nobody would read, and the one of `known` that was probably meant."""
+def unknown_field(path: str, known: Iterable[str] = (), hint: str = "") -> ApiError:
+    """A 400 that names a field which nobody would read, and what was probably meant: `hint`, or one of `known`."""
     path = path[: 4 * MAX_NAME]
-    return ApiError(400, _unknown(path, known), "unsupported_field", path)
+    message = f"'{path}' is not a field of this request{hint}" if hint else _unknown(path, known)
+    return ApiError(400, message, "unsupported_field", path)
 
 
 def _unknown(path: str, known: Iterable[str]) -> str:

@@ -129,7 +129,14 @@ class Wire(BaseModel):
                 return cls.model_validate_json(to_json(_with_whole_numbers(value)))
             except ValidationError as error:
                 refused = error
-        raise from_validation(refused, value, cls.model_fields)
+        raise from_validation(refused, value, cls._hint)
+
+    @classmethod
+    def _hint(cls, path: tuple[str | int, ...]) -> str:
+        """What was probably meant by the unknown field at `path`."""
+        from qserve.wire.hints.requests import hint_of  # which knows the schemas that are made of this one
+
+        return hint_of(cls, path)
 
     @classmethod
     def known_names(cls) -> frozenset[str]:

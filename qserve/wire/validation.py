@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -51,11 +51,12 @@ NEEDED: Mapping[str, Callable[[Context], str]] = {
 }
 
 
-def from_validation(error: ValidationError, body: Any, known: Iterable[str] = ()) -> ApiError:
+def from_validation(error: ValidationError, body: Any, hint: Callable[[Path], str] = lambda _: "") -> ApiError:
     """A 400 that names the first wrong field, and up to four in its message.
 
-    `body` is what was validated, `known` the names that fields at its top have. Alternatives for one field share a
-    sentence, and one that went into the field is the one that was meant: who complains of the whole of it is left out.
+    `body` is what was validated; `hint` says what was probably meant by an unknown field. Alternatives for one field
+    share a sentence, and one that went into the field is the one that was meant: who complains of the whole of it is
+    left out.
     """
     items = error.errors(include_url=False, include_input=False)
     items = [item for item in items if item["type"] in _KNOWS_WHAT_IS_WRONG] or items
@@ -69,17 +70,17 @@ def from_validation(error: ValidationError, body: Any, known: Iterable[str] = ()
     for path, context in complaints.items():
         ours = next((item for item in context if item["type"] not in NEEDED), None)
         if len(problems) < _MOST_PROBLEMS and (ours is not None or path not in entered):
-            problems.append(_what_is_needed(path, context, body) if ours is None else _ours(path, ours, known))
+            problems.append(_what_is_needed(path, context, body) if ours is None else _ours(path, ours, hint))
     kinds = {item["type"] for item in items}
     code = "unsupported_field" if kinds & {"extra_forbidden", "unsupported_field"} else "invalid_value"
     return ApiError(400, "; ".join(str(one) for one in problems), code, problems[0].param)
 
 
-def _ours(path: Path, item: Any, known: Iterable[str]) -> ApiError:
+def _ours(path: Path, item: Any, hint: Callable[[Path], str]) -> ApiError:
     """What our own checks say, and the two that no value is needed for."""
     name, message = _name(path), item["msg"]
     if item["type"] == "extra_forbidden":
-        return unknown_field(name, known)
+        return unknown_field(name, hint=hint(path))
     if item["type"] == "unsupported_field":
         name = str(item["ctx"]["field"])
     elif item["type"] in _MISSING:
