@@ -116,6 +116,21 @@ async def test_an_engines_own_fields_are_known_there_too():
         await bodies.close()
 
 
+async def test_all_that_is_known_of_a_request_comes_back():
+    """Its salt among it: without, long prompts would be found in the cache by other keys."""
+    route = next(route for route in ROUTES if route.path == "/v1/chat/completions")
+    endpoint = WorkerEndpoint("chat", ("big",), UnixAddress("x"), "", 1, 4096)
+    fields = {"model": "big", "messages": [{"role": "user", "content": "x"}], "cache_salt": "s", "max_tokens": 3}
+    bodies = LargeBodies()
+    try:
+        for service in route.services[:1]:
+            asked = await _read(bodies, route, service, fields, endpoint)
+            assert asked == service.reader.read(json.dumps(fields).encode(), route.path, endpoint)
+            assert asked.cache_salt == "s"
+    finally:
+        await bodies.close()
+
+
 async def test_who_gives_up_waiting_leaves_the_next_ones_answer_alone():
     bodies = LargeBodies()
     try:
