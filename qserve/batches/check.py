@@ -37,9 +37,8 @@ def check_file(path: Path, endpoint: str, max_lines: int, max_body_bytes: int) -
     """Reads every line, or as many as tell that it can't be run."""
     try:
         check_text_file(path, "a request a line", "the file")
-    except UsageError as error:
-        code = "empty_file" if path.is_file() and not path.stat().st_size else "invalid_file"
-        return Checked(0, "", (LineError(code, str(error)),))
+    except UsageError as refused:
+        return Checked(0, "", (LineError("invalid_file", str(refused)),))
     check = LineCheck(endpoint, max_body_bytes)
     errors: list[LineError] = []
     num_lines = 0

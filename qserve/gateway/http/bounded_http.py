@@ -7,6 +7,7 @@ fill the memory with them, or keep every descriptor for as long as it likes.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,7 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from qserve.gateway.http.connections import Connections
 from qserve.gateway.http.refused_log import RefusedLog
-from qserve.wire.errors import ApiError
+from qserve.gateway.routes import dialect_of
+from qserve.wire.errors import ApiError, Dialect
 
 __all__ = ["CONNECTION", "HEAD_TIMEOUT_S", "MAX_HEAD_BYTES", "BoundedHttp"]
 
@@ -176,12 +178,15 @@ class BoundedHttp(HttpToolsProtocol):
             raise _HeadTooLong
 
     def _refuse(self, error: ApiError) -> None:
-        body = error.body()
+        path = getattr(self, "url", b"").partition(b"?")[0].decode("latin-1")  # b"" before the first request
+        dialect = dialect_of("unmatched", path=path)
+        body = error.body(dialect)
         self._is_refused = True
         self._stop_timer()
         self._refused_log.refused(self._peer, error.message)
-        head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(head % (error.status, _REASONS[error.status], len(body)) + body)
+        head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n%b\r\n"
+        name = b"request-id: req-%b\r\n" % uuid.uuid4().hex[:12].encode() if dialect is Dialect.ANTHROPIC else b""
+        self.transport.write(head % (error.status, _REASONS[error.status], len(body), name) + body)
         # Closed at once, what the client still sends would reset the connection, and its answer would be lost.
         self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)

@@ -16,7 +16,7 @@ def shortened(texts: Sequence[Text], job: ScoreJob, beginning: Callable[[str, in
 
 
 def _shortened(text: Text, job: ScoreJob, beginning: Callable[[str, int], str]) -> Text:
-    *before, last = text.content
+    *before, last = list(text.content)
     messages = [
         message if limit is None or not isinstance(message, Mapping)
         else {**message, "content": beginning(str(message["content"]), limit)}

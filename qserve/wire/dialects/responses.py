@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.dialects.responses_input import InputItem, messages_of
@@ -183,12 +183,23 @@ class ResponsesRequest(Wire):
 class InputTokensRequest(ResponsesRequest):
     """POST /v1/responses/input_tokens: such a request, or the part of it that the prompt is made of."""
 
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, populate_by_name=True,
+        json_schema_extra={
+            "anyOf": [
+                {"properties": {"input": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]}},
+                 "required": ["input"]},
+                {"properties": {"instructions": {"type": "string", "minLength": 1}}, "required": ["instructions"]},
+            ]
+        },
+    )  # fmt: skip
+
     model: NonEmptyString | None = None  # type: ignore[assignment]
     input: str | Annotated[list[InputItem], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(default=[])
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
-        if not self.input and not self.instructions:
+        if self.input == [] and not self.instructions:
             raise PydanticCustomError("nothing", "'input' is missing; give it, or 'instructions': there is no prompt")
         return self
 

@@ -45,6 +45,18 @@ async def test_too_long_a_head_is_431_and_the_connection_ends(running, case, siz
             assert response.status == 200
 
 
+async def test_a_long_head_of_a_message_is_refused_in_its_clients_shape(running):
+    message = _LONG["one long header"].replace(b"GET /health", b"POST /v1/messages?beta=true")
+    async with running() as stack:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+        writer.write(message)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        body = json.loads(await asyncio.wait_for(reader.read(), 60))
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 431 ") and b"\r\nrequest-id: req-" in head
+        assert body["type"] == "error" and set(body["error"]) == {"type", "message"}
+
+
 async def test_heads_below_the_bound_pass_one_after_the_other(running):
     """Each request of a connection is counted by itself, and a body is no head."""
     head = _BEGIN + b"x: " + b"a" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\n"
