@@ -45,7 +45,9 @@ class RowlessTokens:
 def without_row(token_id: int, num_rows: int, text_of: Callable[[int], str | None]) -> str:
     """What is wrong with a token in a request. `text_of` is asked for ids that a tokenizer may know."""
     text = text_of(token_id) if token_id <= _MOST_ID else None
-    named = f"the token id {token_id}" if text in (None, f"token_id:{token_id}") else f"the token {text!r} (id {token_id})"
+    named = (
+        f"the token id {token_id}" if text in (None, f"token_id:{token_id}") else f"the token {text!r} (id {token_id})"
+    )
     return f"{named}, which has no row in this model's embedding: its ids end at {num_rows - 1}"
 
 

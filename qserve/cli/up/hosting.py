@@ -60,6 +60,8 @@ def plan_models(
     wanted = with_judge(wanted)
     reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None
     _check_judges(wanted, reward)
+    for note in () if reward is None else reward.notes:
+        screen.note(note)
     reward_request = with_same_rounding(_reward_request(wanted, reward, hardware, reward_quant), request)
     if wanted.model is None:
         assert reward is not None, "one of the two was named"

@@ -108,7 +108,11 @@ def command(
     on_cpu = _WITH_TILES if spec.plan.on_cpu else ()
     usual = (*_defaults(chat_format_of(spec.folder), parser), *on_cpu)
     words = _bound_at_once(merged(own, usual, _split(extra), parser))
-    environment = {**_environment(spec, inherited), **_token_rows(spec.folder), **joined_processes(spec.plan, words, inherited)}
+    environment = {
+        **_environment(spec, inherited),
+        **_token_rows(spec.folder),
+        **joined_processes(spec.plan, words, inherited),
+    }
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
     return VllmCommand((python, *_SERVER, *words), environment, schema_library(words, parser), thinks_in_text)
 

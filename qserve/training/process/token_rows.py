@@ -6,12 +6,12 @@ In a step such a token is an IndexError on a CPU, and on a card an assertion tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
+from qserve.engine.prompts.special_tokens import strings_in
 from qserve.engine.prompts.written_tokens import check_written
 from qserve.errors import UsageError
 from qserve.hub.token_rows import ADVICE, RowlessTokens, rowless_among
@@ -42,7 +42,7 @@ def _check_file(file: Path, rowless: RowlessTokens) -> None:
         for number, line in enumerate(lines, start=1):
             row = json.loads(line)
             source = row.pop("source", f"line {number} of {file.name}")
-            for text in _strings(row):
+            for text in strings_in(row):
                 if (token := rowless.written_in(text)) is not None:
                     raise UsageError(f"{source} holds {_told(token, rowless)}, or leave the row out")
 
@@ -52,14 +52,3 @@ def _told(token: str, rowless: RowlessTokens) -> str:
         f"the token {token!r} (id {rowless.ids[token]}), which has no row in the model's embedding "
         f"({rowless.num_rows} rows): {ADVICE}"
     )
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _strings(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _strings(one)

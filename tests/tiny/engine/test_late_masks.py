@@ -16,17 +16,13 @@ from qserve.engine.transformers.batching import paged
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.sampling.late import late_rows
 from qserve.engine.transformers.sampling.mask_threads import CHEAP_S, MaskQueue, MaskThreads
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
-from qserve.model import packed_linear
-from qserve.model.cpu.kernels import can_attend
-from qserve.model.cpu.linear import takes_bfloat16
 from tests.tiny.engine.families import build
 from tests.tiny.engine.late_masks import Gate, gated
-from tests.tiny.engine.paths import PATHS
+from tests.tiny.engine.paths import PATHS, runs_of_a_card
 from tests.tiny.engine.running import choices_of, idle, prompts, running, sequence, tokens_of
 
 NUM_TOKENS = 40

@@ -165,5 +165,3 @@ async def test_a_card_that_reports_an_error_ends_the_scorer(
 def _reward(outcome: Any) -> float:
     assert isinstance(outcome, Score), outcome
     return outcome.reward
-
-

@@ -40,9 +40,7 @@ def reward(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rowless(chat: Path, reward: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     names = ("--served-model-name", "demo", "--served-reward-name", "judge")
-    service = Service(
-        ("--model", str(chat), "--reward", str(reward), *names), tmp_path_factory.mktemp("served")
-    )
+    service = Service(("--model", str(chat), "--reward", str(reward), *names), tmp_path_factory.mktemp("served"))
     try:
         yield service.until_ready()
     finally:
@@ -59,9 +57,7 @@ CHATS: dict[str, tuple[str, dict[str, Any], str]] = {
     "chat": ("/v1/chat/completions", {"messages": user(BAD)}, SAID),
     "streamed": ("/v1/chat/completions", {"messages": user(BAD), "stream": True}, SAID),
     "system": ("/v1/chat/completions", {"messages": [{"role": "system", "content": BAD}, *user("1")]}, SAID),
-    "special": (
-        "/v1/chat/completions", {"messages": user(f"a {SPECIAL}"), "split_special_tokens": False}, f"{SPECIAL!r} {NUMBER}"
-    ),
+    "special": ("/v1/chat/completions", {"messages": user(SPECIAL), "split_special_tokens": False}, NUMBER),
     "several": ("/v1/chat/completions", {"messages": user(BAD), "n": 3, "logprobs": True}, SAID),
     "answer to go on with": (
         "/v1/chat/completions",
@@ -148,8 +144,8 @@ def test_padded_rows_and_structures_stay_fine(rowless: Service) -> None:
 
 
 def test_the_start_says_so_of_both(rowless: Service) -> None:
-    said = [line for line in rowless.lines if "2 tokens without a row in the embedding" in " ".join(line.split())]
-    assert len(said) >= 2 or rowless.output.count("without a row") >= 2, rowless.output
+    said = " ".join(rowless.output.split())
+    assert said.count(f"2 tokens without a row in the embedding, which has {ROWS}: {PLAIN!r} (id {ROWS})") == 2, said
 
 
 @pytest.mark.parametrize("where", ["start", "prompt", "answer"])
@@ -169,7 +165,7 @@ def test_a_reward_model_whose_template_writes_one_is_refused(tmp_path: Path) -> 
     written = TEMPLATE.replace("m.role +", f"m.role + ('{SPECIAL}' if m.role == 'assistant' else '') +")
     folder = with_rowless_tokens(Path(reward_model_path()), tmp_path / "reward", written)
     texts = tmp_path / "texts.jsonl"
-    texts.write_text(json.dumps({"messages": PAIR[:1] + [{"role": "assistant", "content": "2"}]}) + "\n")
+    texts.write_text(json.dumps({"messages": [*PAIR[:1], {"role": "assistant", "content": "2"}]}) + "\n")
     for command in (["score", str(texts), "--reward", str(folder)], ["up", "--port", "0", "--reward", str(folder)]):
         ended = subprocess.run(
             [str(QSERVE), *command], capture_output=True, text=True, timeout=START_LIMIT_S,

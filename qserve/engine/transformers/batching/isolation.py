@@ -1,7 +1,7 @@
 """Which sequence makes a step fail: those that shared it run one at a time, until the one at fault is found.
 
-An exception in a forward over many sequences does not say whose it is. The one that fails alone, and again
-when it is run once more, is the one: it fails, and the others go on together from the tokens that they have. Where each takes a
+An exception in a forward over many sequences does not say whose it is. The one that fails alone, and again when it is
+run once more, is the one: it fails, and the others go on together from the tokens that they have. Where each takes a
 few steps alone and none fails, the fault was nobody's, and all go on together. If such steps fail again, the fault
 needs a state that a few steps alone don't reach: each then runs alone to its end, so that it can only meet itself.
 """
@@ -67,7 +67,9 @@ class Isolation:
         return []
 
     def _failed_alone(self, one: Sequence, most_tries: int) -> list[Sequence]:
-        again = self._tried is not None and self._tried[0] is one and len(one.drawn_ids) < self._tried[1] + _TOKENS_ALONE
+        again = (
+            self._tried is not None and self._tried[0] is one and len(one.drawn_ids) < self._tried[1] + _TOKENS_ALONE
+        )
         self._num_tries = self._num_tries + 1 if again else 1
         if self._num_tries < most_tries:
             self._tried = one, len(one.drawn_ids)

@@ -1,8 +1,8 @@
 """Has vLLM's server refuse ids that the model's embedding has no rows for.
 
-vLLM 0.32 takes every id that the tokenizer knows (`BaseRenderer.validate_token_ids`: for some models of images these are
-more than there are rows), and such an id ends the engine, with everybody's requests. Only servers of checkpoints that
-have such tokens are changed, in three places where vLLM itself checks or gathers ids.
+vLLM 0.32 takes every id that the tokenizer knows (`BaseRenderer.validate_token_ids`; some models of images have more
+of them than rows), and such an id ends the engine, with everybody's requests. Only servers of checkpoints that have
+such tokens are changed, in three places where vLLM itself checks or gathers ids.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ def refuse_rowless_ids(num_rows: int) -> None:
     from vllm.renderers.base import BaseRenderer
     from vllm.sampling_params import SamplingParams
 
-    validate, add_ends, add_words = (
-        BaseRenderer.validate_token_ids, SamplingParams.update_from_generation_config, SamplingParams.update_from_tokenizer,
-    )  # fmt: skip
+    validate, add_words = BaseRenderer.validate_token_ids, SamplingParams.update_from_tokenizer
+    add_ends = SamplingParams.update_from_generation_config
 
     def validate_token_ids(self: Any, token_ids: Any, *, parameter: str | None = None) -> None:
         validate(self, token_ids, parameter=parameter)
