@@ -2,7 +2,7 @@
 
 vLLM 0.32 takes every id that the tokenizer knows (`BaseRenderer.validate_token_ids`; some models of images have more
 of them than rows), and such an id ends the engine, with everybody's requests. Only servers of checkpoints that have
-such tokens are changed, in three places where vLLM itself checks or gathers ids.
+such tokens are changed, in four places where vLLM itself checks or gathers ids.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ VARIABLE = "QSERVE_TOKEN_ROWS"
 def refuse_rowless_ids(num_rows: int) -> None:
     """Before the server is imported."""
     from vllm.renderers.base import BaseRenderer
+    from vllm.renderers.params import TokenizeParams
     from vllm.sampling_params import SamplingParams
 
+    finish = TokenizeParams.apply_post_tokenization
     validate, add_words = BaseRenderer.validate_token_ids, SamplingParams.update_from_tokenizer
     add_ends = SamplingParams.update_from_generation_config
+
+    def apply_post_tokenization(self: Any, tokenizer: Any, prompt: Any) -> Any:
+        """Before a stream has begun with a status of 200."""
+        finished = finish(self, tokenizer, prompt)
+        _check(finished.get("prompt_token_ids"), num_rows, tokenizer, "the prompt", None)
+        return finished
 
     def validate_token_ids(self: Any, token_ids: Any, *, parameter: str | None = None) -> None:
         validate(self, token_ids, parameter=parameter)
@@ -37,6 +45,7 @@ def refuse_rowless_ids(num_rows: int) -> None:
         for ids in self._bad_words_token_ids or ():
             _check(ids, num_rows, tokenizer, "'bad_words'", "bad_words")
 
+    TokenizeParams.apply_post_tokenization = apply_post_tokenization
     BaseRenderer.validate_token_ids = validate_token_ids
     SamplingParams.update_from_generation_config = update_from_generation_config
     SamplingParams.update_from_tokenizer = update_from_tokenizer
