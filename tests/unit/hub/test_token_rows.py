@@ -1,0 +1,106 @@
+"""Tokens without a row, wherever a checkpoint's files name them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qserve.engine.prompts.written_tokens import check_chat_template, check_written
+from qserve.errors import BrokenCheckpoint
+from qserve.hub.token_rows import RowlessTokens, rowless_tokens
+
+ROWS = 12
+
+
+def written(folder: Path, *, added: dict[str, int], decoder: dict[str, int] | None = None, **named: Any) -> Path:
+    vocabulary = {letter: index for index, letter in enumerate("abcdefgh")}
+    listed = [{"id": number, "content": text, "special": True} for text, number in added.items()]
+    tokenizer = {"version": "1.0", "added_tokens": listed, "model": {"type": "BPE", "vocab": vocabulary}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, indent=2))
+    config: dict[str, Any] = dict(named)
+    if decoder is not None:
+        config["added_tokens_decoder"] = {str(number): {"content": text} for text, number in decoder.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"vocab_size": ROWS}))
+    return folder
+
+
+def found(folder: Path, **config: Any) -> dict[str, int]:
+    rowless = rowless_tokens(folder, config or {"vocab_size": ROWS})
+    return {} if rowless is None else dict(rowless.ids)
+
+
+@given(ids=st.sets(st.integers(8, 30), max_size=8), listed=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_exactly_the_ids_past_the_last_row_are_found(ids: set[int], listed: bool) -> None:
+    tokens = {f"<{number}>": number for number in ids}
+    with TemporaryDirectory() as name:
+        folder = written(Path(name), added={} if listed else tokens, decoder=tokens if listed else None)
+        assert found(folder) == {text: number for text, number in tokens.items() if number >= ROWS}
+        assert found(folder, text_config={"vocab_size": 20}) == {text: n for text, n in tokens.items() if n >= 20}
+        assert found(folder, vocab_size=31) == {}
+
+
+def test_a_list_in_the_config_goes_before_the_tokenizers(tmp_path: Path) -> None:
+    """As transformers 5 has it."""
+    assert found(written(tmp_path, added={"<x>": 12}, decoder={"<y>": 11})) == {}
+
+
+def test_what_is_named_without_a_number_gets_the_next(tmp_path: Path) -> None:
+    folder = written(tmp_path, added={"<x>": 11}, eos_token="<end>", pad_token={"content": "<x>"}, unk_token="a")
+    assert found(folder) == {"<end>": 12}
+
+
+def test_folders_without_a_tokenizer_or_with_broken_files_say_nothing(tmp_path: Path) -> None:
+    assert found(tmp_path) == {}
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [')
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    assert found(tmp_path) == {} and found(tmp_path, vocab_size="many") == {}
+
+
+def test_it_is_one_line_with_examples() -> None:
+    said = str(RowlessTokens(ROWS, {f"<{number}>": number for number in range(12, 18)}))
+    assert said.startswith("the tokenizer has 6 tokens without a row in the embedding, which has 12: '<12>' (id 12)")
+    assert "'<14>' (id 14), …" in said and "\n" not in said
+    assert "has 1 token without" in str(RowlessTokens(ROWS, {"<x>": 12}))
+
+
+@pytest.mark.parametrize(
+    ("template", "is_answered", "is_refused"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", False, False),
+        ("<x>{% for m in messages %}{{ m.content }}{% endfor %}", False, True),
+        ("{% for m in messages %}{% if m.role == 'system' %}<x>{% endif %}{% endfor %}", False, True),
+        (
+            "{% if add_generation_prompt and enable_thinking is defined and enable_thinking %}<x>{% endif %}",
+            False,
+            True,
+        ),
+        ("{% if add_generation_prompt %}<x>{% endif %}", True, False),
+        ("{{ messages[-1].content }}{{ eos_token }}", True, True),
+        ("{% if tools %}<x>{% endif %}", False, False),
+        ("{{ raise_exception('never') }}<x>", False, False),
+    ],
+)
+def test_a_template_that_writes_one_is_refused(template: str, is_answered: bool, is_refused: bool) -> None:
+    rowless = RowlessTokens(ROWS, {"<x>": 12, "<y>": 13})
+    try:
+        check_written(template, rowless, {"eos_token": "<y>"}, is_answered=is_answered)
+    except BrokenCheckpoint as error:
+        assert is_refused and "no row in the embedding (12 rows)" in str(error)
+    else:
+        assert not is_refused
+
+
+def test_the_template_of_a_folder(tmp_path: Path) -> None:
+    folder = written(tmp_path, added={"<x>": 12}, chat_template="<x>{{ messages[0].content }}")
+    with pytest.raises(BrokenCheckpoint, match=r"the chat template writes '<x>' \(id 12\)"):
+        check_chat_template(folder)
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 13}))
+    check_chat_template(folder)
