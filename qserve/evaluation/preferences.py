@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,12 @@ def demo_preferences() -> Path:
     return found[0]
 
 
-def read_preferences(file: Path, limit: int | None) -> list[Record]:
-    """The file's preferences, the first `limit` of them. Raises UsageError for a line that states none."""
-    records = read_records(file)[:limit]
+def read_preferences(file: Path, limit: int | None, unread: Counter[str] | None = None) -> list[Record]:
+    """The file's preferences, the first `limit` of them; `unread` counts the fields that nothing reads.
+
+    Raises UsageError for a line that states none.
+    """
+    records = read_records(file, unread)[:limit]
     without = next((record for record in records if record.num_chosen is None), None)
     if without is not None:
         raise UsageError(f"{file}, line {without.line} states no preference: it needs chosen and rejected")
@@ -71,7 +75,8 @@ def evaluate_preferences(
 
 def _sample(record: Record, rewards: Sequence[float]) -> dict[str, Any]:
     num_chosen = record.num_chosen or 0
-    is_right = min(rewards[:num_chosen]) > max(rewards[num_chosen:])
+    rewards = record.alike(rewards)
+    is_right = min(rewards[:num_chosen]) > max(rewards[num_chosen:])  # no tie is right
     return {
         "doc_id": record.line,
         "doc_hash": hashlib.sha256(json.dumps(record.data, sort_keys=True).encode()).hexdigest(),

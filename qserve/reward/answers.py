@@ -15,7 +15,7 @@ __all__ = ["check_answered"]
 
 
 def check_answered(messages: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Raises TextRefused unless the last message is the assistant's and has content. `where` names the field."""
+    """Raises TextRefused unless an assistant's last message says something or calls a tool. `where`: the field."""
     if not messages:
         raise TextRefused(f"'{where}' is empty; send at least one message", "invalid_value", where)
     last = messages[-1]
@@ -26,5 +26,5 @@ def check_answered(messages: Sequence[Mapping[str, Any]], where: str) -> None:
             "invalid_value",
             where,
         )
-    if not last.get("content"):
+    if not last.get("content") and not last.get("tool_calls"):
         raise TextRefused(f"'{where}' ends with an empty answer; there is nothing to score", "empty_input", where)

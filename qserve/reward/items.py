@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
-__all__ = ["Score", "ScoreItem", "ScorerStats", "TokenizedText"]
+__all__ = ["Score", "ScoreItem", "ScorerStats", "TokenizedText", "firsts_of"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,17 @@ class ScorerStats:
     busy_s: float = 0.0
     rows_of_items: dict[int, int] = field(default_factory=dict)
     """How many rows held that many texts."""
+
+
+def firsts_of(items: Iterable[ScoreItem], start: int, known: dict[bytes, int]) -> list[int]:
+    """Of each item the place of the first that has the same tokens and is read at the same ones: itself, mostly.
+
+    Rows of other lengths round otherwise, so that equal texts could have unequal rewards; their first one's counts.
+    `known` has the places of the items before these, of which there are `start`, and is added to.
+    """
+    places = []
+    for place, item in enumerate(items, start):
+        read = b"" if item.positions is None else array("q", item.positions).tobytes()
+        key = blake2b(array("q", item.token_ids).tobytes() + b"/" + read, digest_size=16).digest()
+        places.append(known.setdefault(key, place))
+    return places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,11 +116,15 @@ def _questions(
 
     if reward is not None:
         from qserve.evaluation.preferences import demo_preferences, read_preferences
+        from qserve.rows.fields import told_unread
 
         if suite is not None:
             raise UsageError("--suite is for --model; a reward model is asked --preferences, a file of pairs")
         file = preferences or demo_preferences()
-        records = tuple(read_preferences(file, limit))
+        unread: Counter[str] = Counter()
+        records = tuple(read_preferences(file, limit, unread))
+        if (note := told_unread(unread)) is not None:
+            click.echo(f"note: {note}", err=True)
         return RewardQuestions(file.stem, records), file.stem, {"file": str(file.resolve()), "limit": limit}
     if preferences is not None:
         raise UsageError("--preferences is for --reward; a model that generates is asked --suite")

@@ -20,7 +20,7 @@ from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_opt
 from qserve.cli.reward.recipe_source import recipe_to_check
 from qserve.cli.reward.served_source import served_rewards
 from qserve.cli.reward.source import with_progress
-from qserve.cli.reward.texts import Rewards, TextToScore, texts_of
+from qserve.cli.reward.texts import Rewards, TextToScore, records_in, texts_of
 
 if TYPE_CHECKING:
     from qserve.reward.evaluation.agreement import Agreement
@@ -134,9 +134,7 @@ def _figures(row: Agreement) -> dict[str, float | None]:
 
 
 def _records(file: Path | None) -> list[Record]:
-    from qserve.reward.evaluation.records import read_records
-
-    return _built_in() if file is None else read_records(file)
+    return _built_in() if file is None else records_in(file)
 
 
 def _built_in() -> list[Record]:

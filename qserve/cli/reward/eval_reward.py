@@ -15,7 +15,7 @@ from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
 from qserve.cli.reward.served_source import served_rewards
 from qserve.cli.reward.source import opened_rewards, with_progress
-from qserve.cli.reward.texts import Answered, texts_of
+from qserve.cli.reward.texts import Answered, records_in, texts_of
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,9 +73,8 @@ def command(
     from qserve.reward.evaluation.attributes import by_attribute
     from qserve.reward.evaluation.calibration import calibration
     from qserve.reward.evaluation.length_bias import length_bias
-    from qserve.reward.evaluation.records import read_records
 
-    records = read_records(file)
+    records = records_in(file)
     shape_of(records)  # before a model is loaded in vain
     texts = texts_of(records)
     if against is not None:
@@ -88,6 +87,7 @@ def command(
     rewards = _by_record(
         records, [_reward(answer, line) for answer, line in zip(answers, _lines(records), strict=True)]
     )
+    rewards = [record.alike(values) for record, values in zip(records, rewards, strict=True)]
     lengths = _by_record(records, [int(answer["num_tokens"]) for answer in answers])
     report = evaluate(records, rewards)
     sure = calibration(report.margins)
@@ -190,6 +190,8 @@ def _show(report: PreferenceReport, name: str, file: Path) -> None:
         click.echo(f"mean over subsets {100 * report.mean_of_subsets:.1f} %; {chance}")
     else:
         click.echo(chance)
+    if report.overall.num_tied:
+        click.echo(f"{report.overall.num_tied} ties (equal texts or equal rewards), which count as not right")
     click.echo("\nmargins (lowest chosen - highest rejected)")
     click.echo("\n".join(histogram(report.margins)))
 

@@ -74,7 +74,7 @@ def text_of(one: TextToScore) -> Text:
     """A text as the worker reads it from a request."""
     from qserve.reward.protocols.job import Text
 
-    content = one.content if isinstance(one.content, str) else tuple(one.content)
+    content = tuple(one.content) if isinstance(one.content, list) else one.content
     return Text(content, "text", reference=one.reference)
 
 
@@ -112,11 +112,12 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
 
 def _scores(scorer: RewardScorer, texts: Sequence[TextToScore]) -> list[Any]:
     from qserve.model.failures import SequenceFailed
-    from qserve.reward.items import ScoreItem
+    from qserve.reward.items import ScoreItem, firsts_of
 
     encoded = [scorer.template.encode(one.content) for one in texts]
-    outcomes = scorer.score_now([ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded])
+    items = [ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded]
+    outcomes = scorer.score_now(items)
     failed = next((one for one in outcomes if isinstance(one, SequenceFailed)), None)
     if failed is not None:
         raise failed
-    return outcomes
+    return [outcomes[place] for place in firsts_of(items, 0, {})]

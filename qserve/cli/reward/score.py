@@ -12,7 +12,7 @@ import click
 
 from qserve.cli.reward.options import loading_options, reward_options
 from qserve.cli.reward.source import opened_rewards, with_progress
-from qserve.cli.reward.texts import Answered, texts_of
+from qserve.cli.reward.texts import Answered, records_in, texts_of
 
 __all__ = ["command"]
 
@@ -35,9 +35,9 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     qserve score answers.jsonl --reward adapter/ --base ./Qwen3-8B --quant 4bit
     qserve score answers.jsonl --reward model.pt --base ./Qwen2.5-3B
     """
-    from qserve.reward.evaluation.records import Record, read_records
+    from qserve.reward.evaluation.records import Record
 
-    records = read_records(file)
+    records = records_in(file, keep_broken=True)
     texts = texts_of(records)
     with opened_rewards(reward, values) as (rewards, meta):
         scale = _scale(meta, normalize)
@@ -47,7 +47,7 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
 
     def line(record: Record) -> dict[str, Any]:
         own = [next(answers) for _ in record.contents]
-        failed = next((answer["error"] for answer in own if "error" in answer), None)
+        failed = record.error or next((answer["error"] for answer in own if "error" in answer), None)
         if failed is not None:
             return {**record.data, "error": failed}
         return {**record.data, **_scored(own, record.num_chosen, scale)}

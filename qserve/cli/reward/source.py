@@ -55,6 +55,7 @@ def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
 def local_rewards(scorer: RewardScorer) -> Rewards:
     """The rewards function of a scorer in this process."""
     from qserve.reward.failures import TextRefused
+    from qserve.reward.items import firsts_of
     from qserve.reward.scoring.scorer import Score, ScoreItem
 
     labels = scorer.loaded.checkpoint.labels
@@ -71,7 +72,9 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
 
     def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
         wanted = list(items(texts))
-        outcomes = iter(scorer.score_now([item for item in wanted if not isinstance(item, str)]))
+        read = [item for item in wanted if not isinstance(item, str)]
+        scores = scorer.score_now(read)
+        outcomes = iter([scores[place] for place in firsts_of(read, 0, {})])
         answers: list[Answered] = []
         for item in wanted:
             outcome = item if isinstance(item, str) else next(outcomes)

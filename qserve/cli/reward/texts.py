@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from qserve.reward.evaluation.records import Content, Record
+import click
 
-__all__ = ["Answered", "Rewards", "TextToScore", "texts_of", "together"]
+from qserve.reward.evaluation.records import Content, Record, read_records
+from qserve.rows.fields import told_unread
+
+__all__ = ["Answered", "Rewards", "TextToScore", "records_in", "texts_of", "together"]
 
 Item = TypeVar("Item")
 
@@ -30,6 +35,15 @@ class TextToScore:
 
 
 Rewards = Callable[[Sequence[TextToScore]], list[Answered]]
+
+
+def records_in(file: Path, *, keep_broken: bool = False) -> list[Record]:
+    """The file's records; the fields that nothing reads are named on standard error. Raises as `read_records`."""
+    unread: Counter[str] = Counter()
+    records = read_records(file, unread, keep_broken=keep_broken)
+    if (note := told_unread(unread)) is not None:
+        click.echo(f"note: {note}", err=True)
+    return records
 
 
 def texts_of(records: Sequence[Record]) -> list[TextToScore]:

@@ -24,6 +24,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.hub import resolve
+from qserve.hub.chat_template import read_template
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.request import Method
 from qserve.training.data.prepare import check_source
@@ -107,9 +108,9 @@ def _write_for_trl(run: TrainingRun) -> None:
     from qserve.training.data.prepare import prepare
 
     _refuse_used_output(run, resume=False)
-    data = prepare(run.data, run.trainer, run.data_folder, run.folder)
+    data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
     write_configuration(run, data)
-    for line in (data.told, *beyond_trl(run)):
+    for line in (data.told, *data.notes, *beyond_trl(run)):
         click.echo(line, err=True)
 
 
@@ -155,8 +156,10 @@ def _train(run: TrainingRun, job: TrainingJob, state: Path, hardware: Hardware) 
 
     data = prepared(run.folder)
     if data is None:
-        data = prepare(run.data, run.trainer, run.data_folder, run.folder)
+        data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
     click.echo(data.told)
+    for note in data.notes:
+        click.echo(f"note: {note}", err=True)
     if run.trainer == "reward" and not data.num_eval:
         click.echo("no pairs are held out, so nothing will say how good it is; --eval-share or --eval-data", err=True)
     _, accelerate_file = write_configuration(run, data)

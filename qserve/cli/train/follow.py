@@ -61,6 +61,8 @@ def _line(event: Mapping[str, Any]) -> str | None:
         given = [(name, event[key]) for key, name in shown if isinstance(event.get(key), int | float)]
         figures = ", ".join(f"{name} {value:.4f}" for name, value in given)
         return f"step {event['step']}: evaluated, {figures}"
+    if kind == "loaded" and event.get("num_ties"):
+        return f"{event['num_ties']:,} pairs are the same tokens on both sides: ties, in no loss and in no accuracy"
     if kind == "stopping":
         return "stopping: this step ends and is saved (Ctrl-C again ends it now)"
     return None

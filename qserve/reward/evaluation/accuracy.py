@@ -1,7 +1,7 @@
 """Accuracy of a reward model on preference data, by subset, from rewards that were computed elsewhere.
 
 A preference is right when every chosen answer has a higher reward than every rejected one; equal rewards are ties, and
-no tie is right. The file's shape says what is asked (`Shape`):
+so are equal texts. No tie is right; their number is told. The file's shape says what is asked (`Shape`):
 
     pairs         one chosen, one rejected
     best-of-n     RewardBench 2: one chosen among four (or several: all of them above all others, as its Ties are)
@@ -83,11 +83,12 @@ def _shape(record: Record) -> Shape:
 
 
 def evaluate(records: Sequence[Record], rewards: Sequence[Sequence[float]]) -> PreferenceReport:
-    """The report; `rewards` are those of each record's contents."""
+    """The report; `rewards` are those of each record's contents. Equal texts are a tie, whatever their rewards are."""
     shape = shape_of(records)
     margins: dict[str, list[float]] = defaultdict(list)
     levels: dict[str, list[float]] = defaultdict(list)
-    for record, values in zip(records, rewards, strict=True):
+    for record, given in zip(records, rewards, strict=True):
+        values = record.alike(given)
         chosen, rejected = values[: record.num_chosen], values[record.num_chosen :]
         subset = margins[record.subset or _NO_SUBSET]
         if shape != "rm-bench":

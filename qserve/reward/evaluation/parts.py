@@ -105,6 +105,7 @@ def _margins(records: Sequence[Record], values: Sequence[float | None]) -> list[
         start += len(record.contents)
         known = [value for value in own if value is not None]
         if record.num_chosen is not None and len(known) == len(own):
+            known = record.alike(known)
             margins.append(min(known[: record.num_chosen]) - max(known[record.num_chosen :]))
     return margins
 

@@ -1,34 +1,45 @@
 """Files of texts to score: JSON lines in the shapes that data sets have.
 
-    {"messages": [{"role", "content"}, …]}                  a conversation; also "conversation"
+    {"messages": [{"role", "content"}, …]}                  a conversation; also "conversation", "conversations"
     {"text": "…"}                                           templated already
-    {"prompt": …, "response": "…"}                          also "completion", "answer"
+    {"prompt": …, "response": "…"}                          also "completion", "answer", "output"
     {"prompt": …, "responses": ["…", …]}                    several answers to one prompt
-    {"prompt": …, "chosen": "…", "rejected": "…"}           a preference; without a prompt, two whole conversations
+    {"prompt": …, "chosen": "…", "rejected": "…"}           a preference, in each form that `qserve train` reads
     {"prompt": …, "chosen": ["…"], "rejected": ["…", …]}    several of either, as RewardBench 2 and RM-Bench have them
 
-A prompt is a string (the user's turn) or messages.
+A prompt is a string (the user's turn) or messages. `tools` and `chat_template_kwargs` go to the chat template.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from qserve.encodings import read_text
 from qserve.errors import UsageError
+from qserve.rows.conversation import CONVERSATIONS, answer_of, conversation_of, lead_of
+from qserve.rows.fields import Fields, RowError
+from qserve.rows.preference import Answer, Preference, preference_of
+from qserve.rows.tools import beside_of
+from qserve.rows.turns import Message, messages_of
 
-__all__ = ["Content", "Record", "read_records"]
+__all__ = ["Content", "Record", "contents_of", "read_records"]
 
-Message = dict[str, Any]
-Content = str | list[Message]
-"""A templated text, or messages."""
+Value = TypeVar("Value")
+Content = str | list[Message] | dict[str, Any]
+"""A templated text; messages; or an object as /v1/reward takes it: {"messages", "tools"?, "chat_template_kwargs"?}, or
+{"text", "add_eos"}, a whole text that the tokenizer's EOS ends."""
 
-_ANSWER_KEYS = ("response", "completion", "answer")
+_ANSWER_KEYS = ("response", "completion", "answer", "output")
 _SUBSET_KEYS = ("subset", "domain", "category", "section", "source")
+_RESULTS = ("reference", "reward", "rewards", "ranking", "margin", "steps", "attributes", "truncated", "error",
+            "chosen_rewards", "rejected_rewards", "chosen_attributes", "rejected_attributes", "chosen_reward",
+            "rejected_reward")  # fmt: skip
+"""What rules read of a record, and what `qserve score` has written beside it."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +54,33 @@ class Record:
     num_chosen: int | None
     subset: str | None
     data: Mapping[str, Any]
+    error: str | None = None
+    """Why there are no contents."""
+
+    def alike(self, values: Sequence[Value]) -> list[Value]:
+        """`values` of the contents, equal contents with equal values: those of the first of them. Whoever judged them
+        apart did so by rounding or by chance.
+        """
+        return [values[self.contents.index(content)] for content in self.contents]
 
 
-def read_records(file: Path) -> list[Record]:
-    """Every line of `file`. Raises UsageError with the line's number for one that is none of the shapes."""
+def read_records(file: Path, unread: Counter[str] | None = None, *, keep_broken: bool = False) -> list[Record]:
+    """Every line of `file`; `unread` counts the fields that nothing reads.
+
+    Raises UsageError with the line's number for one that is none of the shapes; with `keep_broken` only where no line
+    is one, and others have their `error`.
+    """
     lines = read_text(file, "a file of JSON lines").split("\n")
-    records = list(_records(lines, file))
+    records = list(_records(lines, file, Counter() if unread is None else unread))
     if not records:
         raise UsageError(f"{file} holds no line; each is a JSON object, for example {{'prompt': …, 'response': …}}")
+    broken = next((record for record in records if record.error is not None), None)
+    if broken is not None and not (keep_broken and any(record.error is None for record in records)):
+        raise UsageError(f"{file}, line {broken.line}: {broken.error}")
     return records
 
 
-def _records(lines: Sequence[str], file: Path) -> Iterator[Record]:
+def _records(lines: Sequence[str], file: Path, unread: Counter[str]) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -64,57 +90,64 @@ def _records(lines: Sequence[str], file: Path) -> Iterator[Record]:
             raise UsageError(f"{file}, line {number} is not valid JSON ({error})") from None
         if not isinstance(data, dict):
             raise UsageError(f"{file}, line {number} is a JSON {type(data).__name__}; it must be an object")
-        contents, num_chosen = _contents(data, f"{file}, line {number}")
         subset = next((str(data[key]) for key in _SUBSET_KEYS if isinstance(data.get(key), str)), None)
-        yield Record(number, contents, num_chosen, subset, data)
+        try:
+            contents, num_chosen = _contents(data, unread)
+        except RowError as error:
+            yield Record(number, (), None, subset, data, str(error))
+        else:
+            yield Record(number, contents, num_chosen, subset, data)
 
 
-def _contents(data: Mapping[str, Any], where: str) -> tuple[tuple[Content, ...], int | None]:
-    if "chosen" in data and "rejected" in data:
-        chosen, rejected = _answers(data["chosen"]), _answers(data["rejected"])
-        sides = [_whole(data.get("prompt"), answer, where) for answer in (*chosen, *rejected)]
-        return tuple(sides), len(chosen)
-    if isinstance(data.get("responses"), list) and data["responses"]:
-        return tuple(_whole(data.get("prompt"), answer, where) for answer in data["responses"]), None
-    for key in ("messages", "conversation"):
-        if _is_messages(data.get(key)):
-            return (data[key],), None
-    if isinstance(data.get("text"), str):
-        return (data["text"],), None
-    for key in _ANSWER_KEYS:
-        if key in data:
-            return (_whole(data.get("prompt"), data[key], where),), None
-    raise UsageError(
-        f"{where} has the fields {', '.join(data) or 'none'}; it needs messages, text, prompt with response or "
-        "responses, or chosen with rejected"
-    )
+def _contents(data: Mapping[str, Any], unread: Counter[str]) -> tuple[tuple[Content, ...], int | None]:
+    fields = Fields(data)
+    preference = preference_of(fields)
+    if preference is not None:
+        contents, num_chosen = contents_of(preference), len(preference.chosen)
+    else:
+        contents, num_chosen = _answers(fields), None
+    for name in (*_RESULTS, *_SUBSET_KEYS):
+        fields.take(name)
+    unread.update(fields.unread)
+    return contents, num_chosen
 
 
-def _answers(value: Any) -> list[Any]:
-    """One answer (a string, or messages), or a list of them."""
-    return value if isinstance(value, list) and value and not _is_messages(value) else [value]
+def contents_of(preference: Preference) -> tuple[Content, ...]:
+    """Its answers as what is scored, the better ones first."""
+
+    def content(answer: Answer) -> Content:
+        if isinstance(answer, str):  # as trainers end it
+            return {"text": answer, "add_eos": True}
+        return _beside([*(preference.prompt or ()), *answer], preference.beside)
+
+    return tuple(content(answer) for answer in (*preference.chosen, *preference.rejected))
 
 
-def _whole(prompt: Any, answer: Any, where: str) -> Content:
-    """The conversation of a prompt and an answer."""
-    if _is_messages(answer):
-        return [*_turns(prompt, where), *answer]
-    if not isinstance(answer, str):
-        raise UsageError(f"{where}: an answer is a string or a list of messages, found {type(answer).__name__}")
-    if prompt is None:
-        raise UsageError(f"{where} has an answer that is a string, but no prompt that it answers")
-    return [*_turns(prompt, where), {"role": "assistant", "content": answer}]
+def _beside(messages: list[Message], beside: Mapping[str, Any]) -> Content:
+    return {"messages": messages, **beside} if beside else messages
 
 
-def _turns(prompt: Any, where: str) -> list[Message]:
-    if prompt is None:
-        return []
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    if _is_messages(prompt):
-        return list(prompt)
-    raise UsageError(f"{where}: prompt is a string or a list of messages, found {type(prompt).__name__}")
+def _answers(fields: Fields) -> tuple[Content, ...]:
+    several = fields.take("responses")
+    if isinstance(several, list) and several:
+        lead = lead_of(fields) or []
+        if not lead and any(isinstance(one, str) for one in several):
+            raise RowError("has answers that are strings, but no prompt that they answer")
+        beside = beside_of(fields)
+        answers = (answer_of(one, "an answer", fields) for one in several)
+        return tuple(_beside(messages_of([*lead, *answer]), beside) for answer in answers)
+    if not any(name in fields for name in CONVERSATIONS) and isinstance(fields.peek("text"), str):
+        return (str(fields.take("text")),)
+    found = conversation_of(fields)
+    if found is not None:
+        return (_beside(messages_of(found[0]), beside_of(fields)),)
+    if (name := next((name for name in _ANSWER_KEYS if name in fields), None)) is not None:
+        return (_beside(messages_of(_unasked(fields.take(name), fields)), beside_of(fields)),)
+    raise fields.lacks("messages, text, prompt with response or responses, or chosen with rejected")
 
 
-def _is_messages(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "role" in one for one in value)
+def _unasked(value: Any, fields: Fields) -> Any:
+    """A whole conversation in the answer's place."""
+    if isinstance(value, str):
+        raise RowError("has an answer that is a string, but no prompt that it answers")
+    return answer_of(value, "an answer", fields)

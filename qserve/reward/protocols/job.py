@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from qserve.reward.answers import check_answered
 from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score
 from qserve.reward.protocols.chatml import turns_of, without_end
 from qserve.reward.settings import Truncation
+from qserve.rows.tools import called_text
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import ChatMessage
+from qserve.wire.messages import ConversationMessage
 
 __all__ = [
     "Content",
@@ -23,16 +24,17 @@ __all__ = [
     "Text",
     "answer_of",
     "answered",
+    "asked",
     "conversation",
     "sigmoid",
     "softmax",
     "texts_of_input",
-    "turn",
     "usage",
 ]
 
-Content = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
-"""A text that went through a template already, token ids, or messages."""
+Content = str | tuple[int, ...] | tuple[Mapping[str, Any], ...] | Mapping[str, Any]
+"""A text that went through a template already, token ids, or messages; or an object of `messages` and what the template
+is told beside them, or of a whole `text` that EOS ends (`RewardTemplate.encode`)."""
 
 
 @dataclass(frozen=True)
@@ -139,29 +141,37 @@ class ScoreJob:
     max_answer_tokens: int | None = None
 
 
-def turn(role: Literal["user", "assistant"], content: str) -> ChatMessage:
-    """One message."""
-    return ChatMessage(role=role, content=content, name=None)
-
-
-def conversation(messages: Sequence[ChatMessage], where: str) -> tuple[Mapping[str, Any], ...]:
+def conversation(messages: Sequence[ConversationMessage], where: str) -> tuple[Mapping[str, Any], ...]:
     """Messages for the template. Raises TextRefused unless the last one is an answer that holds something."""
-    turns = tuple({"role": message.role, "content": message.text()} for message in messages)
+    turns = tuple(map(_turn, messages))
     check_answered(turns, where)
     return turns
 
 
-def answered(prompt: str | Sequence[ChatMessage], answer: str, where: str) -> tuple[Mapping[str, Any], ...]:
-    """`answer` as the assistant's turn after `prompt`; a prompt that is a string is the user's turn."""
-    before = [turn("user", prompt)] if isinstance(prompt, str) else list(prompt)
-    if before[-1].role == "assistant":
+def _turn(message: ConversationMessage) -> Mapping[str, Any]:
+    """As rows of data sets are read: names are kept, for templates that write them."""
+    kept = {"name": message.name, "tool_call_id": message.tool_call_id}
+    return message.for_template() | {name: value for name, value in kept.items() if value}
+
+
+def asked(prompt: str | Sequence[ConversationMessage]) -> list[Mapping[str, Any]]:
+    """What stands before an answer; a prompt that is a string is the user's turn."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(map(_turn, prompt))
+
+
+def answered(prompt: str | Sequence[ConversationMessage], answer: str, where: str) -> tuple[Mapping[str, Any], ...]:
+    """`answer` as the assistant's turn after `prompt`."""
+    before = asked(prompt)
+    if before[-1]["role"] == "assistant":
         raise ApiError(
             400,
             "'prompt' ends with the assistant's message already; it must end with the user's (or a tool's)",
             "invalid_value",
             "prompt",
         )
-    return conversation([*before, turn("assistant", answer)], where)
+    turns = (*before, {"role": "assistant", "content": answer})
+    check_answered(turns, where)
+    return turns
 
 
 def texts_of_input(value: Any, where: str, *, every_token: bool = False) -> tuple[Text, ...]:
@@ -188,6 +198,8 @@ def answer_of(text: Text) -> tuple[str, str]:
     A text that went through a chat template is taken apart again; the tokens that end it are no part of the answer.
     """
     content = text.content
+    if isinstance(content, Mapping):
+        content = str(content["text"]) if "text" in content else tuple(content["messages"])
     if isinstance(content, str):
         turns = turns_of(content)
         if not turns:
@@ -199,10 +211,10 @@ def answer_of(text: Text) -> tuple[str, str]:
         message = f"'{text.where}' holds token ids; rules and judges read text: send messages, texts or responses"
         raise TextRefused(message, "invalid_value", text.where)
     *before, last = [message for message in content if not isinstance(message, int)]
-    said = [str(message["content"] or "") for message in before]
+    said = [called_text(message) for message in before]
     if len(said) > 1:
         said = [f"{message['role']}: {words}" for message, words in zip(before, said, strict=True)]
-    return "\n\n".join(said), str(last["content"] or "")
+    return "\n\n".join(said), called_text(last)
 
 
 def sigmoid(value: float) -> float:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text, answered, conversation, sigmoid, turn, usage
+from qserve.reward.evaluation.records import contents_of
+from qserve.reward.protocols.job import (
+    Content,
+    ModelInfo,
+    Scored,
+    ScoreJob,
+    Text,
+    answered,
+    asked,
+    conversation,
+    sigmoid,
+    usage,
+)
+from qserve.rows.fields import Fields, RowError
+from qserve.rows.preference import preference_of
+from qserve.rows.tools import beside_of
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import ChatMessage
-from qserve.wire.reward import Normalization, PreferencePair, RewardRequest
+from qserve.wire.messages import ConversationMessage
+from qserve.wire.reward import ConversationObject, Normalization, PreferencePair, RewardRequest, TextObject
 
 __all__ = ["reward"]
 
@@ -35,17 +50,38 @@ def _texts(request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
     if request.pairs is not None:
         return tuple(text for index, pair in enumerate(request.pairs) for text in _of_pair(pair, index))
     if request.responses is not None and request.prompt is not None:
-        prompt = request.prompt
+        prompt, beside = request.prompt, _beside(request, "")
         return tuple(
-            Text(answered(prompt, _answer(one, about), name), name)
+            Text(_with_beside(answered(prompt, _answer(one, about), name), beside), name)
             for one, name in ((one, f"responses.{index}") for index, one in enumerate(request.responses))
         )
     if request.conversations is not None:
         named = ((one, f"conversations.{index}") for index, one in enumerate(request.conversations))
-        return tuple(Text(conversation(one, name), name) for one, name in named)
+        return tuple(Text(_conversation(one, name), name) for one, name in named)
     if request.token_ids is not None:
         return tuple(Text(tuple(ids), f"token_ids.{index}") for index, ids in enumerate(request.token_ids))
-    return tuple(_templated(text, index) for index, text in enumerate(request.texts or ()))
+    places = ((text, f"texts.{index}") for index, text in enumerate(request.texts or ()))
+    return tuple(Text(_not_empty(text, name), name) for text, name in places)
+
+
+def _conversation(one: Sequence[ConversationMessage] | ConversationObject | TextObject, name: str) -> Content:
+    if isinstance(one, TextObject):
+        return {"text": _not_empty(one.text, f"{name}.text"), "add_eos": one.add_eos}
+    if not isinstance(one, ConversationObject):
+        return conversation(one, name)
+    return _with_beside(conversation(one.messages, f"{name}.messages"), _beside(one, f"{name}."))
+
+
+def _with_beside(messages: tuple[Mapping[str, Any], ...], beside: Mapping[str, Any]) -> Content:
+    return {"messages": messages, **beside} if beside else messages
+
+
+def _beside(one: RewardRequest | ConversationObject, where: str) -> dict[str, Any]:
+    """What the chat template is told besides. Raises ApiError for what is no tool, or no variable."""
+    try:
+        return beside_of(Fields({"tools": one.tools, "chat_template_kwargs": one.chat_template_kwargs}))
+    except RowError as error:
+        raise ApiError(400, f"{where}{error}", "invalid_value", f"{where}{error.field or 'tools'}") from None
 
 
 def _with_references(texts: tuple[Text, ...], request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
@@ -64,11 +100,10 @@ def _with_references(texts: tuple[Text, ...], request: RewardRequest, about: Mod
     return tuple(replace(text, reference=one) for text, one in zip(texts, each, strict=True))
 
 
-def _templated(text: str, index: int) -> Text:
-    where = f"texts.{index}"
+def _not_empty(text: str, where: str) -> str:
     if not text:
         raise ApiError(400, f"'{where}' is an empty text; there is nothing to score", "empty_input", where)
-    return Text(text, where)
+    return text
 
 
 def _answer(answer: str | list[str], about: ModelInfo) -> str:
@@ -85,21 +120,32 @@ def _answer(answer: str | list[str], about: ModelInfo) -> str:
     return "".join(step + about.step_token for step in answer)
 
 
-def _of_pair(pair: PreferencePair, index: int) -> tuple[Text, Text]:
-    chosen, rejected = f"pairs.{index}.chosen", f"pairs.{index}.rejected"
-    return (
-        Text(_side(pair, pair.chosen, chosen), chosen),
-        Text(_side(pair, pair.rejected, rejected), rejected),
-    )
+def _of_pair(pair: PreferencePair, index: int) -> tuple[Text, ...]:
+    """As rows of data sets are read. Raises ApiError with the words that `qserve train` and `eval-reward` say."""
+    where = f"pairs.{index}"
+    prompt = None if pair.prompt is None else pair.prompt if isinstance(pair.prompt, str) else asked(pair.prompt)
+    row = {
+        "prompt": prompt, "chosen": _side(pair.chosen), "rejected": _side(pair.rejected), "tools": pair.tools,
+        "chat_template_kwargs": pair.chat_template_kwargs,
+    }  # fmt: skip
+    try:
+        found = preference_of(Fields(row))
+    except RowError as error:
+        param = where if error.field is None else f"{where}.{error.field}"
+        raise ApiError(
+            400, f"'{param}' {error.text}" if error.field else f"'{where}': {error}", error.code, param
+        ) from None
+    assert found is not None, "a pair has both sides"
+    sides = zip(contents_of(found), ("chosen", "rejected"), strict=True)
+    return tuple(Text(_as_content(content), f"{where}.{name}") for content, name in sides)
 
 
-def _side(pair: PreferencePair, answer: str | list[ChatMessage], where: str) -> tuple[Mapping[str, Any], ...]:
-    if isinstance(answer, str):
-        assert pair.prompt is not None, "the request's model refuses it"
-        return answered(pair.prompt, answer, where)
-    before = [] if pair.prompt is None else pair.prompt
-    turns = [turn("user", before)] if isinstance(before, str) else before
-    return conversation([*turns, *answer], where)
+def _side(answer: str | Sequence[ConversationMessage]) -> Any:
+    return answer if isinstance(answer, str) else asked(answer)
+
+
+def _as_content(content: Any) -> Content:
+    return tuple(content) if isinstance(content, list) else content
 
 
 def _data(scored: Scored, rewards: list[float], about: ModelInfo) -> list[dict[str, Any]]:
@@ -114,7 +160,9 @@ def _data(scored: Scored, rewards: list[float], about: ModelInfo) -> list[dict[s
 
 
 def _pairs(rewards: list[float], raw: list[float]) -> list[dict[str, Any]]:
-    """`probability` that the chosen answer is preferred, by Bradley and Terry: from the head's own values."""
+    """`probability` that the chosen answer is preferred, by Bradley and Terry: from the head's own values. Equal texts
+    have equal values, and are a tie.
+    """
     return [
         {
             "index": index // 2,
@@ -122,6 +170,7 @@ def _pairs(rewards: list[float], raw: list[float]) -> list[dict[str, Any]]:
             "rejected_reward": rewards[index + 1],
             "margin": rewards[index] - rewards[index + 1],
             "probability": sigmoid(raw[index] - raw[index + 1]),
+            **({"tie": True} if raw[index] == raw[index + 1] else {}),
         }
         for index in range(0, len(rewards), 2)
     ]

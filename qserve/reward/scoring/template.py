@@ -29,6 +29,7 @@ __all__ = ["RewardTemplate"]
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 Message = Mapping[str, Any]
+Content = str | Sequence[int] | Sequence[Message] | Mapping[str, Any]
 
 
 class RewardTemplate:
@@ -55,11 +56,13 @@ class RewardTemplate:
             found = without_row(self._forced_eos_id, self._vocab_size, self._token_text)
             raise BrokenCheckpoint(f"{checkpoint.id}: each text ends with {found}; {ADVICE}")
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], beside: Mapping[str, Any] | None = None) -> str:
         """The text of a conversation, by the model's own chat template, as a trainer renders it: no generation prompt.
 
-        Raises TextRefused for a role that is none, and for what the template itself refuses.
+        `beside` has what the template is told besides: `tools`, `chat_template_kwargs`. Raises TextRefused for a role
+        that is none, for tools where the template knows none, and for what the template itself refuses.
         """
+        beside = beside or {}
         if not messages:
             raise TextRefused("the conversation is empty; send at least one message", "invalid_value", "messages")
         if self._template is None:
@@ -76,24 +79,37 @@ class RewardTemplate:
                     "invalid_value",
                     f"messages[{index}].role",
                 )
+        self._refuse_unwritten(messages, beside)
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], chat_template=self._template, tokenize=False
-            )
+                [dict(message) for message in messages], beside.get("tools") or None, chat_template=self._template,
+                tokenize=False, **(beside.get("chat_template_kwargs") or {}),
+            )  # fmt: skip
         except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise TextRefused(
                 f"the chat template refused these messages: {error}", "invalid_value", "messages"
             ) from None
         return str(text)
 
+    def _refuse_unwritten(self, messages: Sequence[Message], beside: Mapping[str, Any]) -> None:
+        """A template that knows no tools would leave them out, and an answer that calls one would be an empty one."""
+        held = {"tools": bool(beside.get("tools")), "tool_calls": any(one.get("tool_calls") for one in messages)}
+        for name, is_held in held.items():
+            if is_held and name not in (self._template or ""):
+                message = (
+                    f"the chat template does not read '{name}', so the model can't see them; serve with --template"
+                )
+                raise TextRefused(message, "invalid_value", name)
+
     def encode(
         self,
-        content: str | Sequence[int] | Sequence[Message],
+        content: Content,
         *,
         truncate: Truncation | None = None,
         max_length: int | None = None,
     ) -> TokenizedText:
-        """Token ids of a text, of messages, or of token ids as they are.
+        """Token ids of a text, of messages, or of token ids as they are; of an object {"messages", "tools"?,
+        "chat_template_kwargs"?}, or {"text", "add_eos"?}: a whole text, ended by EOS as TRL ends those of a pair.
 
         `truncate` and `max_length` go before the model's own settings; a larger `max_length` than those has no effect.
         Raises TextRefused for a text without tokens, for ids outside the vocabulary, and for a text that is too
@@ -136,12 +152,16 @@ class RewardTemplate:
                 return kept
             kept = kept[: max(1, min(offsets[num_tokens - 1][1], offsets[num_tokens][0], len(kept) - 1))]
 
-    def _ids(self, content: str | Sequence[int] | Sequence[Message], limit: int, cut: Truncation) -> list[int]:
+    def _ids(self, content: Content, limit: int, cut: Truncation) -> list[int]:
+        beside: Mapping[str, Any] = {}
+        if isinstance(content, Mapping):
+            beside = content
+            content = self._ended(beside) if "text" in beside else beside["messages"]
         if isinstance(content, str):
             ids = self._of_text(content, limit, cut, add_special_tokens=True)
         elif content and isinstance(content[0], Mapping):
             messages: Sequence[Message] = content  # type: ignore[assignment]
-            text = self.render(messages)
+            text = self.render(messages, beside)
             check_answered(messages, "messages")
             # The template has written BOS already, where the model has one.
             ids = self._of_text(text, limit, cut, add_special_tokens=False)
@@ -152,6 +172,10 @@ class RewardTemplate:
         if not ids:
             raise TextRefused("the text is empty: it has no tokens to score", "empty_input", "input")
         return ids
+
+    def _ended(self, whole: Mapping[str, Any]) -> str:
+        text, eos = str(whole["text"]), self._tokenizer.eos_token or ""
+        return text if not whole.get("add_eos") or text.endswith(eos) else text + eos
 
     def _of_text(self, text: str, limit: int, cut: Truncation, *, add_special_tokens: bool) -> list[int]:
         tokenizer = self._tokenizer

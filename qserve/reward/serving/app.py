@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
 from qserve.engine.worker_app import worker_app
 from qserve.reward.failures import TextRefused
-from qserve.reward.items import Score, ScoreItem
+from qserve.reward.items import Score, ScoreItem, firsts_of
 from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
 from qserve.reward.recipe.without_model import NoModel
@@ -161,11 +161,14 @@ class _Host:
         assert model is not None, "a recipe without a model asks for none"
         loop, flow = asyncio.get_running_loop(), Flow()
         scores: list[Score] = []
+        firsts: list[int] = []
+        known: dict[bytes, int] = {}
         running: deque[tuple[int, asyncio.Task[list[Score]]]] = deque()
         try:
             for portion in portions(job.texts):
                 thread = self._tokenizing_large if is_large(portion) else self._tokenizing
                 items = await loop.run_in_executor(thread, self._items, portion, job)
+                firsts += firsts_of(items, len(firsts), known)
                 num_tokens = sum(len(item.token_ids) for item in items)
                 running.append((num_tokens, asyncio.create_task(model.score(items, flow))))
                 while sum(tokens for tokens, _ in running) > model.tokens_ahead:
@@ -177,7 +180,7 @@ class _Host:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return scores
+        return [scores[place] for place in firsts]
 
     def _items(self, texts: Sequence[Text], job: ScoreJob) -> list[ScoreItem]:
         return [self._item(text, job) for text in texts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from qserve.reward.protocols.job import Text
 
@@ -36,6 +36,9 @@ def is_large(portion: Sequence[Text]) -> bool:
 
 def _size(text: Text) -> int:
     content = text.content
+    if isinstance(content, Mapping):
+        return sum(len(str(part)) for part in content.values())
     if isinstance(content, str) or not content or isinstance(content[0], int):
         return len(content)
-    return sum(len(str(message.get("content") or "")) for message in content if not isinstance(message, int))
+    messages = (message for message in content if not isinstance(message, int))
+    return sum(len(str(part)) for message in messages for part in message.values())

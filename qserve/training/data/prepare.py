@@ -9,16 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
+from qserve.rows.fields import told_unread
+from qserve.training.data.columns import Columns
 from qserve.training.data.read import rows_in
-from qserve.training.data.rows import RowError, answers_of, preference_of, prompt_of
+from qserve.training.data.rows import Row, RowError, Tie, answers_of, preferences_of, prompt_of
 from qserve.training.data.scores import labels_of, scored_of
 from qserve.training.job import DataSource
 
@@ -34,7 +37,12 @@ _ABOUT = "data.json"
 
 @dataclass(frozen=True)
 class PreparedData:
-    """`num_rows` of the source; of them `num_broken` are left out. `columns` are those of train.jsonl but the place."""
+    """`num_rows` of the source; of them `num_broken` are left out. `columns` are those of train.jsonl but the place.
+
+    `num_masked` are rows whose every answer is marked as left out of the loss, `num_ties` pairs of equal sides: neither
+    is trained on. `unread` counts the fields of the source that nothing reads, and `unwritten` those that the chat
+    template does not write.
+    """
 
     num_rows: int
     num_train: int
@@ -42,18 +50,39 @@ class PreparedData:
     num_broken: int
     columns: tuple[str, ...]
     sha256: str
+    num_masked: int = 0
+    num_ties: int = 0
+    unread: Mapping[str, int] = field(default_factory=dict)
+    unwritten: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def told(self) -> str:
         """For people, in one line."""
-        broken = f", {self.num_broken:,} broken rows left out" if self.num_broken else ""
-        return f"{self.num_train:,} rows to train on, {self.num_eval:,} held out{broken}"
+        left_out = {
+            "broken rows": self.num_broken,
+            "rows without an answer in the loss": self.num_masked,
+            "ties (chosen and rejected are the same)": self.num_ties,
+        }
+        told = "".join(f", {count:,} {what} left out" for what, count in left_out.items() if count)
+        return f"{self.num_train:,} rows to train on, {self.num_eval:,} held out{told}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the source is not in what is trained on, though it may have been meant to be."""
+        notes = [note] if (note := told_unread(self.unread)) else []
+        if self.unwritten:
+            named = ", ".join(f"{name!r} ({count:,} times)" for name, count in sorted(self.unwritten.items()))
+            notes.append(f"the chat template does not write {named}")
+        return notes
 
 
-def prepare(source: DataSource, trainer: str, folder: Path, run_folder: Path) -> PreparedData:
-    """Writes `folder`/train.jsonl and test.jsonl, and `run_folder`/broken.jsonl.
+def prepare(
+    source: DataSource, trainer: str, folder: Path, run_folder: Path, template: str | None = None
+) -> PreparedData:
+    """Writes `folder`/train.jsonl and test.jsonl with their columns' types, and `run_folder`/broken.jsonl.
 
-    Raises UsageError where nothing is left to train on, or more rows than allowed are broken.
+    `template` is the model's chat template, where it is known. Raises UsageError where nothing is left to train on, or
+    more rows than allowed are broken, or the template knows no tools and the rows have some.
     """
     fresh = folder.with_name(f".{folder.name}-fresh")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -62,11 +91,13 @@ def prepare(source: DataSource, trainer: str, folder: Path, run_folder: Path) ->
     try:
         found = _Pass(source, trainer, fresh).run()
         _refuse(found, source)
+        found.kept.refuse_unwritten(template)
     finally:
         (run_folder / "broken.jsonl").unlink(missing_ok=True)
         if (fresh / "broken.jsonl").exists():
             shutil.move(fresh / "broken.jsonl", run_folder / "broken.jsonl")
-    about = found.about(fresh)
+    found.kept.write(fresh)
+    about = found.about(fresh, template)
     (run_folder / _ABOUT).write_text(json.dumps(asdict(about), indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
@@ -85,7 +116,7 @@ def check_source(path: str, method: str, asked: tuple[str, ...] = ()) -> tuple[s
             if raw.error is not None:
                 raise RowError(raw.error)
             labels = labels_of(raw.data, asked) if method == "reward" else ()
-            _converter("sft" if method in ("lora", "qlora") else method, labels)(raw.data)
+            _converter("sft" if method in ("lora", "qlora") else method, labels)(raw.data, None)
         except RowError as error:
             broken.append(f"{raw.place}: {error}")
         else:
@@ -121,9 +152,10 @@ class _Pass:
     def __init__(self, source: DataSource, trainer: str, folder: Path) -> None:
         self.source, self.folder = source, folder
         self._convert = _converter(trainer, source.labels)
-        self.num_rows = self.num_broken = 0
+        self.num_rows = self.num_broken = self.num_masked = self.num_ties = 0
         self.num = {"train": 0, "test": 0}
-        self.columns: tuple[str, ...] | None = None
+        self.kept = Columns()
+        self.unread: Counter[str] = Counter()
         self.shown: list[str] = []
 
     def run(self) -> _Pass:
@@ -141,39 +173,40 @@ class _Pass:
             (self.folder / "broken.jsonl").unlink()
         return self
 
-    def about(self, folder: Path) -> PreparedData:
+    def about(self, folder: Path, template: str | None) -> PreparedData:
         digest = hashlib.sha256()
         with (folder / "train.jsonl").open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
         return PreparedData(
-            self.num_rows, self.num["train"], self.num["test"], self.num_broken, self.columns or (), digest.hexdigest()
-        )
+            self.num_rows, self.num["train"], self.num["test"], self.num_broken, self.kept.names, digest.hexdigest(),
+            self.num_masked, self.num_ties, dict(self.unread), self.kept.unwritten(template),
+        )  # fmt: skip
 
     def _read(self, path: str, split: str, held_out_share: float) -> None:
         for raw in rows_in(path):
             self.num_rows += 1
+            unread: Counter[str] = Counter()
             try:
                 if raw.error is not None:
                     raise RowError(raw.error)
-                made = self._convert(raw.data)
-                self._same_columns(made)
+                made = self._convert(raw.data, unread)
+                self.kept.add(made)
+            except Tie:
+                self.num_ties += 1
+                continue
             except RowError as error:
                 self._broken(raw.place, str(error))
                 continue
-            name = "test" if held_out_share and _is_held_out(made[0], held_out_share) else split
-            for row in made:
-                self.num[name] += 1
-                line = {**row, "row": self.num[name], "source": raw.place}
-                self._files[name].write(json.dumps(line, ensure_ascii=False) + "\n")
+            self.unread.update(unread)
+            self.num_masked += not made
+            self._write(made, "test" if made and _is_held_out(made[0], held_out_share) else split, raw.place)
 
-    def _same_columns(self, made: list[dict[str, Any]]) -> None:
-        """A table has one set of columns: the first good row's."""
-        columns = tuple(made[0])
-        if self.columns is None:
-            self.columns = columns
-        if columns != self.columns:
-            raise RowError(f"gives {', '.join(columns)}, but the first rows give {', '.join(self.columns)}")
+    def _write(self, made: list[Row], name: str, place: str) -> None:
+        for row in made:
+            self.num[name] += 1
+            line = {**row, "row": self.num[name], "source": place}
+            self._files[name].write(json.dumps(line, ensure_ascii=False) + "\n")
 
     def _broken(self, place: str, why: str) -> None:
         self.num_broken += 1
@@ -189,10 +222,13 @@ def _refuse(found: _Pass, source: DataSource) -> None:
     share = found.num_broken / found.num_rows
     told = "".join(f"\n  {line}" for line in found.shown)
     is_too_many = share > source.max_broken_share and found.num_broken >= _LEAST_BROKEN
+    others = {"have no answer in the loss": found.num_masked, "are ties": found.num_ties}
+    beside = "".join(f", {count:,} {what}" for what, count in others.items() if count)
     if is_too_many or not found.num["train"]:
         raise UsageError(
             f"{found.num_broken:,} of {found.num_rows:,} rows are broken ({100 * share:.1f} %, allowed are "
-            f"{100 * source.max_broken_share:g} %: --max-broken), {found.num['train']:,} are left to train on:{told}"
+            f"{100 * source.max_broken_share:g} %: --max-broken){beside}, {found.num['train']:,} are left to train "
+            f"on:{told}"
         )
 
 
@@ -203,18 +239,21 @@ def _is_held_out(row: Mapping[str, Any], share: float) -> bool:
     return int.from_bytes(digest[:8]) < share * 2**64
 
 
-def _one(convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:
-    return lambda row: [convert(row)]
+Convert = Callable[[Mapping[str, Any], Counter[str] | None], list[Row]]
 
 
-def _converter(trainer: str, labels: tuple[str, ...]) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:
+def _one(convert: Callable[[Mapping[str, Any], Counter[str] | None], Row]) -> Convert:
+    return lambda row, unread: [convert(row, unread)]
+
+
+def _converter(trainer: str, labels: tuple[str, ...]) -> Convert:
     """`labels`: of the scores that rows have in place of pairs."""
-    return _one(lambda row: scored_of(row, labels)) if labels else _CONVERTERS[trainer]
+    return _one(lambda row, unread: scored_of(row, labels, unread)) if labels else _CONVERTERS[trainer]
 
 
-_CONVERTERS: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
+_CONVERTERS: dict[str, Convert] = {
     "sft": answers_of,
-    "reward": _one(preference_of),
-    "dpo": _one(preference_of),
+    "reward": preferences_of,
+    "dpo": preferences_of,
     "grpo": _one(prompt_of),
 }

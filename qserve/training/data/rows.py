@@ -7,195 +7,149 @@
                    both with "chosen" and "rejected"
     case A         {"chosen_inputs", "rejected_inputs"}: whole texts
 
-Pure functions. A row that is none of them raises RowError, which says what was seen and what is missing.
+`qserve.rows` reads them; what stands here is what each of TRL's trainers takes. `tools` and `chat_template_kwargs` are
+carried to the chat template by TRL. A row that is none of them raises RowError, which says what was seen and what is
+missing. `unread` counts the fields that nothing reads.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Message", "Row", "RowError", "answers_of", "conversation_of", "preference_of", "prompt_of", "seen"]
+from qserve.rows import preference
+from qserve.rows.conversation import CONVERSATIONS, conversation_of, lead_of
+from qserve.rows.fields import Fields, RowError
+from qserve.rows.marks import row_is_masked
+from qserve.rows.tools import beside_of
+from qserve.rows.turns import Turn, messages_of
 
-Message = dict[str, str]
+__all__ = [
+    "BESIDE",
+    "REFERENCES",
+    "Row",
+    "RowError",
+    "Tie",
+    "answered_of",
+    "answers_of",
+    "asked_of",
+    "preferences_of",
+    "prompt_of",
+]
+
 Row = dict[str, Any]
 
-_ROLES = {
-    "system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant",
-    "bot": "assistant", "model": "assistant", "tool": "tool", "observation": "tool", "function_call": "assistant",
-}  # fmt: skip
-_QUESTIONS = ("prompt", "instruction", "query", "question", "input")
-_ANSWERS = ("completion", "output", "response", "answer")
-_MARGINS = ("margin", "score_diff")
+BESIDE: dict[str, Any] = {"tools": None, "chat_template_kwargs": {}}
+"""Columns that a row may have beside its turns, and what they hold of a row that has none."""
 REFERENCES = ("references", "reference", "answer", "solution", "ground_truth", "label", "target")
 """What a rule compares a rollout with, under the names that data sets have for it."""
+_MARGINS = ("margin", "score_diff")
 
 
-class RowError(ValueError):
-    """A row that nobody can train on, in words."""
+class Tie(RowError):
+    """A pair whose sides say the same."""
 
 
-def preference_of(row: Mapping[str, Any]) -> Row:
-    """`{"prompt", "chosen", "rejected"}` as messages, or `{"chosen", "rejected"}` as whole texts; `margin` if given."""
-    given = next((row[name] for name in _MARGINS if isinstance(row.get(name), int | float)), None)
+def preferences_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -> list[Row]:
+    """`{"prompt", "chosen", "rejected"}` as messages, or `{"chosen", "rejected"}` as whole texts; `margin` if given.
+
+    One for each better answer with each worse one.
+    """
+    fields = Fields(row)
+    found = preference.preference_of(fields)
+    if found is None:
+        raise fields.lacks("chosen and rejected")
+    if found.is_tie:
+        raise Tie("chosen and rejected are the same, which is a tie: no training learns from it")
+    given = fields.take(*(name for name in _MARGINS if isinstance(row.get(name), int | float)))
     margin = {} if given is None else {"margin": float(given)}
-    if "chosen_inputs" in row:
-        return {"chosen": _text(row, "chosen_inputs"), "rejected": _text(row, "rejected_inputs"), **margin}
-    chosen, rejected = _sides(row)
-    prompt = _lead(row, required=False)
-    if prompt is None and isinstance(chosen, str) and isinstance(rejected, str):
-        if not chosen.strip() or not rejected.strip():
-            raise RowError("chosen or rejected is an empty text")
-        _differ(chosen, rejected)
-        return {"chosen": chosen, "rejected": rejected, **margin}
-    first, second = _answer(chosen, "chosen"), _answer(rejected, "rejected")
-    if prompt is None:
-        prompt, first, second = _shared(first, second)
-    _differ(first, second)
-    return {"prompt": prompt, "chosen": first, "rejected": second, **margin}
+    _count(fields, unread)
+    prompt = {} if found.prompt is None else {"prompt": found.prompt}
+    return [
+        {**prompt, "chosen": better, "rejected": worse, **margin, **found.beside}
+        for better, worse in itertools.product(found.chosen, found.rejected)
+    ]
 
 
-def answers_of(row: Mapping[str, Any]) -> list[Row]:
-    """`{"prompt", "completion"}` of messages, one for each of the assistant's turns; or one `{"text"}`."""
-    turns = conversation_of(row)
-    if turns is None:
-        if isinstance(row.get("text"), str):
-            if not row["text"].strip():
-                raise RowError("text is empty")
-            return [{"text": row["text"]}]
-        raise RowError(seen(row, "messages, conversations, prompt with completion, or instruction with output"))
-    places = [index for index, turn in enumerate(turns) if turn["role"] == "assistant" and index]
+def answers_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -> list[Row]:
+    """`{"prompt", "completion"}` of messages, one for each of the assistant's turns that is trained on; or one
+    `{"text"}`. Empty where every answer is left out of the loss.
+    """
+    fields = Fields(row)
+    found = conversation_of(fields)
+    if found is None:
+        made = [_text(fields)]
+    else:
+        turns, num_given = found
+        made = _answers(turns, num_given, beside_of(fields))
+    made = [] if row_is_masked(fields) else made
+    _count(fields, unread)
+    return made
+
+
+def _text(fields: Fields) -> Row:
+    if not isinstance(text := fields.peek("text"), str):
+        raise fields.lacks("messages, conversations, prompt with completion, or instruction with output")
+    if not text.strip():
+        raise RowError("text is empty")
+    return {"text": fields.take("text")}
+
+
+def _answers(turns: list[Turn], num_given: int, beside: Row) -> list[Row]:
+    places = [place for place, turn in enumerate(turns) if place >= max(1, num_given) and turn.role == "assistant"]
     if not places:
         raise RowError("no answer of the assistant after a user's turn")
-    return [{"prompt": turns[:index], "completion": [turns[index]]} for index in places]
+    trained = [place for place in places if not turns[place].is_masked]
+    messages = messages_of(turns)
+    if any(_is_empty(messages[place]) for place in trained):
+        raise RowError("an answer is empty: it has no content and calls no tool")
+    return [{"prompt": messages[:place], "completion": [messages[place]], **beside} for place in trained]
 
 
-def prompt_of(row: Mapping[str, Any]) -> Row:
+def _is_empty(message: Mapping[str, Any]) -> bool:
+    return not message["content"].strip() and not any(name in message for name in ("tool_calls", "reasoning_content"))
+
+
+def answered_of(fields: Fields) -> Row:
+    """`{"prompt", "response"}` of messages: a conversation that ends with an answer."""
+    found = conversation_of(fields)
+    turns = messages_of(found[0]) if found is not None else []
+    if len(turns) < 2 or turns[-1]["role"] != "assistant" or _is_empty(turns[-1]):
+        raise fields.lacks("a prompt with a response, or messages that end with the assistant's")
+    return {"prompt": turns[:-1], "response": turns[-1:], **beside_of(fields)}
+
+
+def prompt_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -> Row:
     """`{"prompt"}` of messages, with `references` where the row holds what an answer is compared with."""
-    prompt = _lead(row, required=True)
-    assert prompt is not None
-    while prompt and prompt[-1]["role"] == "assistant":
-        prompt = prompt[:-1]
-    if not prompt:
-        raise RowError("the prompt has no user's turn")
-    named = next((row[name] for name in REFERENCES if isinstance(row.get(name), str | int | float | list)), None)
+    fields = Fields(row)
+    prompt = asked_of(fields)
+    if beside := beside_of(fields):
+        raise RowError(
+            f"has {' and '.join(beside)}, which TRL's GRPO takes for a whole run and not by the row; leave them out"
+        )
+    named = fields.take(*(name for name in REFERENCES if isinstance(row.get(name), str | int | float | list)))
     if isinstance(named, list):
         named = next((one for one in named if isinstance(one, str)), None)
+    _count(fields, unread)
     return {"prompt": prompt, "references": "" if named is None else str(named)}
 
 
-def _sides(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    if "chosen" in row and "rejected" in row:
-        return row["chosen"], row["rejected"]
-    for name in ("rejected_response", "rejected_messages"):
-        if name in row:  # ms-swift: the conversation's last answer is the chosen one
-            turns = conversation_of(row)
-            if turns is None or turns[-1]["role"] != "assistant":
-                raise RowError(f"{name} without a conversation that ends with the chosen answer")
-            return turns[-1]["content"], row[name]
-    raise RowError(seen(row, "chosen and rejected"))
+def asked_of(fields: Fields) -> list[dict[str, Any]]:
+    """The messages before an answer: up to the last turn that is not the assistant's."""
+    held = any(name in fields for name in CONVERSATIONS)
+    found = conversation_of(fields) if held else None
+    turns = found[0] if found is not None else lead_of(fields)
+    if turns is None:
+        raise fields.lacks("prompt, question, instruction, query or messages")
+    while turns and turns[-1].role == "assistant":
+        turns = turns[:-1]
+    if not turns:
+        raise RowError("the prompt has no user's turn")
+    return messages_of(turns)
 
 
-def _lead(row: Mapping[str, Any], *, required: bool) -> list[Message] | None:
-    """What stands before the answer."""
-    for name in ("messages", "conversations", "conversation"):
-        turns = _messages(row.get(name))
-        if turns is not None:
-            return turns[:-1] if turns[-1]["role"] == "assistant" else turns
-    asked = next((row[name] for name in _QUESTIONS if name in row), None)
-    turns = _messages(asked)
-    if turns is not None:
-        return turns
-    if isinstance(asked, str):
-        extra = row.get("input") if "instruction" in row else None
-        text = f"{asked}\n{extra}" if isinstance(extra, str) and extra else asked
-        if not text.strip():
-            raise RowError("the prompt is empty")
-        return [*_before(row), {"role": "user", "content": text}]
-    if required:
-        raise RowError(seen(row, "prompt, question, instruction, query or messages"))
-    return None
-
-
-def _before(row: Mapping[str, Any]) -> list[Message]:
-    """System prompt and earlier turns."""
-    turns: list[Message] = []
-    if isinstance(row.get("system"), str) and row["system"]:
-        turns.append({"role": "system", "content": row["system"]})
-    for pair in row.get("history") or ():
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(one, str) for one in pair):
-            raise RowError("history is a list of [question, answer]")
-        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-    return turns
-
-
-def conversation_of(row: Mapping[str, Any]) -> list[Message] | None:
-    """All turns, the answer last; None where the row holds none. Raises RowError for turns that are none."""
-    for name in ("messages", "conversations", "conversation"):
-        turns = _messages(row.get(name))
-        if turns is not None:
-            return turns if turns[0]["role"] == "system" else [*_before(row), *turns]
-    answer = next((row[name] for name in _ANSWERS if name in row), None)
-    if answer is None:
-        return None
-    lead = _lead(row, required=False)
-    return None if lead is None else [*lead, *_answer(answer, "the answer")]
-
-
-def _answer(value: Any, name: str) -> list[Message]:
-    if isinstance(value, str):
-        if not value.strip():
-            raise RowError(f"{name} is an empty text")
-        return [{"role": "assistant", "content": value}]
-    turns = _messages([value] if isinstance(value, Mapping) else value)
-    if turns is None or turns[-1]["role"] != "assistant":
-        raise RowError(f"{name} is a text, or messages that end with the assistant's")
-    return turns
-
-
-def _messages(value: Any) -> list[Message] | None:
-    """Of {"role", "content"} or {"from", "value"}; None where it is not a list of them."""
-    if not isinstance(value, list) or not value:
-        return None
-    turns = []
-    for one in value:
-        if not isinstance(one, Mapping):
-            return None
-        role, content = one.get("role", one.get("from")), one.get("content", one.get("value"))
-        if role is None:
-            return None
-        if role not in _ROLES:
-            raise RowError(f"the role {role!r} is none of {', '.join(_ROLES)}")
-        if not isinstance(content, str):
-            raise RowError(f"the content of a turn is a text; found {type(content).__name__}")
-        turns.append({"role": _ROLES[role], "content": content})
-    return turns
-
-
-def _shared(first: list[Message], second: list[Message]) -> tuple[list[Message], list[Message], list[Message]]:
-    """Two whole conversations as what they share, and what each says then."""
-    count = next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
-    if count == 0:
-        raise RowError("no prompt, and the two conversations share no turn")
-    if count in (len(first), len(second)):
-        raise RowError("chosen and rejected are the same, or one is the other's beginning")
-    return first[:count], first[count:], second[count:]
-
-
-def _differ(first: Any, second: Any) -> None:
-    if first == second:
-        raise RowError("chosen and rejected are the same")
-
-
-def _text(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise RowError(f"{name} is missing or no text")
-    return value
-
-
-def seen(row: Mapping[str, Any], needed: str) -> str:
-    """What a row has and what it would need, in words."""
-    return f"has {', '.join(map(str, row)) or 'no fields'}; needs {needed}"
+def _count(fields: Fields, unread: Counter[str] | None) -> None:
+    if unread is not None:
+        unread.update(fields.unread)

@@ -12,11 +12,15 @@ Pure functions. A row that is none of them raises RowError, which says what was 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from qserve.reward.checkpoints.tokens import STEP_TOKEN
-from qserve.training.data.rows import Row, RowError, conversation_of, prompt_of, seen
+from qserve.rows.fields import Fields, RowError
+from qserve.rows.sides import PAIRED
+from qserve.rows.tools import beside_of
+from qserve.training.data.rows import Row, answered_of, asked_of
 
 __all__ = ["STEPS", "labels_of", "scored_of"]
 
@@ -25,7 +29,6 @@ STEPS = ("bad step", "good step")
 
 _HELPSTEER = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 _FIELDS = ("scores", "attributes", "ratings", "labels", "score", "rating")
-_OF_PAIRS = ("chosen", "rejected", "rejected_response", "rejected_messages", "chosen_inputs")
 
 
 def labels_of(row: Mapping[str, Any], asked: tuple[str, ...]) -> tuple[str, ...]:
@@ -38,7 +41,7 @@ def labels_of(row: Mapping[str, Any], asked: tuple[str, ...]) -> tuple[str, ...]
         if asked:
             raise RowError("labels steps as good or bad, which have no other names; leave --labels out")
         return STEPS
-    is_pair = any(name in row for name in _OF_PAIRS)
+    is_pair = any(row.get(name) is not None for name in PAIRED)
     if asked and is_pair:
         raise RowError("is a pair, whose sides have no scores; leave --labels out")
     if asked or is_pair:
@@ -57,19 +60,21 @@ def _named(row: Mapping[str, Any]) -> tuple[str, ...]:
     return _HELPSTEER if all(name in row for name in _HELPSTEER) else ()
 
 
-def scored_of(row: Mapping[str, Any], labels: tuple[str, ...]) -> Row:
+def scored_of(row: Mapping[str, Any], labels: tuple[str, ...], unread: Counter[str] | None = None) -> Row:
     """`{"prompt", "response"}` of messages, and `scores` in the order of `labels`, or of the steps."""
-    if labels == STEPS:
-        return _steps(row)
-    turns = conversation_of(row)
-    if turns is None or len(turns) < 2 or turns[-1]["role"] != "assistant":
-        raise RowError(seen(row, "a prompt with a response, or messages that end with the assistant's"))
-    return {"prompt": turns[:-1], "response": turns[-1:], "scores": _scores(row, labels)}
+    fields = Fields(row)
+    made = _steps(fields) if labels == STEPS else {**answered_of(fields), "scores": _scores(row, labels)}
+    fields.take(*(name for name in (_scores_in(row)[0],) if name))
+    for name in (*labels, *_HELPSTEER):
+        fields.take(name)
+    if unread is not None:
+        unread.update(fields.unread)
+    return made
 
 
-def _steps(row: Mapping[str, Any]) -> Row:
+def _steps(fields: Fields) -> Row:
     """One answer of the assistant in which STEP_TOKEN ends each step, as the reward host reads it; 1: a good step."""
-    prompt, steps, labels = prompt_of(row)["prompt"], row.get("completions"), row.get("labels")
+    prompt, steps, labels = asked_of(fields), fields.take("completions"), fields.take("labels")
     if not isinstance(steps, list) or not steps or not all(isinstance(one, str) and one.strip() for one in steps):
         raise RowError("completions is a list of texts, a step each")
     if not isinstance(labels, list) or len(labels) != len(steps) or not all(one in (True, False) for one in labels):
@@ -78,7 +83,7 @@ def _steps(row: Mapping[str, Any]) -> Row:
         raise RowError(f"its text holds {STEP_TOKEN}, which ends a step")
     content = "".join(f"{step}{STEP_TOKEN}" for step in steps)
     response = [{"role": "assistant", "content": content}]
-    return {"prompt": prompt, "response": response, "scores": list(map(float, labels))}
+    return {"prompt": prompt, "response": response, "scores": list(map(float, labels)), **beside_of(fields)}
 
 
 def _scores_in(row: Mapping[str, Any]) -> tuple[str, Any]:

@@ -75,6 +75,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
         trainable=sum(elements(parameter) for parameter in trainer.model.parameters() if parameter.requires_grad),
         num_train=len(trainer.train_dataset),
         num_eval=len(trainer.eval_dataset) if trainer.eval_dataset is not None else 0,
+        num_ties=getattr(trainer, "num_ties", 0),
     )
     _train_or_load(trainer, run, _last_checkpoint(run))
     if stop.was_asked:

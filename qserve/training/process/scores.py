@@ -56,7 +56,8 @@ class ScoreTrainer(RewardTrainer):  # type: ignore[misc]
             return dataset
 
         def tokenized(row: dict[str, Any]) -> dict[str, Any]:
-            return {"input_ids": _tokenize(processing_class, row["prompt"] + row["response"])["input_ids"]}
+            told = {"tools": row.get("tools"), **(row.get("chat_template_kwargs") or {})}
+            return {"input_ids": _tokenize(processing_class, row["prompt"] + row["response"], **told)["input_ids"]}
 
         with args.main_process_first(desc="tokenizing"):
             dataset = dataset.map(tokenized, num_proc=args.dataset_num_proc)

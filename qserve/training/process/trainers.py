@@ -16,6 +16,7 @@ from qserve.training.job import TrainingRun
 from qserve.training.process.recorded import Recorded
 from qserve.training.process.rewards import reward_functions
 from qserve.training.process.sharding import shard_on_cpu
+from qserve.training.process.ties import WithoutTies
 from qserve.training.process.token_rows import check_token_rows
 
 __all__ = ["make_trainer", "parse_configuration", "trainer_class"]
@@ -41,7 +42,7 @@ def trainer_class(name: str) -> type[Any]:
     if name == "reward":
         from qserve.training.process.pairs import PairTrainer
 
-        return type("RewardTrainer", (Recorded, PairTrainer), {"__doc__": PairTrainer.__doc__})
+        return type("RewardTrainer", (Recorded, WithoutTies, PairTrainer), {"__doc__": PairTrainer.__doc__})
     if name in ("scores", "steps"):
         from qserve.training.process.scores import ScoreTrainer
         from qserve.training.process.steps import StepTrainer
@@ -49,7 +50,8 @@ def trainer_class(name: str) -> type[Any]:
         ours = ScoreTrainer if name == "scores" else StepTrainer
         return type(ours.__name__, (Recorded, ours), {"__doc__": ours.__doc__})
     theirs = getattr(trl, f"{_NAMES[name]}Trainer")
-    return type(theirs.__name__, (Recorded, theirs), {"__doc__": "TRL's."})
+    bases = (Recorded, WithoutTies, theirs) if name == "dpo" else (Recorded, theirs)
+    return type(theirs.__name__, bases, {"__doc__": "TRL's."})
 
 
 def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
@@ -67,7 +69,7 @@ def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
     if not run.request.step_labels:  # whose embedding is made wide enough
         check_token_rows(model.model_name_or_path, tokenizer, files)
     with args.main_process_first(desc="mapping the data"):  # one process writes the table, all map it
-        data = load_dataset("json", data_files=files, cache_dir=str(run.folder / "cache"))
+        data = load_dataset(script.dataset_name, cache_dir=str(run.folder / "cache"))
     test = data["test"] if "test" in data and args.eval_strategy != "no" else None
     if run.schedule.patience is not None and test is not None and run.trainer == "reward":
         callbacks = [*callbacks, EarlyStoppingCallback(run.schedule.patience)]

@@ -15,7 +15,7 @@ rules.py          rules between fields, as JSON Schema
 
 from qserve.wire.reward.classifiers import ClassifyRequest, EmbeddingRequest, PoolingRequest, PredictRequest
 from qserve.wire.reward.fields import BULK_SLOTS, MAX_TEXTS, as_list, num_slots, num_texts
-from qserve.wire.reward.native import Normalization, PreferencePair, RewardRequest
+from qserve.wire.reward.native import ConversationObject, Normalization, PreferencePair, RewardRequest, TextObject
 from qserve.wire.reward.rankers import RerankRequest, ScoreRequest
 from qserve.wire.reward.trainers import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
 
@@ -24,6 +24,7 @@ __all__ = [
     "MAX_TEXTS",
     "ChatRequest",
     "ClassifyRequest",
+    "ConversationObject",
     "EmbeddingRequest",
     "GetRewardRequest",
     "Normalization",
@@ -34,6 +35,7 @@ __all__ = [
     "RewardRequest",
     "ScoreEvaluationRequest",
     "ScoreRequest",
+    "TextObject",
     "as_list",
     "num_slots",
     "num_texts",

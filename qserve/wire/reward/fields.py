@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, JsonValue, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.openai import ChatMessage, NonEmptyString, OnlyZero, TokenIds, Wire
+from qserve.wire.messages import ConversationMessage
+from qserve.wire.openai import NonEmptyString, OnlyZero, TokenIds, Wire
+from qserve.wire.tools import MAX_TOOLS
 
 __all__ = [
-    "BULK_SLOTS", "MAX_TEXTS", "Conversation", "Conversations", "Cut", "Input", "RewardFields", "Scored",
-    "ScoredStrings", "ScoredTexts", "Strings", "Texts", "VllmFields", "as_list", "num_slots", "num_texts", "one_of",
+    "BULK_SLOTS",
+    "MAX_TEXTS",
+    "Conversation",
+    "ConversationObject",
+    "Conversations",
+    "Cut",
+    "Input",
+    "RewardFields",
+    "Scored",
+    "ScoredStrings",
+    "ScoredTexts",
+    "Strings",
+    "TemplateVariables",
+    "TextObject",
+    "Texts",
+    "Tools",
+    "VllmFields",
+    "as_list",
+    "num_slots",
+    "num_texts",
+    "one_of",
     "refuse",
 ]  # fmt: skip
 
@@ -23,10 +44,31 @@ BULK_SLOTS = 16
 """Places in the queue that a request with a thousand texts or more takes. The worker shares its time out between
 requests; the places bound how many of them it holds."""
 
-Conversation = Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
-Conversations = Annotated[list[Conversation], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
 # A text that is scored has at least one token; whoever makes a job of it says so with its place.
 Scored = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
+Conversation = Annotated[list[ConversationMessage], Field(min_length=1, fail_fast=True)]
+Tools = Annotated[list[dict[str, JsonValue]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+TemplateVariables = Annotated[dict[str, JsonValue], Field(description="variables of the chat template")]
+
+
+class ConversationObject(Wire):
+    """A conversation, and what the chat template is told besides."""
+
+    messages: Conversation
+    tools: Tools | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+
+class TextObject(Wire):
+    """A text that is templated already; `add_eos`: the tokenizer's EOS ends it, unless the text does."""
+
+    text: Scored
+    add_eos: bool = False
+
+
+Conversations = Annotated[
+    list[Conversation | ConversationObject | TextObject], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)
+]
 Strings = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 ScoredStrings = Annotated[list[Scored], Field(min_length=1, fail_fast=True)]
 Input = Scored | TokenIds | ScoredStrings | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]

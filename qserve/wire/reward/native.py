@@ -11,16 +11,20 @@ from qserve.wire.openai import TokenIds, Wire
 from qserve.wire.reward.fields import (
     MAX_TEXTS,
     Conversation,
+    ConversationObject,
     Conversations,
     RewardFields,
     Scored,
     ScoredStrings,
     Strings,
+    TemplateVariables,
+    TextObject,
+    Tools,
     one_of,
 )
 from qserve.wire.reward.rules import PAIR_SCHEMA, REWARD_SCHEMA
 
-__all__ = ["Normalization", "PreferencePair", "RewardRequest"]
+__all__ = ["ConversationObject", "Normalization", "PreferencePair", "RewardRequest", "TextObject"]
 
 
 class Normalization(Wire):
@@ -31,18 +35,23 @@ class Normalization(Wire):
 
 
 class PreferencePair(Wire):
-    """Two answers to one prompt. Without a prompt, both are whole conversations, as preference data sets have them."""
+    """Two answers to one prompt, as preference data sets have them. Beside a prompt both may be whole conversations
+    that begin with it; without one they are, or both are whole texts.
+    """
 
     model_config = ConfigDict(json_schema_extra=PAIR_SCHEMA)
 
     prompt: str | Conversation | None = None
     chosen: str | Conversation
     rejected: str | Conversation
+    tools: Tools | None = None
+    chat_template_kwargs: TemplateVariables | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.prompt is None and (isinstance(self.chosen, str) or isinstance(self.rejected, str)):
-            raise PydanticCustomError("pair", "a pair without 'prompt' needs conversations as 'chosen' and 'rejected'")
+        if self.prompt is None and isinstance(self.chosen, str) != isinstance(self.rejected, str):
+            said = "a pair without 'prompt' needs conversations, or whole texts, as 'chosen' and 'rejected'"
+            raise PydanticCustomError("pair", said)
         return self
 
 
@@ -64,6 +73,8 @@ class RewardRequest(RewardFields):
     )
     pairs: Annotated[list[PreferencePair], Field(min_length=1, max_length=MAX_TEXTS // 2, fail_fast=True)] | None = None
     normalize: bool | Normalization = False
+    tools: Tools | None = Field(None, description="for the chat template: of 'prompt' with 'responses'")
+    chat_template_kwargs: TemplateVariables | None = None
     truncate: Literal["left", "right", "refuse"] | None = None
     max_length: int | None = Field(None, ge=1)
 
@@ -72,6 +83,12 @@ class RewardRequest(RewardFields):
         what = one_of(self, "conversations", "texts", "token_ids", "responses", "pairs")
         if (what == "responses") != (self.prompt is not None):
             raise PydanticCustomError("prompt", "'prompt' and 'responses' belong together")
+        if what != "responses" and (self.tools is not None or self.chat_template_kwargs is not None):
+            told = (
+                "'tools' and 'chat_template_kwargs' of a request belong to 'prompt' with 'responses'; each pair, and "
+            )
+            told += "each conversation as an object with 'messages', has its own"
+            raise PydanticCustomError("tools", told)
         return self
 
     def num_texts(self) -> int:

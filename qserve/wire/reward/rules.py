@@ -25,16 +25,21 @@ __all__ = [
 
 _TEXT = ["string", "array"]
 _WHOLE = {"conversations": "array", "texts": "array", "token_ids": "array", "pairs": "array"}
+_BESIDE = ("tools", "chat_template_kwargs")
 REWARD_SCHEMA: dict[str, Any] = {
     "oneOf": [
         *(
-            together(given(**{name: kind}), absent("prompt", "responses", *(set(_WHOLE) - {name})))
+            together(given(**{name: kind}), absent("prompt", "responses", *_BESIDE, *(set(_WHOLE) - {name})))
             for name, kind in _WHOLE.items()
         ),
         together(given(prompt=_TEXT, responses="array"), absent(*_WHOLE)),
     ]
 }
-PAIR_SCHEMA: dict[str, Any] = {"anyOf": [given(prompt=_TEXT), given(chosen="array", rejected="array")]}
+PAIR_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        given(prompt=_TEXT), given(chosen="array", rejected="array"), given(chosen="string", rejected="string")
+    ]
+}  # fmt: skip
 _ACTIVATION: dict[str, Any] = {
     "anyOf": [
         absent("activation"), absent("use_activation"),

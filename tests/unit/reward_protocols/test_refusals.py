@@ -58,7 +58,7 @@ def test_a_field_that_nobody_reads_is_named(path):
         ("/v1/reward", {"texts": ["a"], "normalize": True}, "records no mean"),
         ("/v1/reward", {"texts": ["a"], "normalize": {"mean": 0, "std": 0}}, "normalize"),
         ("/v1/reward", {"texts": ["a"], "truncate": "middle"}, "truncate"),
-        ("/v1/reward", {"pairs": [{"chosen": "a", "rejected": "b"}]}, "without 'prompt'"),
+        ("/v1/reward", {"pairs": [{"chosen": "a", "rejected": [USER, ANSWER]}]}, "without 'prompt'"),
         ("/v1/reward", {"pairs": [{"prompt": "q", "chosen": "a", "rejected": ""}]}, "'pairs.0.rejected' ends with an"),
         ("/v1/reward", {"pairs": [{"prompt": "q", "chosen": "a"}]}, "rejected"),
         ("/v1/reward", {"token_ids": [[]]}, "token_ids"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.training.data.rows import RowError, answers_of, preference_of, prompt_of
+from qserve.training.data.rows import RowError, answers_of, preferences_of, prompt_of
 
 USER = {"role": "user", "content": "What is 2+3?"}
 GOOD, BAD = {"role": "assistant", "content": "5"}, {"role": "assistant", "content": "6"}
@@ -28,13 +28,13 @@ SYSTEM = {"role": "system", "content": "Be brief."}
     ],
 )
 def test_a_preference_of_any_format_is_trls(row: dict) -> None:
-    assert preference_of(row) == PAIR
+    assert preferences_of(row) == [PAIR]
 
 
 def test_margins_and_whole_texts() -> None:
-    assert preference_of({**PAIR, "margin": 2})["margin"] == 2.0
+    assert preferences_of({**PAIR, "margin": 2})[0]["margin"] == 2.0
     texts = {"chosen_inputs": "Q 5", "rejected_inputs": "Q 6"}
-    assert preference_of(texts) == {"chosen": "Q 5", "rejected": "Q 6"}
+    assert preferences_of(texts) == [{"chosen": "Q 5", "rejected": "Q 6"}]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_a_prompt_keeps_what_its_answer_is_compared_with() -> None:
 @pytest.mark.parametrize(
     ("convert", "row", "told"),
     [
-        (preference_of, {"prompt": "p", "chosen": "a"}, "needs chosen and rejected"),
-        (preference_of, {"prompt": "p", "chosen": "a", "rejected": "a"}, "are the same"),
-        (preference_of, {"prompt": "p", "chosen": "", "rejected": "a"}, "empty"),
-        (preference_of, {"chosen": [USER, GOOD], "rejected": [USER]}, "ends|end with|beginning"),
+        (preferences_of, {"prompt": "p", "chosen": "a"}, "needs chosen and rejected"),
+        (preferences_of, {"prompt": "p", "chosen": "a", "rejected": "a"}, "are the same"),
+        (preferences_of, {"prompt": "p", "chosen": "", "rejected": "a"}, "empty"),
+        (preferences_of, {"chosen": [USER, GOOD], "rejected": [USER]}, "ends|end with|beginning"),
         (answers_of, {"messages": [USER]}, "no answer"),
         (answers_of, {"messages": [{"role": "alien", "content": "x"}]}, "alien"),
         (answers_of, {"messages": [USER, {"role": "assistant", "content": 5}]}, "found int"),

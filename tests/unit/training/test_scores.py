@@ -121,7 +121,8 @@ def test_a_file_of_scores_is_prepared_and_its_broken_rows_are_named_by_line(tmp_
     (broken,) = map(json.loads, (tmp_path / "run" / "broken.jsonl").read_text().splitlines())
     assert broken == {"source": "scores.jsonl:8", "why": "has no score 'short'; it has kind"}
     asked = pairs_to_score(tmp_path / "data" / "test.jsonl", [{"row": 2, "given": [0.0, 0.0]}])
-    assert asked[0]["response"] == str(int(asked[0]["prompt"][0]["content"][:-3]) + 1)
+    question, answer = asked[0]["messages"]
+    assert answer["content"] == str(int(question["content"][:-3]) + 1)
 
 
 def flags(**given: Any) -> TrainFlags:
