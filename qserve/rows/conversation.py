@@ -23,6 +23,7 @@ def conversation_of(fields: Fields) -> tuple[list[Turn], int] | None:
     for name in CONVERSATIONS:
         if (turns := turns_of(fields.peek(name), fields)) is not None:
             fields.take(name)
+            _take_repeated(fields, turns)
             return _after_system(turns, fields), 0
     if not any(name in fields for name in ANSWERS):
         return None
@@ -33,6 +34,14 @@ def conversation_of(fields: Fields) -> tuple[list[Turn], int] | None:
     is_list = isinstance(fields.peek("prompt"), list | tuple)
     name = next(name for name in ANSWERS if name in fields)
     return [*lead, *answer_of(fields.take(name), name, fields)], len(lead) if is_list else 0
+
+
+def _take_repeated(fields: Fields, turns: list[Turn]) -> None:
+    """The first question once more, as UltraFeedback and UltraChat have it beside the conversation."""
+    asked = fields.peek("prompt")
+    said = [turn.message["content"].strip() for turn in turns if turn.role == "user"]
+    if isinstance(asked, str) and asked.strip() in said:
+        fields.take("prompt")
 
 
 def lead_of(fields: Fields) -> list[Turn] | None:

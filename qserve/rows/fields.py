@@ -87,5 +87,5 @@ def told_unread(unread: Mapping[str, int]) -> str | None:
     """One line that names every field that was not read, with its count; None where there is none."""
     if not unread:
         return None
-    named = ", ".join(f"{name} ({count:,} times)" for name, count in sorted(unread.items()))
-    return f"fields that are not read: {named}"
+    named = ", ".join(f"{name} {count:,}×" for name, count in sorted(unread.items()))
+    return f"fields that nothing reads: {named}"

@@ -25,7 +25,7 @@ __all__ = ["PAIRED", "Sides", "sides_of"]
 PAIRED = (
     "chosen", "rejected", "rejected_response", "rejected_messages", "rejected_message", "chosen_inputs",
     "rejected_inputs", "preferred_output", "non_preferred_output", "better_response_id", "preference_strength",
-    "response_j",
+    "response_j", "chosen_response", "winner",
 )  # fmt: skip
 """Fields of which each says that a row is a preference."""
 _REJECTED = ("rejected_response", "rejected_messages", "rejected_message")
@@ -50,6 +50,8 @@ def sides_of(fields: Fields) -> Sides | None:
         return _named(fields, "chosen_inputs", "rejected_inputs", has_lead=False)
     if "preferred_output" in fields or "non_preferred_output" in fields:
         return _openai(fields)
+    if "chosen_response" in fields:
+        return _named(fields, "chosen_response", "rejected_response", has_lead=True)
     if "chosen" in fields or "rejected" in fields:
         return _named(fields, "chosen", "rejected", has_lead=True)
     if any(name in fields for name in _REJECTED):
@@ -62,6 +64,8 @@ def _named(fields: Fields, better: str, worse: str, *, has_lead: bool) -> Sides:
         raise fields.lacks(f"{better} and {worse}")
     chosen, rejected = fields.take(better), fields.take(worse)
     lead = _lead(fields, chosen) if has_lead else None
+    if lead is None and isinstance(fields.peek("system"), str) and isinstance(chosen, list):
+        lead = [Turn({"role": "system", "content": fields.take("system")})]
     return Sides(lead, _each(chosen), _each(rejected), fields)
 
 
@@ -111,19 +115,30 @@ def _answered(fields: Fields) -> Sides:
 def _compared(fields: Fields) -> Sides:
     """Two answers, and a field that says which is the better one."""
     if "response_j" in fields:
-        better, worse = fields.take("response_j"), fields.take("response_k")
+        names, is_first = ("response_j", "response_k"), True
+    elif "winner" in fields:
+        names, is_first = ("conversation_a", "conversation_b"), _says(fields, "winner", "model_a", "model_b")
     elif "better_response_id" in fields:
-        answers = [fields.take("response_0"), fields.take("response_1")]
-        which = fields.take("better_response_id")
-        if which not in (0, 1):
-            raise RowError(f"'better_response_id' is {which!r}; it is 0 or 1")
-        better, worse = answers[which], answers[1 - which]
+        names, is_first = ("response_0", "response_1"), _says(fields, "better_response_id", 0, 1)
     else:
-        better, worse = fields.take("response_1"), fields.take("response_2")
-        strength = fields.take("preference_strength")
-        if not isinstance(strength, int | float) or strength == 0:
-            raise RowError(f"'preference_strength' is {strength!r}: neither answer is preferred")
-        better, worse = (better, worse) if strength < 0 else (worse, better)
-    if better is None or worse is None:
-        raise fields.lacks("two answers")
-    return Sides(lead_of(fields), [better], [worse], fields)
+        names, is_first = ("response_1", "response_2"), _is_stronger(fields)
+    if any(name not in fields for name in names):
+        raise fields.lacks(f"{' and '.join(names)}")
+    first, second = (fields.take(name) for name in names)
+    lead = None if names[0] == "conversation_a" else lead_of(fields)
+    return Sides(lead, [first if is_first else second], [second if is_first else first], fields)
+
+
+def _says(fields: Fields, name: str, first: Any, second: Any) -> bool:
+    value = fields.take(name)
+    if value not in (first, second) or isinstance(value, bool):
+        raise RowError(f"is {value!r}; a preference is {first!r} or {second!r}", name)
+    return bool(value == first)
+
+
+def _is_stronger(fields: Fields) -> bool:
+    """HelpSteer 2: below zero the first is better."""
+    strength = fields.take("preference_strength")
+    if not isinstance(strength, int | float) or strength == 0:
+        raise RowError(f"is {strength!r}: neither answer is preferred", "preference_strength")
+    return strength < 0

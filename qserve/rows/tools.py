@@ -10,7 +10,9 @@ from qserve.rows.fields import Fields, RowError
 
 __all__ = ["beside_of", "called_text", "calls_of"]
 
+_VARIABLES = "chat_template_kwargs"
 _CALL = ("id", "type", "function", "name", "arguments", "parameters")
+_MEDIA = ("images", "image", "videos", "video", "audios", "audio")
 # Arguments of apply_chat_template itself, which no row may set.
 _NOT_A_VARIABLE = frozenset(
     (
@@ -22,12 +24,17 @@ _NOT_A_VARIABLE = frozenset(
 
 
 def beside_of(fields: Fields) -> dict[str, Any]:
-    """What the chat template is told beside the turns, where there is any: `tools`, `chat_template_kwargs`."""
+    """What the chat template is told beside the turns, where there is any: `tools`, `chat_template_kwargs`.
+
+    Raises RowError for what it can't be told, and for images and sounds beside the turns.
+    """
+    if (name := next((name for name in _MEDIA if fields.peek(name)), None)) is not None:
+        raise RowError("holds what is no text; rows of texts alone are read", name)
     made: dict[str, Any] = {}
     if tools := _tools(fields.take("tools", "functions")):
         made["tools"] = tools
-    if variables := _variables(fields.take("chat_template_kwargs")):
-        made["chat_template_kwargs"] = variables
+    if variables := _variables(fields.take(_VARIABLES)):
+        made[_VARIABLES] = variables
     return made
 
 
@@ -38,7 +45,7 @@ def _tools(value: Any) -> list[dict[str, Any]]:
     if given is None or given == "" or given == []:
         return []
     if not isinstance(given, list | tuple):
-        raise RowError(f"'tools' is a list of functions; found {type(given).__name__}")
+        raise RowError(f"is a list of functions; found {type(given).__name__}", "tools")
     return [_tool(one) for one in given]
 
 
@@ -50,17 +57,17 @@ def _tool(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         function = {name: one for name, one in value.items() if name != "type"}
         return {"type": "function", "function": function}
-    raise RowError(f"'tools' holds what is no function with a name: {_short(value)}")
+    raise RowError(f"holds what is no function with a name: {_short(value)}", "tools")
 
 
 def _variables(value: Any) -> dict[str, Any]:
-    given = _parsed(value, "chat_template_kwargs") if isinstance(value, str) and value.strip() else value
+    given = _parsed(value, _VARIABLES) if isinstance(value, str) and value.strip() else value
     if given is None or given == "":
         return {}
     if not isinstance(given, Mapping):
-        raise RowError(f"'chat_template_kwargs' is an object; found {type(given).__name__}")
+        raise RowError(f"is an object; found {type(given).__name__}", _VARIABLES)
     if (name := next((name for name in given if name in _NOT_A_VARIABLE), None)) is not None:
-        raise RowError(f"'chat_template_kwargs' holds {name!r}, which is no variable of a template")
+        raise RowError(f"holds {name!r}, which is no variable of a template", _VARIABLES)
     return {name: one for name, one in given.items() if one is not None}
 
 
@@ -108,7 +115,7 @@ def _parsed(value: str, name: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise RowError(f"{name!r} is a text that is not JSON: {_short(value)}") from None
+        raise RowError(f"is a text that is not JSON: {_short(value)}", name) from None
 
 
 def _short(value: Any) -> str:

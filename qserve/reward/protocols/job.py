@@ -14,7 +14,7 @@ from qserve.reward.protocols.chatml import turns_of, without_end
 from qserve.reward.settings import Truncation
 from qserve.rows.tools import called_text
 from qserve.wire.errors import ApiError
-from qserve.wire.messages import ConversationMessage
+from qserve.wire.reward import ScoredMessage
 
 __all__ = [
     "Content",
@@ -141,25 +141,23 @@ class ScoreJob:
     max_answer_tokens: int | None = None
 
 
-def conversation(messages: Sequence[ConversationMessage], where: str) -> tuple[Mapping[str, Any], ...]:
+def conversation(messages: Sequence[ScoredMessage], where: str) -> tuple[Mapping[str, Any], ...]:
     """Messages for the template. Raises TextRefused unless the last one is an answer that holds something."""
-    turns = tuple(map(_turn, messages))
+    turns = tuple(message.for_template() for message in messages)
     check_answered(turns, where)
     return turns
 
 
-def _turn(message: ConversationMessage) -> Mapping[str, Any]:
-    """As rows of data sets are read: names are kept, for templates that write them."""
-    kept = {"name": message.name, "tool_call_id": message.tool_call_id}
-    return message.for_template() | {name: value for name, value in kept.items() if value}
-
-
-def asked(prompt: str | Sequence[ConversationMessage]) -> list[Mapping[str, Any]]:
+def asked(prompt: str | Sequence[ScoredMessage]) -> list[Mapping[str, Any]]:
     """What stands before an answer; a prompt that is a string is the user's turn."""
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(map(_turn, prompt))
+    return (
+        [{"role": "user", "content": prompt}]
+        if isinstance(prompt, str)
+        else [message.for_template() for message in prompt]
+    )
 
 
-def answered(prompt: str | Sequence[ConversationMessage], answer: str, where: str) -> tuple[Mapping[str, Any], ...]:
+def answered(prompt: str | Sequence[ScoredMessage], answer: str, where: str) -> tuple[Mapping[str, Any], ...]:
     """`answer` as the assistant's turn after `prompt`."""
     before = asked(prompt)
     if before[-1]["role"] == "assistant":

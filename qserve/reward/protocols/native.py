@@ -23,8 +23,7 @@ from qserve.rows.fields import Fields, RowError
 from qserve.rows.preference import preference_of
 from qserve.rows.tools import beside_of
 from qserve.wire.errors import ApiError
-from qserve.wire.messages import ConversationMessage
-from qserve.wire.reward import ConversationObject, Normalization, PreferencePair, RewardRequest, TextObject
+from qserve.wire.reward import ConversationObject, Normalization, PreferencePair, RewardRequest, ScoredMessage
 
 __all__ = ["reward"]
 
@@ -64,11 +63,11 @@ def _texts(request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
     return tuple(Text(_not_empty(text, name), name) for text, name in places)
 
 
-def _conversation(one: Sequence[ConversationMessage] | ConversationObject | TextObject, name: str) -> Content:
-    if isinstance(one, TextObject):
-        return {"text": _not_empty(one.text, f"{name}.text"), "add_eos": one.add_eos}
+def _conversation(one: Sequence[ScoredMessage] | ConversationObject, name: str) -> Content:
     if not isinstance(one, ConversationObject):
         return conversation(one, name)
+    if one.messages is None:
+        return {"text": _not_empty(one.text or "", f"{name}.text"), "add_eos": bool(one.add_eos)}
     return _with_beside(conversation(one.messages, f"{name}.messages"), _beside(one, f"{name}."))
 
 
@@ -81,7 +80,7 @@ def _beside(one: RewardRequest | ConversationObject, where: str) -> dict[str, An
     try:
         return beside_of(Fields({"tools": one.tools, "chat_template_kwargs": one.chat_template_kwargs}))
     except RowError as error:
-        raise ApiError(400, f"{where}{error}", "invalid_value", f"{where}{error.field or 'tools'}") from None
+        raise ApiError(400, f"'{where}{error.field}' {error.text}", error.code, f"{where}{error.field}") from None
 
 
 def _with_references(texts: tuple[Text, ...], request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
@@ -140,7 +139,7 @@ def _of_pair(pair: PreferencePair, index: int) -> tuple[Text, ...]:
     return tuple(Text(_as_content(content), f"{where}.{name}") for content, name in sides)
 
 
-def _side(answer: str | Sequence[ConversationMessage]) -> Any:
+def _side(answer: str | Sequence[ScoredMessage]) -> Any:
     return answer if isinstance(answer, str) else asked(answer)
 
 

@@ -71,7 +71,7 @@ class PreparedData:
         """What of the source is not in what is trained on, though it may have been meant to be."""
         notes = [note] if (note := told_unread(self.unread)) else []
         if self.unwritten:
-            named = ", ".join(f"{name!r} ({count:,} times)" for name, count in sorted(self.unwritten.items()))
+            named = ", ".join(f"{name!r} of {count:,} rows" for name, count in sorted(self.unwritten.items()))
             notes.append(f"the chat template does not write {named}")
         return notes
 

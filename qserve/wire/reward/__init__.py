@@ -5,6 +5,7 @@ that only one of them has. Read from public source: vLLM 0.32 `entrypoints/pooli
 text-embeddings-inference `router/src/http/types.rs`, OpenRLHF `utils/remote_rm_utils.py`, verl `reward_loop.py`,
 LLaMA-Factory `api/protocol.py`, ms-swift's deployed reward models.
 
+messages.py       turns
 fields.py         what several of them share
 native.py         /v1/reward
 classifiers.py    /classify, /pooling, /v1/embeddings, /predict
@@ -15,7 +16,8 @@ rules.py          rules between fields, as JSON Schema
 
 from qserve.wire.reward.classifiers import ClassifyRequest, EmbeddingRequest, PoolingRequest, PredictRequest
 from qserve.wire.reward.fields import BULK_SLOTS, MAX_TEXTS, as_list, num_slots, num_texts
-from qserve.wire.reward.native import ConversationObject, Normalization, PreferencePair, RewardRequest, TextObject
+from qserve.wire.reward.messages import ScoredMessage
+from qserve.wire.reward.native import ConversationObject, Normalization, PreferencePair, RewardRequest
 from qserve.wire.reward.rankers import RerankRequest, ScoreRequest
 from qserve.wire.reward.trainers import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
 
@@ -35,7 +37,7 @@ __all__ = [
     "RewardRequest",
     "ScoreEvaluationRequest",
     "ScoreRequest",
-    "TextObject",
+    "ScoredMessage",
     "as_list",
     "num_slots",
     "num_texts",

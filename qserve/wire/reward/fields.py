@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import ConfigDict, Field, JsonValue, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.messages import ConversationMessage
 from qserve.wire.openai import NonEmptyString, OnlyZero, TokenIds, Wire
+from qserve.wire.reward.messages import ScoredMessage
+from qserve.wire.reward.rules import OBJECT_SCHEMA
 from qserve.wire.tools import MAX_TOOLS
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "ScoredTexts",
     "Strings",
     "TemplateVariables",
-    "TextObject",
     "Texts",
     "Tools",
     "VllmFields",
@@ -46,28 +46,35 @@ requests; the places bound how many of them it holds."""
 
 # A text that is scored has at least one token; whoever makes a job of it says so with its place.
 Scored = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
-Conversation = Annotated[list[ConversationMessage], Field(min_length=1, fail_fast=True)]
+Conversation = Annotated[list[ScoredMessage], Field(min_length=1, fail_fast=True)]
 Tools = Annotated[list[dict[str, JsonValue]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 TemplateVariables = Annotated[dict[str, JsonValue], Field(description="variables of the chat template")]
 
 
 class ConversationObject(Wire):
-    """A conversation, and what the chat template is told besides."""
+    """A conversation with what the chat template is told beside it, or a whole text, which is templated already and
+    ends in the tokenizer's EOS where `add_eos` says so.
+    """
 
-    messages: Conversation
-    tools: Tools | None = None
-    chat_template_kwargs: TemplateVariables | None = None
+    model_config = ConfigDict(json_schema_extra=OBJECT_SCHEMA)
 
+    messages: Conversation | None = None
+    tools: Tools | str | None = Field(None, description="of the messages; also as JSON text")
+    chat_template_kwargs: TemplateVariables | None = Field(None, description="of the messages")
+    text: Scored | None = None
+    add_eos: bool | None = Field(None, description="of the text")
 
-class TextObject(Wire):
-    """A text that is templated already; `add_eos`: the tokenizer's EOS ends it, unless the text does."""
-
-    text: Scored
-    add_eos: bool = False
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        what = one_of(self, "messages", "text")
+        for name in ("add_eos",) if what == "messages" else ("tools", "chat_template_kwargs"):
+            if getattr(self, name) is not None:
+                raise PydanticCustomError("belongs", f"'{name}' does not belong to '{what}'")
+        return self
 
 
 Conversations = Annotated[
-    list[Conversation | ConversationObject | TextObject], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)
+    list[Conversation | ConversationObject], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)
 ]
 Strings = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 ScoredStrings = Annotated[list[Scored], Field(min_length=1, fail_fast=True)]

@@ -18,13 +18,12 @@ from qserve.wire.reward.fields import (
     ScoredStrings,
     Strings,
     TemplateVariables,
-    TextObject,
     Tools,
     one_of,
 )
 from qserve.wire.reward.rules import PAIR_SCHEMA, REWARD_SCHEMA
 
-__all__ = ["ConversationObject", "Normalization", "PreferencePair", "RewardRequest", "TextObject"]
+__all__ = ["ConversationObject", "Normalization", "PreferencePair", "RewardRequest"]
 
 
 class Normalization(Wire):
@@ -44,7 +43,7 @@ class PreferencePair(Wire):
     prompt: str | Conversation | None = None
     chosen: str | Conversation
     rejected: str | Conversation
-    tools: Tools | None = None
+    tools: Tools | str | None = None
     chat_template_kwargs: TemplateVariables | None = None
 
     @model_validator(mode="after")
@@ -73,7 +72,7 @@ class RewardRequest(RewardFields):
     )
     pairs: Annotated[list[PreferencePair], Field(min_length=1, max_length=MAX_TEXTS // 2, fail_fast=True)] | None = None
     normalize: bool | Normalization = False
-    tools: Tools | None = Field(None, description="for the chat template: of 'prompt' with 'responses'")
+    tools: Tools | str | None = Field(None, description="for the chat template: of 'prompt' with 'responses'")
     chat_template_kwargs: TemplateVariables | None = None
     truncate: Literal["left", "right", "refuse"] | None = None
     max_length: int | None = Field(None, ge=1)

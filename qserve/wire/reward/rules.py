@@ -11,6 +11,7 @@ from qserve.wire.schema_rules import absent, given, one_of_these, together
 
 __all__ = [
     "CLASSIFY_SCHEMA",
+    "OBJECT_SCHEMA",
     "PAIR_SCHEMA",
     "POOLING_SCHEMA",
     "PREDICT_INPUTS",
@@ -26,6 +27,12 @@ __all__ = [
 _TEXT = ["string", "array"]
 _WHOLE = {"conversations": "array", "texts": "array", "token_ids": "array", "pairs": "array"}
 _BESIDE = ("tools", "chat_template_kwargs")
+OBJECT_SCHEMA: dict[str, Any] = {
+    "oneOf": [
+        together(given(messages="array"), absent("text", "add_eos")),
+        together(given(text="string"), absent("messages", *_BESIDE)),
+    ]
+}
 REWARD_SCHEMA: dict[str, Any] = {
     "oneOf": [
         *(

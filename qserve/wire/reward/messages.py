@@ -1,0 +1,60 @@
+"""The turns of a conversation that is scored, as clients and as data sets write them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+from pydantic_core import PydanticCustomError
+
+from qserve.rows.fields import Fields, RowError
+from qserve.rows.tools import calls_of
+from qserve.wire.messages import MAX_TOOL_CALLS, ConversationMessage
+from qserve.wire.schema import Wire
+
+__all__ = ["ScoredMessage"]
+
+
+class ScoredFunction(Wire):
+    """`arguments` are an object, as trainers have it, or one as JSON text, as clients do."""
+
+    name: str
+    arguments: str | dict[str, JsonValue] | None = None
+
+
+class ScoredCall(Wire):
+    """A call of a data set has no id."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: ScoredFunction
+    index: int | None = Field(None, description="harmless: comes back from a stream")
+
+
+class ScoredMessage(ConversationMessage):
+    """A turn, whose calls may be those of a data set."""
+
+    tool_calls: Annotated[list[ScoredCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _calls_are_the_assistants(self) -> Self:
+        if not self.tool_calls:
+            return self
+        if self.role != "assistant":
+            raise PydanticCustomError("tool_calls", "a message of role '{role}' has no tool_calls", {"role": self.role})
+        try:
+            self._calls()
+        except RowError as error:
+            raise PydanticCustomError("tool_calls", "{why}", {"why": str(error)}) from None
+        return self
+
+    def _calls(self) -> list[dict[str, Any]]:
+        return calls_of([call.model_dump(exclude_none=True) for call in self.tool_calls or ()], Fields({}))
+
+    def for_template(self) -> dict[str, Any]:
+        """As rows of data sets are read: names are kept, for templates that write them."""
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text()}
+        thought = self.reasoning_content or self.reasoning
+        kept = {"reasoning_content": thought, "name": self.name, "tool_call_id": self.tool_call_id}
+        message |= {name: value for name, value in kept.items() if value}
+        return {**message, "tool_calls": self._calls()} if self.tool_calls else message
