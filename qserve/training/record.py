@@ -18,6 +18,7 @@ from qserve.planner.training.operations import Operations
 from qserve.runs import RunStore, StoreUnusable
 from qserve.runs.retention import Retention
 from qserve.runs.writer import NewRun, RunWriter
+from qserve.training.data.prepare import prepared
 from qserve.training.job import TrainingRun
 from qserve.training.outcome import Outcome, so_far
 from qserve.training.quality import quality_in
@@ -109,12 +110,19 @@ def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | N
         "rollouts": [
             {"step": one["step"], "samples": one["samples"]} for one in outcome.events if one["event"] == "rollouts"
         ],
+        "data": _data(run),
         "held_out": dict(outcome.last("held out") or {}),
         "quality": quality_in(run.folder / "held_out.jsonl", run.data.labels) if run.trainer == "reward" else None,
         "check": dict(check) if check else None,
         "configuration": _text(run.folder / "train.yaml"),
         "accelerate": _text(run.folder / "accelerate.yaml"),
     }
+
+
+def _data(run: TrainingRun) -> dict[str, Any] | None:
+    """What became of the rows: how many are trained on, what was left out, and what nothing read."""
+    made = prepared(run.folder)
+    return None if made is None else {**asdict(made), "told": made.told, "notes": made.notes}
 
 
 def _steps(outcome: Outcome) -> dict[str, Any]:

@@ -48,6 +48,8 @@ def training(report: RunReport) -> Section | None:
     blocks: list[Block] = [Tiles("training", tuple(_tiles(document)))]
     if document["reason"]:
         blocks.append(Text(str(document["reason"]), is_warning=True))
+    if data := document.get("data"):
+        blocks.append(Text("; ".join((data["told"], *data["notes"]))))
     if document["curve"]:
         blocks.append(_curve(document["curve"]))
     if document["measured"]:

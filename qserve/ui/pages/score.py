@@ -6,6 +6,7 @@ import asyncio
 import html
 import os
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import gradio as gr
 
 from qserve.errors import UsageError
+from qserve.rows.fields import told_unread
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.served_models import ServedModels
 from qserve.ui.pages.shared import PRIVATE, Shared
@@ -139,7 +141,8 @@ class ScorePage:
             return
         yield {self._file_result: _progress(0, 1, ""), self._download: gr.update(visible=False)}
         try:
-            records = await asyncio.to_thread(read_file, Path(file))
+            unread: Counter[str] = Counter()
+            records = await asyncio.to_thread(read_file, Path(file), unread)
             scored = ScoredFile(records, ())
             async for scored in score_records(self._shared.api, model, records):
                 done, total = len(scored.rewards), len(records)
@@ -150,9 +153,13 @@ class ScorePage:
             yield {self._file_result: _failure(str(failure))}
             return
         yield {
-            self._file_result: file_view(scored, language),
+            self._file_result: file_view(scored, language) + _note(told_unread(unread)),
             self._download: gr.update(value=str(written), visible=True),
         }
+
+
+def _note(text: str | None) -> str:
+    return "" if text is None else f'<p class="qs-small">{html.escape(text)}</p>'
 
 
 def _lines(text: str) -> list[str]:

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,11 @@ class ScoredFile:
             file.write_text("".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
 
 
-def read_file(file: Path) -> tuple[Record, ...]:
-    """The records of a file. Raises UsageError that names the line and what it lacks."""
+def read_file(file: Path, unread: Counter[str] | None = None) -> tuple[Record, ...]:
+    """The records of a file; `unread` counts the fields that nothing reads.
+
+    Raises UsageError that names the line and what it lacks.
+    """
     suffix = file.suffix.lower()
     if suffix == ".jsonl":
         lines = None
@@ -93,11 +96,11 @@ def read_file(file: Path) -> tuple[Record, ...]:
         raise UsageError(f"{file.name} ends in {suffix or 'nothing'}; it must be one of {', '.join(KINDS)}")
     try:
         if lines is None:
-            return tuple(read_records(file))
+            return tuple(read_records(file, unread))
         with tempfile.TemporaryDirectory() as folder:
             written = Path(folder) / file.name
             written.write_text("".join(f"{line}\n" for line in lines))
-            return tuple(read_records(written))
+            return tuple(read_records(written, unread))
     except UsageError as error:
         # The file's name is the user's, the folder it lies in is not.
         words = [

@@ -24,6 +24,7 @@ from qserve.training.job import DataSource, Schedule, TrainingRun
 from tests.unit.rows.forms import TOOLS, answer, call, openai, user
 
 OTHER = [{"type": "function", "function": {"name": "multiply", "parameters": {"properties": {"b": {}, "c": {}}}}}]
+USER = user("2+3?")
 RESULT = {"role": "tool", "tool_call_id": "1", "content": "5"}
 SFT: list[dict[str, Any]] = [
     {"messages": [user("2+3?"), openai(call({"a": 2})), RESULT, {**answer("five"), "weight": 0}], "tools": TOOLS},
@@ -34,7 +35,12 @@ SFT: list[dict[str, Any]] = [
 ]
 PAIRS: list[dict[str, Any]] = [
     {"prompt": "2+3?", "chosen": [user("2+3?"), answer("5")], "rejected": [user("2+3?"), answer("6")]},
-    {"prompt": [user("2+3?")], "chosen": [openai(call({"a": 2})), RESULT, answer("5")], "rejected": "6", "tools": TOOLS},
+    {
+        "prompt": [user("2+3?")],
+        "chosen": [openai(call({"a": 2})), RESULT, answer("5")],
+        "rejected": "6",
+        "tools": TOOLS,
+    },
     {"prompt": "6+1?", "chosen": "7", "rejected": [openai(call({"b": 6, "c": None}))], "tools": json.dumps(OTHER)},
     {"chosen": "\n\nHuman: 1+1?\n\nAssistant: 2", "rejected": "\n\nHuman: 1+1?\n\nAssistant: 3"},
     {"prompt": "Same?", "chosen": "yes", "rejected": "<think>So I say</think>yes"},
