@@ -79,7 +79,7 @@ def checked_answer(turns: list[Turn], name: str) -> list[Turn]:
         said = f"ends with a message of role '{last['role']}'; the last message of an answer must be the assistant's"
         raise RowError(said, name)
     if not last["content"].strip() and "tool_calls" not in last:
-        raise RowError("ends with an empty answer; there is nothing in it", name, "empty_input")
+        raise RowError("ends with an empty answer; there is nothing to score", name, "empty_input")
     return turns
 
 

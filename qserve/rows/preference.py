@@ -68,7 +68,7 @@ def _of_texts(texts: list[Answer], count: int, beside: Mapping[str, Any]) -> Pre
 
 def _text(name: str, value: str) -> str:
     if not value.strip():
-        raise RowError("ends with an empty answer; there is nothing in it", name, "empty_input")
+        raise RowError("ends with an empty answer; there is nothing to score", name, "empty_input")
     return value
 
 

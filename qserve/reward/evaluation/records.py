@@ -134,7 +134,7 @@ def _answers(fields: Fields) -> tuple[Content, ...]:
         if not lead and any(isinstance(one, str) for one in several):
             raise RowError("has answers that are strings, but no prompt that they answer")
         beside = beside_of(fields)
-        answers = (answer_of(one, "an answer", fields) for one in several)
+        answers = (answer_of(one, "responses", fields) for one in several)
         return tuple(_beside(messages_of([*lead, *answer]), beside) for answer in answers)
     if not any(name in fields for name in CONVERSATIONS) and isinstance(fields.peek("text"), str):
         return (str(fields.take("text")),)

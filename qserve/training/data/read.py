@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from qserve.encodings import check_text_file, no_utf8, wrong_byte
 from qserve.errors import MissingExtra, UsageError
+from qserve.rows.columnar import as_written
 from qserve.units import MIB, format_bytes
 
 __all__ = ["RawRow", "rows_in"]
@@ -118,10 +119,8 @@ def _of_columns(file: Path) -> Iterator[RawRow]:
         for batch in _batches(file):
             for data in batch.to_pylist():
                 number += 1
-                yield _checked(
-                    f"{file.name}:{number}", {name: value for name, value in data.items() if value is not None}
-                )
-    except (pyarrow.ArrowException, OSError) as error:
+                yield _checked(f"{file.name}:{number}", as_written(data, batch.schema))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UsageError(f"{file} can't be read after {number} rows ({str(error)[:200]})") from None
 
 
@@ -156,5 +155,8 @@ def _of_hub(name: str) -> Iterator[RawRow]:
         raise UsageError(
             f"the data set {name} can't be opened ({reason}); name a file, or check the id and network"
         ) from None
+    schema = rows.features.arrow_schema if rows.features is not None else None
     for number, data in enumerate(rows, 1):
-        yield _checked(f"{name}:{number}", {key: value for key, value in data.items() if value is not None})
+        given = {key: value for key, value in data.items() if value is not None}
+        row = given if schema is None else as_written(given, schema, is_decoded=True)
+        yield _checked(f"{name}:{number}", row)

@@ -16,6 +16,7 @@ from qserve.csv_cells import read_cell, written_cell
 from qserve.errors import UsageError
 from qserve.report.charts.scale import nice_step
 from qserve.reward.evaluation.records import Record, read_records
+from qserve.rows.columnar import as_written
 from qserve.ui.client.api import Api, ApiFailure
 
 __all__ = ["ScoredFile", "read_file", "score_records"]
@@ -199,7 +200,8 @@ def _csv_lines(file: Path) -> list[str]:
 
 def _parquet_lines(file: Path) -> list[str]:
     try:
-        rows = _parquet("reading a Parquet file").read_table(file).to_pylist()
+        table = _parquet("reading a Parquet file").read_table(file)
+        rows = [as_written(row, table.schema) for row in table.to_pylist()]
     except (OSError, ValueError) as error:
         raise UsageError(f"{file.name} can't be read as Parquet ({error})") from None
     return [json.dumps(row, default=str) for row in rows]

@@ -104,6 +104,68 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
     assert len(list(rows_in(str(tmp_path)))) == 25
 
 
+def called(name: str, arguments: dict) -> dict:
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}]}
+
+
+CALLS = [called("add", {"a": 1}), called("say", {"text": "b", "loud": True})]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_columns_give_a_call_no_argument_of_another(tmp_path: Path, as_json: bool) -> None:
+    """A table's struct has the names of all rows; `datasets` stores what is of several types as JSON."""
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.Table.from_pylist(CALLS)
+    if as_json:
+        turns = [[json.dumps(turn) for turn in row["messages"]] for row in CALLS]
+        kind = pyarrow.list_(pyarrow.json_())
+        storage = pyarrow.array(turns, pyarrow.list_(pyarrow.string()))
+        table = pyarrow.table({"messages": storage.cast(kind)})
+    pyarrow.parquet.write_table(table, tmp_path / "calls.parquet")
+    assert [dict(row.data) for row in rows_in(str(tmp_path / "calls.parquet"))] == CALLS
+
+
+def test_what_is_not_trained_on_is_told(tmp_path: Path) -> None:
+    talk = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0}]}
+    rows = [*({**one, "colour": 1} for one in CALLS), talk]
+    source = DataSource(str(written(tmp_path / "a.jsonl", rows)), eval_share=0)
+    data = prepare(source, "sft", tmp_path / "data", tmp_path / "run", "{{ messages[0].tool_calls }}")
+    assert (data.num_train, data.num_masked, data.num_broken) == (2, 1, 0)
+    assert "1 rows without an answer in the loss left out" in data.told
+    assert data.notes == ["fields that nothing reads: 'colour' 2×"]
+    assert prepared(tmp_path / "run") == data
+    ties = [*pairs(4), {"prompt": "p", "chosen": "a", "rejected": "a"}]
+    source = DataSource(str(written(tmp_path / "b.jsonl", ties)), eval_share=0)
+    data = prepare(source, "dpo", tmp_path / "pairs", tmp_path / "other")
+    assert (data.num_train, data.num_ties, data.num_broken) == (4, 1, 0) and "1 ties" in data.told
+
+
+def test_rows_with_nothing_in_the_loss_are_no_data(tmp_path: Path) -> None:
+    talk = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "train": False}]}
+    source = DataSource(str(written(tmp_path / "a.jsonl", [talk] * 3)), eval_share=0)
+    with pytest.raises(UsageError, match="3 have no answer in the loss, 0 are left to train on"):
+        prepare(source, "sft", tmp_path / "data", tmp_path / "run")
+
+
+def test_a_template_without_tools_is_refused_for_rows_that_have_some(tmp_path: Path) -> None:
+    """It would train an empty answer where the model should call."""
+    tools = [{"name": "add", "parameters": {}}]
+    thought = {"role": "assistant", "content": "a", "reasoning_content": "hm"}
+    rows = [{**one, "tools": tools} for one in CALLS]
+    rows.append({"prompt": "q", "completion": [thought], "chat_template_kwargs": {"mood": "good"}})
+    source = DataSource(str(written(tmp_path / "a.jsonl", rows)), eval_share=0)
+    with pytest.raises(UsageError, match=r"2 rows have 'tools' and 2 rows have 'tool_calls'.*template knows tools"):
+        prepare(source, "sft", tmp_path / "data", tmp_path / "run", "{{ messages[0].content }}")
+    data = prepare(source, "sft", tmp_path / "data", tmp_path / "run", "{{ tools }}{{ messages[0].tool_calls }}")
+    assert data.notes == ["the chat template does not write 'mood' of 1 rows, 'reasoning_content' of 1 rows"]
+    assert data.columns == ("prompt", "completion", "tools", "chat_template_kwargs")
+    (call, *_, last) = made(tmp_path / "data", "train")
+    assert (call["chat_template_kwargs"], last["tools"]) == ({}, None)
+    assert call["tools"] == [{"type": "function", "function": tools[0]}]
+
+
 @pytest.mark.parametrize("source", ["nowhere.jsonl", "/nowhere/at/all", "data.csv"])
 def test_a_source_that_is_not_there(source: str) -> None:
     with pytest.raises(UsageError, match="--data takes"):
