@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import load_dataset
 from transformers import AutoTokenizer
 
 from qserve.demo import chat_model_path, reward_model_path
@@ -19,7 +20,10 @@ from qserve.reward.protocols.job import ModelInfo
 from qserve.reward.protocols.table import PROTOCOLS
 from qserve.reward.scoring.template import RewardTemplate
 from qserve.reward.settings import RewardSettings
+from qserve.training.data.prepare import prepare
+from qserve.training.job import DataSource
 from tests.tiny.training.rows import PAIRS, TEXTS
+from tests.unit.rows.forms import TOOLS, call, user
 
 ROOT = Path(__file__).parents[3]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>\n'
@@ -45,6 +49,18 @@ def test_calls_are_trained_as_calls_and_masked_answers_are_read_alone(made: dict
     assert "add(a)" in first and "multiply" not in first  # each row has its own tools
     assert "multiply(b, c)" in second and "add(a)" not in second
     assert "nine" in made["sft"][3]["text"] and not any("three" in row["text"] for row in made["sft"])
+
+
+def test_a_row_far_down_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """`datasets` infers types from the first 10 MB, and would drop or refuse what comes after them alone."""
+    plain = {"prompt": "q" * 2_000_000, "completion": "a"}
+    rows = [plain] * 6 + [{"messages": [user("2+3?"), call({"a": 2, "b": None})], "tools": TOOLS}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepare(DataSource(str(file), eval_share=0), "sft", tmp_path / "data", tmp_path / "run")
+    made = load_dataset(str(tmp_path / "data"), cache_dir=str(tmp_path / "cache"))["train"]
+    assert made[-1]["completion"] == [call({"a": 2, "b": None})] and made[-1]["tools"] == TOOLS
+    assert made[0]["prompt"] == [user(plain["prompt"])] and made[0]["tools"] is None
 
 
 def test_packed_rows_keep_their_masks(made: dict[str, Any]) -> None:
