@@ -25,7 +25,7 @@ __all__ = ["PAIRED", "Sides", "sides_of"]
 PAIRED = (
     "chosen", "rejected", "rejected_response", "rejected_messages", "rejected_message", "chosen_inputs",
     "rejected_inputs", "preferred_output", "non_preferred_output", "better_response_id", "preference_strength",
-    "response_j", "chosen_response", "winner",
+    "response_j", "chosen_response", "chosen_messages", "winner",
 )  # fmt: skip
 """Fields of which each says that a row is a preference."""
 _REJECTED = ("rejected_response", "rejected_messages", "rejected_message")
@@ -50,8 +50,9 @@ def sides_of(fields: Fields) -> Sides | None:
         return _named(fields, "chosen_inputs", "rejected_inputs", has_lead=False)
     if "preferred_output" in fields or "non_preferred_output" in fields:
         return _openai(fields)
-    if "chosen_response" in fields:
-        return _named(fields, "chosen_response", "rejected_response", has_lead=True)
+    for better in ("chosen_response", "chosen_messages"):
+        if better in fields:
+            return _named(fields, better, better.replace("chosen", "rejected"), has_lead=True)
     if "chosen" in fields or "rejected" in fields:
         return _named(fields, "chosen", "rejected", has_lead=True)
     if any(name in fields for name in _REJECTED):

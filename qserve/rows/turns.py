@@ -120,12 +120,14 @@ def _kind(value: Any) -> str:
 
 
 def _part(part: Mapping[str, Any], fields: Fields) -> str:
-    if part.get("type", "text") != "text" or not isinstance(part.get("text"), str):
+    """LLaMA-Factory's newer format has its text as "value"."""
+    text = part.get("text", part.get("value"))
+    if part.get("type", "text") != "text" or not isinstance(text, str):
         raise RowError(
             f"a part of type {part.get('type')!r} is not read; parts of a turn are {{'type': 'text', 'text'}}"
         )
-    fields.of_turn(part, ("type", "text"), "a part's")
-    return str(part["text"])
+    fields.of_turn(part, ("type", "text", "value"), "a part's")
+    return text
 
 
 def _joined(before: Turn, calls: Turn) -> Turn:

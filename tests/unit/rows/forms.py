@@ -91,6 +91,12 @@ def _text(meant: Meant, side: list[Message]) -> str:
     return "".join(f"\n\n{names[turn['role']]}: {turn['content']}" for turn in (*meant.prompt, *side))
 
 
+def _in_parts(message: Message) -> Message:
+    if "tool_calls" in message:
+        return message
+    return {**message, "content": [{"type": "text", "value": message["content"]}], "loss_weight": 1.0}
+
+
 Row = dict[str, Any]
 FORMS: dict[str, tuple[Callable[[Meant], bool], Callable[[Meant], Row]]] = {
     "prompt and answers": (
@@ -173,6 +179,14 @@ FORMS: dict[str, tuple[Callable[[Meant], bool], Callable[[Meant], Row]]] = {
             "response_1": one.rejected[0]["content"],
             "response_2": one.chosen[0]["content"],
             "preference_strength": 2,
+            **one.beside,
+        },
+    ),
+    "llama-factory's newer format": (
+        lambda one: True,
+        lambda one: {
+            "chosen_messages": [_in_parts(turn) for turn in one.prompt + one.chosen],
+            "rejected_messages": [_in_parts(turn) for turn in one.prompt + one.rejected],
             **one.beside,
         },
     ),
