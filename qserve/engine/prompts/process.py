@@ -46,6 +46,7 @@ class ReaderSettings:
         template: the chat template, with the special tokens that it finds; None: the model has none.
         limits: ContextLimits as JSON.
         address_space_bytes: of the whole process; the largest body that is allowed takes some 700 MB as JSON.
+        named_templates: names of those that the model has, where there are several.
     """
 
     tokenizer: str
@@ -54,6 +55,7 @@ class ReaderSettings:
     limits: dict[str, int | None]
     vocab_size: int
     address_space_bytes: int = 3 * 1024**3
+    named_templates: tuple[str, ...] = ()
 
 
 # Read before any client's: the first body pays for compiling the template and for imports, too.
@@ -185,6 +187,7 @@ def _reader(settings: ReaderSettings) -> BodyReader:
         lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
         max_model_len=limits.max_model_len,
         vocab_size=settings.vocab_size,
+        named_templates=tuple(settings.named_templates),
     )
 
 

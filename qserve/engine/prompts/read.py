@@ -61,6 +61,7 @@ class BodyReader:
         *,
         max_model_len: int,
         vocab_size: int,
+        named_templates: tuple[str, ...] = (),
     ) -> None:
         """`label` names a token in `token_strs`, `decode` writes ids as text."""
         self._tokenizer = tokenizer
@@ -69,6 +70,7 @@ class BodyReader:
         self._decode = decode
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
+        self._named_templates = named_templates
 
     def chat(self, body: bytes) -> PromptBody:
         """POST /v1/chat/completions."""
@@ -194,7 +196,7 @@ class BodyReader:
         if self._template is None:
             raise ApiError(
                 400,
-                "this model has no chat template; use /v1/completions with a plain prompt",
+                f"this model has {self._which_templates()}; use /v1/completions with a plain prompt",
                 "no_chat_template",
                 "messages",
             )
@@ -225,6 +227,10 @@ class BodyReader:
             ) from error
         ids = self._tokenizer.conversation_ids(text, hidden)
         return ids, thought_start(conversation[-1]["content"] if continue_final_message else text)
+
+    def _which_templates(self) -> str:
+        names = ", ".join(self._named_templates)
+        return f"the chat templates {names}, and none of them is called default" if names else "no chat template"
 
     def _check_ids(self, ids: Sequence[int], name: str) -> None:
         """Raises ApiError 400 for the first token that the model has no row for."""

@@ -6,11 +6,26 @@ import shutil
 from pathlib import Path
 
 import httpx
+import pytest
 
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.api.app import build_app
 from qserve.engine.transformers.api.prompt_lanes import prompt_lanes
+from qserve.wire.errors import ApiError
 from tests.tiny.engine.loading import running
+
+
+async def test_names_of_templates_are_told_where_none_is_for_every_chat(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(chat_model_path(), tmp_path / "checkpoint"))
+    more = folder / "additional_chat_templates"
+    more.mkdir()
+    (folder / "chat_template.jinja").rename(more / "rag.jinja")
+    async with running(str(folder)) as engine:
+        prompts = prompt_lanes(engine, tmp_path / "socket")
+        await prompts.start()
+        with pytest.raises(ApiError, match="this model has the chat templates rag, and none of them is called default"):
+            await prompts.read("chat", b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}')
+        await prompts.close()
 
 
 async def test_chat_is_refused_and_completions_go_on(tmp_path: Path) -> None:

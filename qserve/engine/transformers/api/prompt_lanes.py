@@ -21,6 +21,7 @@ def prompt_lanes(engine: Engine, socket: Path) -> PromptLanes:
     settings = ReaderSettings(
         tokenizer=str(file),
         template=_chat_template(tokenizer),
+        named_templates=tuple(tokenizer.chat_template) if isinstance(tokenizer.chat_template, dict) else (),
         special_tokens=dict(tokenizer.special_tokens_map),
         limits=asdict(engine.limits.context),
         vocab_size=engine.vocab_size,
