@@ -18,6 +18,7 @@ from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
+from qserve.wire.vllm_agents import as_vllm_reads
 
 __all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
 
@@ -87,7 +88,7 @@ class ByEngine:
         if fields is None:
             raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
         given = vllm.read_body(body)
-        value = vllm.with_structured_outputs(path, given)
+        value = as_vllm_reads(path, vllm.with_structured_outputs(path, given))
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
         said = vllm.without_no_tools(value)

@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError, from_json, to_json
 
 from qserve.encodings import wrong_byte
 from qserve.wire.body_scan import not_json, utf8_json
+from qserve.wire.dialects.agent_fields import asks_for_nothing
 from qserve.wire.refused_fields import REFUSED
 from qserve.wire.validation import from_validation
 
@@ -99,14 +100,21 @@ class Wire(BaseModel):
             if max(len(one) for one in (data, *data.values()) if isinstance(one, dict)) > _MAX_NAMES:
                 raise PydanticCustomError("too_many_names", f"an object holds more than {_MAX_NAMES} names")
             for name, value in data.items():
-                why = cls.refused.get(name)
-                if why is not None and value is not None and name not in cls.model_fields:
+                why = cls.refused.get(name) if value is not None else None
+                if why is not None and name not in cls.model_fields and not cls._is_unasked(name, value):
                     raise PydanticCustomError(
                         "unsupported_field", "'{field}' is not supported: {why}", {"field": name, "why": why}
                     )
             # An explicit null means "not given": clients write out every field they know.
-            return {key: value for key, value in data.items() if value is not None}
+            given = {key: value for key, value in data.items() if value is not None}
+            unasked = [name for name in given.keys() & cls.refused.keys() if cls._is_unasked(name, given[name])]
+            return {key: value for key, value in given.items() if key not in unasked} if unasked else given
         return data
+
+    @classmethod
+    def _is_unasked(cls, name: str, value: Any) -> bool:
+        """A field that is refused by name, with nothing in it."""
+        return name not in cls.model_fields and asks_for_nothing(name, value)
 
     @classmethod
     def parse(cls, body: bytes) -> Self:

@@ -6,11 +6,12 @@ functions with one name nobody knows which is called; and with `ignore_eos` an a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from qserve.wire.dialects.responses_tools import flat_name
 from qserve.wire.errors import ApiError
 from qserve.wire.schema import CacheSalt
 from qserve.wire.tools import ToolName
@@ -19,12 +20,12 @@ __all__ = ["check_salt", "check_structure", "check_tools"]
 
 _NAME = TypeAdapter(ToolName)
 _SALT = TypeAdapter(CacheSalt)
-# By the beginning of the route: the type of a tool that the client runs, whether it must be said, and where its name
+# By the beginning of the route: the types of tools that the client runs, whether one must be said, and where a name
 # stands.
-_TOOLS: Mapping[str, tuple[str, bool, tuple[str, ...]]] = {
-    "/v1/chat/completions": ("function", True, ("function", "name")),
-    "/v1/responses": ("function", True, ("name",)),
-    "/v1/messages": ("custom", False, ("name",)),
+_TOOLS: Mapping[str, tuple[tuple[str, ...], bool, tuple[str, ...]]] = {
+    "/v1/chat/completions": (("function",), True, ("function", "name")),
+    "/v1/responses": (("function", "custom"), True, ("name",)),
+    "/v1/messages": (("custom",), False, ("name",)),
 }
 # Where a structure of the answer stands; by its type, or there at all.
 _TYPED = (("response_format",), ("text", "format"), ("output_config", "format"))
@@ -37,25 +38,44 @@ def check_tools(path: str, body: Mapping[str, Any]) -> None:
     tools = body.get("tools")
     if rule is None or not isinstance(tools, list):
         return
-    wanted, must_say, place = rule
     names: set[str] = set()
-    for index, tool in enumerate(tools):
-        if not isinstance(tool, dict):
-            raise _refusal(f"'tools[{index}]' must be an object", "tools")
-        kind = tool.get("type")
-        if kind != wanted and (kind is not None or must_say):
-            named = "without a type" if kind is None else f"of type '{str(kind)[:40]}'"
-            raise _refusal(f"the server has no tool {named}; describe functions, which the client runs", "tools")
-        name = _at(tool, place)
+    for where, name in _names(tools, rule, "tools"):
         try:
             _NAME.validate_python(name, strict=True)
         except ValidationError:
-            where = ".".join((f"tools[{index}]", *place))
             message = f"'{where}' must be a name of 1 to 128 letters, digits, '_', '-', '.' and ':'"
             raise _refusal(message, "tools") from None
         if name in names:
             raise _refusal(f"'tools' holds two functions named '{name}'", "tools")
         names.add(name)
+
+
+def _names(
+    tools: list[Any], rule: tuple[tuple[str, ...], bool, tuple[str, ...]], path: str
+) -> Iterator[tuple[str, Any]]:
+    """Of each tool where its name stands, and the name that the model reads."""
+    wanted, must_say, place = rule
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise _refusal(f"'{path}[{index}]' must be an object", "tools")
+        kind = tool.get("type")
+        if kind == "namespace" and "custom" in wanted and must_say:
+            yield from _of_namespace(tool, f"{path}[{index}]")
+        elif kind not in wanted and (kind is not None or must_say):
+            named = "without a type" if kind is None else f"of type '{str(kind)[:40]}'"
+            raise _refusal(f"the server has no tool {named}; describe functions, which the client runs", "tools")
+        else:
+            yield ".".join((f"{path}[{index}]", *place)), _at(tool, place)
+
+
+def _of_namespace(tool: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """vLLM shows the model the functions of a namespace, and nothing else that is in it."""
+    name, inner = tool.get("name"), tool.get("tools")
+    if not isinstance(inner, list):
+        raise _refusal(f"'{path}.tools' must be a list of functions", "tools")
+    for where, of_function in _names(inner, (("function",), True, ("name",)), f"{path}.tools"):
+        both = isinstance(name, str) and isinstance(of_function, str)
+        yield where, flat_name(str(name), str(of_function)) if both else None
 
 
 def check_salt(body: Mapping[str, Any]) -> None:

@@ -10,18 +10,22 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from llguidance import LLMatcher
 
-from qserve.engine.grammar.counts import check_counts
+from qserve.engine.grammar.counts import check_counts, check_counts_within
 from qserve.engine.grammar.endless import NO_END, has_an_end
+from qserve.engine.grammar.endless_rules import TooDeep, rules_have_an_end
+from qserve.engine.grammar.escaped_lark import NotEscapable, escaped_lark
 from qserve.engine.grammar.formats import PATTERN_OF_FORMAT
 from qserve.engine.grammar.references import followed, within
 from qserve.engine.grammar.schema import UncarriedNumber, embedded, unanchored
 from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.grammar.written_values import NULL, text_value
 from qserve.hub.chat_template import ToolFormat
+from qserve.wire.dialects.responses_tools import INPUT
 from qserve.wire.errors import ApiError
 from qserve.wire.tools import Tool, ToolChoice
 
@@ -29,6 +33,7 @@ __all__ = ["answer_or_calls", "tool_call_grammar"]
 
 _END = r"\n</parameter>\n"
 _UP_TO_ITS_END = f'[suffix="{_END}"]'
+_TEXT_OPENS, _TEXT_ENDS = '{"' + INPUT + '": "', '"}'
 # Parameters are bound one by one.
 _OF_WHOLE_OBJECTS = (
     "allOf", "anyOf", "oneOf", "not", "if", "const", "enum", "patternProperties", "propertyNames", "minProperties",
@@ -37,25 +42,42 @@ _OF_WHOLE_OBJECTS = (
 
 
 def tool_call_grammar(
-    tools: Sequence[Tool], choice: ToolChoice | None, tool_format: ToolFormat, *, is_parallel: bool
+    tools: Sequence[Tool],
+    choice: ToolChoice | None,
+    tool_format: ToolFormat,
+    *,
+    is_parallel: bool,
+    larks: Mapping[str, str] = MappingProxyType({}),
 ) -> GrammarSpec:
-    """What binds calls of `tools`: from each `<tool_call>` on, or the whole answer where there must be one."""
+    """What binds calls of `tools`: from each `<tool_call>` on, or the whole answer where there must be one.
+
+    `larks`: grammars of the one argument that some of them take, by their names.
+    """
     is_named = not isinstance(choice, (str, type(None)))
     callable_ = [tool for tool in tools if is_named is False or tool.function.name == choice.function.name]  # type: ignore[union-attr]
-    call = _body_of_call(callable_, tool_format)
+    texts = texts_of(callable_, tool_format, larks)
+    call = _body_of_call(callable_, tool_format, texts)
     if choice in (None, "auto"):
-        return GrammarSpec(_lark(f"start: body\n{call}"), "tool_call", only_one=not is_parallel, param="tools")
-    return GrammarSpec(_lark(f"start: {_calls(is_parallel and not is_named)}\n{call}"), param="tools")
+        grammar = _whole(f"start: body\n{call}", texts)
+        return GrammarSpec(grammar, "tool_call", only_one=not is_parallel, param="tools")
+    return GrammarSpec(_whole(f"start: {_calls(is_parallel and not is_named)}\n{call}", texts), param="tools")
 
 
 def answer_or_calls(
-    answer: GrammarSpec, tools: Sequence[Tool], tool_format: ToolFormat, *, is_parallel: bool
+    answer: GrammarSpec,
+    tools: Sequence[Tool],
+    tool_format: ToolFormat,
+    *,
+    is_parallel: bool,
+    larks: Mapping[str, str] = MappingProxyType({}),
 ) -> GrammarSpec:
     """What binds the whole answer where it may be calls of `tools` in place of what `answer` binds, as agents ask."""
-    call = _body_of_call(tools, tool_format)
+    texts = texts_of(tools, tool_format, larks)
+    call = _body_of_call(tools, tool_format, texts)
     either = {"lark_grammar": f"%llguidance {{}}\nstart: @answer | {_calls(is_parallel)}\n{call}"}
     first, *others = _grammars(answer.grammar)
-    return replace(answer, grammar=json.dumps({"grammars": [either, {**first, "name": "answer"}, *others]}))
+    all_of_them = [either, {**first, "name": "answer"}, *others, *_named(texts)]
+    return replace(answer, grammar=json.dumps({"grammars": all_of_them}))
 
 
 def _grammars(grammar: str) -> list[dict[str, Any]]:
@@ -66,18 +88,46 @@ def _grammars(grammar: str) -> list[dict[str, Any]]:
     return found
 
 
+def texts_of(tools: Sequence[Tool], tool_format: ToolFormat, larks: Mapping[str, str]) -> dict[str, str]:
+    """The grammars of those tools' texts as the format writes them. Raises ApiError 400 for one that it can't hold."""
+    names = [tool.function.name for tool in tools if tool.function.name in larks]
+    return {name: _written(name, larks[name], tool_format) for name in names}
+
+
+def _written(name: str, lark: str, tool_format: ToolFormat) -> str:
+    check_counts_within(lark, "tools")
+    try:
+        if not rules_have_an_end(lark):
+            raise NotEscapable(NO_END)
+        return escaped_lark(lark) if tool_format == "hermes" else lark
+    except (NotEscapable, TooDeep) as error:
+        why = str(error) or "it is nested too deeply"
+        raise ApiError(400, f"the grammar of '{name}': {why}", "invalid_grammar", "tools") from None
+
+
 def _calls(several: bool) -> str:
     return '"<tool_call>" body' + (' ("\\n<tool_call>" body)*' if several else "")
 
 
-def _body_of_call(tools: Sequence[Tool], tool_format: ToolFormat) -> str:
+def _whole(rules: str, texts: Mapping[str, str]) -> str:
+    """The library's grammar of the rules, with those of texts beside it."""
+    if not texts:
+        return _lark(rules)
+    return json.dumps({"grammars": [{"lark_grammar": "%llguidance {}\n" + rules}, *_named(texts)]})
+
+
+def _named(texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": f"text_{number}", "lark_grammar": lark} for number, lark in enumerate(texts.values())]
+
+
+def _body_of_call(tools: Sequence[Tool], tool_format: ToolFormat, texts: Mapping[str, str]) -> str:
     """The rule `body`, from behind `<tool_call>` on. Raises ApiError 400 for arguments without an end."""
     for tool in tools:
         check_counts(tool.function.parameters, "tools")
         if not has_an_end(_schema(tool)):  # the library would look for one for a second
             raise ApiError(400, f"{NO_END}: the parameters of '{tool.function.name}'", "invalid_grammar", "tools")
     try:
-        return _FORMATS[tool_format](tools)
+        return _FORMATS[tool_format](tools, {name: f"@text_{number}" for number, name in enumerate(texts)})
     except UncarriedNumber as error:
         raise ApiError(400, str(error), "invalid_grammar", "tools") from error
 
@@ -96,24 +146,33 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     return {"properties": {}} if given is None else given
 
 
-def _hermes(tools: Sequence[Tool]) -> str:
+def _hermes(tools: Sequence[Tool], texts: Mapping[str, str]) -> str:
     names = " | ".join(f"call_{number}" for number in range(len(tools)))
     rules = [f'body: "\\n" ({names}) "\\n</tool_call>"']
     for number, tool in enumerate(tools):
         head = json.dumps('{"name": ' + json.dumps(tool.function.name) + ', "arguments": ')
-        rules += [f'call_{number}: {head} args_{number} "}}"', *embedded(f"args_{number}", _schema(tool))]
+        text, rule = texts.get(tool.function.name), f"args_{number}"
+        of_text = f"{rule}: {json.dumps(_TEXT_OPENS)} {text} {json.dumps(_TEXT_ENDS)}"
+        arguments = embedded(rule, _schema(tool)) if text is None else [of_text]
+        rules += [f'call_{number}: {head} {rule} "}}"', *arguments]
     return "\n".join(rules)
 
 
-def _qwen3_coder(tools: Sequence[Tool]) -> str:
+def _qwen3_coder(tools: Sequence[Tool], texts: Mapping[str, str]) -> str:
     names = " | ".join(f"call_{number}" for number in range(len(tools)))
     rules = [
         f'body: "\\n<function=" ({names}) "</function>\\n</tool_call>"',
         f"text{_UP_TO_ITS_END}: /(?s:.*)/",
     ]
     for number, tool in enumerate(tools):
-        rules += _function(f"call_{number}", tool)
+        text = texts.get(tool.function.name)
+        rules += _function(f"call_{number}", tool) if text is None else [_of_text(f"call_{number}", tool, text)]
     return "\n".join(rules)
+
+
+def _of_text(rule: str, tool: Tool, text: str) -> str:
+    head = json.dumps(f"{tool.function.name}>\n<parameter={INPUT}>\n")
+    return f'{rule}: {head} {text} "{_END}"'
 
 
 def _function(rule: str, tool: Tool) -> list[str]:
@@ -184,4 +243,4 @@ def _of_whole(pattern: str) -> str:
     return f"{before}({inner}){after}"
 
 
-_FORMATS: dict[ToolFormat, Callable[[Sequence[Tool]], str]] = {"hermes": _hermes, "qwen3_coder": _qwen3_coder}
+_FORMATS: dict[ToolFormat, Callable[[Sequence[Tool], Mapping[str, str]], str]] = {"hermes": _hermes, "qwen3_coder": _qwen3_coder}

@@ -94,12 +94,15 @@ def _bound_tool(tool: Any, held: Callable[[dict[str, Any]], dict[str, Any]]) -> 
     """A function, as chats have it inside of the tool, as other dialects have it beside `type`."""
     if not isinstance(tool, dict):
         return tool
+    if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
+        return {**tool, "tools": [_bound_tool(inner, held) for inner in tool["tools"]]}
     if isinstance(tool.get("function"), dict):
         return {**tool, "function": _bound_tool(tool["function"], held)}
     schemas = {name: tool[name] for name in _OF_TOOLS if isinstance(tool.get(name), dict)}
     if not schemas:
         # OpenAI's way to say that there are none; the engine would take any.
-        takes_none = isinstance(tool.get("name"), str) and tool.get("parameters") is None
+        is_function = tool.get("type", "function") == "function" and isinstance(tool.get("name"), str)
+        takes_none = is_function and tool.get("parameters") is None
         return {**tool, "parameters": _NO_PARAMETERS} if takes_none else tool
     for schema in schemas.values():
         _check_parameters(schema, str(tool.get("name")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,7 +82,8 @@ class BodyReader:
 
     def responses(self, body: bytes) -> PromptBody:
         """POST /v1/responses."""
-        return self._translated(ResponsesRequest.parse(body))
+        request = ResponsesRequest.parse(body)
+        return self._translated(request, request.larks)
 
     def count_tokens(self, body: bytes) -> PromptBody:
         """POST /v1/messages/count_tokens."""
@@ -94,10 +95,13 @@ class BodyReader:
         (ids,) = self._chat(_chat_of(InputTokensRequest.parse(body).to_chat())).prompts
         return PromptBody(answer=json.dumps({"object": "response.input_tokens", "input_tokens": len(ids)}).encode())
 
-    def _translated(self, request: MessagesRequest | ResponsesRequest) -> PromptBody:
-        return replace(self._chat(_chat_of(request.to_chat())), echo=request.echo())
+    def _translated(
+        self, request: MessagesRequest | ResponsesRequest, larks: Mapping[str, str] | None = None
+    ) -> PromptBody:
+        return replace(self._chat(_chat_of(request.to_chat()), larks or {}), echo=request.echo())
 
-    def _chat(self, request: ChatCompletionRequest) -> PromptBody:
+    def _chat(self, request: ChatCompletionRequest, larks: Mapping[str, str] | None = None) -> PromptBody:
+        """`larks`: the grammars of custom tools, by their names."""
         ids, thought = self._conversation(
             request.messages,
             self._variables(request),
@@ -107,7 +111,7 @@ class BodyReader:
             split_special_tokens=request.split_special_tokens,
         )
         self._check_ids(ids, "messages")
-        grammar = self._grammar(request)
+        grammar = self._grammar(request, larks or {})
         rest = _without(request, "messages", "chat_template_kwargs", "tools", "tool_choice")
         rest["messages"] = [{"role": "user", "content": ""}]
         if tools := request.offered_tools:
@@ -123,7 +127,7 @@ class BodyReader:
             given.setdefault("enable_thinking", request.reasoning_effort != "none")
         return given
 
-    def _grammar(self, request: ChatCompletionRequest) -> GrammarSpec | None:
+    def _grammar(self, request: ChatCompletionRequest, larks: Mapping[str, str]) -> GrammarSpec | None:
         answer = None
         if request.structure is not None and not request.must_call:
             answer = _structured(request.structure, request.structure_param)
@@ -134,10 +138,10 @@ class BodyReader:
         written = tool_format(self._template.source) if self._template is not None else None
         if written is None:
             raise ApiError(400, "this model's chat template knows no tools; leave 'tools' out", "no_tools", "tools")
-        is_parallel = request.parallel_tool_calls is not False
+        is_parallel, tools = request.parallel_tool_calls is not False, request.offered_tools
         if answer is not None:
-            return answer_or_calls(answer, request.offered_tools, written, is_parallel=is_parallel)
-        return tool_call_grammar(request.offered_tools, request.tool_choice, written, is_parallel=is_parallel)
+            return answer_or_calls(answer, tools, written, is_parallel=is_parallel, larks=larks)
+        return tool_call_grammar(tools, request.tool_choice, written, is_parallel=is_parallel, larks=larks)
 
     def completion(self, body: bytes) -> PromptBody:
         """POST /v1/completions: text gets no BOS that the tokenizer does not add itself, token ids stay as they are."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
+from qserve.wire.dialects.agent_fields import BILLING, loaded_tools
 from qserve.wire.openai import MAX_MESSAGES
 from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, StopString, Wire
 from qserve.wire.tools import MAX_TOOLS, ToolName
@@ -56,12 +57,24 @@ class ToolUseBlock(_Block):
     caller: dict[str, JsonValue] | None = None
 
 
+class ToolReference(_Block):
+    """A tool that a search of the client has found: from here on the model is shown it."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+    @property
+    def text(self) -> str:
+        """What the model reads of it in the search's result."""
+        return f"{self.tool_name}\n"
+
+
 class ToolResultBlock(_Block):
     """What a tool returned."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextBlock] | None = None
+    content: str | list[Annotated[TextBlock | ToolReference, Field(discriminator="type")]] | None = None
     is_error: bool | None = None
 
     def text(self) -> str:
@@ -121,6 +134,9 @@ class CustomTool(_Block):
     description: str | None = None
     input_schema: dict[str, JsonValue]
     strict: bool | None = Field(None, description="harmless: arguments always follow the schema")
+    defer_loading: bool | None = Field(None, description="true: not shown before a tool_reference names it")
+    eager_input_streaming: bool | None = Field(None, description="harmless: arguments are streamed as they are written")
+    allowed_callers: list[Literal["direct"]] | None = Field(None, description="harmless: only the model calls")
 
     @model_validator(mode="before")
     @classmethod
@@ -197,14 +213,15 @@ class CountTokensRequest(Wire):
 
     def to_chat(self) -> dict[str, Any]:
         """The chat request that it is. An answer that the client has begun is continued."""
-        system = self.system if isinstance(self.system, str) else _text_of(self.system or ())
+        system = self.system if isinstance(self.system, str) else _text_of(_said(self.system or ()))
         messages = [{"role": "system", "content": system}] if system else []
         for message in self.messages:
             messages += message.to_chat()
         last = messages[-1]
         is_begun = last["role"] == "assistant" and "tool_calls" not in last and bool(last["content"])
         begun = {"continue_final_message": True, "add_generation_prompt": False} if is_begun else {}
-        tools = {"tools": [tool.to_chat() for tool in self.tools]} if self.tools else {}
+        shown = loaded_tools(self.tools or (), self.messages)
+        tools = {"tools": [tool.to_chat() for tool in shown]} if shown else {}
         choice = self.tool_choice.to_chat() if self.tool_choice is not None else {}
         kwargs = {"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {}
         return {
@@ -257,7 +274,12 @@ class MessagesRequest(CountTokensRequest):
         return {"model": self.model}
 
 
-def _text_of(blocks: Sequence[TextBlock]) -> str:
+def _said(blocks: Sequence[TextBlock]) -> list[TextBlock]:
+    """Without the line by which Claude Code's requests are billed: it would part the cached prefixes of releases."""
+    return [block for block in blocks if not block.text.startswith(BILLING)]
+
+
+def _text_of(blocks: Sequence[TextBlock | ToolReference]) -> str:
     return "".join(block.text for block in blocks)
 
 

@@ -9,9 +9,17 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.dialects.responses_input import InputItem, messages_of
+from qserve.wire.dialects.responses_tools import (
+    NamedTool,
+    ResponsesTool,
+    ServerTool,
+    flat_name,
+    offered,
+    server_tools_alone,
+)
 from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS
 from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
-from qserve.wire.tools import MAX_TOOLS, ToolName
+from qserve.wire.tools import MAX_TOOLS
 
 __all__ = ["InputTokensRequest", "ResponsesRequest"]
 
@@ -25,37 +33,6 @@ _REFUSED = {
     "moderation": "nothing is moderated here",
     "personality": "these models have no styles of their own; describe one in 'instructions'",
 }
-
-
-class FunctionTool(Wire):
-    """A function that the client runs."""
-
-    type: Literal["function"]
-    name: ToolName
-    description: str | None = None
-    parameters: dict[str, JsonValue] | None = None
-    strict: bool | None = Field(None, description="harmless: arguments always follow the schema")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_functions(cls, data: Any) -> Any:
-        kind = data.get("type") if isinstance(data, dict) else None
-        if isinstance(kind, str) and kind != "function":
-            message = "the server has no tool of type '{kind}'; describe functions, which the client runs"
-            raise PydanticCustomError("part", message, {"kind": kind[:40]})
-        return data
-
-    def to_chat(self) -> dict[str, Any]:
-        """As a chat request has it."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
-
-
-class NamedFunction(Wire):
-    """`tool_choice`: this function must be called."""
-
-    type: Literal["function"]
-    name: ToolName
 
 
 class PlainText(Wire):
@@ -125,8 +102,8 @@ class ResponsesRequest(Wire):
     seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX, description="vLLM's")
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="vLLM's: for the chat template")
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
@@ -134,6 +111,7 @@ class ResponsesRequest(Wire):
         None, description="harmless: nothing is left out, and what is too long is refused"
     )
     background: OnlyFalse | None = Field(None, description="only false: use a batch")
+    client_metadata: dict[str, JsonValue] | None = Field(None, description="harmless: an agent's own bookkeeping")
     include: list[Literal["reasoning.encrypted_content"]] | None = Field(
         None, description="harmless: thoughts are not encrypted"
     )
@@ -146,6 +124,19 @@ class ResponsesRequest(Wire):
     service_tier: str | None = Field(None, description="harmless: there is one tier")
     cache_salt: CacheSalt | None = Field(None, description="vLLM's: cached prefixes are found with the same salt only")
 
+    @model_validator(mode="after")
+    def _has_tools_of_the_client(self) -> Self:
+        kinds = [tool.model_dump(include={"type"}) for tool in self.tools or ()]
+        if (kind := server_tools_alone(kinds)) is not None:
+            message = "the server has no tool of type '{kind}'; it is left out beside tools that the client runs"
+            raise PydanticCustomError("part", message, {"kind": kind})
+        return self
+
+    @property
+    def larks(self) -> dict[str, str]:
+        """The grammars of custom tools, by their names to the model."""
+        return {one.flat: lark for one in offered(self.tools or ()) if (lark := one.lark) is not None}
+
     def to_chat(self) -> dict[str, Any]:
         """The chat request that it is."""
         instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
@@ -156,11 +147,11 @@ class ResponsesRequest(Wire):
             "cache_salt": self.cache_salt,
         }  # fmt: skip
         if self.tools:
-            fields["tools"] = [tool.to_chat() for tool in self.tools]
+            fields["tools"] = [tool.to_chat() for tool in offered(self.tools)]
             fields["parallel_tool_calls"] = self.parallel_tool_calls
         choice: Any = self.tool_choice
-        if isinstance(choice, NamedFunction):
-            choice = {"type": "function", "function": {"name": choice.name}}
+        if isinstance(choice, NamedTool):
+            choice = {"type": "function", "function": {"name": flat_name(choice.namespace, choice.name)}}
         fields["tool_choice"] = choice
         fields |= self.text.to_chat() if self.text is not None else {}
         given = {name: value for name, value in fields.items() if value is not None}
@@ -177,7 +168,10 @@ class ResponsesRequest(Wire):
             "model", "instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "tools",
             "tool_choice", "parallel_tool_calls", "text", "reasoning", "truncation", "metadata", "user",
         }  # fmt: skip
-        return self.model_dump(mode="json", include=names, by_alias=True)
+        told = self.model_dump(mode="json", include=names, by_alias=True)
+        if self.tools:
+            told["tools"] = [tool.model_dump(mode="json") for tool in self.tools if not isinstance(tool, ServerTool)]
+        return told
 
 
 class InputTokensRequest(ResponsesRequest):

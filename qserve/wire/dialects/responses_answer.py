@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from qserve.wire.dialects.custom_input import CustomInput
 from qserve.wire.dialects.parts import Begin, End, More, Runs
+from qserve.wire.dialects.responses_tools import flat_name
 from qserve.wire.sse import named_event
 
 __all__ = ["ResponsesAnswer"]
@@ -26,6 +28,8 @@ class ResponsesAnswer:
             "usage": None, "background": False, "previous_response_id": None, "store": False,
             "text": given.get("text") or {"format": {"type": "text"}}, "metadata": given.get("metadata") or {},
         }  # fmt: skip
+        self._named = dict(_names(echo.get("tools") or ()))
+        self._input = CustomInput()
         self._runs = Runs()
         self._numbers = itertools.count()
         self._is_cut = False
@@ -57,31 +61,40 @@ class ResponsesAnswer:
     def _events(self, part: Begin | More | End) -> Iterator[bytes]:
         output = self._response["output"]
         if isinstance(part, Begin):
-            output.append(_item(part))
+            self._input = CustomInput()
+            output.append(self._item(part))
             yield self._event("response.output_item.added", {"output_index": part.index, "item": output[-1]})
             if part.kind != "call":
                 empty = _part(output[-1]["type"], "")
                 yield self._of_item("response.content_part.added", part=empty, **_FIRST)
                 output[-1]["content"] = [empty]
         elif isinstance(part, More):
-            yield self._more(output[-1], part.text)
+            yield from self._more(output[-1], part.text)
         else:
             yield from self._ended(output[-1])
 
-    def _more(self, item: dict[str, Any], text: str) -> bytes:
+    def _more(self, item: dict[str, Any], text: str) -> Iterator[bytes]:
         if item["type"] == "function_call":
             item["arguments"] += text
-            return self._of_item("response.function_call_arguments.delta", delta=text)
-        item["content"][0]["text"] += text
-        if item["type"] == "reasoning":
-            return self._of_item("response.reasoning_text.delta", delta=text, **_FIRST)
-        return self._of_item("response.output_text.delta", delta=text, logprobs=[], **_FIRST)
+            yield self._of_item("response.function_call_arguments.delta", delta=text)
+        elif item["type"] == "custom_tool_call":
+            if more := self._input.push(text):
+                item["input"] += more
+                yield self._of_item("response.custom_tool_call_input.delta", delta=more)
+        elif item["type"] == "reasoning":
+            item["content"][0]["text"] += text
+            yield self._of_item("response.reasoning_text.delta", delta=text, **_FIRST)
+        else:
+            item["content"][0]["text"] += text
+            yield self._of_item("response.output_text.delta", delta=text, logprobs=[], **_FIRST)
 
     def _ended(self, item: dict[str, Any]) -> Iterator[bytes]:
         item["status"] = "incomplete" if self._is_cut else "completed"
         if item["type"] == "function_call":
             told = {"name": item["name"], "arguments": item["arguments"]}
             yield self._of_item("response.function_call_arguments.done", **told)
+        elif item["type"] == "custom_tool_call":
+            yield self._of_item("response.custom_tool_call_input.done", input=item["input"])
         else:
             part = item["content"][0]
             is_thought = item["type"] == "reasoning"
@@ -90,6 +103,19 @@ class ResponsesAnswer:
             yield self._of_item("response.content_part.done", part=part, **_FIRST)
         index = len(self._response["output"]) - 1
         yield self._event("response.output_item.done", {"output_index": index, "item": item})
+
+    def _item(self, part: Begin) -> dict[str, Any]:
+        told: dict[str, Any] = {"status": "in_progress"}
+        if part.kind == "call":
+            kind, name, namespace = self._named.get(part.name, ("function", part.name, None))
+            of_namespace = {} if namespace is None else {"namespace": namespace}
+            told |= {"call_id": part.call_id, "name": name, **of_namespace}
+            if kind == "custom":
+                return {"id": _new_id("ctc"), "type": "custom_tool_call", **told, "input": ""}
+            return {"id": _new_id("fc"), "type": "function_call", **told, "arguments": ""}
+        if part.kind == "thought":
+            return {"id": _new_id("rs"), "type": "reasoning", **told, "summary": [], "content": []}
+        return {"id": _new_id("msg"), "type": "message", **told, "role": "assistant", "content": []}
 
     def _of_item(self, event: str, /, **fields: Any) -> bytes:
         output = self._response["output"]
@@ -103,14 +129,18 @@ _FIRST = {"content_index": 0}
 _NO_LOGPROBS: dict[str, Any] = {"logprobs": []}
 
 
-def _item(part: Begin) -> dict[str, Any]:
-    prefix = {"call": "fc", "thought": "rs", "text": "msg"}[part.kind]
-    item: dict[str, Any] = {"id": f"{prefix}_{uuid.uuid4().hex}", "status": "in_progress"}
-    if part.kind == "call":
-        return {**item, "type": "function_call", "call_id": part.call_id, "name": part.name, "arguments": ""}
-    if part.kind == "thought":
-        return {**item, "type": "reasoning", "summary": [], "content": []}
-    return {**item, "type": "message", "role": "assistant", "content": []}
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+def _names(tools: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, tuple[str, str, str | None]]]:
+    """What the client calls a tool, by its name to the model: its type, its own name, its namespace."""
+    for tool in tools:
+        if tool["type"] == "namespace":
+            for inner in tool["tools"]:
+                yield flat_name(tool["name"], inner["name"]), (inner["type"], inner["name"], tool["name"])
+        elif "name" in tool:
+            yield tool["name"], (tool["type"], tool["name"], None)
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:

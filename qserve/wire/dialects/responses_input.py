@@ -8,10 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from qserve.wire.dialects.responses_tools import custom_arguments, flat_name
 from qserve.wire.schema import Wire
 
 __all__ = ["InputItem", "messages_of"]
 
+_KINDS = frozenset({
+    "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning",
+})  # fmt: skip
 _TEXTS = frozenset({"input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"})
 
 
@@ -73,8 +77,26 @@ class OutputItem(_Item):
     output: str | Parts
 
 
+class CustomCallItem(_Item):
+    """A call of a custom tool."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
+
+
+class CustomOutputItem(_Item):
+    """What a custom tool returned."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: str
+    output: str | Parts
+
+
 class ReasoningItem(_Item):
-    """A thought of an earlier answer; the chat template decides what it keeps."""
+    """A thought of an earlier answer; the chat template decides what it keeps. What is encrypted, nobody here reads."""
 
     type: Literal["reasoning"]
     summary: Parts | None = None
@@ -90,8 +112,8 @@ class UnknownItem(Wire):
     def _refuse(cls, data: Any) -> Any:
         kind = str(data.get("type") if isinstance(data, dict) else type(data).__name__)[:40]
         message = (
-            "an input item of type '{kind}' is not known; there are message, function_call, function_call_output and "
-            "reasoning"
+            "an input item of type '{kind}' is not known; there are message, function_call, function_call_output, "
+            "custom_tool_call, custom_tool_call_output and reasoning"
         )
         raise PydanticCustomError("part", message, {"kind": kind})
 
@@ -99,13 +121,15 @@ class UnknownItem(Wire):
 def _kind(value: Any) -> str:
     kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", None)
     kind = "message" if kind is None else kind
-    return kind if kind in ("message", "function_call", "function_call_output", "reasoning") else "unknown"
+    return kind if kind in _KINDS else "unknown"
 
 
 InputItem = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[OutputItem, Tag("function_call_output")]
+    | Annotated[CustomCallItem, Tag("custom_tool_call")]
+    | Annotated[CustomOutputItem, Tag("custom_tool_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[UnknownItem, Tag("unknown")],
     Discriminator(_kind),
@@ -119,7 +143,7 @@ def messages_of(given: str | Sequence[Any]) -> list[dict[str, Any]]:
     items: Sequence[Any] = given
     messages: list[dict[str, Any]] = []
     for item in items:
-        if isinstance(item, OutputItem):
+        if isinstance(item, (OutputItem, CustomOutputItem)):
             messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text_of(item.output)})
         elif isinstance(item, MessageItem) and item.role != "assistant":
             messages.append({"role": item.role, "content": _text_of(item.content)})
@@ -128,14 +152,17 @@ def messages_of(given: str | Sequence[Any]) -> list[dict[str, Any]]:
     return messages
 
 
-def _add_to_answer(messages: list[dict[str, Any]], item: MessageItem | CallItem | ReasoningItem) -> None:
+def _add_to_answer(
+    messages: list[dict[str, Any]], item: MessageItem | CallItem | CustomCallItem | ReasoningItem
+) -> None:
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     is_next = last is None or (isinstance(item, ReasoningItem) and (last["content"] or "tool_calls" in last))
     if last is None or is_next or (isinstance(item, MessageItem) and last["content"]):
         last = {"role": "assistant", "content": ""}
         messages.append(last)
-    if isinstance(item, CallItem):
-        function = {"name": item.name, "arguments": item.arguments}
+    if isinstance(item, (CallItem, CustomCallItem)):
+        arguments = item.arguments if isinstance(item, CallItem) else custom_arguments(item.input)
+        function = {"name": flat_name(item.namespace, item.name), "arguments": arguments}
         last.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
     elif isinstance(item, ReasoningItem):
         last["reasoning_content"] = last.get("reasoning_content", "") + _text_of(item.content or item.summary or ())

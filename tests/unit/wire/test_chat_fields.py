@@ -54,7 +54,7 @@ def test_what_comes_back_of_an_earlier_answer_is_taken() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"bad_words": ["x"]}, "bad_words"), ({"documents": []}, "documents"),
+        ({"bad_words": ["x"]}, "bad_words"), ({"documents": ["x"]}, "documents"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
          "messages.0.content.0"),
     ],

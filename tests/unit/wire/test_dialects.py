@@ -104,7 +104,7 @@ def test_an_answer_that_is_begun_is_continued():
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
          "has no block 'tool_use'"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "no tool 'bash_20250124'"),
-        ({"mcp_servers": []}, "calls no tools itself"), ({"tool_choice": {"type": "tool"}}, "'name'"),
+        ({"mcp_servers": [{"url": "x"}]}, "calls no tools itself"), ({"tool_choice": {"type": "tool"}}, "'name'"),
     ],
 )  # fmt: skip
 def test_what_is_refused_of_anthropics(fields, match):

@@ -87,8 +87,8 @@ def refused(schema: type[Wire], body: Any) -> ApiError:
         (ResponsesRequest, {**INPUT, "text": {"format": {"type": "x"}}},
          "'text.format.type' is 'x'; one of 'text', 'json_object', 'json_schema' is needed"),
         (ResponsesRequest, {**INPUT, "input": [{"type": "x"}]},
-         "'input.0': an input item of type 'x' is not known; there are message, function_call, function_call_output "
-         "and reasoning"),
+         "'input.0': an input item of type 'x' is not known; there are message, function_call, function_call_output, "
+         "custom_tool_call, custom_tool_call_output and reasoning"),
     ],
 )  # fmt: skip
 def test_what_was_seen_and_what_is_needed(schema: type[Wire], body: Any, said: str) -> None:
