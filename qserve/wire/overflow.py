@@ -42,12 +42,11 @@ class Overflow:
         said = f"prompt is too long: {self.num_tokens + answer} tokens > {self.limit} maximum{why}"
         if not answer:
             return said
-        if not self.num_tokens:
-            return f"{said}, max_tokens alone"
+        counted = "max_tokens included" if self.num_tokens else "of max_tokens alone (the prompt is not counted yet)"
         parts = f"{self.num_tokens} + {answer} > {self.limit}"
         return (
-            f"{said}, max_tokens included: input length and `max_tokens` exceed context limit: {parts}, decrease input "
-            "length or `max_tokens` and try again"
+            f"{said}, {counted}: input length and `max_tokens` exceed context limit: {parts}, decrease input length or "
+            "`max_tokens` and try again"
         )
 
     def _answer(self) -> int:

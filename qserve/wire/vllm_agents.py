@@ -16,9 +16,14 @@ from qserve.wire.dialects.responses_tools import SERVER_TOOLS, server_tools_alon
 
 __all__ = ["as_vllm_reads"]
 
-# Not read on an item of the input: what `store` would find again.
 _ROLES = ("user", "system", "developer")
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+# What items bring along of an earlier answer, which its document does not name.
+_NOT_READ: Mapping[str, frozenset[str]] = {
+    "function_call_output": frozenset({"id"}),
+    "custom_tool_call_output": frozenset({"id", "status"}),
+    "custom_tool_call": frozenset({"status"}),
+    "reasoning": frozenset({"encrypted_content"}),
+}
 _OF_MESSAGES = ("context_management", "mcp_servers", "container")
 # Of Anthropic's tools: arguments are streamed as they are written, and only the model calls.
 _MARKS: Mapping[str, tuple[Any, ...]] = {
@@ -48,12 +53,9 @@ def _item(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     is_message = item.get("type", "message") == "message" and item.get("role") in _ROLES
-    if is_message or item.get("type") in _OUTPUTS:
-        item = {name: value for name, value in item.items() if name != "id"}
-    if item.get("type") == "reasoning":
-        item = {name: value for name, value in item.items() if name != "encrypted_content"}
-        item.setdefault("summary", [])
-    return item
+    unread = frozenset({"id"}) if is_message else _NOT_READ.get(str(item.get("type")), frozenset())
+    kept = {name: value for name, value in item.items() if name not in unread}
+    return {"summary": [], **kept} if item.get("type") == "reasoning" else kept
 
 
 def _is_unreadable(item: Any) -> bool:

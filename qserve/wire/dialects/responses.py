@@ -151,7 +151,7 @@ class ResponsesRequest(Wire):
             fields["parallel_tool_calls"] = self.parallel_tool_calls
         choice: Any = self.tool_choice
         if isinstance(choice, NamedTool):
-            choice = {"type": "function", "function": {"name": flat_name(choice.namespace, choice.name)}}
+            choice = {"type": "function", "function": {"name": self._chosen(choice)}}
         fields["tool_choice"] = choice
         fields |= self.text.to_chat() if self.text is not None else {}
         given = {name: value for name, value in fields.items() if value is not None}
@@ -161,6 +161,12 @@ class ResponsesRequest(Wire):
             "stream": self.stream,
             **given,
         }
+
+    def _chosen(self, choice: NamedTool) -> str:
+        """Its name to the model; that within its namespace is enough where no other tool has it, as for vLLM."""
+        flat, tools = flat_name(choice.namespace, choice.name), list(offered(self.tools or ()))
+        within = [tool.flat for tool in tools if tool.name == choice.name]
+        return within[0] if len(within) == 1 and flat not in [tool.flat for tool in tools] else flat
 
     def echo(self) -> dict[str, Any]:
         """What the answer says of the request."""
