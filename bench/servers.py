@@ -17,7 +17,9 @@ from pathlib import Path
 
 import aiohttp
 
-__all__ = ["Round", "Server", "load_round", "running", "wait_ready"]
+from qserve.demo import chat_model_path, reward_model_path
+
+__all__ = ["Round", "Server", "demo_of_peers", "load_round", "running", "started", "wait_ready"]
 
 
 def free_port() -> int:
@@ -119,6 +121,34 @@ async def wait_ready(server: Server, process: subprocess.Popen[bytes], log: Path
                     if answer.status == 200:
                         return
             await asyncio.sleep(0.3)
+
+
+def demo_of_peers(engine: str, state: Path) -> Server:
+    """`qserve up` with the demo models, each by the name of its folder: so that a test finds its tokenizer there."""
+    port, context = free_port(), "2048"
+    return Server(
+        engine,
+        [
+            str(Path(sys.executable).parent / "qserve"), "up", "--model", "demo", "--reward", "demo", "--engine", engine,
+            "--served-model-name", str(chat_model_path()), "--served-reward-name", str(reward_model_path()), "--port",
+            str(port), "--max-model-len", context, "--max-num-seqs", "8", "--state-dir", str(state), "--no-ui",
+            *(["--enforce-eager", "--kv-cache-memory-bytes", "128MiB"] if engine == "vllm" else []),
+        ],
+        port, str(chat_model_path()), "/ready",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def started(engine: str, folder: Path, url: str | None) -> Iterator[str]:
+    """The address of a server with the demo models: `url`, if there is one, or of one that is started for this."""
+    if url is not None:
+        yield url
+        return
+    folder.mkdir(exist_ok=True)
+    server, log = demo_of_peers(engine, folder / "state"), folder / "log"
+    with running(server, log) as process:
+        asyncio.run(wait_ready(server, process, log))
+        yield server.url
 
 
 @dataclass(frozen=True)
