@@ -65,7 +65,12 @@ SUITES = {
     ),
 }  # fmt: skip
 # Where a test names its model.
-_MODEL = re.compile(r'^\w*MODEL\w*\s*(?::\s*\w+\s*)?=\s*\(?\s*"([^"\n]+)"|"--served-model-name",\s*"([^"\n]+)"', re.MULTILINE)
+_MODEL = re.compile(
+    r'^\w*MODEL\w*\s*(?::\s*\w+\s*)?=\s*\(?\s*"([^"\n]+)"|"--served-model-name",\s*"([^"\n]+)"', re.MULTILINE
+)
+
+
+_OF_HUB = re.compile(r'"(?:meta-llama|Qwen|ibm-granite|openai-community|mistralai|deepseek-ai)/[\w.-]+"')
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def adapted(suite: str, source: Path, folder: Path) -> Path:
         ours = reward_model_path() if "pooling" in path.parts else chat_model_path()
         for name in {one or other for one, other in _MODEL.findall(text)}:
             text = text.replace(f'"{name}"', f'"{ours}"')
-        path.write_text(text)
+        path.write_text(_OF_HUB.sub(f'"{ours}"', text))
     return folder
 
 
@@ -136,7 +141,9 @@ def _outcome(engine: str, suite: str, below: str, case: ElementTree.Element) -> 
     state = "passed" if found is None else "skipped" if found.tag == "skipped" else "failed"
     said = "" if found is None else f"{found.get('message', '')}"[:400]
     test, where = str(case.get("name")), str(case.get("classname")).replace(".", "/")
-    file = next((name for name in SUITES[suite][1] if name.removesuffix(".py") in f"{where}/{test.replace('.', '/')}"), where)
+    file = next(
+        (name for name in SUITES[suite][1] if name.removesuffix(".py") in f"{where}/{test.replace('.', '/')}"), where
+    )
     reason = reason_of(engine, f"{suite}/{file}::{test}", said) if state == "failed" else None
     return Outcome(engine, suite, file, test, state, said, reason)
 
@@ -146,7 +153,9 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     lines = ["| suite, file | engine | passed | failed | skipped |", "|---|---|---|---|---|"]
     for key in dict.fromkeys((one.suite, one.file, one.engine) for one in outcomes):
         states = Counter(one.state for one in outcomes if (one.suite, one.file, one.engine) == key)
-        lines.append(f"| {key[0]}: {key[1]} | {key[2]} | {states['passed']} | {states['failed']} | {states['skipped']} |")
+        lines.append(
+            f"| {key[0]}: {key[1]} | {key[2]} | {states['passed']} | {states['failed']} | {states['skipped']} |"
+        )
     lines += ["", "| reason | engine | tests |", "|---|---|---|"]
     failed = [one for one in outcomes if one.state == "failed"]
     for reason, engine in dict.fromkeys((one.reason, one.engine) for one in failed):

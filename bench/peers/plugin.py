@@ -72,7 +72,7 @@ def _as_it_is(*arguments: Any, **options: Any) -> Any:
 def _tokenizer(name: str, *arguments: Any, **options: Any) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(name)
+    return AutoTokenizer.from_pretrained(MODEL)
 
 
 def _launched(*arguments: Any, **options: Any) -> Any:

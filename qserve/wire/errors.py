@@ -17,7 +17,16 @@ from typing import Any
 from qserve.wire.overflow import Overflow, overflow_of_vllm
 from qserve.wire.vllm_errors import in_our_words
 
-__all__ = ["MAX_NAME", "ApiError", "Dialect", "from_engine", "from_failure", "internal_error", "too_long", "unknown_field"]
+__all__ = [
+    "MAX_NAME",
+    "ApiError",
+    "Dialect",
+    "from_engine",
+    "from_failure",
+    "internal_error",
+    "too_long",
+    "unknown_field",
+]
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",

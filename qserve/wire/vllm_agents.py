@@ -1,9 +1,9 @@
 """What agents send and vLLM 0.32 refuses, brought into what it reads: the meaning stays, and so do other bodies.
 
-    /v1/responses  bookkeeping (`client_metadata`, an `id` on a message that no answer was), the server's tools that an
-                   agent offers beside its own, thoughts that only another server can decrypt; a custom tool's grammar
-                   is told to the model, which vLLM can't hold to it
-    /v1/messages   fields that ask for nothing, marks on tools, tools that are deferred until a search has named them
+/v1/responses  bookkeeping (`client_metadata`, an `id` on a message that no answer was), the server's tools that an
+               agent offers beside its own, thoughts that only another server can decrypt; a custom tool's grammar
+               is told to the model, which vLLM can't hold to it
+/v1/messages   fields that ask for nothing, marks on tools, tools that are deferred until a search has named them
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _MARKS: Mapping[str, tuple[Any, ...]] = {
 
 def as_vllm_reads(path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The body for the engine; the same object where nothing is to be done."""
-    changed = _read_by[begin](body) if (begin := next((one for one in _read_by if path.startswith(one)), None)) else body
+    changed = (
+        _read_by[begin](body) if (begin := next((one for one in _read_by if path.startswith(one)), None)) else body
+    )
     return body if changed == body else changed
 
 

@@ -121,7 +121,7 @@ def _of_part(token: re.Match[str], flags: str) -> str:
 def _with_empty(rule: str) -> str:
     """What may be empty, said: `(a | )`."""
     rule = re.sub(r"(?<!\S)(\(|\|) (?=[|)](?!\S))", r'\1 "" ', f" {rule} ")
-    return re.sub(r'\| *$', '| ""', rule).strip()
+    return re.sub(r"\| *$", '| ""', rule).strip()
 
 
 def _of_char(char: str, flags: str) -> str:

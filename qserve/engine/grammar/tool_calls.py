@@ -243,4 +243,7 @@ def _of_whole(pattern: str) -> str:
     return f"{before}({inner}){after}"
 
 
-_FORMATS: dict[ToolFormat, Callable[[Sequence[Tool], Mapping[str, str]], str]] = {"hermes": _hermes, "qwen3_coder": _qwen3_coder}
+_FORMATS: dict[ToolFormat, Callable[[Sequence[Tool], Mapping[str, str]], str]] = {
+    "hermes": _hermes,
+    "qwen3_coder": _qwen3_coder,
+}

@@ -4,7 +4,10 @@ messages.py          Anthropic's Messages: a request, and the chat request that 
 messages_answer.py   what a chat's deltas are in its answers and streams
 responses.py         OpenAI's Responses, in the same way
 responses_input.py   its list of items as messages
+responses_tools.py   its functions, namespaces and custom tools as a chat's functions
+custom_input.py      a custom tool's text out of a call's arguments
 responses_answer.py
+agent_fields.py      what agents send beside: what of it asks for nothing
 parts.py             runs of thought, text and calls in a chat's deltas
 
 vLLM speaks both itself; qserve's own engine speaks them through this.

@@ -108,7 +108,9 @@ def _kind(value: Any) -> str:
 
 
 _Inner = (
-    Annotated[FunctionTool, Tag("function")] | Annotated[CustomTool, Tag("custom")] | Annotated[UnknownTool, Tag("unknown")]
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[UnknownTool, Tag("unknown")]
 )
 
 

@@ -105,13 +105,20 @@ def test_a_text_comes_whole_however_its_arguments_are_cut(text: str, cuts: list[
 def events(tools: list[dict[str, Any]], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
     answer = ResponsesAnswer(request(tools=tools).echo(), "1", 0, 1)
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    written = [*answer.begin(), *(event for delta in deltas for event in answer.push(delta)), *answer.end("stop", None, usage)]
+    written = [
+        *answer.begin(),
+        *(event for delta in deltas for event in answer.push(delta)),
+        *answer.end("stop", None, usage),
+    ]
     return [json.loads(event.decode().partition("data: ")[2]) for event in written]
 
 
 def call(name: str, *arguments: str) -> list[dict[str, Any]]:
     first = {"index": 0, "id": "c", "function": {"name": name, "arguments": arguments[0]}}
-    return [{"tool_calls": [first]}, *({"tool_calls": [{"index": 0, "function": {"arguments": one}}]} for one in arguments[1:])]
+    return [
+        {"tool_calls": [first]},
+        *({"tool_calls": [{"index": 0, "function": {"arguments": one}}]} for one in arguments[1:]),
+    ]
 
 
 def test_calls_come_back_in_the_clients_own_names() -> None:
@@ -174,14 +181,21 @@ TOOL = {"name": "a", "input_schema": {"type": "object"}}
 LATER = {**TOOL, "name": "later", "defer_loading": True, "eager_input_streaming": True, "allowed_callers": ["direct"]}
 FOUND = {
     "role": "user",
-    "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "later"}]}],
+    "content": [
+        {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "later"}]}
+    ],
 }
 USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "a", "input": {}}]}
 
 
 @pytest.mark.parametrize(("messages", "names"), [([], ["a"]), ([USED, FOUND], ["a", "later"])])
 def test_a_deferred_tool_is_shown_once_it_was_found(messages: list[Any], names: list[str]) -> None:
-    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}, *messages], "tools": [TOOL, LATER]}
+    body = {
+        "model": "m",
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": "x"}, *messages],
+        "tools": [TOOL, LATER],
+    }
     chat = MessagesRequest.parse(json.dumps(body).encode()).to_chat()
     given = as_vllm_reads(MESSAGES, body)
     assert [tool["function"]["name"] for tool in chat["tools"]] == [tool["name"] for tool in given["tools"]] == names
@@ -190,6 +204,9 @@ def test_a_deferred_tool_is_shown_once_it_was_found(messages: list[Any], names: 
 
 
 def test_the_line_by_which_requests_are_billed_is_no_part_of_the_prompt() -> None:
-    system = [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=ab12;"}, {"type": "text", "text": "Hi"}]
+    system = [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=ab12;"},
+        {"type": "text", "text": "Hi"},
+    ]
     body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "system": system}
     assert MessagesRequest.parse(json.dumps(body).encode()).to_chat()["messages"][0]["content"] == "Hi"

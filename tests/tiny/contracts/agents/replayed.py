@@ -177,7 +177,11 @@ def test_what_asks_for_nothing_is_harmless(messages: anthropic.Anthropic) -> Non
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "tool_reference", "tool_name": "later"}]}
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "a",
+                    "content": [{"type": "tool_reference", "tool_name": "later"}],
+                }
             ],
         },
     ]
@@ -195,9 +199,7 @@ def test_what_asks_for_nothing_is_harmless(messages: anthropic.Anthropic) -> Non
     assert counts[4] < counts[5], "a tool that was found is shown"
 
 
-def test_what_has_an_effect_that_nobody_has_is_refused(
-    client: openai.OpenAI, messages: anthropic.Anthropic
-) -> None:
+def test_what_has_an_effect_that_nobody_has_is_refused(client: openai.OpenAI, messages: anthropic.Anthropic) -> None:
     import anthropic
 
     body = {"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]}

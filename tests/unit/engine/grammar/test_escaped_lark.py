@@ -18,7 +18,7 @@ from qserve.wire.errors import ApiError
 from qserve.wire.tools import Tool
 from tests.unit.engine.grammar.drawing import TOKENIZER, drawn, ready
 
-PATCH = r'''start: begin_patch hunk+ end_patch
+PATCH = r"""start: begin_patch hunk+ end_patch
 begin_patch: "*** Begin Patch" LF
 end_patch: "*** End Patch" LF?
 hunk: add_hunk | delete_hunk | update_hunk // as Codex 0.171 sends it, in short
@@ -33,7 +33,7 @@ change_context: ("@@" | "@@ " /(.+)/) LF
 change_line: ("+" | "-" | " ") /(.*)/ LF
 eof_line: "*** End of File" LF
 %import common.LF
-'''
+"""
 PATCHES = re.compile(
     r"\*\*\* Begin Patch\n(\*\*\* (Add File: .+\n(\+.*\n)+|Delete File: .+\n|Update File: .+\n(\*\*\* Move to: .+\n)?"
     r"(((@@|@@ .+)\n|[-+ ].*\n)+(\*\*\* End of File\n)?)?))+\*\*\* End Patch\n?"
@@ -93,7 +93,9 @@ def test_what_it_cannot_say_is_refused_by_name(grammar: str) -> None:
 
 def tool(**function: Any) -> Tool:
     schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-    return Tool.model_validate({"type": "function", "function": {"name": "apply_patch", "parameters": schema, **function}})
+    return Tool.model_validate(
+        {"type": "function", "function": {"name": "apply_patch", "parameters": schema, **function}}
+    )
 
 
 @pytest.mark.parametrize("written", ["hermes", "qwen3_coder"])
