@@ -1,7 +1,6 @@
 """vLLM's and SGLang's own tests of their API, run against qserve: which of them pass, and why the others don't.
 
-    python bench/peers_suites.py --vllm-source vllm-0.32.0.tar.gz --sglang-source https://github.com/sgl-project/sglang \\
-        --engine transformers --engine vllm --markdown peers.md
+    python bench/peers_suites.py --vllm-source vllm-0.32.0.tar.gz --sglang-source ./sglang --markdown peers.md
 
 A source is a checkout, its archive (an sdist has vLLM's tests, not SGLang's) or a git URL; nothing of it is kept. Each
 engine is started with the demo models under the names that the tests ask for; what would start the peer's own server
@@ -125,8 +124,8 @@ def run(engine: str, suite: str, folder: Path, source: Path, url: str) -> Iterat
     }  # fmt: skip
     report = folder / "report.xml"
     command = [
-        sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder), "-p", "bench.peers.plugin", "-n",
-        "0", "--timeout", str(TEST_LIMIT_S), f"--junitxml={report}", "--continue-on-collection-errors",
+        sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder), "-p", "bench.peers.plugin",
+        "-n", "0", "--timeout", str(TEST_LIMIT_S), f"--junitxml={report}", "--continue-on-collection-errors",
         *(file for file in (str(folder / below / file) for file in files) if Path(file).is_file()),
     ]  # fmt: skip
     ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)

@@ -124,12 +124,13 @@ async def wait_ready(server: Server, process: subprocess.Popen[bytes], log: Path
 
 
 def demo_of_peers(engine: str, state: Path) -> Server:
-    """`qserve up` with the demo models, each by the name of its folder: so that a test finds its tokenizer there."""
+    """`qserve up` with the demo models, each by the name of its folder, where a test finds its tokenizer."""
     port, context = free_port(), "2048"
     return Server(
         engine,
         [
-            str(Path(sys.executable).parent / "qserve"), "up", "--model", "demo", "--reward", "demo", "--engine", engine,
+            str(Path(sys.executable).parent / "qserve"), "up", "--model", "demo", "--reward", "demo",
+            "--engine", engine,
             "--served-model-name", str(chat_model_path()), "--served-reward-name", str(reward_model_path()), "--port",
             str(port), "--max-model-len", context, "--max-num-seqs", "8", "--state-dir", str(state), "--no-ui",
             *(["--enforce-eager", "--kv-cache-memory-bytes", "128MiB"] if engine == "vllm" else []),

@@ -13,6 +13,7 @@ import sys
 import types
 import unittest
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -112,7 +113,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         module = _Replaced(spec.name)
         for below in ("python/sglang", "sglang"):  # a checkout's folder, an sdist's
-            inner = os.path.join(SOURCE, below, *spec.name.split(".")[1:])
+            inner = str(Path(SOURCE, below, *spec.name.split(".")[1:]))
             module.__path__ = [*module.__path__, inner]
         return module
 

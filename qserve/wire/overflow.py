@@ -1,8 +1,8 @@
 """What does not fit a model, in the words by which clients know it.
 
-Frameworks and agents match text: litellm's `context_window_fallbacks` and opencode look for "This model's maximum context
-length is", Claude Code, inspect and langchain for "prompt is too long: N tokens > M maximum". Claude Code lowers
-`max_tokens` by itself where it reads "input length and `max_tokens` exceed context limit: N + M > L".
+Frameworks and agents match text: litellm's `context_window_fallbacks` and opencode look for "This model's maximum
+context length is", Claude Code, inspect and langchain for "prompt is too long: N tokens > M maximum". Claude Code
+lowers `max_tokens` by itself where it reads "input length and `max_tokens` exceed context limit: N + M > L".
 """
 
 from __future__ import annotations

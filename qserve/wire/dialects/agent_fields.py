@@ -1,4 +1,4 @@
-"""What agents send with every request, by Anthropic's names: what of it asks for nothing, and which tools it leaves out.
+"""What agents send with every request, by Anthropic's names: what of it asks for nothing, which tools wait.
 
 Read from what Claude Code 2.1 sends to an address that is not Anthropic's. Both engines go by these rules.
 """
@@ -21,7 +21,7 @@ def asks_for_nothing(name: str, value: Any) -> bool:
     if name == "context_management" and isinstance(value, Mapping):
         edits = value.get("edits")
         return not value.keys() - {"edits"} and isinstance(edits, list) and all(one in _CLEARS_NOTHING for one in edits)
-    return value == []
+    return isinstance(value, list) and not value
 
 
 def loaded_tools(tools: Sequence[Any], messages: Sequence[Any]) -> list[Any]:

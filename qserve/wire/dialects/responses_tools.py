@@ -180,7 +180,8 @@ def offered(tools: Sequence[Any]) -> Iterator[OfferedTool]:
     """Every tool that the model is shown, in the request's order."""
     for tool in tools:
         if isinstance(tool, NamespaceTool):
-            yield from (OfferedTool(inner.name, tool.name, inner) for inner in tool.tools)
+            inner = [one for one in tool.tools if isinstance(one, (FunctionTool, CustomTool))]
+            yield from (OfferedTool(one.name, tool.name, one) for one in inner)
         elif isinstance(tool, (FunctionTool, CustomTool)):
             yield OfferedTool(tool.name, None, tool)
 

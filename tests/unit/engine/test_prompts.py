@@ -92,7 +92,7 @@ def test_a_prefix_refuses_nothing_that_fits(words: list[str]) -> None:
 
 def test_a_long_text_is_refused_by_its_beginning() -> None:
     bounded = PromptTokenizer(TOKENIZER, ContextLimits(512))
-    with pytest.raises(ApiError, match="of its .* characters") as caught:
+    with pytest.raises(ApiError, match=r"of its .* characters") as caught:
         bounded.prompt_ids("a " * 100_000, add_special_tokens=False)
     assert caught.value.code == "context_length_exceeded"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_a_text_comes_whole_however_its_arguments_are_cut(text: str, cuts: list[
     text = text.encode(errors="replace").decode()
     written = json.dumps({"input": text}, ensure_ascii=ascii_only)
     places = [0, *sorted(min(cut, len(written)) for cut in cuts), len(written)]
-    pieces = [written[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [written[start:end] for start, end in itertools.pairwise(places)]
     reader = CustomInput()
     said = [reader.push(piece) for piece in pieces]
     assert "".join(said) == reader.text == text == json.loads(custom_arguments(text))["input"]
@@ -159,7 +160,8 @@ def test_what_vllm_is_given_of_a_response() -> None:
 
 @pytest.mark.parametrize("path", [RESPONSES, MESSAGES, "/v1/chat/completions"])
 @pytest.mark.parametrize(
-    "body", [{}, {"input": 5, "tools": 5, "messages": 5}, {"tools": [5], "input": [5], "messages": [5]}, {"tools": [FUNCTION]}]
+    "body",
+    [{}, {"input": 5, "tools": 5, "messages": 5}, {"tools": [5], "input": [5], "messages": [5]}, {"tools": [FUNCTION]}],
 )  # fmt: skip
 def test_other_bodies_stay_as_they_are(path: str, body: dict[str, Any]) -> None:
     assert as_vllm_reads(path, body) is body

@@ -23,9 +23,9 @@ if TYPE_CHECKING:  # its types take a second, in every process that collects the
 __all__ = [
     "test_a_call_in_a_namespace",
     "test_a_custom_tools_call",
-    "test_codex_is_answered_in_its_order",
-    "test_claude_code_is_answered_in_its_order",
     "test_chat_agents_are_answered_in_their_order",
+    "test_claude_code_is_answered_in_its_order",
+    "test_codex_is_answered_in_its_order",
     "test_what_asks_for_nothing_is_harmless",
     "test_what_has_an_effect_that_nobody_has_is_refused",
 ]

@@ -81,8 +81,9 @@ def test_any_case_of_a_set() -> None:
 
 @pytest.mark.parametrize(
     "grammar",
-    [r'start: ~"a"', r"start: A & B", "start: <|im_end|>", 'start: %json {"type": "string"}', "start: /^a/", r"start: /\ba/",
-     "start: /(?i)a/", "start: /[a[b]]/", 'start[suffix="x"]: /.*/', "%ignore WS\nstart: WS", "%import common.NONE\nstart: /a/",
+    [r'start: ~"a"', r"start: A & B", "start: <|im_end|>", 'start: %json {"type": "string"}', "start: /^a/",
+     r"start: /\ba/", "start: /(?i)a/", "start: /[a[b]]/", 'start[suffix="x"]: /.*/', "%ignore WS\nstart: WS",
+     "%import common.NONE\nstart: /a/",
      r'start: "\q"', "start: /a b/x", r"start: /\p{L}/"],
 )  # fmt: skip
 def test_what_it_cannot_say_is_refused_by_name(grammar: str) -> None:
