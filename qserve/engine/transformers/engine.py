@@ -250,10 +250,11 @@ def _next_piece(
     num_cached_tokens: int,
 ) -> Piece:  # fmt: skip
     ends = choice.token_id in generation.params.stop_token_ids
-    shown, stopped = stops.push("" if ends else text.push(choice.token_id))
+    may_end = num_tokens > generation.params.min_tokens
+    shown, stopped = stops.push("" if ends else text.push(choice.token_id), may_end=may_end)
     finish_reason = "stop" if stopped or ends else "length" if num_tokens >= generation.max_tokens else None
     if finish_reason is not None and not stopped:
-        tail, stopped = stops.push(text.flush())
+        tail, stopped = stops.push(text.flush(), may_end=may_end)
         shown += tail if stopped else tail + stops.flush()
         finish_reason = "stop" if stopped else finish_reason
     return Piece(shown, () if ends else (choice,), num_tokens, finish_reason, stops.found, num_cached_tokens)

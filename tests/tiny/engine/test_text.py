@@ -134,3 +134,20 @@ def test_a_token_outside_the_tokenizer_has_a_label_too(demo_tokenizer: Any) -> N
     """Checkpoints pad their vocabulary; the rows past the tokenizer's end can be drawn."""
     naming = TokenText(demo_tokenizer.backend_tokenizer)
     assert (naming.label(5000), naming.raw(5000)) == ("token_id:5000", b"")
+
+
+@given(st.lists(st.text("abcd", max_size=6), max_size=12), st.integers(0, 12), some_stops, st.booleans())
+def test_a_stop_string_counts_where_it_ends_behind_what_must_come(
+    pieces: list[str], least: int, stops: list[str], include: bool
+) -> None:
+    """As in vLLM: the first `least` pieces are a part of the answer, whatever they hold."""
+    holding, shown, has_met = StopStrings(stops, include=include), "", False
+    for number, piece in enumerate(pieces, 1):
+        ready, has_met = holding.push(piece, may_end=number > least)
+        shown += ready
+        if has_met:
+            break
+    text, free = "".join(pieces), sum(map(len, pieces[:least]))
+    ends = [end for stop in stops for end in range(free + 1, len(text) + 1) if text[:end].endswith(stop)]
+    assert has_met == bool(ends)
+    assert text.startswith(shown) and len(shown + holding.flush()) >= (free - 3 if has_met else len(text))

@@ -88,6 +88,15 @@ def test_ignore_eos_and_min_tokens(client: openai.OpenAI) -> None:
     assert (ignoring.usage.completion_tokens, ignoring.choices[0].finish_reason) == (40, "length")
     at_least = ask(client, max_tokens=60, extra_body={"min_tokens": 20})
     assert at_least.usage.completion_tokens >= 20
+    first = ask(client).choices[0].message.content[:1]
+    for extra in ({"stop": first}, {"stop": [first, " "]}):
+        cut = ask(client, max_tokens=60, extra_body={"min_tokens": 20, **extra})
+        assert cut.usage.completion_tokens >= 20 and first in cut.choices[0].message.content
+    with pytest.raises(openai.BadRequestError, match="'min_tokens' is 61") as refused:
+        ask(client, max_tokens=60, extra_body={"min_tokens": 61})
+    assert refused.value.param == "min_tokens"
+    with pytest.raises(openai.BadRequestError, match="16 tokens at most"):
+        client.completions.create(model="demo", prompt="x", extra_body={"min_tokens": 17})
 
 
 def test_stop_token_ids(client: openai.OpenAI) -> None:

@@ -55,6 +55,7 @@ def chat_generations(
     budget = _thought_budget(engine, request)
     params = replace(sampling_params(engine, request, num_logprobs), thought_budget=budget, guide=guide)
     max_tokens = engine.check_length(len(prompt), request.max_completion_tokens or request.max_tokens)
+    _check_min_tokens(request, max_tokens)
     made = generations([prompt], params, max_tokens, request)
     if not engine.chat_format.has_special_tags:
         return made
@@ -74,9 +75,10 @@ def _thought_budget(engine: Engine, request: ChatCompletionRequest) -> ThoughtBu
 
 def completion_max_tokens(engine: Engine, request: CompletionRequest, prompt: list[int]) -> int:
     """Tokens to generate after `prompt`; 16 where the request does not say, fewer where the context ends before."""
-    if request.max_tokens is not None:
-        return engine.check_length(len(prompt), request.max_tokens)
-    return min(_DEFAULT_COMPLETION_TOKENS, engine.check_length(len(prompt), None))
+    most = engine.check_length(len(prompt), request.max_tokens)
+    most = most if request.max_tokens is not None else min(_DEFAULT_COMPLETION_TOKENS, most)
+    _check_min_tokens(request, most)
+    return most
 
 
 def generations(
@@ -102,3 +104,9 @@ def _check_ids(engine: Engine, field: str, largest: int) -> None:
     if largest >= engine.vocab_size:
         found = without_row(largest, engine.vocab_size, engine.token_text.label)
         raise ApiError(400, f"'{field}' holds {found}", "invalid_value", field)
+
+
+def _check_min_tokens(request: SamplingFields, max_tokens: int) -> None:
+    if request.min_tokens > max_tokens:
+        message = f"'min_tokens' is {request.min_tokens}, and the answer may have {max_tokens} tokens at most"
+        raise ApiError(400, f"{message}; lower it, or raise max_tokens", "invalid_value", "min_tokens")

@@ -41,16 +41,21 @@ class StopStrings:
         self._stops = tuple(stops)
         self._include = include
         self._held = ""
+        self._num_free = 0
         self.found: str | None = None
         """The one that was met."""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Text that may be shown now, and whether a stop string was met (then nothing may follow)."""
+    def push(self, text: str, *, may_end: bool = True) -> tuple[str, bool]:
+        """Text that may be shown now, and whether a stop string was met (then nothing may follow).
+
+        One that ends in text which was pushed while the answer may not end (`may_end`) is a part of it.
+        """
         if not self._stops:
             return text, False
         self._held += text
-        found = [(self._held.find(stop), -len(stop), stop) for stop in self._stops if stop in self._held]
-        if found:
+        if not may_end:
+            self._num_free = len(self._held)
+        if found := [(at, -len(stop), stop) for stop in self._stops if (at := self._find(stop)) >= 0]:
             position, _, stop = min(found)
             shown = self._held[: position + len(stop)] if self._include else self._held[:position]
             self._held = ""
@@ -59,12 +64,17 @@ class StopStrings:
         keep = max(_overlap(self._held, stop) for stop in self._stops)
         split = len(self._held) - keep
         shown, self._held = self._held[:split], self._held[split:]
+        self._num_free = max(0, self._num_free - split)
         return shown, False
 
     def flush(self) -> str:
         """What was held back and turned out not to be a stop string."""
         held, self._held = self._held, ""
         return held
+
+    def _find(self, stop: str) -> int:
+        """Where in what is held, with an end behind what is free; -1: nowhere."""
+        return self._held.find(stop, max(0, self._num_free - len(stop) + 1))
 
 
 def _overlap(text: str, stop: str) -> int:
