@@ -66,6 +66,7 @@ class WorkerEndpoint:
         schema_library: what holds an engine's answers to JSON schemas, `xgrammar` or `guidance`; "": schemas go to the
             engine as they came.
         thinks_in_text: answers may begin with a thought between tags, before a structure as well.
+        takes_one_system: its chat template takes one system turn, at the beginning.
         plan: what was planned for it, shown beside the measured memory.
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
         latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
@@ -98,6 +99,7 @@ class WorkerEndpoint:
     request_fields: EngineFields | None = field(default=None, repr=False)
     schema_library: str = ""
     thinks_in_text: bool = False
+    takes_one_system: bool = False
     plan: Mapping[str, Any] | None = field(default=None, repr=False)
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)

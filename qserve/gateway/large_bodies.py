@@ -53,7 +53,7 @@ class LargeBody:
             "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
             "worker": endpoint.role, "models": endpoint.models, "api": endpoint.api,
             "limits": asdict(endpoint.context), "schema_library": endpoint.schema_library,
-            "thinks_in_text": endpoint.thinks_in_text,
+            "thinks_in_text": endpoint.thinks_in_text, "takes_one_system": endpoint.takes_one_system,
         }  # fmt: skip
         answer, changed = await self._ask(head, endpoint.request_fields)
         return CheckedRequest(**{**answer, "body": changed or None})
@@ -136,7 +136,7 @@ def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> t
     endpoint = WorkerEndpoint(
         head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, api=Api(head["api"]),
         request_fields=fields, schema_library=head["schema_library"],
-        thinks_in_text=head["thinks_in_text"], **head["limits"],
+        thinks_in_text=head["thinks_in_text"], takes_one_system=head["takes_one_system"], **head["limits"],
     )  # fmt: skip
     scan_body(body, reader.known_names(route.path, endpoint))
     checked = reader.read(body, route.path, endpoint)

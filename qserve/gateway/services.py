@@ -19,6 +19,7 @@ from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
 from qserve.wire.vllm_agents import as_vllm_reads
+from qserve.wire.vllm_forms import in_engine_words
 
 __all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
 
@@ -88,7 +89,8 @@ class ByEngine:
         if fields is None:
             raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
         given = vllm.read_body(body)
-        value = as_vllm_reads(path, vllm.with_structured_outputs(path, given))
+        said = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=endpoint.takes_one_system)
+        value = vllm.with_structured_outputs(path, said)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
         said = vllm.without_no_tools(value)

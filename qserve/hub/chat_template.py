@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from qserve.hub.named_templates import templates_in
 
-__all__ = ["ThinkingTemplate", "ToolFormat", "answer_prefix", "read_template", "thinking_template", "tool_format"]
+__all__ = [
+    "ThinkingTemplate",
+    "ToolFormat",
+    "answer_prefix",
+    "read_template",
+    "takes_one_system",
+    "thinking_template",
+    "tool_format",
+]
 
 ToolFormat = Literal["hermes", "qwen3_coder"]
 """How a model writes its calls, by the names of vLLM's parsers."""
@@ -64,6 +73,11 @@ def tool_format(template: str) -> ToolFormat | None:
     if "<function=" in template:
         return "qwen3_coder"
     return "hermes" if "<tool_call>" in template else None
+
+
+def takes_one_system(template: str) -> bool:
+    """Whether it takes one system turn, at the beginning (Qwen3.5 and later): it raises for others."""
+    return re.search(r"raise_exception\(\s*(['\"])(?:(?!\1).)*[Ss]ystem message(?:(?!\1).)*\1", template) is not None
 
 
 def answer_prefix(template: str, **variables: bool) -> str:

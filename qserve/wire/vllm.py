@@ -100,7 +100,8 @@ def known_names(fields: EngineFields, path: str) -> frozenset[str] | None:
     narrowed = {name.partition(".")[0] for name in NARROWED}
     beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
     guided = GUIDED if _takes_guided(path) else {}
-    return frozenset({*names, *HARMLESS, *REFUSED, *UNREAD, *narrowed, *beside, *guided})
+    older = {"output_format"} if path.startswith("/v1/messages") else set[str]()
+    return frozenset({*names, *HARMLESS, *REFUSED, *UNREAD, *narrowed, *beside, *guided, *older})
 
 
 def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None:

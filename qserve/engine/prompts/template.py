@@ -5,6 +5,7 @@ Only the template sees a request's `chat_template_kwargs`; nothing of them reach
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -57,7 +58,27 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The conversation as text. Raises TemplateRefused for whatever the template raises; MemoryError."""
+        """The conversation as text. Raises TemplateRefused for whatever the template raises; MemoryError.
+
+        System turns at the beginning are joined where the template takes one: other APIs have several places for them.
+        """
+        said = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        try:
+            return self._rendered(messages, variables, tools, **said)
+        except TemplateRefused:
+            if (joined := _joined_systems(messages)) is None:
+                raise
+            return self._rendered(joined, variables, tools, **said)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] | None,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+    ) -> str:
         conversation = [dict(message) for message in messages]
         if continue_final_message:
             conversation[-1]["content"] += _CONTINUE_TAG
@@ -83,6 +104,15 @@ def _why(error: Exception) -> str:
         return f"line {error.lineno} {TEMPLATE_FAILS}: {said}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
     return f"line {lines[-1]} {TEMPLATE_FAILS}: {said}" if lines else said
+
+
+def _joined_systems(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
+    """With the system turns at the beginning as one; None where there are not several."""
+    first = list(itertools.takewhile(lambda message: message["role"] == "system", messages))
+    if len(first) < 2:
+        return None
+    whole = "\n\n".join(message["content"] for message in first)
+    return [{"role": "system", "content": whole}, *messages[len(first) :]]
 
 
 def _cut_at_tag(rendered: str, final: str) -> str:

@@ -29,6 +29,7 @@ from qserve.engine.vllm.processes import process_figures
 from qserve.engine.vllm.progress import progress_of
 from qserve.engine.vllm.retry import retry_with
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
+from qserve.hub.chat_template import read_template, takes_one_system
 from qserve.planner.plan import Plan
 from qserve.wire.engine_fields import fields_of
 
@@ -91,6 +92,7 @@ class VllmLaunch:
         guard = (sys.executable, "-I", "-S", str(qserve.engine.guard.__file__))
         self.command: tuple[str, ...] = (*guard, *started.argv)
         self._schema_library, self._thinks_in_text = started.schema_library, started.thinks_in_text
+        self._takes_one_system = takes_one_system(read_template(spec.folder))
         self.environment: Mapping[str, str] = {**started.env, "VLLM_RPC_BASE_PATH": str(_for_rpc(spec.socket.parent))}
         # On a card it looks at what is free; two at once would take each other's memory for somebody else's.
         self.measures_free_memory = spec.plan.placement.gpu_memory_utilization is not None
@@ -132,6 +134,7 @@ class VllmLaunch:
         if status != 200:
             raise WorkerFailed(f"vLLM did not say which requests it takes: GET /openapi.json answered {status}")
         endpoint.schema_library, endpoint.thinks_in_text = self._schema_library, self._thinks_in_text
+        endpoint.takes_one_system = self._takes_one_system
         endpoint.request_fields = fields_of(json.loads(body))
         status, body = await send("GET", "/v1/models", b"")
         listed = [card["id"] for card in json.loads(body)["data"]] if status == 200 else []

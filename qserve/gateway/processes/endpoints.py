@@ -12,7 +12,7 @@ __all__ = ["changing", "document_of", "endpoint_of", "update"]
 
 _PLAIN = (
     "detail", "max_num_seqs", "max_model_len", "plan", "start_phases_s", "num_restarts", "max_prompt_bytes",
-    "max_positions", "vocab_size", "tells_report", "schema_library", "thinks_in_text",
+    "max_positions", "vocab_size", "tells_report", "schema_library", "thinks_in_text", "takes_one_system",
 )  # fmt: skip
 _CHANGING = (*_PLAIN, "state", "address", "key", "models", "adapters", "request_fields")
 

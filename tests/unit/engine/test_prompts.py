@@ -24,9 +24,10 @@ from qserve.engine.prompts.bounds import max_bytes_per_token
 from qserve.engine.prompts.lanes import SMALL_BYTES, PromptLanes
 from qserve.engine.prompts.process import ReaderSettings
 from qserve.engine.prompts.special_tokens import HiddenTokens
-from qserve.engine.prompts.template import ChatTemplate
+from qserve.engine.prompts.template import ChatTemplate, TemplateRefused
 from qserve.engine.prompts.tokenize import PromptTokenizer
 from qserve.errors import BrokenCheckpoint
+from qserve.hub.chat_template import takes_one_system
 from qserve.units import GIB
 from qserve.wire.errors import ApiError
 from qserve.wire.prompt_size import ContextLimits
@@ -332,3 +333,22 @@ async def test_a_template_that_fails_on_certain_messages_starts(tmp_path: Path, 
             assert (await reader.read("chat", chat("a"))).prompts
             with pytest.raises(ApiError, match="line 1 of the template fails: 'nosuch' is undefined"):
                 await reader.read("chat", chat("b"))
+
+
+ONE_SYSTEM = """{%- for message in messages %}
+{%- if message.role == 'system' and not loop.first %}
+{{- raise_exception('System message must be at the beginning.') }}
+{%- endif %}
+{{- message.role ~ ':' ~ message.content ~ ';' }}
+{%- endfor %}"""
+
+
+def test_system_turns_are_joined_where_the_template_takes_one() -> None:
+    first: Any = [{"role": "system", "content": "a"}, {"role": "system", "content": "b"}]
+    user: Any = [{"role": "user", "content": "x"}]
+    one, several = ChatTemplate(ONE_SYSTEM), ChatTemplate(ONE_SYSTEM.replace("not loop.first", "false"))
+    assert one.render([*first, *user], add_generation_prompt=False) == "system:a\n\nb;user:x;"
+    assert several.render([*first, *user], add_generation_prompt=False) == "system:a;system:b;user:x;"
+    with pytest.raises(TemplateRefused, match="beginning"):
+        one.render([*first, *user, *first[:1]], add_generation_prompt=False)
+    assert takes_one_system(ONE_SYSTEM) and not takes_one_system(QWEN)

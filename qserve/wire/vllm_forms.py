@@ -1,0 +1,144 @@
+"""Forms that clients send and vLLM 0.32 does not take, or takes and does not do, in words that it follows.
+
+The own engine takes the same forms by its schemas (`tools`, `structured`, `dialects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from qserve.wire.errors import ApiError
+
+__all__ = ["in_engine_words"]
+
+_CHAT, _RESPONSES, _MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+_OF_SYSTEM = ("system", "developer")
+
+
+def in_engine_words(path: str, body: dict[str, Any], *, takes_one_system: bool = False) -> dict[str, Any]:
+    """The body as the engine takes it, or itself. Raises ApiError 400 for what has no such words.
+
+    `takes_one_system`: the chat template takes one system turn at the beginning, and several are joined.
+    """
+    path = path.removesuffix("/render")
+    changed = body
+    if path in (_CHAT, "/v1/completions"):
+        changed = _with_format(changed)
+    if path in (_CHAT, _RESPONSES):
+        changed = _with_choice(changed, is_chat=path == _CHAT)
+        if takes_one_system:
+            changed = _with_one_system(changed, is_chat=path == _CHAT)
+    if path.startswith(_MESSAGES) and changed.get("output_format") is not None:
+        changed = _with_output_config(changed)
+    return changed
+
+
+def _with_format(body: dict[str, Any]) -> dict[str, Any]:
+    """Hugging Face's `{"type": "json", "value": schema}` and its like."""
+    given = body.get("response_format")
+    value = given.get("value") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or value is None:
+        return body
+    kind = given.get("type")
+    if given.keys() != {"type", "value"} or kind not in ("json", "json_object", "regex"):
+        message = "'response_format.value' goes with the types json, json_object and regex, and with nothing beside it"
+        raise ApiError(400, message, "invalid_value", "response_format")
+    if body.get("structured_outputs") is not None:
+        message = "'response_format' and 'structured_outputs' both say what the answer is; give one"
+        raise ApiError(400, message, "invalid_value", "response_format")
+    others = {name: one for name, one in body.items() if name != "response_format"}
+    return {**others, "structured_outputs": {"regex" if kind == "regex" else "json": value}}
+
+
+def _with_choice(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
+    """`tool_choice`: a function without its type, as Hugging Face's clients name it, and some of the tools."""
+    choice = body.get("tool_choice")
+    if not isinstance(choice, dict):
+        return body
+    kind = choice.get("type", "function" if is_chat and "function" in choice else None)
+    if kind == "function":
+        return {**body, "tool_choice": {"type": kind, **choice}} if "type" not in choice else body
+    if kind != "allowed_tools":
+        seen = f"of type '{str(kind)[:40]}'" if kind is not None else "without a type"
+        message = f"'tool_choice' is an object {seen}; function and allowed_tools are known"
+        raise ApiError(400, message, "invalid_value", "tool_choice")
+    return _with_allowed(body, choice, is_chat=is_chat)
+
+
+def _with_allowed(body: dict[str, Any], choice: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
+    """The engine is told of the allowed tools alone, and the template of all: it takes them from its own arguments."""
+    said = choice.get("allowed_tools") if is_chat else choice
+    mode, allowed = (said.get("mode"), said.get("tools")) if isinstance(said, dict) else (None, None)
+    place = "tool_choice.allowed_tools" if is_chat else "tool_choice"
+    if mode not in ("auto", "required") or not isinstance(allowed, list) or not allowed:
+        message = f"'{place}' needs a 'mode', auto or required, and 'tools', the functions that may be called"
+        raise ApiError(400, message, "invalid_value", "tool_choice")
+    names = [_name_of(one, is_chat) for one in allowed]
+    tools = [one for one in _list(body.get("tools")) if isinstance(one, dict)]
+    known = {_name_of(one, is_chat) for one in tools}
+    if unknown := [name for name in names if name is None or name not in known]:
+        message = (
+            f"'{place}' names {str(unknown[0])[:80]!r}; 'tools' holds {', '.join(map(str, known))[:200] or 'none'}"
+        )
+        raise ApiError(400, message, "invalid_value", "tool_choice")
+    kwargs = body.get("chat_template_kwargs")
+    shown = tools if is_chat else [_as_in_chat(one) for one in tools]
+    return {
+        **body, "tools": [one for one in tools if _name_of(one, is_chat) in names], "tool_choice": mode,
+        "chat_template_kwargs": {**(kwargs if isinstance(kwargs, dict) else {}), "tools": shown},
+    }  # fmt: skip
+
+
+def _name_of(tool: Any, is_chat: bool) -> Any:
+    function = tool.get("function") if is_chat and isinstance(tool, dict) else tool
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _as_in_chat(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _with_one_system(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
+    turns = _list(body.get("messages" if is_chat else "input"))
+    instructions = None if is_chat else body.get("instructions")
+    first = list(takewhile(_is_system, turns))
+    texts = [_text_of(turn.get("content")) for turn in first]
+    texts = [instructions, *texts] if isinstance(instructions, str) and instructions else texts
+    if len(texts) < 2 or None in texts or len(first) == len(turns):
+        return body
+    whole = "\n\n".join(map(str, texts))
+    if is_chat:
+        return {**body, "messages": [{"role": "system", "content": whole}, *turns[len(first) :]]}
+    return {**body, "instructions": whole, "input": turns[len(first) :]}
+
+
+def _is_system(turn: Any) -> bool:
+    return isinstance(turn, dict) and turn.get("role") in _OF_SYSTEM and turn.get("type") in (None, "message")
+
+
+def _text_of(content: Any) -> str | None:
+    """Of a turn; None where it is not text alone."""
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text") if isinstance(part, dict) else None for part in _list(content)]
+    return "".join(texts) if texts and all(isinstance(text, str) for text in texts) else None
+
+
+def _with_output_config(body: dict[str, Any]) -> dict[str, Any]:
+    """Anthropic's older `output_format`, by its name of today."""
+    config = body.get("output_config")
+    config = dict(config) if isinstance(config, dict) else {}
+    given = body["output_format"]
+    if config.get("format", given) != given:
+        message = "'output_format' is the older name of 'output_config.format', and they differ; give one of them"
+        raise ApiError(400, message, "invalid_value", "output_format")
+    others = {name: value for name, value in body.items() if name != "output_format"}
+    return {**others, "output_config": {**config, "format": given}}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else []
