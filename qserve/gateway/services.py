@@ -89,8 +89,8 @@ class ByEngine:
         if fields is None:
             raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
         given = vllm.read_body(body)
-        said = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=endpoint.takes_one_system)
-        value = vllm.with_structured_outputs(path, said)
+        read = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=endpoint.takes_one_system)
+        value = vllm.with_structured_outputs(path, read)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
         said = vllm.without_no_tools(value)

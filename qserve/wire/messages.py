@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.schema import Wire
@@ -25,8 +25,8 @@ _TURN_SCHEMA: dict[str, Any] = {
             "properties": {"content": {"type": ["string", "array"]}, "tool_calls": _NO_CALLS},
         },
         {
-            "required": ["role", "tool_calls"],
-            "properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS},
+            "required": ["role"],
+            "properties": {"role": {"const": "assistant"}, "tool_calls": {"anyOf": [_CALLS, _NO_CALLS]}},
         },
     ]
 }
@@ -52,6 +52,23 @@ class TextPart(Wire):
         return data
 
 
+class RefusalPart(Wire):
+    """A part of an earlier answer in which the model refuses, as OpenAI's have it."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+def _kind_of_part(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "refusal" if kind == "refusal" else "text"  # which says what else it is
+
+
+Part = Annotated[
+    Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")], Discriminator(_kind_of_part)
+]
+
+
 class ChatMessage(Wire):
     """One turn. Roles are those that Qwen's chat template knows."""
 
@@ -63,9 +80,12 @@ class ChatMessage(Wire):
 
     @model_validator(mode="after")
     def _has_content(self) -> Self:
-        if self.content is None and not getattr(self, "tool_calls", None):
+        if self.content is None and not self._may_lack_content():
             raise PydanticCustomError("content", "a message of role '{role}' needs 'content'", {"role": self.role})
         return self
+
+    def _may_lack_content(self) -> bool:
+        return False
 
     def text(self) -> str:
         """The content as one string."""
@@ -80,20 +100,34 @@ class ConversationMessage(ChatMessage):
     model_config = ConfigDict(json_schema_extra=_TURN_SCHEMA)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]  # type: ignore[assignment]
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None  # type: ignore[assignment]
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
     tool_call_id: str | None = Field(None, description="of a tool's message; Qwen's templates go by the order")
     reasoning_content: str | None = Field(None, description="an earlier thought; the template decides what it keeps")
     reasoning: str | None = Field(None, description="vLLM's name of reasoning_content")
-    refusal: str | None = Field(None, description="harmless: comes back with an earlier answer")
+    refusal: str | None = Field(None, description="of an earlier answer: its text where it has no content")
     annotations: list[Any] | None = Field(None, description="harmless: comes back with an earlier answer")
 
     @model_validator(mode="after")
     def _calls_are_the_assistants(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             raise PydanticCustomError("tool_calls", "a message of role '{role}' has no tool_calls", {"role": self.role})
+        parts = self.content if isinstance(self.content, list) else ()
+        if self.role != "assistant" and any(isinstance(part, RefusalPart) for part in parts):
+            raise PydanticCustomError("part", "a message of role '{role}' has no refusal", {"role": self.role})
         for call in self.tool_calls or ():
             _check_arguments(call)
         return self
+
+    def _may_lack_content(self) -> bool:
+        """Histories of other servers have such answers: the model said nothing, or a call alone, or refused."""
+        return self.role == "assistant"
+
+    def text(self) -> str:
+        """The content as one string; what the model refused with is what it said."""
+        if isinstance(self.content, list):
+            return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in self.content)
+        return self.content or self.refusal or ""
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates expect it: `developer`, which Qwen's do not know, is `system`."""

@@ -32,7 +32,7 @@ from qserve.wire.schema import (
 )
 from qserve.wire.schema_rules import needs, one_of_these
 from qserve.wire.structured import GUIDED, Choices, Pattern, ResponseFormat, StructuredOutputs, TextFormat, structure_of
-from qserve.wire.tools import MAX_TOOLS, Tool, ToolChoice, check_choice, offered
+from qserve.wire.tools import MAX_TOOLS, Tool, ToolChoice, check_choice, must_call, offered
 
 __all__ = [
     "INT64_MAX",
@@ -123,6 +123,10 @@ class SamplingFields(Wire):
         None, description="token id to bias", json_schema_extra=_TOKEN_IDS_AS_NAMES
     )
     skip_special_tokens: bool = True
+    return_token_ids: bool | None = Field(None, description="vLLM's: the ids of the prompt and of the answer")
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=MAX_TOP_LOGPROBS, description="vLLM's: of each token of the prompt, and of so many others there"
+    )
     cache_salt: CacheSalt | None = Field(None, description="vLLM's: cached prefixes are found with the same salt only")
     user: str | None = Field(None, description="harmless: taken and not used")
     safety_identifier: str | None = Field(None, description="harmless: taken and not used")
@@ -169,6 +173,10 @@ class SamplingFields(Wire):
             raise PydanticCustomError("ignore_eos", "'ignore_eos' does not go with an answer that has a structure")
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("stream_options", "'stream_options' is only allowed with stream: true")
+        if self.prompt_logprobs and self.stream:
+            raise PydanticCustomError(
+                "prompt_logprobs", "'prompt_logprobs' above 0 come with a whole answer; leave out stream: true"
+            )
         for key in self.logit_bias or ():
             if not (key.isascii() and key.isdigit()):
                 raise PydanticCustomError(
@@ -220,11 +228,11 @@ class ChatCompletionRequest(SamplingFields):
     @property
     def must_call(self) -> bool:
         """Whether the answer is a call: then there is no text that a structure would bind."""
-        return self.tool_choice not in (None, "none", "auto")
+        return must_call(self.tool_choice)
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """Tools that the answer may call."""
+        """Tools that the model is shown."""
         return offered(self.tools, self.tool_choice)
 
 
@@ -277,11 +285,17 @@ class TokenizeRequest(Wire):
     return_token_strs: bool = False
     split_special_tokens: bool = Field(True, description="of messages, as in /v1/chat/completions")
     chat_template_kwargs: dict[str, JsonValue] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
+        None, description="with messages: as in /v1/chat/completions"
+    )
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             raise PydanticCustomError("prompt", "give 'prompt' or 'messages', one of the two")
+        if self.tools and self.messages is None:
+            raise PydanticCustomError("tools", "'tools' go with 'messages': a prompt has its own text")
+        check_choice(self.tools, None)
         return self
 
 

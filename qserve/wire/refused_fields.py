@@ -24,7 +24,7 @@ SERVED_BY_VLLM: Mapping[str, str] = dict.fromkeys(
     (
         "add_special_tokens", "allowed_token_ids", "bad_words", "chat_template", "documents",
         "length_penalty", "logprob_token_ids", "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds",
-        "prompt_logprobs", "repetition_detection", "return_token_ids", "return_tokens_as_token_ids",
+        "repetition_detection", "return_tokens_as_token_ids",
         "spaces_between_special_tokens", "stream_interval", "truncate_prompt_tokens", "truncation_side",
         "use_beam_search", "vllm_xargs",
     ),

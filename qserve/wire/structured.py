@@ -35,6 +35,21 @@ class JsonObjectFormat(Wire):
     """`response_format`: any JSON object."""
 
     type: Literal["json_object"]
+    value: dict[str, JsonValue] | str | None = Field(None, description="Hugging Face's: a schema of it")
+
+
+class JsonFormat(Wire):
+    """`response_format`: JSON of this schema, as Hugging Face's clients have it."""
+
+    type: Literal["json"]
+    value: dict[str, JsonValue] | str
+
+
+class RegexFormat(Wire):
+    """`response_format`: text of this pattern, as Hugging Face's clients have it."""
+
+    type: Literal["regex"]
+    value: Pattern
 
 
 class NamedSchema(Wire):
@@ -53,14 +68,21 @@ class JsonSchemaFormat(Wire):
     json_schema: NamedSchema
 
 
-ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+ResponseFormat = Annotated[
+    TextFormat | JsonObjectFormat | JsonSchemaFormat | JsonFormat | RegexFormat, Field(discriminator="type")
+]
 
 
 def structure_of(response_format: ResponseFormat | None) -> StructuredOutputs | None:
     """The same in vLLM's words; None: any text."""
     if response_format is None or isinstance(response_format, TextFormat):
         return None
-    schema = response_format.json_schema.json_schema if isinstance(response_format, JsonSchemaFormat) else None
+    if isinstance(response_format, RegexFormat):
+        return StructuredOutputs.model_validate({"regex": response_format.value})
+    if isinstance(response_format, JsonSchemaFormat):
+        schema: Any = response_format.json_schema.json_schema
+    else:
+        schema = response_format.value
     return StructuredOutputs.model_validate({"json_object": True} if schema is None else {"json": schema})
 
 

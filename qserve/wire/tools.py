@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.schema import Wire
 
 __all__ = [
     "MAX_TOOLS",
+    "AllowedTools",
     "CalledFunction",
     "NamedTool",
     "Tool",
@@ -19,8 +20,12 @@ __all__ = [
     "ToolChoice",
     "ToolName",
     "as_json",
+    "callable_tools",
     "check_choice",
+    "kind_of_choice",
+    "must_call",
     "offered",
+    "only_functions",
     "without_descriptions",
 ]
 
@@ -60,14 +65,56 @@ class FunctionName(Wire):
     name: ToolName
 
 
-class NamedTool(Wire):
-    """`tool_choice`: this tool must be called."""
+def kind_of_choice(value: Any) -> str:
+    """The tag of a `tool_choice` that is an object: `function` says what others are."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "allowed_tools" if kind == "allowed_tools" else "function"
 
-    type: Literal["function"]
+
+def only_functions(data: Any) -> Any:
+    """Raises PydanticCustomError for a choice of another type, by its name."""
+    kind = data.get("type") if isinstance(data, dict) else None
+    if isinstance(kind, str) and kind != "function":
+        message = "'tool_choice' holds an object of type '{kind}'; function and allowed_tools are known"
+        raise PydanticCustomError("part", message, {"kind": kind[:40]})
+    return data
+
+
+class NamedTool(Wire):
+    """`tool_choice`: this tool must be called. Hugging Face's clients leave the type out."""
+
+    type: Literal["function"] = "function"
     function: FunctionName
 
+    _only = model_validator(mode="before")(only_functions)
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+class AllowedNames(Wire):
+    """Which tools may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedTools(Wire):
+    """`tool_choice`: the model sees all tools and may call these."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedNames
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the tools."""
+        return frozenset(one.function.name for one in self.allowed_tools.tools)
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"]
+    | Annotated[
+        Annotated[NamedTool, Tag("function")] | Annotated[AllowedTools, Tag("allowed_tools")],
+        Discriminator(kind_of_choice),
+    ]
+)
 
 
 class CalledFunction(Wire):
@@ -91,6 +138,22 @@ def offered(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> tuple[To
     return () if not tools or choice == "none" else tuple(tools)
 
 
+def callable_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> tuple[Tool, ...]:
+    """Those of `tools` that the answer may call."""
+    if isinstance(choice, NamedTool):
+        return tuple(tool for tool in tools if tool.function.name == choice.function.name)
+    if isinstance(choice, AllowedTools):
+        return tuple(tool for tool in tools if tool.function.name in choice.names)
+    return tuple(tools)
+
+
+def must_call(choice: ToolChoice | None) -> bool:
+    """Whether the answer is a call."""
+    if isinstance(choice, AllowedTools):
+        return choice.allowed_tools.mode == "required"
+    return choice not in (None, "none", "auto")
+
+
 def check_choice(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
     """Raises PydanticCustomError where tools and choice do not go together."""
     names = [tool.function.name for tool in tools or ()]
@@ -101,11 +164,13 @@ def check_choice(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> Non
         return
     if not names:
         raise PydanticCustomError("tool_choice", "'tool_choice' asks for a tool, and 'tools' holds none")
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
+    chosen = {choice.function.name} if isinstance(choice, NamedTool) else set[str]()
+    chosen |= choice.names if isinstance(choice, AllowedTools) else set()
+    for name in sorted(chosen.difference(names)):
         raise PydanticCustomError(
             "tool_choice",
             "'tool_choice' names '{name}'; 'tools' holds {names}",
-            {"name": choice.function.name, "names": ", ".join(names[:20])},
+            {"name": name, "names": ", ".join(names[:20])},
         )
 
 

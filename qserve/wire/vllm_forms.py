@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from qserve.wire.dialects.responses_tools import flat_name
 from qserve.wire.errors import ApiError
 
 __all__ = ["in_engine_words"]
@@ -58,7 +59,7 @@ def _with_choice(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
     if not isinstance(choice, dict):
         return body
     kind = choice.get("type", "function" if is_chat and "function" in choice else None)
-    if kind == "function":
+    if kind == "function" or (kind == "custom" and not is_chat):
         return {**body, "tool_choice": {"type": kind, **choice}} if "type" not in choice else body
     if kind != "allowed_tools":
         seen = f"of type '{str(kind)[:40]}'" if kind is not None else "without a type"
@@ -77,29 +78,50 @@ def _with_allowed(body: dict[str, Any], choice: Mapping[str, Any], *, is_chat: b
         raise ApiError(400, message, "invalid_value", "tool_choice")
     names = [_name_of(one, is_chat) for one in allowed]
     tools = [one for one in _list(body.get("tools")) if isinstance(one, dict)]
-    known = {_name_of(one, is_chat) for one in tools}
+    known = [name for one in tools for name, _ in _within(one, is_chat)]
     if unknown := [name for name in names if name is None or name not in known]:
         message = (
             f"'{place}' names {str(unknown[0])[:80]!r}; 'tools' holds {', '.join(map(str, known))[:200] or 'none'}"
         )
         raise ApiError(400, message, "invalid_value", "tool_choice")
     kwargs = body.get("chat_template_kwargs")
-    shown = tools if is_chat else [_as_in_chat(one) for one in tools]
+    shown = tools if is_chat else [_as_in_chat(name, one) for tool in tools for name, one in _within(tool, is_chat)]
+    offered = [kept for one in tools if (kept := _only(one, names, is_chat)) is not None]
     return {
-        **body, "tools": [one for one in tools if _name_of(one, is_chat) in names], "tool_choice": mode,
+        **body, "tools": offered, "tool_choice": mode,
         "chat_template_kwargs": {**(kwargs if isinstance(kwargs, dict) else {}), "tools": shown},
     }  # fmt: skip
 
 
+def _within(tool: Mapping[str, Any], is_chat: bool) -> list[tuple[Any, Mapping[str, Any]]]:
+    """The functions of an entry of `tools`, by their names to the model: one, or those of a namespace."""
+    if is_chat or tool.get("type") != "namespace":
+        return [(_name_of(tool, is_chat), tool)]
+    inner = [one for one in _list(tool.get("tools")) if isinstance(one, dict)]
+    return [(_name_of({**one, "namespace": tool.get("name")}, is_chat), one) for one in inner]
+
+
+def _only(tool: dict[str, Any], names: Sequence[Any], is_chat: bool) -> dict[str, Any] | None:
+    """An entry of `tools` with those of `names`; None where it holds none of them."""
+    kept = [one for name, one in _within(tool, is_chat) if name in names]
+    if not kept:
+        return None
+    return {**tool, "tools": kept} if not is_chat and tool.get("type") == "namespace" else tool
+
+
 def _name_of(tool: Any, is_chat: bool) -> Any:
+    """Its name to the model: of a chat's function, or of a response's, which may lie in a namespace."""
     function = tool.get("function") if is_chat and isinstance(tool, dict) else tool
     name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    namespace = None if is_chat else tool.get("namespace")
+    return flat_name(namespace if isinstance(namespace, str) else None, name)
 
 
-def _as_in_chat(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
-    return {"type": "function", "function": function}
+def _as_in_chat(name: Any, tool: Mapping[str, Any]) -> dict[str, Any]:
+    described = {key: tool[key] for key in ("description", "parameters") if tool.get(key) is not None}
+    return {"type": "function", "function": {"name": name, **described}}
 
 
 def _with_one_system(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
@@ -125,7 +147,7 @@ def _text_of(content: Any) -> str | None:
     if isinstance(content, str):
         return content
     texts = [part.get("text") if isinstance(part, dict) else None for part in _list(content)]
-    return "".join(texts) if texts and all(isinstance(text, str) for text in texts) else None
+    return "".join(map(str, texts)) if texts and all(isinstance(text, str) for text in texts) else None
 
 
 def _with_output_config(body: dict[str, Any]) -> dict[str, Any]:

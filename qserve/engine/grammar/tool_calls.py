@@ -27,7 +27,7 @@ from qserve.engine.grammar.written_values import NULL, text_value
 from qserve.hub.chat_template import ToolFormat
 from qserve.wire.dialects.responses_tools import INPUT
 from qserve.wire.errors import ApiError
-from qserve.wire.tools import Tool, ToolChoice
+from qserve.wire.tools import NamedTool, Tool, ToolChoice, callable_tools, must_call
 
 __all__ = ["answer_or_calls", "tool_call_grammar"]
 
@@ -53,14 +53,14 @@ def tool_call_grammar(
 
     `larks`: grammars of the one argument that some of them take, by their names.
     """
-    is_named = not isinstance(choice, (str, type(None)))
-    callable_ = [tool for tool in tools if is_named is False or tool.function.name == choice.function.name]  # type: ignore[union-attr]
-    texts = texts_of(callable_, tool_format, larks)
-    call = _body_of_call(callable_, tool_format, texts)
-    if choice in (None, "auto"):
+    allowed = callable_tools(tools, choice)
+    texts = texts_of(allowed, tool_format, larks)
+    call = _body_of_call(allowed, tool_format, texts)
+    if not must_call(choice):
         grammar = _whole(f"start: body\n{call}", texts)
         return GrammarSpec(grammar, "tool_call", only_one=not is_parallel, param="tools")
-    return GrammarSpec(_whole(f"start: {_calls(is_parallel and not is_named)}\n{call}", texts), param="tools")
+    calls = _calls(is_parallel and not isinstance(choice, NamedTool))
+    return GrammarSpec(_whole(f"start: {calls}\n{call}", texts), param="tools")
 
 
 def answer_or_calls(

@@ -15,7 +15,7 @@ from qserve.engine.prompts.special_tokens import HiddenTokens, strings_in
 from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, TemplateRefused
 from qserve.engine.prompts.thought_start import ThoughtStart, thought_start
 from qserve.engine.prompts.tokenize import PromptTokenizer
-from qserve.hub.chat_template import tool_format
+from qserve.hub.chat_template import ToolFormat, tool_format
 from qserve.hub.token_rows import without_row
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
@@ -28,7 +28,7 @@ from qserve.wire.openai import (
     TokenizeRequest,
 )
 from qserve.wire.structured import StructuredOutputs
-from qserve.wire.tools import as_json, without_descriptions
+from qserve.wire.tools import as_json, callable_tools, without_descriptions
 from qserve.wire.validation import from_validation
 
 __all__ = ["BodyReader", "PromptBody"]
@@ -131,17 +131,23 @@ class BodyReader:
         answer = None
         if request.structure is not None and not request.must_call:
             answer = _structured(request.structure, request.structure_param)
-        if not request.offered_tools:
+        tools = request.offered_tools
+        if not tools:
             return answer
         from qserve.engine.grammar.tool_calls import answer_or_calls, tool_call_grammar
 
+        written = self._tool_format()
+        is_parallel = request.parallel_tool_calls is not False
+        if answer is not None:
+            allowed = callable_tools(tools, request.tool_choice)
+            return answer_or_calls(answer, allowed, written, is_parallel=is_parallel, larks=larks)
+        return tool_call_grammar(tools, request.tool_choice, written, is_parallel=is_parallel, larks=larks)
+
+    def _tool_format(self) -> ToolFormat:
         written = tool_format(self._template.source) if self._template is not None else None
         if written is None:
             raise ApiError(400, "this model's chat template knows no tools; leave 'tools' out", "no_tools", "tools")
-        is_parallel, tools = request.parallel_tool_calls is not False, request.offered_tools
-        if answer is not None:
-            return answer_or_calls(answer, tools, written, is_parallel=is_parallel, larks=larks)
-        return tool_call_grammar(tools, request.tool_choice, written, is_parallel=is_parallel, larks=larks)
+        return written
 
     def completion(self, body: bytes) -> PromptBody:
         """POST /v1/completions: text gets no BOS that the tokenizer does not add itself, token ids stay as they are."""
@@ -166,9 +172,12 @@ class BodyReader:
             assert request.prompt is not None, "one of the two is there"
             ids = self._tokenizer.ids(request.prompt, add_special_tokens=request.add_special_tokens)
         else:
+            if request.tools:
+                self._tool_format()
             ids, _ = self._conversation(
                 request.messages,
                 request.chat_template_kwargs,
+                tools=as_json(request.tools or ()),
                 add_generation_prompt=request.add_generation_prompt,
                 continue_final_message=False,
                 split_special_tokens=request.split_special_tokens,

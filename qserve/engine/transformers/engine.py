@@ -38,8 +38,8 @@ __all__ = ["Engine", "Generation", "Piece"]
 class Piece:
     """Text that is ready to be shown, with the tokens that came since the last piece.
 
-    `tokens` leaves out a token that ended the sequence; `num_tokens` counts it. The last piece has a `finish_reason`,
-    and a `stop_string` where one was met. Each says how many tokens of the prompt were in the cache.
+    `tokens` leaves out a token that ended the sequence, `end_id`; `num_tokens` counts it. The last piece has a
+    `finish_reason`, and a `stop_string` where one was met. Each says how many tokens of the prompt were in the cache.
     """
 
     text: str
@@ -48,6 +48,12 @@ class Piece:
     finish_reason: str | None = None
     stop_string: str | None = None
     num_cached_tokens: int = 0
+    end_id: int | None = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All of them, with the one that ended the sequence."""
+        return [*(token.token_id for token in self.tokens), *(() if self.end_id is None else (self.end_id,))]
 
 
 @dataclass(frozen=True)
@@ -207,6 +213,13 @@ class Engine:
             )
             for index, prompt in enumerate(prompts)
         ]
+        return await self._scored(jobs)
+
+    async def rank(self, prompts: SequenceOf[list[int]], num_top: int, request_id: str) -> list[ScoredPrompt]:
+        """Log-probabilities and ranks of the tokens of prompts. Raises SequenceFailed."""
+        return await self._scored([PromptToScore(one, num_top, None, request_id, is_ranked=True) for one in prompts])
+
+    async def _scored(self, jobs: list[PromptToScore]) -> list[ScoredPrompt]:
         self._count(len(jobs))
         try:
             return await self._scorer.score(jobs)
@@ -257,7 +270,8 @@ def _next_piece(
         tail, stopped = stops.push(text.flush(), may_end=may_end)
         shown += tail if stopped else tail + stops.flush()
         finish_reason = "stop" if stopped else finish_reason
-    return Piece(shown, () if ends else (choice,), num_tokens, finish_reason, stops.found, num_cached_tokens)
+    tokens, end_id = ((), choice.token_id) if ends else ((choice,), None)
+    return Piece(shown, tokens, num_tokens, finish_reason, stops.found, num_cached_tokens, end_id)
 
 
 def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:

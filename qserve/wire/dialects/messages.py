@@ -208,8 +208,17 @@ class CountTokensRequest(Wire):
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = Field(None, description="older name of output_config.format")
     chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="vLLM's: for the chat template")
     cache_control: dict[str, JsonValue] | None = Field(None, description="harmless: every prefix is cached")
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        given = self.output_config.format if self.output_config is not None else None
+        if None not in (given, self.output_format) and given != self.output_format:
+            message = "'output_format' is the older name of 'output_config.format', and they differ; give one of them"
+            raise PydanticCustomError("output_format", message)
+        return self
 
     def to_chat(self) -> dict[str, Any]:
         """The chat request that it is. An answer that the client has begun is continued."""
@@ -242,6 +251,7 @@ class CountTokensRequest(Wire):
 
     def _format(self) -> dict[str, Any]:
         given = self.output_config.format if self.output_config is not None else None
+        given = given or self.output_format
         if given is None:
             return {}
         return {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": given.json_schema}}}

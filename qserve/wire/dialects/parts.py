@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,9 +23,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class More:
-    """More of the run that was begun last."""
+    """More of the run that was begun last; `logprobs` of its tokens, where they are asked for."""
 
     text: str
+    logprobs: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Runs:
             yield More(thought)
         if text := delta.get("content"):
             yield from self._change_to("text")
-            yield More(text)
+            yield More(text, delta.get("logprobs", ()))
         for call in delta.get("tool_calls") or ():
             function = call["function"]
             if call["index"] != self._call or self._kind != "call":

@@ -10,6 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from qserve.wire.dialects.responses_input import InputItem, messages_of
 from qserve.wire.dialects.responses_tools import (
+    AllowedTools,
+    Choice,
     NamedTool,
     ResponsesTool,
     ServerTool,
@@ -17,7 +19,7 @@ from qserve.wire.dialects.responses_tools import (
     offered,
     server_tools_alone,
 )
-from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS
+from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS
 from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
 from qserve.wire.tools import MAX_TOOLS
 
@@ -28,7 +30,6 @@ _REFUSED = {
     "previous_response_id": _STATELESS,
     "conversation": _STATELESS,
     "prompt": "no prompts are stored; send their text",
-    "top_logprobs": "log-probabilities are answered by /v1/chat/completions",
     "context_management": "send the items that are meant",
     "moderation": "nothing is moderated here",
     "personality": "these models have no styles of their own; describe one in 'instructions'",
@@ -99,11 +100,16 @@ class ResponsesRequest(Wire):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=INT64_MAX, description="vLLM's")
+    min_p: float | None = Field(None, ge=0, le=1, description="vLLM's")
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="vLLM's")
     seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX, description="vLLM's")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_TOP_LOGPROBS, description="of each token, where 'include' asks for log-probabilities"
+    )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="vLLM's: for the chat template")
     tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
@@ -112,8 +118,8 @@ class ResponsesRequest(Wire):
     )
     background: OnlyFalse | None = Field(None, description="only false: use a batch")
     client_metadata: dict[str, JsonValue] | None = Field(None, description="harmless: an agent's own bookkeeping")
-    include: list[Literal["reasoning.encrypted_content"]] | None = Field(
-        None, description="harmless: thoughts are not encrypted"
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = Field(
+        None, description="log-probabilities of the text; reasoning.encrypted_content is harmless: none is encrypted"
     )
     store: bool | None = Field(None, description="harmless: nothing is stored")
     user: str | None = Field(None, description="harmless: taken and not used")
@@ -144,14 +150,19 @@ class ResponsesRequest(Wire):
             "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed,
             "stop": self.stop, "max_tokens": self.max_output_tokens, "chat_template_kwargs": self.chat_template_kwargs,
             "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
-            "cache_salt": self.cache_salt,
+            "cache_salt": self.cache_salt, "min_p": self.min_p, "repetition_penalty": self.repetition_penalty,
         }  # fmt: skip
+        if "message.output_text.logprobs" in (self.include or ()):
+            fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if self.tools:
             fields["tools"] = [tool.to_chat() for tool in offered(self.tools)]
             fields["parallel_tool_calls"] = self.parallel_tool_calls
         choice: Any = self.tool_choice
         if isinstance(choice, NamedTool):
-            choice = {"type": "function", "function": {"name": self._chosen(choice)}}
+            choice = self._called(choice)
+        elif isinstance(choice, AllowedTools):
+            allowed = {"mode": choice.mode, "tools": [self._called(tool) for tool in choice.tools]}
+            choice = {"type": choice.type, "allowed_tools": allowed}
         fields["tool_choice"] = choice
         fields |= self.text.to_chat() if self.text is not None else {}
         given = {name: value for name, value in fields.items() if value is not None}
@@ -161,6 +172,9 @@ class ResponsesRequest(Wire):
             "stream": self.stream,
             **given,
         }
+
+    def _called(self, choice: NamedTool) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": self._chosen(choice)}}
 
     def _chosen(self, choice: NamedTool) -> str:
         """Its name to the model; that within its namespace is enough where no other tool has it, as for vLLM."""
@@ -172,7 +186,7 @@ class ResponsesRequest(Wire):
         """What the answer says of the request."""
         names = {
             "model", "instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "tools",
-            "tool_choice", "parallel_tool_calls", "text", "reasoning", "truncation", "metadata", "user",
+            "tool_choice", "parallel_tool_calls", "text", "reasoning", "truncation", "metadata", "user", "top_logprobs",
         }  # fmt: skip
         told = self.model_dump(mode="json", include=names, by_alias=True)
         if self.tools:

@@ -69,11 +69,12 @@ class ResponsesAnswer:
                 yield self._of_item("response.content_part.added", part=empty, **_FIRST)
                 output[-1]["content"] = [empty]
         elif isinstance(part, More):
-            yield from self._more(output[-1], part.text)
+            yield from self._more(output[-1], part)
         else:
             yield from self._ended(output[-1])
 
-    def _more(self, item: dict[str, Any], text: str) -> Iterator[bytes]:
+    def _more(self, item: dict[str, Any], part: More) -> Iterator[bytes]:
+        text = part.text
         if item["type"] == "function_call":
             item["arguments"] += text
             yield self._of_item("response.function_call_arguments.delta", delta=text)
@@ -86,7 +87,8 @@ class ResponsesAnswer:
             yield self._of_item("response.reasoning_text.delta", delta=text, **_FIRST)
         else:
             item["content"][0]["text"] += text
-            yield self._of_item("response.output_text.delta", delta=text, logprobs=[], **_FIRST)
+            item["content"][0]["logprobs"] += part.logprobs
+            yield self._of_item("response.output_text.delta", delta=text, logprobs=part.logprobs, **_FIRST)
 
     def _ended(self, item: dict[str, Any]) -> Iterator[bytes]:
         item["status"] = "incomplete" if self._is_cut else "completed"
@@ -98,7 +100,9 @@ class ResponsesAnswer:
         else:
             part = item["content"][0]
             is_thought = item["type"] == "reasoning"
-            kind, more = "reasoning_text" if is_thought else "output_text", {} if is_thought else _NO_LOGPROBS
+            kind, more = "reasoning_text", {}
+            if not is_thought:
+                kind, more = "output_text", {"logprobs": part["logprobs"]}
             yield self._of_item(f"response.{kind}.done", text=part["text"], **_FIRST, **more)
             yield self._of_item("response.content_part.done", part=part, **_FIRST)
         index = len(self._response["output"]) - 1
@@ -126,7 +130,6 @@ class ResponsesAnswer:
 
 
 _FIRST = {"content_index": 0}
-_NO_LOGPROBS: dict[str, Any] = {"logprobs": []}
 
 
 def _new_id(prefix: str) -> str:

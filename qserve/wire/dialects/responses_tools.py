@@ -15,11 +15,13 @@ from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.schema import OnlyFalse, Wire
-from qserve.wire.tools import MAX_TOOLS, ToolName
+from qserve.wire.tools import MAX_TOOLS, ToolName, kind_of_choice
 
 __all__ = [
     "INPUT",
     "SERVER_TOOLS",
+    "AllowedTools",
+    "Choice",
     "NamedTool",
     "OfferedTool",
     "ResponsesTool",
@@ -142,6 +144,32 @@ class NamedTool(Wire):
     type: Literal["function", "custom"]
     name: ToolName
     namespace: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_tools_of_the_client(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if isinstance(kind, str) and kind not in ("function", "custom"):
+            message = "'tool_choice' holds an object of type '{kind}'; function, custom and allowed_tools are known"
+            raise PydanticCustomError("part", message, {"kind": kind[:40]})
+        return data
+
+
+class AllowedTools(Wire):
+    """`tool_choice`: the model sees all tools and may call these."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+Choice = (
+    Literal["none", "auto", "required"]
+    | Annotated[
+        Annotated[NamedTool, Tag("function")] | Annotated[AllowedTools, Tag("allowed_tools")],
+        Discriminator(kind_of_choice),
+    ]
+)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import openai
 import pytest
 
 from tests.tiny.contracts.dialects import *  # noqa: F403
+from tests.tiny.contracts.forms import *  # noqa: F403
 from tests.tiny.contracts.overflow import *  # noqa: F403
 from tests.tiny.serving.served import Service
 
@@ -57,3 +59,44 @@ def test_an_answer_that_is_begun_goes_on(messages: anthropic.Anthropic) -> None:
     turns = [{"role": "user", "content": "What is 12+30?"}, {"role": "assistant", "content": "4"}]
     answer = messages.messages.create(model="demo", max_tokens=5, messages=turns)
     assert answer.content[0].text == "2"
+
+
+def test_log_probabilities_of_a_response(client: openai.OpenAI) -> None:
+    """Of its text, where they are asked for; the same in a stream."""
+    fields: Any = {
+        "model": "demo", "input": "What is 17 + 25?", "temperature": 0, "max_output_tokens": 20, "top_logprobs": 2,
+        "include": ["message.output_text.logprobs"], "extra_body": {"repetition_penalty": 1.01, "min_p": 0.01},
+    }  # fmt: skip
+    part = client.responses.create(**fields).output[-1].content[0]
+    assert "".join(one.token for one in part.logprobs).startswith(part.text)
+    assert all(len(one.top_logprobs) == 2 for one in part.logprobs)
+    events = list(client.responses.create(**fields, stream=True))
+    streamed = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
+    assert [one.token for one in streamed] == [one.token for one in part.logprobs]
+    assert not client.responses.create(**{**fields, "include": []}).output[-1].content[0].logprobs
+
+
+def test_a_stream_ends_without_empty_log_probabilities(client: openai.OpenAI) -> None:
+    """As OpenAI's: clients read an object without tokens as tokens."""
+    messages: Any = [{"role": "user", "content": "What is 17 + 25?"}]
+    chunks = list(client.chat.completions.create(model="demo", messages=messages, logprobs=True, stream=True))
+    given = [chunk.choices[0].logprobs for chunk in chunks]
+    assert (
+        given[-1] is None and any(given) and all(one is None or (one.content and one.refusal is None) for one in given)
+    )
+    whole = client.chat.completions.create(model="demo", messages=messages, logprobs=True).choices[0]
+    raw = whole.model_dump()
+    assert raw["message"]["refusal"] is None and raw["logprobs"]["refusal"] is None
+    assert "refusal" in whole.message.model_fields_set and "refusal" in whole.logprobs.model_fields_set
+    texts = list(client.completions.create(model="demo", prompt="17 + 25 =", logprobs=1, stream=True, max_tokens=50))
+    assert all(chunk.choices[0].logprobs is None or chunk.choices[0].logprobs.tokens for chunk in texts)
+
+
+def test_tools_are_counted_as_in_a_chat(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "x"}]
+    tools: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    used = client.chat.completions.create(model="demo", messages=messages, tools=tools, max_tokens=1).usage
+    url = str(client.base_url).replace("/v1/", "/tokenize")
+    counted = httpx.post(url, json={"model": "demo", "messages": messages, "tools": tools}).json()
+    assert used is not None and counted["count"] == used.prompt_tokens
+    assert httpx.post(url, json={"model": "demo", "prompt": "x", "tools": tools}).status_code == 400

@@ -74,7 +74,7 @@ def refused(schema: type[Wire], body: Any) -> ApiError:
         (ChatCompletionRequest, {**CHAT, "tool_choice": 3},
          "'tool_choice' is 3; 'none', 'auto' or 'required' or an object is needed"),
         (ChatCompletionRequest, {**CHAT, "response_format": {"type": "x"}},
-         "'response_format.type' is 'x'; one of 'text', 'json_object', 'json_schema' is needed"),
+         "'response_format.type' is 'x'; one of 'text', 'json_object', 'json_schema', 'json', 'regex' is needed"),
         (ChatCompletionRequest, {**CHAT, "response_format": {}}, "'response_format.type' is missing"),
         (CompletionRequest, {**PROMPT, "prompt": [0.5]},
          "'prompt.0' is 0.5; a whole number, a string or a list is needed"),

@@ -39,6 +39,7 @@ class Answer(ABC):
         options = request.stream_options
         self._with_usage = options is not None and options.include_usage
         self._counts_on = self._with_usage and options is not None and options.continuous_usage_stats
+        self._returns_ids = bool(request.return_token_ids)
         self._num_prompt_tokens = 0
         self._num_generated: dict[int, int] = {}  # by choice
         self._num_cached: dict[int, int] = {}
@@ -60,9 +61,13 @@ class Answer(ABC):
     def _chunks(self) -> AsyncGenerator[bytes]:
         """The events with choices."""
 
-    def _event(self, choice: dict[str, Any]) -> bytes:
+    def _event(self, choice: dict[str, Any], **beside: Any) -> bytes:
         usage = {"usage": self._usage()} if self._counts_on else {}
-        return event({**self._head, "object": self._chunk_object, "choices": [choice], **usage})
+        return event({**self._head, "object": self._chunk_object, "choices": [choice], **usage, **beside})
+
+    def _ids(self, **ids: list[int]) -> dict[str, Any]:
+        """These, where the request wants ids of tokens."""
+        return ids if self._returns_ids else {}
 
     async def _pieces(self, generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Piece]]:
         """Pieces of all generations as they come, with the index of their choice; counts what was generated."""

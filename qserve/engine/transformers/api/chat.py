@@ -11,6 +11,7 @@ import msgspec
 from qserve.engine.prompts.lanes import ReadBody
 from qserve.engine.transformers.api.answer import Answer
 from qserve.engine.transformers.api.asker import Asker
+from qserve.engine.transformers.api.prompt_logprobs import prompt_logprobs
 from qserve.engine.transformers.api.reading import guide_of, reading_rules
 from qserve.engine.transformers.api.requests import chat_generations
 from qserve.engine.transformers.engine import Engine, Piece
@@ -49,29 +50,43 @@ class ChatAnswer(Answer):
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
+        of_prompt = await self._of_prompt()
         reasons: list[str | None] = [None] * len(self._choices)
         logprobs: list[list[msgspec.Raw]] = [[] for _ in self._choices]
+        ids: list[list[int]] = [[] for _ in self._choices]
         async with aclosing(self.deltas()) as deltas:
             async for index, _, piece in deltas:
                 reasons[index] = self._choices[index].finish_reason(piece)
                 logprobs[index] += self._describe(piece.tokens)
+                ids[index] += piece.token_ids
         choices = [
             {
                 "index": index,
                 "message": choice.writer.message(),
-                "logprobs": {"content": logprobs[index]} if self._request.logprobs else None,
+                "logprobs": {"content": logprobs[index], "refusal": None} if self._request.logprobs else None,
                 "finish_reason": reasons[index],
+                **self._ids(token_ids=ids[index]),
             }
             for index, choice in enumerate(self._choices)
         ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage()}
+        return {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage(), **of_prompt}
+
+    async def _of_prompt(self) -> dict[str, Any]:
+        """What is asked of the prompt's tokens."""
+        prompt = self._generations[0].prompt_ids
+        found = self._ids(prompt_token_ids=prompt)
+        if (num_top := self._request.prompt_logprobs) is None:
+            return found
+        (scored,) = await self._engine.rank([prompt], num_top, self._head["id"])
+        return {"prompt_logprobs": await prompt_logprobs(self._engine.token_text, prompt, scored), **found}
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         for index in range(len(self._choices)):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+            begin = {"role": "assistant", "content": "", "refusal": None}
+            yield self._chunk(index, begin, **self._ids(prompt_token_ids=self._generations[0].prompt_ids))
         async with aclosing(self.deltas()) as deltas:
             async for index, delta, piece in deltas:
-                if delta or piece.finish_reason or (self._request.logprobs and piece.tokens):
+                if delta or piece.finish_reason or (self._tells_of_tokens and piece.tokens):
                     yield self._chunk(index, delta, piece)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, dict[str, Any], Piece]]:
@@ -79,6 +94,21 @@ class ChatAnswer(Answer):
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
                 yield index, self._read(index, piece), piece
+
+    async def told_deltas(self) -> AsyncGenerator[tuple[dict[str, Any], Piece]]:
+        """The same of the first choice; beside text the `logprobs` of its tokens, where they are asked for."""
+        reader, waiting, was_thinking = (
+            self._choices[0].reader,
+            list[TokenChoice](),
+            self._choices[0].reader.is_thinking,
+        )
+        async with aclosing(self.deltas()) as deltas:
+            async for _, delta, piece in deltas:
+                waiting += () if was_thinking else piece.tokens
+                was_thinking = reader.is_thinking
+                if "content" in delta and self._request.logprobs:
+                    delta["logprobs"], waiting = self._describe(tuple(waiting)), []
+                yield delta, piece
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -95,13 +125,18 @@ class ChatAnswer(Answer):
         self._num_thought += choice.reader.is_thinking
         return delta
 
-    def _chunk(self, index: int, delta: dict[str, Any], piece: Piece | None = None) -> bytes:
+    @property
+    def _tells_of_tokens(self) -> bool:
+        return bool(self._request.logprobs or self._request.return_token_ids)
+
+    def _chunk(self, index: int, delta: dict[str, Any], piece: Piece | None = None, **beside: Any) -> bytes:
         choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         if piece is not None:
             choice["finish_reason"] = self._choices[index].finish_reason(piece)
-            if self._request.logprobs:
-                choice["logprobs"] = {"content": self._describe(piece.tokens)}
-        return self._event(choice)
+            choice |= self._ids(token_ids=piece.token_ids)
+            if self._request.logprobs and piece.tokens:
+                choice["logprobs"] = {"content": self._describe(piece.tokens), "refusal": None}
+        return self._event(choice, **beside)
 
     def _usage(self) -> dict[str, Any]:
         usage = super()._usage()

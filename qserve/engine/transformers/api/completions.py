@@ -13,6 +13,7 @@ from qserve.engine.prompts.lanes import ReadBody
 from qserve.engine.transformers.api.answer import Answer
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
+from qserve.engine.transformers.api.prompt_logprobs import prompt_logprobs
 from qserve.engine.transformers.api.reading import guide_of
 from qserve.engine.transformers.api.requests import (
     completion_max_tokens,
@@ -76,41 +77,62 @@ class CompletionAnswer(Answer):
 
     def _check_logprobs(self) -> None:
         """400 for more than an answer may hold. One prompt as long as the context always may."""
-        if not self._request.echo or self._request.logprobs is None:
-            return
-        a_token = 1 + self._request.logprobs
+        asked = [self._request.logprobs if self._request.echo else None, self._request.prompt_logprobs]
+        a_token = sum(1 + one for one in asked if one is not None)
         count = self._request.n * a_token * self._num_prompt_tokens
         most = max(_MAX_PROMPT_LOGPROBS, a_token * self._engine.max_model_len)
         if count > most:
             message = (
-                f"echo with logprobs asks for {count:,} log-probabilities of prompts, and one answer holds {most:,}"
+                f"this asks for {count:,} log-probabilities of prompts (echo with logprobs, prompt_logprobs), and one "
+                f"answer holds {most:,}; send fewer prompts at once, or lower logprobs or n"
             )
-            raise ApiError(400, f"{message}; send fewer prompts at once, or lower logprobs or n", "too_many_logprobs")
+            raise ApiError(400, message, "too_many_logprobs")
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
+        of_prompts = await self._of_prompts()
         choices = await self._echoes()
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
                 choices[index].add(piece)
+        n = self._request.n
         return {
             **self._head,
             "object": "text_completion",
-            "choices": [choice.take(index) for index, choice in enumerate(choices)],
+            "choices": [choice.take(index) | of_prompts[index // n] for index, choice in enumerate(choices)],
             "usage": self._usage(),
         }
 
+    async def _of_prompts(self) -> list[dict[str, Any]]:
+        """What is asked of the tokens of each prompt, for each of its choices."""
+        found = [self._ids(prompt_token_ids=prompt) for prompt in self._prompts]
+        if (num_top := self._request.prompt_logprobs) is None:
+            return found
+        naming = self._engine.token_text
+        for prompt, scored, told in zip(
+            self._prompts, await self._engine.rank(self._prompts, num_top, self._head["id"]), found, strict=True
+        ):
+            told["prompt_logprobs"] = await prompt_logprobs(naming, prompt, scored)
+        return found
+
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        """An echoed prompt is the first event of its choice."""
+        """An echoed prompt is the first event of its choice, and the first of each has the ids of its prompt."""
         choices = await self._echoes()
+        has_begun = set[int]()
         for index, choice in enumerate(choices):
             if choice.text or choice.finish_reason:
-                yield self._event(choice.take(index))
+                yield self._event(choice.part(index) | self._ids_of_prompt(index, has_begun))
+        tells_of_tokens = self._request.logprobs is not None or self._returns_ids
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
-                if piece.text or piece.finish_reason or (self._request.logprobs is not None and piece.tokens):
+                if piece.text or piece.finish_reason or (tells_of_tokens and piece.tokens):
                     choices[index].add(piece)
-                    yield self._event(choices[index].take(index))
+                    yield self._event(choices[index].part(index) | self._ids_of_prompt(index, has_begun))
+
+    def _ids_of_prompt(self, index: int, has_begun: set[int]) -> dict[str, Any]:
+        found = {} if index in has_begun else self._ids(prompt_token_ids=self._prompts[index // self._request.n])
+        has_begun.add(index)
+        return found
 
     async def _echoes(self) -> list[_Choice]:
         """The choices as they are before anything is generated."""
@@ -135,15 +157,16 @@ class CompletionAnswer(Answer):
 
     def _empty_choice(self) -> _Choice:
         logprobs = None if self._request.logprobs is None else LegacyLogprobs(self._engine.token_text)
-        return _Choice(self._engine, logprobs)
+        return _Choice(self._engine, logprobs, returns_ids=self._returns_ids)
 
 
 class _Choice:
     """One choice while it grows."""
 
-    def __init__(self, engine: Engine, logprobs: LegacyLogprobs | None) -> None:
+    def __init__(self, engine: Engine, logprobs: LegacyLogprobs | None, *, returns_ids: bool = False) -> None:
         self._engine = engine
         self._logprobs = logprobs
+        self._ids: list[int] | None = [] if returns_ids else None
         self.text = ""
         self.finish_reason: str | None = None
 
@@ -165,6 +188,7 @@ class _Choice:
         if scored is None or scored.next_token is None:
             return 0
         token = scored.next_token
+        self._add_ids([token.token_id])
         if token.token_id in self._engine.eos_token_ids:
             self.finish_reason = "stop"
         else:
@@ -177,6 +201,7 @@ class _Choice:
         """Append what was generated."""
         self.text += piece.text
         self.finish_reason = piece.finish_reason
+        self._add_ids(piece.token_ids)
         if self._logprobs is not None:
             for token in piece.tokens:
                 self._logprobs.add(token.token_id, token.logprob, token.top)
@@ -185,4 +210,16 @@ class _Choice:
         """The entry of `choices`, with what came since it was taken last: all of it, or the part that is streamed."""
         logprobs = None if self._logprobs is None else self._logprobs.take()
         text, self.text = self.text, ""
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": self.finish_reason}
+        taken = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": self.finish_reason}
+        if self._ids is not None:
+            taken["token_ids"], self._ids = self._ids, []
+        return taken
+
+    def part(self, index: int) -> dict[str, Any]:
+        """The same for a stream: without tokens there are no logprobs of them."""
+        taken = self.take(index)
+        return taken if taken["logprobs"] is None or taken["logprobs"]["tokens"] else {**taken, "logprobs": None}
+
+    def _add_ids(self, ids: list[int]) -> None:
+        if self._ids is not None:
+            self._ids += ids

@@ -10,7 +10,7 @@ A recurrent state would run from one packed prompt into the next: models with li
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ _LOGITS_BYTES = 64 * 1024**2
 @dataclass(frozen=True)
 class PromptToScore:
     """`num_top` alternatives a position; `sampler` draws the token after the prompt, None where none is asked for.
+    `is_ranked`: the place of each token among all is wanted, too.
 
     A prompt may be scored again after a failure: it is always a fresh copy of `sampler` that draws.
     """
@@ -44,15 +45,20 @@ class PromptToScore:
     num_top: int
     sampler: SequenceSampler | None
     request_id: str = ""
+    is_ranked: bool = False
 
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """Entry i is token i's log-probability given the tokens before it; nothing precedes the first, so its is None."""
+    """Entry i is token i's log-probability given the tokens before it; nothing precedes the first, so its is None.
+
+    `ranks`: how many tokens are at least as likely, the token among them; empty where they are not wanted.
+    """
 
     logprobs: list[float | None]
     top: list[tuple[tuple[int, float], ...]]
     next_token: TokenChoice | None
+    ranks: list[int | None] = field(default_factory=list)
 
 
 def can_pack(model: PreTrainedModel) -> bool:
@@ -101,6 +107,7 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
     targets = upload(prompt.token_ids[1:], torch.long, hidden.device)
     logprobs: list[float | None] = [None]
     top: list[tuple[tuple[int, float], ...]] = [()]
+    ranks: list[int | None] = [None] if prompt.is_ranked else []
     step = max(1, _LOGITS_BYTES // (4 * model.config.get_text_config().vocab_size))
     for start in range(0, len(targets), step):
         wanted = targets[start : start + step]
@@ -108,10 +115,13 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
         if not torch.isfinite(rows.amax(dim=-1)).all():
             raise SequenceFailed(NOT_A_NUMBER)
         # A head that shares the embedding's weight lies with it, which may be another card than the last layer's.
-        logprobs += rows.gather(1, wanted[:, None].to(rows.device))[:, 0].clamp(min=LOWEST_LOGPROB).tolist()
+        chosen = rows.gather(1, wanted[:, None].to(rows.device))
+        logprobs += chosen[:, 0].clamp(min=LOWEST_LOGPROB).tolist()
+        if prompt.is_ranked:
+            ranks += (rows >= chosen).sum(dim=-1).tolist()
         top += top_logprobs(rows, prompt.num_top) if prompt.num_top else [()] * len(wanted)
         del rows  # or the next piece would be made beside it
     following = None
     if prompt.sampler is not None:
         following = choose_one(prompt.sampler.fresh(), head(hidden[-1:]).float()[0])
-    return ScoredPrompt(logprobs, top, following)
+    return ScoredPrompt(logprobs, top, following, ranks)

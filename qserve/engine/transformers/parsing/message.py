@@ -103,7 +103,7 @@ class MessageWriter:
 
     def message(self) -> dict[str, Any]:
         """The whole of it."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        message: dict[str, Any] = {"role": "assistant", "content": self.content, "refusal": None}
         if self.thinks:
             shown = self.reasoning if self.shows_thoughts and self.reasoning else None
             message |= {"reasoning_content": shown, "reasoning": shown}
