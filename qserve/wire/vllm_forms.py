@@ -146,8 +146,9 @@ def _text_of(content: Any) -> str | None:
     """Of a turn; None where it is not text alone."""
     if isinstance(content, str):
         return content
-    texts = [part.get("text") if isinstance(part, dict) else None for part in _list(content)]
-    return "".join(map(str, texts)) if texts and all(isinstance(text, str) for text in texts) else None
+    parts = _list(content)
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "".join(texts) if texts and len(texts) == len(parts) else None
 
 
 def _with_output_config(body: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from typing import Any
 import jsonschema
 import numpy
 import pytest
+from hypothesis import example, given, settings
 
 from bench.random_schemas import random_schemas
+from qserve.engine.grammar.numbers.bounds import closed_bounds
 from qserve.engine.grammar.unenforceable import UnenforceableSchema
 from qserve.engine.grammar.xgrammar.schema import schema_for_xgrammar
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
+from tests.unit.engine.grammar.numbers import check_held, numbers
 
 xgrammar = pytest.importorskip("xgrammar")
 
@@ -173,3 +176,23 @@ def test_what_is_no_schema_is_left_to_the_engine_to_refuse(schema: dict[str, Any
         return
     with pytest.raises(RuntimeError):
         lets_through(held, "1")
+
+
+@given(numbers())
+@example({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5})
+@example({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1})
+@example({"type": "integer", "minimum": 0.5, "maximum": 7.5, "exclusiveMinimum": True})
+@settings(max_examples=60)
+def test_bounds_of_numbers_hold_and_are_reached(schema: dict[str, Any]) -> None:
+    """To six places behind the point, within int64."""
+    try:
+        held = schema_for_xgrammar(schema)
+        grammar = xgrammar.Grammar.from_json_schema(json.dumps(held), any_whitespace=False, separators=(",", ":"))
+    except UnenforceableSchema as error:
+        assert "int64" in str(error) or "six places" in str(error)
+        return
+    except RuntimeError:
+        low, high = closed_bounds(schema, is_whole=schema["type"] == "integer")
+        assert low is not None and high is not None and low > high
+        return
+    check_held(schema, lambda text: bool(xgrammar.testing._is_grammar_accept_string(grammar, text)), num_places=6)

@@ -2,6 +2,7 @@
 
 schema.py   a JSON schema as it takes it
 strings.py  of it, what binds strings: patterns, formats, lengths
+numbers.py  of it, bounds of numbers
 bounds.py   what it would compile for too long
 width.py    of it, what patterns leave open for characters of any kind
 """

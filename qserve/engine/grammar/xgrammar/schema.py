@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.engine.grammar.unenforceable import UnenforceableSchema, check_alone
+from qserve.engine.grammar.xgrammar.numbers import check_values, number_for_xgrammar
 from qserve.engine.grammar.xgrammar.strings import check_pattern, string_for_xgrammar
 
 __all__ = ["schema_for_xgrammar"]
@@ -131,6 +132,8 @@ class _Rewriting:
             own = self._array(own, where)
         elif kind == "object":
             own = self._object(own, where)
+        elif kind in ("integer", "number"):
+            own = number_for_xgrammar(own, where, is_whole=kind == "integer")
         return {"type": kind, **own}
 
     def _array(self, own: dict[str, Any], where: str) -> dict[str, Any]:
@@ -228,6 +231,7 @@ def _values(given: dict[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(values, list):
         return given
     left = [value for value in values if _type_of(value) in types]
+    check_values(left, keyword, where)
     if not left:
         raise UnenforceableSchema(keyword, where, " has no value of its 'type'")
     return {"const": left[0]} if keyword == "const" else {"enum": left}
