@@ -76,16 +76,17 @@ def _with_allowed(body: dict[str, Any], choice: Mapping[str, Any], *, is_chat: b
     if mode not in ("auto", "required") or not isinstance(allowed, list) or not allowed:
         message = f"'{place}' needs a 'mode', auto or required, and 'tools', the functions that may be called"
         raise ApiError(400, message, "invalid_value", "tool_choice")
-    names = [_name_of(one, is_chat) for one in allowed]
     tools = [one for one in _list(body.get("tools")) if isinstance(one, dict)]
-    known = [name for one in tools for name, _ in _within(one, is_chat)]
+    functions = [function for one in tools for function in _within(one, is_chat)]
+    known = [name for name, _ in functions]
+    names = [_resolved(_name_of(one, is_chat), functions) for one in allowed]
     if unknown := [name for name in names if name is None or name not in known]:
         message = (
             f"'{place}' names {str(unknown[0])[:80]!r}; 'tools' holds {', '.join(map(str, known))[:200] or 'none'}"
         )
         raise ApiError(400, message, "invalid_value", "tool_choice")
     kwargs = body.get("chat_template_kwargs")
-    shown = tools if is_chat else [_as_in_chat(name, one) for tool in tools for name, one in _within(tool, is_chat)]
+    shown = tools if is_chat else [_as_in_chat(name, one) for name, one in functions]
     offered = [kept for one in tools if (kept := _only(one, names, is_chat)) is not None]
     return {
         **body, "tools": offered, "tool_choice": mode,
@@ -99,6 +100,12 @@ def _within(tool: Mapping[str, Any], is_chat: bool) -> list[tuple[Any, Mapping[s
         return [(_name_of(tool, is_chat), tool)]
     inner = [one for one in _list(tool.get("tools")) if isinstance(one, dict)]
     return [(_name_of({**one, "namespace": tool.get("name")}, is_chat), one) for one in inner]
+
+
+def _resolved(name: Any, functions: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
+    """Its name to the model, of one that says no namespace: enough where no other function has it, as for vLLM."""
+    within = [flat for flat, one in functions if name is not None and one.get("name") == name]
+    return within[0] if len(within) == 1 and name not in [flat for flat, _ in functions] else name
 
 
 def _only(tool: dict[str, Any], names: Sequence[Any], is_chat: bool) -> dict[str, Any] | None:

@@ -34,6 +34,7 @@ def named(*names: str) -> list[dict[str, Any]]:
         (CHAT, {"messages": [system("a"), system([{"type": "image_url"}]), USER]}), (CHAT, {"messages": [system("a")]}),
         (RESPONSES, {"input": "x", "instructions": "a", "tool_choice": {"type": "function", "name": "a"}}),
         (RESPONSES, {"input": [USER, system("b")], "instructions": "a"}),
+        (RESPONSES, {"tools": PLAIN, "tool_choice": {"type": "custom", "name": "a"}}),
         (MESSAGES, {"messages": [USER], "output_config": {"effort": "low"}, "output_format": None}),
     ],
 )  # fmt: skip
@@ -55,11 +56,21 @@ def test_allowed_tools_are_the_engines_and_all_the_templates() -> None:
     assert changed["chat_template_kwargs"]["tools"] == TOOLS  # templates are written for chats
 
 
+@pytest.mark.parametrize("name", [{"namespace": "n", "name": "b"}, {"name": "n__b"}, {"name": "b"}])
+def test_allowed_tools_of_a_namespace(name: dict[str, str]) -> None:
+    space = {"type": "namespace", "name": "n", "tools": PLAIN[1:]}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", **name}]}
+    changed = in_engine_words(RESPONSES, {"tools": [PLAIN[0], space], "tool_choice": choice})
+    assert changed["tools"] == [{**space, "tools": [PLAIN[1]]}]
+    shown = [one["function"]["name"] for one in changed["chat_template_kwargs"]["tools"]]
+    assert shown == ["a", "n__b", "n__c"]
+
+
 @pytest.mark.parametrize(
     ("path", "choice"),
     [
-        (CHAT, {"type": "mcp"}), (CHAT, {}), (RESPONSES, {"type": "file_search"}),
-        (RESPONSES, {"function": {"name": "a"}}),
+        (CHAT, {"type": "mcp"}), (CHAT, {}), (CHAT, {"type": "custom", "name": "a"}),
+        (RESPONSES, {"type": "file_search"}), (RESPONSES, {"function": {"name": "a"}}),
         (CHAT, {"type": "allowed_tools"}), (CHAT, {"type": "allowed_tools", "mode": "auto", "tools": named("a")}),
         (CHAT, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named("z")}}),
         (CHAT, {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": named("a")}}),
