@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.wire import vllm
+from qserve.wire.vllm import requests
 
 __all__ = ["engine_schema"]
 
@@ -30,9 +30,9 @@ def engine_schema(document: Mapping[str, Any], path: str, prefix: str, schemas: 
 
 def _adapt_request(schema: dict[str, Any]) -> None:
     properties = schema.get("properties", {})
-    for name in vllm.REFUSED.keys() & properties.keys():
+    for name in requests.REFUSED.keys() & properties.keys():
         del properties[name]
-    for name in vllm.HARMLESS - properties.keys():
+    for name in requests.HARMLESS - properties.keys():
         properties[name] = {"description": "harmless: taken and not used"}
 
 

@@ -17,11 +17,12 @@ from qserve.gateway.apis.input_tokens import RESPONSES, CountsByAnswering, count
 from qserve.gateway.apis.message_ids import with_message_id
 from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.services import ByEngine, BySchema, Service
-from qserve.wire import reward, vllm
+from qserve.wire import reward
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from qserve.wire.vllm import requests
 
 __all__ = ["BATCH_ROUTES", "CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
 
@@ -88,26 +89,26 @@ def _reward(schema: type[Any]) -> Service:
     return Service("reward", None, BySchema(schema, lambda request: reward.num_slots(request.num_texts())))
 
 
-_VLLM_MESSAGES = Service("chat", Api.VLLM, ByEngine(vllm.one), rewrite=with_message_id)
+_VLLM_MESSAGES = Service("chat", Api.VLLM, ByEngine(requests.one), rewrite=with_message_id)
 _VLLM_INPUT_TOKENS = Service("chat", Api.VLLM, CountsByAnswering(), RESPONSES, counted)
 _VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)
 
 _GENERATION = (
     RelayedRoute(
         "POST", "/v1/chat/completions", "The next turn of a conversation; of a reward model its reward.",
-        (_own(ChatCompletionRequest, _chat_sequences), _vllm(vllm.n_of_chat), _reward(reward.ChatRequest)),
+        (_own(ChatCompletionRequest, _chat_sequences), _vllm(requests.n_of_chat), _reward(reward.ChatRequest)),
         streams=True,
     ),
     RelayedRoute(
         "POST", "/v1/completions", "Text after a prompt, or the log-likelihood of it.",
-        (_own(CompletionRequest, _completion_sequences), _vllm(vllm.n_per_prompt)), streams=True,
+        (_own(CompletionRequest, _completion_sequences), _vllm(requests.n_per_prompt)), streams=True,
     ),
     RelayedRoute(
         "POST", "/v1/chat/completions/batch", "Several conversations in one request.",
-        (_vllm(vllm.one_per_conversation),),
+        (_vllm(requests.one_per_conversation),),
     ),
     RelayedRoute(
-        "POST", "/v1/responses", "OpenAI's Responses API.", (_own(ResponsesRequest, _one), _vllm(vllm.one)),
+        "POST", "/v1/responses", "OpenAI's Responses API.", (_own(ResponsesRequest, _one), _vllm(requests.one)),
         Dialect.RESPONSES, streams=True,
     ),
     RelayedRoute(
@@ -131,19 +132,20 @@ _GENERATION = (
         (_own(CountTokensRequest), _vllm()), Dialect.ANTHROPIC,
     ),
     RelayedRoute(
-        "POST", "/inference/v1/generate", "Token ids to token ids.", (_vllm(vllm.n_of_sampling_params),), streams=True
+        "POST", "/inference/v1/generate", "Token ids to token ids.", (_vllm(requests.n_of_sampling_params),),
+        streams=True,
     ),
 )  # fmt: skip
 
 _SMALLER = (
     RelayedRoute(
         "POST", "/v1/embeddings", "Vectors of texts; of a reward model vectors of one number.",
-        (_vllm(vllm.one_per_input), _reward(reward.EmbeddingRequest)),
+        (_vllm(requests.one_per_input), _reward(reward.EmbeddingRequest)),
     ),
     RelayedRoute(
-        "POST", "/generative_scoring", "Probabilities of chosen tokens after texts.", (_vllm(vllm.one_per_item),)
+        "POST", "/generative_scoring", "Probabilities of chosen tokens after texts.", (_vllm(requests.one_per_item),)
     ),
-    RelayedRoute("POST", "/v1/systemone", "Decisions from a fixed set of labels.", (_vllm(vllm.one_per_question),)),
+    RelayedRoute("POST", "/v1/systemone", "Decisions from a fixed set of labels.", (_vllm(requests.one_per_question),)),
     RelayedRoute(
         "POST", "/tokenize", "Token ids of a prompt, or of messages through the template.",
         (_own(TokenizeRequest), _vllm()),

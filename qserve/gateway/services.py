@@ -15,11 +15,11 @@ from pydantic_core import to_json
 from qserve.engine.base import Api, WorkerEndpoint
 from qserve.engine.grammar.thought_first import with_thought_first
 from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
-from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
-from qserve.wire.vllm_agents import as_vllm_reads
-from qserve.wire.vllm_forms import in_engine_words
+from qserve.wire.vllm import requests
+from qserve.wire.vllm.agents import as_vllm_reads
+from qserve.wire.vllm.forms import in_engine_words
 
 __all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
 
@@ -88,12 +88,12 @@ class ByEngine:
         fields = endpoint.request_fields
         if fields is None:
             raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
-        given = vllm.read_body(body)
+        given = requests.read_body(body)
         read = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=endpoint.takes_one_system)
-        value = vllm.with_structured_outputs(path, read)
-        vllm.check_body(fields, path, value)
+        value = requests.with_structured_outputs(path, read)
+        requests.check_body(fields, path, value)
         _check_size(value, endpoint)
-        said = vllm.without_no_tools(value)
+        said = requests.without_no_tools(value)
         changed = with_enforceable_schemas(said, endpoint.schema_library) or said
         if endpoint.thinks_in_text and endpoint.schema_library == "xgrammar" and path == "/v1/chat/completions":
             changed = with_thought_first(changed) or changed
@@ -105,7 +105,7 @@ class ByEngine:
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
         fields = endpoint.request_fields
-        return None if fields is None else vllm.known_names(fields, path)
+        return None if fields is None else requests.known_names(fields, path)
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qserve.wire.overflow import Overflow, overflow_of_vllm
-from qserve.wire.vllm_errors import in_our_words
+from qserve.wire.vllm.errors import in_our_words
 
 __all__ = [
     "MAX_NAME",

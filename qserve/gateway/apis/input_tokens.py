@@ -15,12 +15,12 @@ from pydantic_core import to_json
 
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.services import ByEngine, CheckedRequest
-from qserve.wire import vllm
+from qserve.wire.vllm import requests
 
 __all__ = ["RESPONSES", "CountsByAnswering", "counted"]
 
 RESPONSES = "/v1/responses"
-_BY_ENGINE = ByEngine(vllm.one)
+_BY_ENGINE = ByEngine(requests.one)
 # How the answer is given, and what its length and tokens are: none of it is in the prompt.
 _OF_ANSWERS = frozenset({"stream", "stream_options", "background", "max_output_tokens", "logit_bias", "top_logprobs"})
 
@@ -37,7 +37,7 @@ class CountsByAnswering:
 
     def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
         checked = _BY_ENGINE.read(body, RESPONSES, endpoint)
-        given = vllm.read_body(checked.body or body)
+        given = requests.read_body(checked.body or body)
         asked = {name: value for name, value in given.items() if name not in _OF_ANSWERS and value is not None}
         asked.setdefault("input", [])  # OpenAI counts instructions alone, too
         asked |= {"max_output_tokens": 1, "store": False}

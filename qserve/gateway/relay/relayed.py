@@ -1,6 +1,6 @@
 """Routes that workers serve: the body is read and checked once, and forwarded byte for byte.
 
-Except for JSON schemas and empty lists of tools for vLLM (`engine/grammar/vllm_schemas.py`, `wire/vllm.py`), and its
+Except for JSON schemas and empty lists of tools for vLLM (`engine/grammar/vllm_schemas.py`, `wire/vllm/`), and its
 `cache_salt` (`gateway/relay/cache_salts.py`).
 """
 
@@ -28,9 +28,9 @@ from qserve.gateway.services import CheckedRequest, Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord, record_of
-from qserve.wire import vllm
 from qserve.wire.body_scan import utf8_json
 from qserve.wire.reward import BULK_SLOTS
+from qserve.wire.vllm import requests
 
 __all__ = ["RelayedEndpoints"]
 
@@ -103,7 +103,7 @@ class RelayedEndpoints:
     async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, Service, CheckedRequest]:
         """Who serves the request, and the checked request. Large bodies are checked in another process."""
         if len(body) <= LARGE_BYTES:
-            model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
+            model = requests.read_body(body).get("model") if self._is_told_by_model(route) else None
             replicas, service = self._addressed(route, model)
             assert service.reader is not None, "routes without a body are relayed by name"
             return replicas, service, service.reader.read(body, route.path, replicas.endpoint)

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qserve.gateway.routes import CLOSED
-from qserve.wire import vllm
+from qserve.wire.vllm import requests
 from tests.dashboard import METRICS, samples_of
 from tests.tiny.serving.served import Service, until
 from tests.tiny.vllm_served.conftest import KEY, MAX_MODEL_LEN, NUM_PLACES
@@ -75,11 +75,11 @@ def test_the_tables_name_only_what_vllm_has(service, http):
     known = {
         name for one, schema in schemas.items() if one.startswith("vllm.") for name in schema.get("properties", ())
     }
-    narrowed = {name.partition(".")[2] or name for name in vllm.NARROWED}
+    narrowed = {name.partition(".")[2] or name for name in requests.NARROWED}
     of_chats = schemas["vllm.ChatCompletionRequest"]["properties"].keys()
     assert narrowed - known == set()
-    assert vllm.UNREAD.keys() & (of_chats | schemas["vllm.CompletionRequest"]["properties"].keys()) == set()
-    assert not vllm.REFUSED.keys() & of_chats
+    assert requests.UNREAD.keys() & (of_chats | schemas["vllm.CompletionRequest"]["properties"].keys()) == set()
+    assert not requests.REFUSED.keys() & of_chats
 
 
 def test_errors_of_vllm_come_in_one_shape(http):

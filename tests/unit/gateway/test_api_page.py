@@ -14,7 +14,8 @@ from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import CLOSED, ROUTES, RelayedRoute
 from qserve.gateway.services import BySchema
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.wire import errors, refused_fields, structured, vllm
+from qserve.wire import errors, refused_fields, structured
+from qserve.wire.vllm import requests
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 SOURCES = Path(qserve.gateway.__file__).parent
@@ -77,8 +78,15 @@ def test_every_refused_field_is_there():
 def test_every_rule_for_vllm_is_there():
     section = PAGE[PAGE.index("## Fields of models on vLLM") : PAGE.index("### LoRA adapters")]
     told = set(re.findall(r"`([\w.]+)`", section))
-    anywhere = frozenset().union(*vllm.ANYWHERE.values())
-    assert {*vllm.HARMLESS, *anywhere, *vllm.REFUSED, *vllm.UNREAD, *vllm.NARROWED, *structured.GUIDED} <= told
+    anywhere = frozenset().union(*requests.ANYWHERE.values())
+    assert {
+        *requests.HARMLESS,
+        *anywhere,
+        *requests.REFUSED,
+        *requests.UNREAD,
+        *requests.NARROWED,
+        *structured.GUIDED,
+    } <= told
 
 
 def test_every_closed_route_is_there_and_no_other():

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.wire import vllm
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
+from qserve.wire.vllm import requests
 
 _OPEN = {"type": "object", "additionalProperties": True}
 
@@ -143,7 +143,7 @@ def test_the_routes_of_the_engine_are_known():
                {"max_tokens": 3, "max_completion_tokens": 3}, {"priority": 0}, {"request_id": None}],
 )  # fmt: skip
 def test_harmless_fields_pass(fields):
-    vllm.check_body(FIELDS, CHAT, {"model": "m", "messages": [USER], **fields})
+    requests.check_body(FIELDS, CHAT, {"model": "m", "messages": [USER], **fields})
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_harmless_fields_pass(fields):
 )  # fmt: skip
 def test_what_vllm_takes_and_does_not_read_is_refused(fields, param):
     with pytest.raises(ApiError) as refused:
-        vllm.check_body(FIELDS, CHAT, {"messages": [USER], **fields})
+        requests.check_body(FIELDS, CHAT, {"messages": [USER], **fields})
     assert refused.value.status == 400 and refused.value.param == param
 
 
@@ -171,30 +171,33 @@ def test_what_vllm_takes_and_does_not_read_is_refused(fields, param):
      ({"tools": [{}], "tool_choice": "auto"}, {"tools", "tool_choice"}), ({"tools": 0}, {"tools"})],
 )  # fmt: skip
 def test_what_says_that_there_are_no_tools_is_not_handed_on(fields, left):
-    assert vllm.without_no_tools({"model": "m", **fields}).keys() == {"model", *left}
+    assert requests.without_no_tools({"model": "m", **fields}).keys() == {"model", *left}
 
 
 def test_a_body_that_needs_no_change_is_the_same():
     body = {"model": "m", "messages": [USER]}
-    assert vllm.without_no_tools(body) is body
+    assert requests.without_no_tools(body) is body
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"x"', b"", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object(body):
     with pytest.raises(ApiError) as refused:
-        vllm.read_body(body)
+        requests.read_body(body)
     assert refused.value.status == 400
 
 
 @pytest.mark.parametrize(
     ("count", "body", "num"),
-    [(vllm.n_of_chat, {}, 1), (vllm.n_of_chat, {"n": 3}, 3), (vllm.n_per_prompt, {"prompt": "x", "n": 2}, 2),
-     (vllm.n_per_prompt, {"prompt": ["x", "y"], "n": 2}, 4), (vllm.n_per_prompt, {"prompt": [1, 2, 3]}, 1),
-     (vllm.n_per_prompt, {"prompt": [[1, 2], [3]]}, 2), (vllm.n_per_prompt, {"prompt": []}, 1),
-     (vllm.one_per_conversation, {"messages": [[USER], [USER]]}, 2), (vllm.one_per_input, {"input": ["a", "b"]}, 2),
-     (vllm.n_of_sampling_params, {"sampling_params": {"n": 4}}, 4), (vllm.n_of_sampling_params, {}, 1),
-     (vllm.one_per_item, {"items": ["a", "b", "c"]}, 3), (vllm.one_per_question, {"questions": {"a": 1, "b": 2}}, 2),
-     (vllm.one, {"n": 7}, 1)],
+    [(requests.n_of_chat, {}, 1), (requests.n_of_chat, {"n": 3}, 3),
+     (requests.n_per_prompt, {"prompt": "x", "n": 2}, 2),
+     (requests.n_per_prompt, {"prompt": ["x", "y"], "n": 2}, 4), (requests.n_per_prompt, {"prompt": [1, 2, 3]}, 1),
+     (requests.n_per_prompt, {"prompt": [[1, 2], [3]]}, 2), (requests.n_per_prompt, {"prompt": []}, 1),
+     (requests.one_per_conversation, {"messages": [[USER], [USER]]}, 2),
+     (requests.one_per_input, {"input": ["a", "b"]}, 2),
+     (requests.n_of_sampling_params, {"sampling_params": {"n": 4}}, 4), (requests.n_of_sampling_params, {}, 1),
+     (requests.one_per_item, {"items": ["a", "b", "c"]}, 3),
+     (requests.one_per_question, {"questions": {"a": 1, "b": 2}}, 2),
+     (requests.one, {"n": 7}, 1)],
 )  # fmt: skip
 def test_sequences_are_counted(count, body, num):
     assert count(body) == num
@@ -203,7 +206,7 @@ def test_sequences_are_counted(count, body, num):
 @pytest.mark.parametrize("n", ["3", 0, -1, True, 1.5, [1], 129])
 def test_n_that_is_no_count_is_refused(n):
     with pytest.raises(ApiError) as refused:
-        vllm.n_of_chat({"n": n})
+        requests.n_of_chat({"n": n})
     assert refused.value.param == "n"
 
 
@@ -218,7 +221,7 @@ _values = st.recursive(
 @given(st.dictionaries(_names, _values, max_size=5))
 def test_whatever_stands_in_a_body_it_passes_or_is_a_400(body):
     try:
-        vllm.check_body(FIELDS, CHAT, body)
+        requests.check_body(FIELDS, CHAT, body)
     except ApiError as error:
         assert error.status == 400 and error.param
     else:
@@ -232,14 +235,14 @@ def test_older_names_of_a_structure_are_brought_under_the_new_one(kind, value):
     """vLLM reads them no more; the own engine does."""
     body = {"model": "m", "guided_json": None, f"guided_{kind}": value}
     for path in ("/v1/chat/completions", "/v1/completions"):
-        assert vllm.with_structured_outputs(path, body) == {"model": "m", "structured_outputs": {kind: value}}
-    assert vllm.with_structured_outputs("/v1/responses", body) is body
+        assert requests.with_structured_outputs(path, body) == {"model": "m", "structured_outputs": {kind: value}}
+    assert requests.with_structured_outputs("/v1/responses", body) is body
 
 
 def test_no_structure_stays_none_and_two_are_refused():
     path, plain = "/v1/chat/completions", {"model": "m"}
-    assert vllm.with_structured_outputs(path, plain) is plain
-    assert vllm.with_structured_outputs(path, {"model": "m", "guided_regex": None}) == plain
+    assert requests.with_structured_outputs(path, plain) is plain
+    assert requests.with_structured_outputs(path, {"model": "m", "guided_regex": None}) == plain
     for other in ({"guided_choice": ["a"]}, {"structured_outputs": {"choice": ["a"]}}):
         with pytest.raises(ApiError, match="one of them"):
-            vllm.with_structured_outputs(path, {"model": "m", "guided_regex": "a", **other})
+            requests.with_structured_outputs(path, {"model": "m", "guided_regex": "a", **other})

@@ -16,8 +16,8 @@ from qserve.wire.dialects.responses import ResponsesRequest
 from qserve.wire.dialects.responses_answer import ResponsesAnswer
 from qserve.wire.dialects.responses_tools import custom_arguments
 from qserve.wire.errors import ApiError
-from qserve.wire.vllm_agents import as_vllm_reads
-from qserve.wire.vllm_rules import check_tools
+from qserve.wire.vllm.agents import as_vllm_reads
+from qserve.wire.vllm.rules import check_tools
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}

@@ -17,7 +17,7 @@ from qserve.wire.errors import ApiError
 from qserve.wire.openai import MAX_N, MAX_PROMPTS
 from qserve.wire.schema import VERBOSITIES
 from qserve.wire.structured import GUIDED
-from qserve.wire.vllm_rules import check_salt, check_structure, check_tools
+from qserve.wire.vllm.rules import check_salt, check_structure, check_tools
 
 __all__ = [
     "ANYWHERE",
