@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,19 +11,29 @@ from typing import Any
 
 from qserve.core.dimensions import num_parameters, tensors_of
 from qserve.core.model_spec import ModelSpec
+from qserve.core.rope import completed_rope
 from qserve.core.tensors import Tensor, compact
+from qserve.errors import BrokenCheckpoint, UsageError
 
-__all__ = ["Checkpoint"]
-
-
-def merged(own: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`own` with the keys of `over`; objects are merged key by key, as vLLM merges its hf_overrides."""
-    both = {key: merged(own[key], value) for key, value in over.items() if _are_objects(own.get(key), value)}
-    return {**own, **over, **both}
+__all__ = ["Checkpoint", "text_config"]
 
 
-def _are_objects(one: Any, other: Any) -> bool:
-    return isinstance(one, Mapping) and isinstance(other, Mapping)
+_ROPES = {"rope_parameters", "rope_scaling"}
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's part of a config.json: of a multimodal one its `text_config`."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) else config
+
+
+def text_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Overriding keys as the language model's own, wherever they were written."""
+    nested = keys.get("text_config")
+    return {
+        **{name: value for name, value in keys.items() if name != "text_config"},
+        **(nested if isinstance(nested, Mapping) else {}),
+    }
 
 
 @dataclass(frozen=True)
@@ -45,9 +56,34 @@ class Checkpoint:
         """The checkpoint with keys of its config.json replaced (--hf-overrides): what they say of its positions."""
         if not keys:
             return self
-        config = merged(self.config, keys)
-        positions = ModelSpec.from_config(config, self.id).max_position_embeddings
-        return replace(self, config=config, spec=replace(self.spec, max_position_embeddings=positions))
+        given = text_keys(keys)
+        text = completed_rope(text_config(self.config), given)
+        try:
+            spec = ModelSpec.from_config(self._with_text(text), self.id)
+        except BrokenCheckpoint as error:
+            raise UsageError(f"--hf-overrides {json.dumps(keys)}: {error}") from error
+        if spec.rope.kind == "yarn" and _ROPES & set(given) and "max_position_embeddings" not in given:
+            # vLLM from 0.30 on and transformers want the stretched length beside the factor that says it.
+            stretched = {"rope_parameters": spec.rope.told(text["rope_parameters"])}
+            text |= {**stretched, "max_position_embeddings": spec.rope.reach}
+        config = self._with_text(text)
+        spec = ModelSpec.from_config(config, self.id)
+        lengths = {"max_position_embeddings": spec.max_position_embeddings, "rope": spec.rope}
+        return replace(self, config=config, spec=replace(self.spec, **lengths))
+
+    def _with_text(self, text: Mapping[str, Any]) -> Mapping[str, Any]:
+        nested = isinstance(self.config.get("text_config"), Mapping)
+        return {**self.config, "text_config": text} if nested else text
+
+    def override_of(self, keys: Mapping[str, Any]) -> dict[str, Any]:
+        """What an engine is to be told, of a checkpoint that is `overridden` by `keys`: a rope is told whole."""
+        text = text_config(self.config)
+        names = {"rope_parameters" if name == "rope_scaling" else name for name in text_keys(keys)}
+        names |= {"max_position_embeddings"} if self.spec.rope.kind == "yarn" and names & _ROPES else set()
+        told = {name: text[name] for name in names}
+        if "rope_parameters" in told:
+            told["rope_parameters"] = self.spec.rope.told(told["rope_parameters"])
+        return {"text_config": told} if text is not self.config else told
 
     @cached_property
     def counted_tensors(self) -> tuple[Tensor, ...]:

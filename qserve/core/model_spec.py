@@ -12,6 +12,7 @@ from qserve.core.config_parts import Sizes, read_experts, read_linear_attention,
 from qserve.core.model_parts import Head, LinearAttention, MixtureOfExperts, VisionEncoder
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.quantization_config import read_quantization
+from qserve.core.rope import Rope, read_rope, rope_keys
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
 __all__ = [
@@ -65,6 +66,7 @@ class ModelSpec:
     rotary_dim: int
     dtype: str
     layer_types: tuple[LayerType, ...]
+    rope: Rope
     sliding_window: int | None = None
     moe: MixtureOfExperts | None = None
     linear_attention: LinearAttention | None = None
@@ -125,6 +127,9 @@ class _Reader:
         hidden_size = self._size("hidden_size")
         head_dim = self._size("head_dim", _DEFAULT_HEAD_DIM.get(family, hidden_size // heads))
         layer_types = self._layer_types(family)
+        positions = self._size("max_position_embeddings", self._size("seq_length", 32768))
+        rotary_dim = round(head_dim * self._rotary_share(family))
+        rope = read_rope(self.text, positions, rotary_dim, self.where)
         return ModelSpec(
             id=self.model_id,
             architecture=self._architecture(),
@@ -137,13 +142,14 @@ class _Reader:
             # Qwen (1) writes the sum of gate and up; every later family writes one of them.
             intermediate_size=self._size("intermediate_size", 0, least=0) // (2 if family == "qwen" else 1),
             vocab_size=self._size("vocab_size"),
-            max_position_embeddings=self._max_positions(),
+            max_position_embeddings=rope.reach,
+            rope=rope,
             tie_word_embeddings=bool(self.config.get("tie_word_embeddings", self.text.get("tie_word_embeddings"))),
             qkv_bias=self._qkv_bias(family),
             output_bias=family not in _QKV_BIAS_ONLY and bool(self.text.get("attention_bias", False)),
             qk_norm=family.startswith("qwen3"),
             attn_output_gate=family in ("qwen3_next", "qwen3_5", "qwen3_5_moe"),
-            rotary_dim=round(head_dim * self._rotary_share(family)),
+            rotary_dim=rotary_dim,
             dtype=self._dtype(),
             layer_types=layer_types,
             sliding_window=self._size("sliding_window") if self.text.get("sliding_window") else None,
@@ -192,17 +198,11 @@ class _Reader:
         return bool(self.text.get("attention_bias", False))
 
     def _rotary_share(self, family: str) -> float:
-        rope = self.text.get("rope_parameters") or {}
+        _, rope = rope_keys(self.text)
         default = 0.25 if family in ("qwen3_next", "qwen3_5", "qwen3_5_moe") else 1.0
-        return float(rope.get("partial_rotary_factor", self.text.get("partial_rotary_factor", default)))
-
-    def _max_positions(self) -> int:
-        positions = self._size("max_position_embeddings", self._size("seq_length", 32768))
-        rope = self.text.get("rope_scaling") or self.text.get("rope_parameters") or {}
-        if rope.get("type", rope.get("rope_type")) == "yarn":
-            original = rope.get("original_max_position_embeddings") or positions
-            return max(positions, int(original * float(rope.get("factor", 1.0))))
-        return positions
+        own = rope.get("partial_rotary_factor") if isinstance(rope, Mapping) else None
+        share = own if own is not None else self.text.get("partial_rotary_factor")
+        return float(share) if isinstance(share, int | float) else default
 
     def _dtype(self) -> str:
         for holder in (self.text, self.config):

@@ -8,9 +8,10 @@ serves it is named by a dotted string that only `qserve up` loads.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -68,8 +69,12 @@ class EnginePlanner(Protocol):
         """Raises UsageError for a request that the engine can't serve, whatever fits."""
 
     def as_served(self, checkpoint: Checkpoint, request: PlanRequest) -> Checkpoint:
-        """The checkpoint as the request makes the engine read it."""
+        """The checkpoint as the request makes the engine read it, with the positions that its release derives."""
         return checkpoint
+
+    def told(self, keys: Mapping[str, Any]) -> str:
+        """How a user gives the engine keys in the place of config.json's own."""
+        return f"{json.dumps(keys)} in its config.json"
 
     def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
         """Ways to run the model, best first. Raises UsageError where there is none, with what would work."""

@@ -13,8 +13,9 @@ from qserve.errors import UsageError
 from qserve.planner import make_plan
 from qserve.planner.engine import Engine, engine_named, own_engines
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.refusals import refuse_length
 
-__all__ = ["check_length", "choose_engine"]
+__all__ = ["choose_engine"]
 
 _FASTER_START = "without a card the transformers engine starts in seconds; --engine vllm takes vLLM's CPU build"
 
@@ -27,7 +28,6 @@ def choose_engine(
     --engine is taken at its word; else the first of qserve's own that suits the machine and can serve the plan. Raises
     UsageError for what an engine was asked for by name and can't do here, with what would work.
     """
-    check_length(checkpoint, request)
     if request.engine is not None:
         engine_launch(request.engine)  # raises for one that is not registered, or only plans
         chosen, obstacle = _on(engine_named(request.engine), checkpoint, hardware, request, packages)
@@ -41,6 +41,7 @@ def choose_engine(
         if obstacle is None:
             return chosen, "it serves what was asked for"
         reasons.append(f"not {engine.name}, because {obstacle}")
+    refuse_length(last, last.planner.as_served(checkpoint, request), request)
     return replace(request, engine=last.name), "; ".join(reasons) or _FASTER_START
 
 
@@ -63,13 +64,3 @@ def _why_not_planned(
         return why_not_served(make_plan(checkpoint, hardware, request), packages)
     except UsageError as error:
         return str(error)
-
-
-def check_length(checkpoint: Checkpoint, request: PlanRequest) -> None:
-    """Refuse to serve beyond the positions that the model was made for: the plan would fit, the answers not."""
-    wanted, known = request.max_model_len, checkpoint.spec.max_position_embeddings
-    if wanted and wanted > known:
-        raise UsageError(
-            f"--max-model-len {wanted} is more than the {known} positions that {checkpoint.id} was made for "
-            f"(max_position_embeddings in its config.json); beyond them its answers are noise. At most {known} works"
-        )

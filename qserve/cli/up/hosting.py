@@ -32,7 +32,7 @@ from qserve.reward.find import find_reward
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.config import SERVED
 from qserve.supervisor import Hosted
-from qserve.supervisor.choice import check_length, choose_engine
+from qserve.supervisor.choice import choose_engine
 from qserve.supervisor.screen import Screen
 
 __all__ = ["ModelsToServe", "plan_models"]
@@ -177,7 +177,6 @@ def _reward_request(
     request = PlanRequest(quant=quant, engine=wanted.reward_engine, max_model_len=wanted.settings.max_length)
     if reward is None:
         return request
-    check_length(reward.planned(), request)
     return reward_engine(wanted.reward_engine).request(reward, wanted.settings, hardware, request, Packages.installed())
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from qserve.core.rope import read_rope
 from qserve.engine.grammar.compiled import Grammars
 from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.limits import EngineLimits
@@ -98,7 +99,7 @@ class Engine:
         self.token_text = TokenText(loaded.tokenizer.backend_tokenizer)
         config = loaded.model.config.get_text_config()
         self.vocab_size = int(config.vocab_size)
-        self.max_positions = int(config.max_position_embeddings)
+        self.max_positions = read_rope(config.to_dict(), int(config.max_position_embeddings), None, "config.json").reach
         # One that has no row is never drawn.
         self.eos_token_ids = frozenset(one for one in _eos_token_ids(loaded) if one < self.vocab_size)
         self.defaults = _default_params(loaded.model.generation_config)

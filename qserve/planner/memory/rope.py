@@ -9,10 +9,10 @@ __all__ = ["rope_cache_bytes"]
 
 
 def rope_cache_bytes(spec: ModelSpec, dtype: str) -> int:
-    """cos and sin of every position: max_position_embeddings · rotary_dim elements, once for all layers.
+    """cos and sin of every position that there is an angle for, rotary_dim elements each, once for all layers.
 
     Multimodal rotary embeddings (M-RoPE) cache four times the positions.
     Source: vllm model_executor/layers/rotary_embedding/{base,mrope}.py.
     """
-    positions = spec.max_position_embeddings * (4 if spec.vision else 1)
+    positions = spec.rope.cached * (4 if spec.vision else 1)
     return positions * spec.rotary_dim * dtype_bytes(dtype)

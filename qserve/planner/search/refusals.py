@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from qserve.core.checkpoint import Checkpoint
 from qserve.errors import UsageError
 from qserve.planner.engine import Engine, engine_named
 from qserve.planner.request import PlanRequest
 
-__all__ = ["refuse"]
+__all__ = ["refuse", "refuse_length", "stretched_to"]
+
+_MOST_STRETCHED = 8.0
+# Qwen3's 40960 are 32768 that it was trained for and room for an answer; its card stretches the first.
+_TRAINED = {40960: 32768}
 
 
 def refuse(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) -> None:
@@ -17,9 +24,34 @@ def refuse(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) -> None
             f"{', '.join(one.flag for one in unread)}: {engine_named(owner).planner.title}'s alone, and this plan is "
             f"for {engine.planner.title}; leave it out, or give --engine {owner}"
         )
-    positions = checkpoint.spec.max_position_embeddings
-    if request.max_model_len is not None and request.max_model_len > positions:
+    refuse_length(engine, checkpoint, request)
+
+
+def refuse_length(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) -> None:
+    """Raises UsageError for more positions than the engine has of the checkpoint `as_served`, with a way to more."""
+    positions, wanted = checkpoint.spec.max_position_embeddings, request.max_model_len
+    if wanted is not None and wanted > positions:
+        release = request.engine_version or engine.planner.default_version
+        keys = stretched_to(checkpoint, wanted)
+        longer = f", or stretch them by YaRN: {engine.planner.told(keys)}" if keys else ""
         raise UsageError(
-            f"--max-model-len {request.max_model_len}: {checkpoint.id} has {positions} positions; give that or less (a "
-            "longer context needs YaRN: --hf-overrides, or rope_parameters in its config.json)"
+            f"--max-model-len {wanted}: {checkpoint.id} has {positions} positions on {engine.name} {release}; "
+            f"give that or less{longer}"
         )
+
+
+def stretched_to(checkpoint: Checkpoint, wanted: int) -> dict[str, Any] | None:
+    """Keys of config.json with which every engine and release takes `wanted` positions; None where YaRN is no help.
+
+    It was trained for four times the positions and holds for a little more; what is stretched otherwise stays so.
+    """
+    rope = checkpoint.spec.rope
+    original = _TRAINED.get(int(rope.original), int(rope.original))
+    factor = math.ceil(2 * wanted / original) / 2
+    if rope.kind not in ("default", "mrope", "yarn") or factor > _MOST_STRETCHED:
+        return None
+    if rope.kind == "yarn":
+        factor = max(factor, rope.factor or 1.0)
+    yarn = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+    over = {"rope_parameters": yarn, "max_position_embeddings": int(original * factor)}
+    return checkpoint.overridden(over).override_of(over)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
 from qserve.errors import QserveError, UsageError
-from qserve.planner.engine import changed_request
+from qserve.planner.engine import changed_request, engine_for
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.replicas.plans import num_engines
@@ -37,7 +37,7 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
     if wanted.load is None and not wanted.replicas:
         return with_layouts(make_plan(checkpoint, hardware, request), checkpoint, hardware, request, wanted)
-    _check_length(checkpoint, request, wanted)
+    _check_length(checkpoint, hardware, request, wanted)
     plans, tunes = FittingPlans(checkpoint), bool(wanted.targets)
     layouts = layouts_for(plans, hardware, request, wanted, tunes=tunes)
     layouts = layouts or layouts_for(plans, hardware, request, wanted, tunes=tunes, any_length=True)
@@ -81,7 +81,7 @@ def cheapest_cards(
 
     Only cards with a price are ranked. Raises UsageError where none of them holds the model.
     """
-    _check_length(checkpoint, request, wanted)
+    _check_length(checkpoint, hardware, request, wanted)
     found, plans = [], FittingPlans(checkpoint)
     for key in price_table(wanted.prices):
         device = known_gpus().get(key)
@@ -108,9 +108,10 @@ def _carries(layout: Layout) -> bool:
     return layout.kept >= KEPT_SHARE and layout.keeps_up
 
 
-def _check_length(checkpoint: Checkpoint, request: PlanRequest, wanted: SpeedRequest) -> None:
+def _check_length(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> None:
     """Raises UsageError for requests that every server of this model would refuse."""
-    load, most = wanted.named_load, request.max_model_len or checkpoint.spec.max_position_embeddings
+    served = engine_for(hardware, request).planner.as_served(checkpoint, request)
+    load, most = wanted.named_load, request.max_model_len or served.spec.max_position_embeddings
     if load.longest <= most:
         return
     what = (

@@ -16,6 +16,7 @@ from qserve.planner.engines.transformers.notes import notes_on
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.relaxations import relaxations
 from qserve.planner.engines.transformers.releases import check_release
+from qserve.planner.engines.transformers.rope import check_rope
 from qserve.planner.engines.transformers.schemes import loads, quantizes
 from qserve.planner.engines.transformers.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.options import EngineOptions
@@ -38,6 +39,7 @@ class TransformersPlanner(EnginePlanner):
 
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         check_release(request.engine_version or TESTED_RELEASE)
+        check_rope(checkpoint.spec)
 
     def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
         return candidates(checkpoint, hardware, request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
+from typing import Any
 
 from qserve.planner.engines.vllm.options import VllmOptions
 from qserve.planner.engines.vllm.schemes import quantization_flag
@@ -37,8 +39,14 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
     sent = sorted(options_of(VllmOptions), key=_rank)
     return (
         *(part for name, value in chosen if value is not None for part in (name, str(value))),
-        *chain.from_iterable(one.arguments(getattr(options, one.name)) for one in sent),
+        *chain.from_iterable(one.arguments(_value(one, options, setup)) for one in sent),
     )
+
+
+def _value(option: Option, options: VllmOptions, setup: Setup) -> Any:
+    if option.name == "hf_overrides" and options.overrides:
+        return json.dumps(setup.checkpoint.override_of(options.overrides))
+    return getattr(options, option.name)
 
 
 def _rank(option: Option) -> int:

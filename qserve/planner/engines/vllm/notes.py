@@ -26,6 +26,7 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     yield from _about_layout(setup)
     yield from _about_what_is_held_back(plan)
     yield from _about_video(setup)
+    yield from _about_rope(setup)
     yield from length_note(setup, plan)
 
 
@@ -44,6 +45,15 @@ def _about_what_is_held_back(plan: Plan) -> Iterator[str]:
         yield (
             f"nothing is held back for uncertain terms ({what} more): with it no sequence of this length would fit; a "
             "lower --max-model-len or --max-num-seqs makes it safe"
+        )
+
+
+def _about_rope(setup: Setup) -> Iterator[str]:
+    told = str(setup.checkpoint.override_of(setup.request.of(VllmOptions).overrides))
+    if "rope_parameters" in told and "rope_theta" not in told:
+        yield (
+            "vLLM takes the rope of --hf-overrides in place of config.json's own, and config.json, which has its "
+            "rope_theta, is not here: `qserve up` writes it in, `vllm serve` wants it beside rope_type"
         )
 
 

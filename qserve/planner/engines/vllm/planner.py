@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.planner.changes import ChangeGroup
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.engines.vllm.candidates import candidates
+from qserve.planner.engines.vllm.context import context_length
 from qserve.planner.engines.vllm.fit import fit
 from qserve.planner.engines.vllm.flags import engine_args
 from qserve.planner.engines.vllm.notes import explanations_of, notes_on
@@ -18,7 +21,7 @@ from qserve.planner.engines.vllm.refusals import refuse
 from qserve.planner.engines.vllm.relaxations import relaxations
 from qserve.planner.engines.vllm.schemes import loads, quantizes, runs_stored
 from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
-from qserve.planner.engines.vllm.versions import TESTED_RELEASE
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.options import EngineOptions
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
@@ -42,7 +45,12 @@ class VllmPlanner(EnginePlanner):
         refuse(checkpoint, hardware, request)
 
     def as_served(self, checkpoint: Checkpoint, request: PlanRequest) -> Checkpoint:
-        return checkpoint.overridden(request.of(VllmOptions).overrides)
+        served = checkpoint.overridden(request.of(VllmOptions).overrides)
+        length = context_length(served, VllmVersion.parse(request.engine_version or TESTED_RELEASE))
+        return replace(served, spec=replace(served.spec, max_position_embeddings=length))
+
+    def told(self, keys: Mapping[str, Any]) -> str:
+        return f"--hf-overrides '{json.dumps(keys)}'"
 
     def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
         return candidates(checkpoint, hardware, request)

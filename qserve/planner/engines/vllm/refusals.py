@@ -7,6 +7,7 @@ from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.engines.vllm.adapters import refuse_adapters
+from qserve.planner.engines.vllm.context import check_rope
 from qserve.planner.engines.vllm.options import VllmOptions
 from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion, check_knows
 from qserve.planner.request import PlanRequest
@@ -35,6 +36,7 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
             "with; leave it out"
         )
     _refuse_spread_experts(checkpoint, options)
+    check_rope(checkpoint.spec.rope, checkpoint.id)
     check_knows(checkpoint.spec.architecture, release)
 
 

@@ -69,6 +69,11 @@ class VllmVersion:
         return self.release < (0, 8) or (is_old_card and self.release < (0, 11))
 
     @property
+    def stretches_yarn(self) -> bool:
+        """The context is `factor` times the original one; later max_position_embeddings says it alone (vllm#56446)."""
+        return self.release < (0, 30)
+
+    @property
     def samples_with_triton(self) -> bool:
         """Top-k/top-p without sorting the vocabulary: 14 instead of 38 bytes per sequence and token."""
         return self.release >= (0, 17)
