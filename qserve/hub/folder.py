@@ -9,7 +9,8 @@ from typing import Any, BinaryIO
 
 from qserve.core.tensors import DTYPE_BYTES, Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
-from qserve.hub.bounded import check_kind, check_regular, read_json, shard_names
+from qserve.hub.bounded import check_kind, check_regular, read_json
+from qserve.hub.weights import weight_files
 
 __all__ = ["MAX_HEADER_BYTES", "check_count", "parse_header", "read_config", "read_header", "read_tensors"]
 
@@ -30,11 +31,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[Tensor, ...] | None:
-    """Every tensor of the folder's safetensors files, from their headers alone; None where there are no such files.
+    """Every tensor of the folder's weights (`weight_files`), from their headers alone; None where there are none.
 
     Raises BrokenCheckpoint for a missing shard, a truncated file or a damaged header.
     """
-    files, tensors = _files(path), list[Tensor]()
+    files, tensors = weight_files(path).read, list[Tensor]()
     for file in files:
         tensors += read_header(file)
         check_count(len(tensors), str(path))
@@ -77,20 +78,6 @@ def _tensor(name: str, entry: dict[str, Any]) -> Tensor:
 
 def _is_size(number: Any) -> bool:
     return type(number) is int and 0 <= number < 1 << 63
-
-
-def _files(path: Path) -> list[Path]:
-    index = path / "model.safetensors.index.json"
-    if not index.is_file():
-        return sorted(path.glob("*.safetensors"))
-    files = [path / name for name in shard_names(read_json(index), str(index))]
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        raise BrokenCheckpoint(
-            f"{path} lacks {len(missing)} of {len(files)} shards ({', '.join(missing[:3])}…); "
-            "download the model again, for example: hf download"
-        )
-    return files
 
 
 def read_header(file: Path) -> tuple[Tensor, ...]:

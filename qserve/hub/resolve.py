@@ -16,7 +16,9 @@ from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache, folder
 from qserve.hub.bundled import alias_of, bundled_config, known_ids
 from qserve.hub.named import base_of, foreign_format, named_config
+from qserve.hub.served_folder import own_config
 from qserve.hub.token_rows import rowless_tokens
+from qserve.hub.weights import weight_files
 
 __all__ = ["resolve"]
 
@@ -56,12 +58,22 @@ def _looks_like_path(model: str) -> bool:
 
 def _from_folder(path: Path, model_id: str, messages: tuple[str, ...] = ()) -> Checkpoint:
     config = folder.read_config(path)
-    spec, tensors = ModelSpec.from_config(config, model_id), folder.read_tensors(path)
+    ModelSpec.from_config(config, model_id)  # what is wrong with it is told before the files are
+    tensors = folder.read_tensors(path)
     if tensors is None:
         messages = (*messages, f"{path} holds no *.safetensors: planned from the dimensions of its config.json")
+    return _of_files(path, model_id, config, tensors, messages)
+
+
+def _of_files(
+    path: Path, model_id: str, config: Mapping[str, Any], tensors: tuple[Tensor, ...] | None, messages: tuple[str, ...]
+) -> Checkpoint:
+    """Told are files that look like weights and are not read, and a config.json that says other than they hold."""
+    config, untied = own_config(path, config)
     rowless = rowless_tokens(path, config)
-    messages = messages if rowless is None else (*messages, str(rowless))
-    return Checkpoint(model_id, path, config, spec, tensors, messages)
+    found = (weight_files(path).note, untied, None if rowless is None else str(rowless))
+    notes = [note for note in found if note is not None]
+    return Checkpoint(model_id, path, config, ModelSpec.from_config(config, model_id), tensors, (*messages, *notes))
 
 
 def _from_hub(model_id: str, messages: tuple[str, ...]) -> Checkpoint:
@@ -106,9 +118,7 @@ def _from_cache(snapshot: Path, model_id: str, messages: tuple[str, ...]) -> Che
     except BrokenCheckpoint:
         tensors = None
     if tensors is not None:
-        rowless = rowless_tokens(snapshot, config)
-        messages = messages if rowless is None else (*messages, str(rowless))
-        return Checkpoint(model_id, snapshot, config, ModelSpec.from_config(config, model_id), tensors, messages)
+        return _of_files(snapshot, model_id, config, tensors, messages)
     note = f"the local cache of {model_id} is incomplete: planned from the dimensions of its config.json"
     return _from_dimensions(model_id, config, (*messages, note))
 

@@ -65,6 +65,10 @@ class EnginePlanner(Protocol):
         """Whether a plan without --engine may take it on this machine."""
         return False
 
+    def has_kernels(self, hardware: Hardware, release: str | None) -> bool:
+        """Whether what is published of the release runs on these cards."""
+        return True
+
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         """Raises UsageError for a request that the engine can't serve, whatever fits."""
 
@@ -216,7 +220,11 @@ def engine_for(hardware: Hardware, request: PlanRequest) -> Engine:
     """
     if request.engine is not None:
         return engine_named(request.engine)
-    suited = [engine for engine in own_engines() if engine.planner.suits(hardware)]
+    suited = [
+        engine
+        for engine in own_engines()
+        if engine.planner.suits(hardware) and engine.planner.has_kernels(hardware, request.engine_version)
+    ]
     return next((engine for engine in suited if not _shut_out(engine, suited, request)), suited[-1])
 
 

@@ -25,6 +25,7 @@ from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.hub.chat_template import read_template
+from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.request import Method
 from qserve.training.data.prepare import check_source
@@ -72,7 +73,8 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     ram_bytes = hardware.ram_available_bytes if emit is None else None
     job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
     job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None)
-    made = flags.run(plan.request, str(checkpoint.folder or model), output, devices, labels)
+    folder = clean_folder(checkpoint.folder) if checkpoint.folder else model
+    made = flags.run(plan.request, str(folder), output, devices, labels)
     run = replace(made, plan=plan.to_json())
     if emit is not None:
         lines = emitted(run, emit)
@@ -117,7 +119,9 @@ def _write_for_trl(run: TrainingRun) -> None:
 def _downloaded(checkpoint: Checkpoint) -> str:
     from qserve.hub.download import download
 
-    return str(download(checkpoint).folder)
+    folder = download(checkpoint).folder
+    assert folder is not None, "a download has a folder"
+    return str(clean_folder(folder))
 
 
 def _output(values: dict[str, Any], method: str) -> Path:

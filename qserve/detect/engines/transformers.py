@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
+from qserve.core.wheels import least_of_torch, shown, too_old
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import EngineChecks
 from qserve.detect.packages import Packages
@@ -27,7 +28,9 @@ class TransformersChecks(EngineChecks):
         return f"{versions.get('transformers', 'not installed')}, torch {versions.get('torch', 'not installed')}"
 
     def why_not_installed(self, hardware: Hardware, packages: Packages) -> str | None:
-        return None if set(packages.versions) >= _NEEDED else install_command(*SERVE_PACKAGES)
+        if not set(packages.versions) >= _NEEDED:
+            return install_command(*SERVE_PACKAGES)
+        return _why_no_kernels(hardware, packages.versions["torch"])
 
     def why_not_served(self, plan: Plan, packages: Packages) -> str | None:
         scheme = plan.quant.scheme
@@ -49,6 +52,18 @@ class TransformersChecks(EngineChecks):
             return None if _capability(hardware) >= _FP8_CAPABILITY else "needs a card of compute capability 8.9"
         command = install_command("gptqmodel") if scheme == "awq" else install_command("gptqmodel", "optimum")
         return None if "gptqmodel" in packages.versions else command
+
+
+def _why_no_kernels(hardware: Hardware, torch: str) -> str | None:
+    """Of a build for cards; one for the CPU has its own message."""
+    least = (0, 0) if torch.endswith("+cpu") else least_of_torch(torch)
+    old = too_old(hardware.devices, least)
+    if old is None:
+        return None
+    return (
+        f"{old.name} has compute capability {shown(old.compute_capability)}, and torch {torch} holds kernels from "
+        f"{shown(least)} on; its build for CUDA 12.6 (index cu126) has them, and --gpu none stays on the CPU"
+    )
 
 
 def _why_not_compiled() -> str | None:

@@ -12,6 +12,7 @@ from qserve.detect.engines.checks import EngineChecks
 from qserve.detect.packages import Packages
 from qserve.packages import install_command
 from qserve.planner.engines.transformers.options import TransformersOptions
+from qserve.planner.engines.vllm.refusals import why_no_kernels
 from qserve.planner.engines.vllm.schemes import loads, runs_stored
 from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.plan import Plan
@@ -140,6 +141,9 @@ def _why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
             f"the installed vLLM {version} is the CUDA build, and there is no card "
             "(make setup ACCELERATOR=cpu installs the CPU build)"
         )
+    no_kernels = why_no_kernels(hardware, version)
+    if no_kernels is not None:
+        return no_kernels
     if hardware.devices and packages.lacking:
         return f"vLLM compiles kernels when it starts on a card, and there is not {', nor '.join(packages.lacking)}"
     return _why_not_slice(hardware)

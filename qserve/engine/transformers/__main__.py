@@ -55,6 +55,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         from qserve.engine.transformers.batching.progress import beat_with_layers
         from qserve.engine.transformers.batching.scoring import PromptScorer
         from qserve.engine.transformers.engine import Engine
+        from qserve.hub.served_folder import clean_folder
         from qserve.model.card_share import keep_to_plan
         from qserve.model.load import load
         from qserve.model.load_cost import reset_peaks
@@ -65,6 +66,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
     report_phase("loading weights")
     keep_to_plan(spec.plan)
     packed = packed_folder(spec.packed_cache_bytes)
+    spec = replace(spec, folder=clean_folder(spec.folder))
     loaded = load(spec.folder, spec.plan, spec.load_format, _log_progress, packed)
     for note in loaded.notes:
         report_note(note)

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qserve.core.release import parse_release
@@ -22,6 +22,7 @@ from qserve.engine.vllm.user_flags import COMPACT_JSON, merged, schema_library
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
 from qserve.hub.folder import read_config
+from qserve.hub.served_folder import clean_folder
 from qserve.hub.token_rows import rowless_tokens
 
 __all__ = ["VllmCommand", "command", "ready_timeout_s"]
@@ -94,6 +95,7 @@ def command(
     BrokenCheckpoint for a folder that vLLM would serve although tensors are missing.
 
     """
+    spec = replace(spec, folder=clean_folder(spec.folder))
     check_fused(spec.folder)
     check_chat_template(spec.folder)
     inherited = os.environ if environ is None else environ

@@ -8,6 +8,7 @@ from pathlib import Path
 from qserve.errors import ModelNotFound
 from qserve.hub import cache
 from qserve.hub.bounded import read_json
+from qserve.hub.weights import WHOLE
 
 __all__ = ["AdapterConfig", "base_of", "has_adapter", "read_adapter_config"]
 
@@ -24,8 +25,8 @@ class AdapterConfig:
 
 
 def has_adapter(folder: Path) -> bool:
-    """Whether the folder holds a peft adapter and not a whole model."""
-    return (folder / _CONFIG).is_file()
+    """Whether the folder holds a peft adapter and not a whole model, beside which an adapter's files may lie."""
+    return (folder / _CONFIG).is_file() and not any((folder / name).is_file() for name in WHOLE)
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:

@@ -11,6 +11,7 @@ from qserve.core.facts import find_file
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub.folder import read_config
 from qserve.hub.token_rows import rowless_tokens
+from qserve.hub.weights import weight_files
 from qserve.reward.checkpoints.adapter import AdapterConfig, base_of, has_adapter, read_adapter_config
 from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardHead, StoredTensor
 from qserve.reward.checkpoints.heads import body_prefix, find_head, strip_wrappers
@@ -47,13 +48,15 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
     No weights are read. Raises ModelNotFound when nothing is there, BrokenCheckpoint when it holds no reward model:
     no head, a head of the wrong shape, an adapter or a file without its base. Each message says what was found.
     """
-    found = _recognised(path, settings, model_id)
-    rowless = rowless_tokens(found.tokenizer, found.config)
-    return found if rowless is None else replace(found, notes=(*found.notes, str(rowless)))
-
-
-def _recognised(path: Path, settings: RewardSettings, model_id: str | None) -> RewardCheckpoint:
     files = _look(path, settings, model_id or str(path))
+    found = _recognised(files, settings)
+    rowless = rowless_tokens(found.tokenizer, found.config)
+    held = weight_files(path).note if files.adapter is None and path.is_dir() else None
+    notes = [note for note in (held, None if rowless is None else str(rowless)) if note is not None]
+    return replace(found, notes=(*found.notes, *notes)) if notes else found
+
+
+def _recognised(files: _CheckpointFiles, settings: RewardSettings) -> RewardCheckpoint:
     text = _text_config(files.config)
     hidden_size = int(text.get("hidden_size", 0))
     words = answer_tokens(settings.answer_tokens, files.own_config, f"{files.id} {files.path.name}")

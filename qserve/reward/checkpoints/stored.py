@@ -90,8 +90,8 @@ def _weight_files(folder: Path) -> Iterator[Path]:
         ("model.safetensors.index.json", "*.safetensors"),
         ("pytorch_model.bin.index.json", "pytorch_model*.bin"),
     ):
-        index = folder / index_name
-        files = _indexed(index) if index.is_file() else sorted(folder.glob(pattern))
+        index, single = folder / index_name, folder / index_name.removesuffix(".index.json")
+        files = _indexed(index) if index.is_file() else [single] if single.is_file() else sorted(folder.glob(pattern))
         files = [file for file in files if file.name not in _ADAPTER_FILES + _HEAD_FILES]
         if files:
             yield from files

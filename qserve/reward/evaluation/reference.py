@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig, 
 from transformers.utils import logging as transformers_logging
 
 from qserve.errors import BrokenCheckpoint
+from qserve.hub.served_folder import clean_folder
 from qserve.model.checkpoint_errors import explain
 from qserve.model.load import load_tokenizer
 from qserve.planner.plan import Plan, QuantChoice
@@ -63,13 +65,18 @@ def plain_scorer(checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSetti
 
 def _is_read_by_library(checkpoint: RewardCheckpoint, plan: Plan) -> bool:
     """Not so where a plan spreads the model, and where the weights lie in a form that transformers does not load."""
-    folder = checkpoint.path if checkpoint.adapter is None else checkpoint.base
+    folder = _of_library(checkpoint)
     if isinstance(plan.placement.device_map, dict) or "quantization_config" in checkpoint.config:
         return False
     if checkpoint.adapter is None and not is_plain_folder(checkpoint):
         return False
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return type(config) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+
+
+def _of_library(checkpoint: RewardCheckpoint) -> Path:
+    """The folder that transformers loads: of an adapter the one of its base."""
+    return clean_folder(checkpoint.path if checkpoint.base is None or checkpoint.adapter is None else checkpoint.base)
 
 
 def _of_class(model: Any, tokenizer: Any) -> PlainScorer:
@@ -107,7 +114,7 @@ def _forward_of(model: Any) -> Forward:
 
 def _by_library(checkpoint: RewardCheckpoint, plan: Plan) -> Any:
     """The class as any script loads it; of an adapter its base with the adapter on it, not merged."""
-    folder = checkpoint.path if checkpoint.adapter is None else checkpoint.base
+    folder = _of_library(checkpoint)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # a base has no head yet, of which transformers warns
     try:

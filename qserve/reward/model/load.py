@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from qserve.core.quantization import SCHEMES
 from qserve.errors import BrokenCheckpoint
+from qserve.hub.served_folder import clean_folder
 from qserve.model import reference_kernels
 from qserve.model.card.trial import use_card_products
 from qserve.model.checkpoint_errors import explain
@@ -206,7 +207,7 @@ def _arguments(
         return_large_blocks()
     whole = is_plain_folder(checkpoint)
     return {
-        "pretrained_model_name_or_path": checkpoint.path if whole else None,
+        "pretrained_model_name_or_path": clean_folder(checkpoint.path) if whole else None,
         **({} if whole else {"state_dict": body_tensors(checkpoint, dtype)}),
         **({"quantization_config": quantization} if quantization is not None else {}),
         "dtype": dtype,

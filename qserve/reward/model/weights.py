@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from transformers.utils import logging as transformers_logging
 
 from qserve.errors import BrokenCheckpoint, MissingExtra
+from qserve.hub.served_folder import clean_folder
 from qserve.reward.checkpoints import RewardCheckpoint, StoredTensor
 from qserve.reward.checkpoints.stored import PICKLED, load_pickled
 
@@ -59,7 +60,8 @@ def _merged(checkpoint: RewardCheckpoint, adapter: Path, dtype: torch.dtype) -> 
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        base = loader.from_pretrained(checkpoint.base, dtype=dtype, local_files_only=True, **labels)
+        folder = clean_folder(checkpoint.base or checkpoint.path)
+        base = loader.from_pretrained(folder, dtype=dtype, local_files_only=True, **labels)
         merged: Any = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
     except (RuntimeError, KeyError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

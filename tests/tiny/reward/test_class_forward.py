@@ -171,6 +171,28 @@ def test_check_sees_a_scorer_that_reads_elsewhere(
     assert difference() > 1e-3
 
 
+def test_a_merged_model_beside_its_adapters_files_is_scored_as_it_is(
+    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as the adapter's base with the adapter on it, and the note names what is left out."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    merged, adapter = tmp_path / "merged", made("lora")
+    shutil.copytree(made("sequence-classification"), merged)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copy(adapter / name, merged / name)
+    found = find_reward(str(merged), RewardSettings())
+    assert (found.format, found.adapter) == ("sequence-classification", None)
+    assert any("adapter_model.safetensors" in note for note in found.notes)
+    ids = [[1, 40, 41], [41, 2]]
+    scored = open_scorer(str(merged), RewardSettings(), detect(), PlanRequest(dtype="float32"))
+    plain = AutoModelForSequenceClassification.from_pretrained(made("sequence-classification"), dtype=torch.float32)
+    meant = forward(plain.eval(), ids, None)
+    outcomes = scored.score_now([ScoreItem(one) for one in ids])
+    assert [one.reward for one in outcomes if isinstance(one, Score)] == pytest.approx(meant, abs=2e-5)
+    truth = reference(str(merged))
+    assert [truth.values(one)[0] for one in ids] == pytest.approx(meant, abs=2e-5)
+
+
 def test_an_adapters_own_config_goes_before_its_base(padded: Callable[..., Path], tmp_path: Path) -> None:
     adapter = padded("lora", None)
     shutil.copytree(adapter.parent, tmp_path / "copy")

@@ -10,6 +10,7 @@ from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import SCHEMES, CheckpointQuantization
 from qserve.core.tensors import Tensor
+from qserve.core.wheels import least_of_scheme, too_old
 from qserve.errors import UsageError
 from qserve.planner.engines.transformers import schemes
 from qserve.planner.engines.transformers.activations import activations_of
@@ -46,10 +47,14 @@ class _Offer:
         return schemes.loads(scheme)
 
     def runs_stored(self, scheme: str) -> bool:
-        return self.device.kind != "cpu" or scheme in SCHEMES
+        return (self.device.kind != "cpu" or scheme in SCHEMES) and self._has_kernels(scheme)
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
-        return schemes.online_scheme(scheme)
+        return schemes.online_scheme(scheme) if self._has_kernels(scheme) else None
+
+    def _has_kernels(self, scheme: str) -> bool:
+        """Whether bitsandbytes' wheels run on every card."""
+        return too_old(self.hardware.devices, least_of_scheme(scheme)) is None
 
     def details(self, scheme: str) -> Iterator[str]:
         return iter(())
@@ -59,7 +64,7 @@ class _Offer:
         if self.device.kind == "cpu" and scheme in READ_AS_STORED:
             return True
         is_there = scheme.startswith("bnb") or not self._lacks(scheme)
-        return is_there and schemes.pays(scheme, self.device)
+        return is_there and self._has_kernels(scheme) and schemes.pays(scheme, self.device)
 
     def _lacks(self, scheme: str) -> bool:
         return bool(lacking(scheme, self.hardware))

@@ -14,10 +14,12 @@ __all__ = [
     "READER_WORD_BYTES",
     "STRUCTURE_TRIAL",
     "TESTED_RELEASE",
+    "TESTED_TORCH",
     "TORCH_WITH_CUDA",
 ]
 
 TESTED_RELEASE = "5.19.0"
+TESTED_TORCH = "2.13.0"
 
 PYTHON_CPU = Constant(
     380 * MIB,

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Device, Hardware
+from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.core.wheels import LEAST_OF_OLD_TORCH, least_of_scheme, shown, too_old
+from qserve.errors import UsageError
 from qserve.planner.changes import ChangeGroup
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.engines.transformers.candidates import candidates
@@ -40,6 +42,12 @@ class TransformersPlanner(EnginePlanner):
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         check_release(request.engine_version or TESTED_RELEASE)
         check_rope(checkpoint.spec)
+        old = too_old(hardware.devices, LEAST_OF_OLD_TORCH)
+        if old is not None:
+            raise UsageError(
+                f"{old.name} has compute capability {shown(old.compute_capability)}, and no wheel of torch holds "
+                f"kernels below {shown(LEAST_OF_OLD_TORCH)}; --gpu none plans for the CPU"
+            )
 
     def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
         return candidates(checkpoint, hardware, request)
@@ -56,5 +64,8 @@ class TransformersPlanner(EnginePlanner):
     def loads(self, scheme: str) -> bool:
         return loads(scheme)
 
+    def runs_stored(self, scheme: str, device: Device, cpu: CpuFeatures) -> bool:
+        return too_old((device,), least_of_scheme(scheme)) is None
+
     def quantizes(self, scheme: str, device: Device) -> bool:
-        return quantizes(scheme)
+        return quantizes(scheme) and too_old((device,), least_of_scheme(scheme)) is None

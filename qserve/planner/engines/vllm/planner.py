@@ -17,7 +17,7 @@ from qserve.planner.engines.vllm.fit import fit
 from qserve.planner.engines.vllm.flags import engine_args
 from qserve.planner.engines.vllm.notes import explanations_of, notes_on
 from qserve.planner.engines.vllm.options import VllmOptions
-from qserve.planner.engines.vllm.refusals import refuse
+from qserve.planner.engines.vllm.refusals import refuse, why_no_kernels
 from qserve.planner.engines.vllm.relaxations import relaxations
 from qserve.planner.engines.vllm.schemes import loads, quantizes, runs_stored
 from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
@@ -40,6 +40,9 @@ class VllmPlanner(EnginePlanner):
 
     def suits(self, hardware: Hardware) -> bool:
         return bool(hardware.devices)
+
+    def has_kernels(self, hardware: Hardware, release: str | None) -> bool:
+        return why_no_kernels(hardware, release or TESTED_RELEASE) is None
 
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         refuse(checkpoint, hardware, request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
+from qserve.core.wheels import shown, too_old
 from qserve.errors import UsageError
 from qserve.planner.engines.vllm.adapters import refuse_adapters
 from qserve.planner.engines.vllm.context import check_rope
@@ -12,12 +13,15 @@ from qserve.planner.engines.vllm.options import VllmOptions
 from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion, check_knows
 from qserve.planner.request import PlanRequest
 
-__all__ = ["refuse"]
+__all__ = ["refuse", "why_no_kernels"]
 
 
 def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
     """Raises UsageError for what a start of vLLM would end with."""
     options, release = request.of(VllmOptions), request.engine_version or TESTED_RELEASE
+    why = why_no_kernels(hardware, release)
+    if why is not None:
+        raise UsageError(f"{why}; give --engine transformers")
     if options.block_size is not None and options.block_size % 16:
         raise UsageError(f"--block-size {options.block_size}: vLLM's attention takes multiples of 16")
     seqs, batched = request.max_num_seqs, request.max_num_batched_tokens
@@ -38,6 +42,18 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
     _refuse_spread_experts(checkpoint, options)
     check_rope(checkpoint.spec.rope, checkpoint.id)
     check_knows(checkpoint.spec.architecture, release)
+
+
+def why_no_kernels(hardware: Hardware, release: str) -> str | None:
+    """Half a sentence on a card that the release's wheels have no kernels for; None where they have."""
+    least = VllmVersion.parse(release).least_capability
+    old = too_old(hardware.devices, least)
+    if old is None:
+        return None
+    return (
+        f"{old.name} has compute capability {shown(old.compute_capability)}, and the wheels of vLLM {release} and its "
+        f"torch hold kernels from {shown(least)} on"
+    )
 
 
 def _refuse_spread_experts(checkpoint: Checkpoint, options: VllmOptions) -> None:
