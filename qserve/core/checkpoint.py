@@ -68,8 +68,8 @@ class Checkpoint:
             text |= {**stretched, "max_position_embeddings": spec.rope.reach}
         config = self._with_text(text)
         spec = ModelSpec.from_config(config, self.id)
-        lengths = {"max_position_embeddings": spec.max_position_embeddings, "rope": spec.rope}
-        return replace(self, config=config, spec=replace(self.spec, **lengths))
+        positions = spec.max_position_embeddings
+        return replace(self, config=config, spec=replace(self.spec, max_position_embeddings=positions, rope=spec.rope))
 
     def _with_text(self, text: Mapping[str, Any]) -> Mapping[str, Any]:
         nested = isinstance(self.config.get("text_config"), Mapping)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from qserve.core.cards.wheels import least_of_torch, shown, too_old
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
-from qserve.core.wheels import least_of_torch, shown, too_old
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import EngineChecks
 from qserve.detect.packages import Packages

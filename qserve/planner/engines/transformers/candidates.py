@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qserve.core.cards.wheels import least_of_scheme, too_old
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import SCHEMES, CheckpointQuantization
 from qserve.core.tensors import Tensor
-from qserve.core.wheels import least_of_scheme, too_old
 from qserve.errors import UsageError
 from qserve.planner.engines.transformers import schemes
 from qserve.planner.engines.transformers.activations import activations_of

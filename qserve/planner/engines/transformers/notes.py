@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qserve.core.wheels import least_of_torch, shown, too_old
+from qserve.core.cards.wheels import least_of_torch, shown, too_old
 from qserve.planner.engines.transformers.constants import TESTED_TORCH
 from qserve.planner.engines.transformers.estimate import TransformersEstimate
 from qserve.planner.engines.transformers.options import TransformersOptions

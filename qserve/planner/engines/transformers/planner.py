@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from qserve.core.cards.wheels import LEAST_OF_OLD_TORCH, least_of_scheme, shown, too_old
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
-from qserve.core.wheels import LEAST_OF_OLD_TORCH, least_of_scheme, shown, too_old
 from qserve.errors import UsageError
 from qserve.planner.changes import ChangeGroup
 from qserve.planner.engine import EnginePlanner
@@ -17,8 +17,7 @@ from qserve.planner.engines.transformers.fit import fit
 from qserve.planner.engines.transformers.notes import notes_on
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.relaxations import relaxations
-from qserve.planner.engines.transformers.releases import check_release
-from qserve.planner.engines.transformers.rope import check_rope
+from qserve.planner.engines.transformers.releases import check_release, check_rope
 from qserve.planner.engines.transformers.schemes import loads, quantizes
 from qserve.planner.engines.transformers.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.options import EngineOptions

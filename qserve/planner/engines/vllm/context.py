@@ -41,7 +41,7 @@ def _written(text: Mapping[str, Any], positions: int) -> int:
     given = text.get("model_max_length")
     if isinstance(given, int) and given > 0:
         return given
-    return min([positions, *(text[name] for name in _LENGTHS if isinstance(text.get(name), int))])
+    return min([positions, *(int(text[name]) for name in _LENGTHS if isinstance(text.get(name), int))])
 
 
 def check_rope(rope: Rope, where: str) -> None:

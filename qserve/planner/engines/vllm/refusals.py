@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from qserve.core.cards.wheels import shown, too_old
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.wheels import shown, too_old
 from qserve.errors import UsageError
 from qserve.planner.engines.vllm.adapters import refuse_adapters
 from qserve.planner.engines.vllm.context import check_rope
