@@ -29,7 +29,7 @@ def context_length(checkpoint: Checkpoint, version: VllmVersion) -> int:
     """The largest --max-model-len that this release takes and has angles for."""
     rope = checkpoint.spec.rope
     derived = _written(text_config(checkpoint.config), rope.positions)
-    if rope.kind == "yarn" and version.stretches_yarn:
+    if rope.kind == "yarn" and version.multiplies_yarn:
         derived = int(rope.original * (rope.factor or 1.0))
     elif rope.kind not in (*_ALREADY_STRETCHED, "yarn"):
         derived = int(derived * (rope.factor or 1.0))

@@ -72,13 +72,13 @@ class VllmVersion:
     def least_capability(self) -> tuple[int, int]:
         """Of the cards that its wheels hold kernels for: torch 2.11, which 0.20 brought, has none for Volta.
 
-        Sources: requirements of its wheels; core/cards/wheels.py; CUDA_SUPPORTED_ARCHS in vLLM's CMakeLists.txt begins at
-        7.0 for CUDA 12 and at 7.5 for 13 (vllm#39878).
+        Sources: requirements of its wheels; core/cards/wheels.py; CUDA_SUPPORTED_ARCHS in vLLM's CMakeLists.txt begins
+        at 7.0 for CUDA 12 and at 7.5 for 13 (vllm#39878).
         """
         return (7, 5) if self.release >= (0, 20) else (7, 0)
 
     @property
-    def stretches_yarn(self) -> bool:
+    def multiplies_yarn(self) -> bool:
         """The context is `factor` times the original one; later max_position_embeddings says it alone (vllm#56446)."""
         return self.release < (0, 30)
 
