@@ -1,4 +1,6 @@
-"""What every trainer of ours does besides TRL's: it knows a batch's rows, ends on NaN, and never half-writes a save."""
+"""What every trainer of ours does besides TRL's: it knows a batch's rows, ends on NaN, and never half-writes a save;
+and pairs without ties.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from qserve.training.process.saving import whole_or_none
 
-__all__ = ["LossNotFinite", "Recorded"]
+__all__ = ["LossNotFinite", "Recorded", "WithoutTies"]
 
 _ROW = "row"
 _BESIDE = ".saving"
@@ -126,3 +128,24 @@ def _rows_of(inputs: Any) -> list[int]:
         rows = inputs.pop(_ROW, None)
         return [] if rows is None else [int(row) for row in rows]
     return []
+
+
+class WithoutTies:
+    """A mixin before one of TRL's trainers of pairs: those whose sides are the same tokens are in no loss and in no
+    accuracy. Texts that differ may be the same once the chat template has cut
+    what it does not write; which of the two has the higher reward is then rounding.
+    """
+
+    num_ties: int
+    """How many were left out, to train on and to evaluate on together."""
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
+        made = super()._prepare_dataset(dataset, processing_class, args, dataset_name)  # type: ignore[misc]
+        with args.main_process_first(desc="looking for ties"):
+            kept = made.filter(lambda row: row["chosen_ids"] != row["rejected_ids"], num_proc=args.dataset_num_proc)
+        self.num_ties = getattr(self, "num_ties", 0) + len(made) - len(kept)
+        if made and not kept:
+            raise ValueError(
+                f"all {len(made)} pairs of the {dataset_name} data are ties: their sides are the same tokens"
+            )
+        return kept

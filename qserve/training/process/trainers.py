@@ -13,10 +13,9 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 
 from qserve.reward.checkpoints.tokens import STEP_TOKEN
 from qserve.training.job import TrainingRun
-from qserve.training.process.recorded import Recorded
+from qserve.training.process.recorded import Recorded, WithoutTies
 from qserve.training.process.rewards import reward_functions
 from qserve.training.process.sharding import shard_on_cpu
-from qserve.training.process.ties import WithoutTies
 from qserve.training.process.token_rows import check_token_rows
 
 __all__ = ["make_trainer", "parse_configuration", "trainer_class"]
