@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.wire.overflow import Overflow, overflow_of_vllm
+from qserve.wire.agents.overflow import Overflow, overflow_of_vllm
 from qserve.wire.vllm.errors import in_our_words
 
 __all__ = [
@@ -99,7 +99,7 @@ class ApiError(Exception):
     retry_after_s: int | None = None
     allow: str | None = None
     for_anthropic: str | None = None
-    """The message where Anthropic's clients know another one by its text (`qserve.wire.overflow`)."""
+    """The message where Anthropic's clients know another one by its text (`qserve.wire.agents.overflow`)."""
 
     def __str__(self) -> str:
         return self.message

@@ -7,7 +7,6 @@ responses_input.py   its list of items as messages
 responses_tools.py   its functions, namespaces and custom tools as a chat's functions
 custom_input.py      a custom tool's text out of a call's arguments
 responses_answer.py
-agent_fields.py      what agents send beside: what of it asks for nothing
 parts.py             runs of thought, text and calls in a chat's deltas
 
 vLLM speaks both itself; qserve's own engine speaks them through this.

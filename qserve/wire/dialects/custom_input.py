@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from qserve.wire.dialects.responses_tools import INPUT
-
 __all__ = ["CustomInput"]
 
-_HEAD = re.compile(r'\s*\{\s*"' + INPUT + r'"\s*:\s*"')
+_HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 # Whole characters as JSON writes them; the first half of a pair waits for the second.
 _CHARS = re.compile(
     r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])*'

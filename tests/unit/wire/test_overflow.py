@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qserve.reward.failures import too_long as text_too_long
+from qserve.wire.agents.overflow import Overflow
 from qserve.wire.errors import ApiError, Dialect, from_engine, from_failure
 from qserve.wire.openai import ChatCompletionRequest
-from qserve.wire.overflow import Overflow
 from qserve.wire.prompt_size import ContextLimits
 
 Error = Mapping[str, Any]
