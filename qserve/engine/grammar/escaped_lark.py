@@ -19,7 +19,7 @@ _TOKENS = re.compile(
     |(?P<text>"(?:\\.|[^"\\\n])*")(?P<any_case>i?)
     |/(?P<regex>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*)
     |%import\s+common\s*(?:\.(?P<name>\w+)(?:\s*->\s*(?P<alias>\w+))?|\((?P<names>[\w\s,]+)\))
-    |(?P<refused>[~&]|%\w+|<[^<>\s]+>|\[[^\]]*=[^\]]*\])
+    |(?P<refused>[~&]|%\w+|<[^<>\s]+>|\[[^\]=]{0,100}=[^\]]{0,100}\])
     |(?P<terminal>\b_?[A-Z][A-Z0-9_]*\b)
     |(?P<other>\w+|.)""",
     re.VERBOSE | re.DOTALL,

@@ -82,8 +82,8 @@ _OF_VLLM: Mapping[re.Pattern[str], Callable[[re.Match[str]], Overflow]] = {
     re.compile(
         r"maximum context length is (\d+) tokens\. However, your prompt contains (at least )?(\d+) input tokens"
     ): lambda found: Overflow(int(found[1]), int(found[3]), known_by=_CUT if found[2] else ""),
-    re.compile(r"max\w*tokens=(\d+) cannot be greater than max_model_len=(\d+)"): lambda found: Overflow(
-        int(found[2]), 0, int(found[1])
+    re.compile(r"max_(?:completion_|output_)?tokens=(\d+) cannot be greater than max_model_len=(\d+)"): lambda found: (
+        Overflow(int(found[2]), 0, int(found[1]))
     ),
     re.compile(r"prompt length (\d+) exceeds the max_model_len (\d+)"): lambda found: Overflow(
         int(found[2]), int(found[1])
