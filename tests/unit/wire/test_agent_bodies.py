@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.wire.vllm.agents import as_vllm_reads
 from qserve.wire.dialects.custom_input import CustomInput
 from qserve.wire.dialects.messages import MessagesRequest
 from qserve.wire.dialects.responses import ResponsesRequest
