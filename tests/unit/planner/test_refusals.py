@@ -32,18 +32,19 @@ def test_a_step_of_vllm_holds_a_token_of_every_sequence() -> None:
     [("v100-32gb", "awq", "bnb-nf4"), ("memory=16GiB,cc=7.0", "fp8", None), ("t4", "awq", "awq")],
 )
 def test_a_card_without_kernels_gets_another_format(gpu: str, scheme: str, fallback: str | None) -> None:
+    """The last releases with kernels for Volta at all are those of 0.19."""
     if fallback == scheme:
         assert plan_of("Qwen/Qwen3-8B", gpu, quant=scheme).quant.scheme == scheme
         return
     with pytest.raises(UsageError, match="does not run on vllm"):
-        plan_of("Qwen/Qwen3-8B", gpu, quant=scheme)
+        plan_of("Qwen/Qwen3-8B", gpu, quant=scheme, engine_version="0.19.0")
     if fallback:
-        assert plan_of("Qwen/Qwen3-8B", gpu, quant="4bit").quant.scheme == fallback
+        assert plan_of("Qwen/Qwen3-8B", gpu, quant="4bit", engine_version="0.19.0").quant.scheme == fallback
 
 
 def test_a_stored_checkpoint_without_kernels_is_refused() -> None:
     with pytest.raises(UsageError, match="no kernels for that for Tesla V100"):
-        plan_of("Qwen/Qwen3-8B-AWQ", "v100-32gb")
+        plan_of("Qwen/Qwen3-8B-AWQ", "v100-32gb", engine_version="0.19.0")
 
 
 @pytest.mark.parametrize(
