@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
+from qserve.wire.hints.requests import mixed_up_on
 from qserve.wire.messages import ChatMessage, ConversationMessage, TextPart
 from qserve.wire.refused_fields import SERVED_BY_VLLM
 from qserve.wire.schema import (
@@ -185,6 +186,7 @@ class SamplingFields(Wire):
         return self
 
 
+@mixed_up_on("/v1/chat/completions")
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
@@ -236,6 +238,7 @@ class ChatCompletionRequest(SamplingFields):
         return offered(self.tools, self.tool_choice)
 
 
+@mixed_up_on("/v1/completions")
 class CompletionRequest(SamplingFields):
     """POST /v1/completions. `echo` with `logprobs` is what lm-eval asks for log-likelihoods."""
 

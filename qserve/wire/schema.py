@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError, from_json, to_json
 from qserve.encodings import wrong_byte
 from qserve.wire.agents.fields import asks_for_nothing
 from qserve.wire.body_scan import not_json, utf8_json
+from qserve.wire.hints.requests import hint_of
 from qserve.wire.refused_fields import REFUSED
 from qserve.wire.validation import from_validation
 
@@ -142,8 +143,6 @@ class Wire(BaseModel):
     @classmethod
     def _hint(cls, path: tuple[str | int, ...]) -> str:
         """What was probably meant by the unknown field at `path`."""
-        from qserve.wire.hints.requests import hint_of  # which knows the schemas that are made of this one
-
         return hint_of(cls, path)
 
     @classmethod

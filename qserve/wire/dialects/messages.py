@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.agents.fields import BILLING, loaded_tools
+from qserve.wire.hints.requests import mixed_up_on
 from qserve.wire.openai import MAX_MESSAGES
 from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, StopString, Wire
 from qserve.wire.tools import MAX_TOOLS, ToolName
@@ -257,6 +258,7 @@ class CountTokensRequest(Wire):
         return {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": given.json_schema}}}
 
 
+@mixed_up_on("/v1/messages")
 class MessagesRequest(CountTokensRequest):
     """POST /v1/messages."""
 

@@ -19,6 +19,7 @@ from qserve.wire.dialects.responses_tools import (
     offered,
     server_tools_alone,
 )
+from qserve.wire.hints.requests import mixed_up_on
 from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS
 from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
 from qserve.wire.tools import MAX_TOOLS
@@ -85,6 +86,7 @@ class StreamOptions(Wire):
     include_obfuscation: bool | None = None
 
 
+@mixed_up_on("/v1/responses")
 class ResponsesRequest(Wire):
     """POST /v1/responses."""
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from qserve.wire.dialects.messages import MessagesRequest
-from qserve.wire.dialects.responses import ResponsesRequest
 from qserve.wire.hints.meant import hint_for
 from qserve.wire.hints.names import FieldNames, names_of
-from qserve.wire.openai import ChatCompletionRequest, CompletionRequest
 
-__all__ = ["OTHERS", "hint_of", "names_by_schema"]
+__all__ = ["MIXED_UP", "hint_of", "mixed_up_on", "names_by_schema"]
 
-OTHERS: Mapping[str, type[BaseModel]] = {
-    "/v1/chat/completions": ChatCompletionRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/responses": ResponsesRequest,
-    "/v1/messages": MessagesRequest,
-}
-"""Routes whose fields are sent to the wrong one of them."""
+Schema = TypeVar("Schema", bound=BaseModel)
+
+MIXED_UP: dict[str, type[BaseModel]] = {}
+"""Routes whose fields are sent to the wrong one of them, each with its schema."""
+
+
+def mixed_up_on(route: str) -> Callable[[type[Schema]], type[Schema]]:
+    """Marks the schema of a route whose fields clients send to others, and theirs to it."""
+
+    def enter(schema: type[Schema]) -> type[Schema]:
+        MIXED_UP[route] = schema
+        return schema
+
+    return enter
 
 
 def hint_of(schema: type[BaseModel], path: tuple[str | int, ...]) -> str:
@@ -39,4 +43,4 @@ def names_by_schema(schema: type[BaseModel]) -> FieldNames:
 
 def names_by_route() -> dict[str, FieldNames]:
     """Of the routes that generate."""
-    return {route: names_by_schema(schema) for route, schema in OTHERS.items()}
+    return {route: names_by_schema(schema) for route, schema in MIXED_UP.items()}

@@ -16,7 +16,7 @@ from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
 from qserve.wire.hints import hint_for
 from qserve.wire.hints.names import Place
-from qserve.wire.hints.requests import OTHERS, names_by_schema
+from qserve.wire.hints.requests import MIXED_UP, names_by_schema
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, Wire
 from qserve.wire.reward import RerankRequest, RewardRequest
 
@@ -102,7 +102,7 @@ def test_a_misspelt_name_is_sent_to_a_neighbour(one: tuple[Any, Place, str], dat
 @given(st.lists(st.text(max_size=120) | st.integers(0, 9), min_size=1, max_size=5))
 def test_whatever_is_written_has_no_false_hint(path: list[str | int]) -> None:
     names = names_by_schema(ChatCompletionRequest)
-    hint = hint_for(path, names, {route: names_by_schema(schema) for route, schema in OTHERS.items()})
+    hint = hint_for(path, names, {route: names_by_schema(schema) for route, schema in MIXED_UP.items()})
     if "did you mean" in hint and "of which" not in hint and "'" not in "".join(map(str, path)):
         assert all(last in {name for names in names.at.values() for name in names} for *_, last in suggested(hint))
 
