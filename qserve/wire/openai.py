@@ -16,16 +16,15 @@ from pydantic_core import PydanticCustomError
 from qserve.wire.hints.requests import mixed_up_on
 from qserve.wire.messages import ChatMessage, ConversationMessage, TextPart
 from qserve.wire.refused_fields import SERVED_BY_VLLM
+from qserve.wire.sampling import Sampled
 from qserve.wire.schema import (
     INT64_MAX,
     MAX_TOKEN_ID,
-    CacheSalt,
     NonEmptyString,
     OnlyFalse,
     OnlyOne,
     OnlyZero,
     PromptText,
-    StopString,
     TokenId,
     TokenIds,
     Verbosity,
@@ -63,8 +62,6 @@ MAX_N = 128
 MAX_PROMPTS = 2048
 # Each takes tokens of the template; no context is so long that more would fit.
 MAX_MESSAGES = 8192
-MAX_STOP_STRINGS = 16
-MAX_STOP_TOKEN_IDS = 4096
 MAX_TOP_LOGPROBS = 20
 
 # What our validators ask beyond names and types, where JSON Schema can tell it; docs/api.md has the rest.
@@ -84,7 +81,6 @@ _ZERO_TOKENS_NEED_ECHO = {
 }
 _COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO]}
 _TOKENIZE_SCHEMA = one_of_these(prompt="string", messages="array")
-_TOKEN_IDS_AS_NAMES: dict[str, Any] = {"propertyNames": {"pattern": "^[0-9]+$"}}
 
 
 Messages = Annotated[list[ConversationMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -98,8 +94,8 @@ class StreamOptions(Wire):
     include_obfuscation: bool | None = Field(None, description="harmless: there is none")
 
 
-class SamplingFields(Wire):
-    """What both completions endpoints share. Absent fields take the model's own generation defaults."""
+class SamplingFields(Sampled):
+    """What both completions endpoints share."""
 
     refused: ClassVar[Mapping[str, str]] = {**Wire.refused, **SERVED_BY_VLLM}
 
@@ -107,28 +103,11 @@ class SamplingFields(Wire):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int = Field(1, ge=1, le=MAX_N)
-    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=INT64_MAX, description="-1 or 0 keeps all")
-    min_p: float | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX)
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] | None = None
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0, le=INT64_MAX)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        None, description="token id to bias", json_schema_extra=_TOKEN_IDS_AS_NAMES
-    )
-    skip_special_tokens: bool = True
     return_token_ids: bool | None = Field(None, description="vLLM's: the ids of the prompt and of the answer")
     prompt_logprobs: int | None = Field(
         None, ge=0, le=MAX_TOP_LOGPROBS, description="vLLM's: of each token of the prompt, and of so many others there"
     )
-    cache_salt: CacheSalt | None = Field(None, description="vLLM's: cached prefixes are found with the same salt only")
     user: str | None = Field(None, description="harmless: taken and not used")
     safety_identifier: str | None = Field(None, description="harmless: taken and not used")
     prompt_cache_key: str | None = Field(None, description="harmless: taken and not used")

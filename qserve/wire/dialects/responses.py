@@ -20,8 +20,10 @@ from qserve.wire.dialects.responses_tools import (
     server_tools_alone,
 )
 from qserve.wire.hints.requests import mixed_up_on
-from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS
-from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, OnlyFalse, StopString, Verbosity, Wire
+from qserve.wire.openai import MAX_MESSAGES, MAX_TOP_LOGPROBS
+from qserve.wire.sampling import SAMPLED, Sampled
+from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, Verbosity, Wire
+from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import MAX_TOOLS
 
 __all__ = ["InputTokensRequest", "ResponsesRequest"]
@@ -87,7 +89,7 @@ class StreamOptions(Wire):
 
 
 @mixed_up_on("/v1/responses")
-class ResponsesRequest(Wire):
+class ResponsesRequest(Sampled):
     """POST /v1/responses."""
 
     refused: ClassVar[Mapping[str, str]] = {**Wire.refused, **_REFUSED}
@@ -99,16 +101,9 @@ class ResponsesRequest(Wire):
     max_tool_calls: int | None = Field(None, description="harmless: the server calls no tools itself")
     stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=INT64_MAX, description="vLLM's")
-    min_p: float | None = Field(None, ge=0, le=1, description="vLLM's")
-    repetition_penalty: float | None = Field(None, gt=0, le=10, description="vLLM's")
-    seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX, description="vLLM's")
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_TOP_LOGPROBS, description="of each token, where 'include' asks for log-probabilities"
     )
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="vLLM's: for the chat template")
     tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
@@ -130,7 +125,8 @@ class ResponsesRequest(Wire):
     prompt_cache_key: str | None = Field(None, description="harmless: taken and not used")
     prompt_cache_retention: str | None = Field(None, description="harmless: taken and not used")
     service_tier: str | None = Field(None, description="harmless: there is one tier")
-    cache_salt: CacheSalt | None = Field(None, description="vLLM's: cached prefixes are found with the same salt only")
+    structured_outputs: StructuredOutputs | None = Field(None, description="vLLM's: in place of 'text.format'")
+    include_reasoning: bool = Field(True, description="vLLM's: false leaves thoughts out of the answer")
 
     @model_validator(mode="after")
     def _has_tools_of_the_client(self) -> Self:
@@ -148,11 +144,10 @@ class ResponsesRequest(Wire):
     def to_chat(self) -> dict[str, Any]:
         """The chat request that it is."""
         instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        same = {*SAMPLED, "chat_template_kwargs", "include_reasoning", "structured_outputs"}
         fields: dict[str, Any] = {
-            "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed,
-            "stop": self.stop, "max_tokens": self.max_output_tokens, "chat_template_kwargs": self.chat_template_kwargs,
+            **self.model_dump(include=same, exclude_unset=True, by_alias=True), "max_tokens": self.max_output_tokens,
             "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
-            "cache_salt": self.cache_salt, "min_p": self.min_p, "repetition_penalty": self.repetition_penalty,
         }  # fmt: skip
         if "message.output_text.logprobs" in (self.include or ()):
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}

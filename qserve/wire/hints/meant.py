@@ -46,7 +46,8 @@ def hint_for(path: Sequence[str | int], names: FieldNames, others: Mapping[str, 
     if (value_of := names.values.get(name)) is not None:
         return f"; did you mean '{_placed(before, here, value_of)}', of which it is a value?"
     routes = [route for route, other in (others or {}).items() if not here and name in other.at[()]]
-    return f"; it is a field of {' and '.join(routes)}" if routes else ""
+    told = " and ".join(part for part in (", ".join(routes[:-1]), *routes[-1:]) if part)
+    return f"; it is a field of {told}" if routes else ""
 
 
 def _same(name: str, names: FieldNames) -> str | None:

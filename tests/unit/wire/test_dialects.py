@@ -16,6 +16,7 @@ from qserve.wire.dialects.responses import ResponsesRequest
 from qserve.wire.dialects.responses_answer import ResponsesAnswer
 from qserve.wire.errors import ApiError, Dialect
 from qserve.wire.openai import ChatCompletionRequest
+from qserve.wire.sampling import SAMPLED
 
 CALCULATOR = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 DELTAS: list[dict[str, Any]] = [
@@ -230,3 +231,27 @@ def test_a_response_that_is_cut_off():
     events, whole = said(ResponsesAnswer, [{"content": "x"}], "length")
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert events[-1]["type"] == "response.incomplete" and whole["output"][0]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0.5), ("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("seed", 7), ("stop", ["\n"]),
+        ("stop_token_ids", [3]), ("include_stop_str_in_output", True), ("ignore_eos", True), ("presence_penalty", 0.5),
+        ("frequency_penalty", 1.0), ("repetition_penalty", 1.1), ("logit_bias", {"5": -100}),
+        ("skip_special_tokens", False), ("cache_salt", "a"), ("include_reasoning", False),
+        ("structured_outputs", {"choice": ["yes", "no"]}), ("structured_outputs", {"json": {"type": "object"}}),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+    ],
+)  # fmt: skip
+def test_what_draws_a_response_reaches_the_chat(name, value):
+    """As on vLLM, whose Responses take every field by which a chat's tokens are drawn."""
+    assert chat_of(responses(**{name: value}))[name] == value
+    assert name not in chat_of(responses())
+    assert name not in chat_of(responses(**{name: None}))
+
+
+def test_no_field_of_sampling_is_left_out_of_responses():
+    told = test_what_draws_a_response_reaches_the_chat.pytestmark[0].args[1]
+    assert {name for name, _ in told} >= SAMPLED
+    assert set(ResponsesRequest.model_fields) >= SAMPLED

@@ -68,7 +68,7 @@ def test_the_right_place_is_told(schema: type[Wire], body: dict[str, Any], meant
 
 def test_a_field_of_another_route_is_told() -> None:
     assert said(MessagesRequest, {**CHAT, "max_tokens": 1, "frequency_penalty": 1}).endswith(
-        "it is a field of /v1/chat/completions and /v1/completions"
+        "it is a field of /v1/chat/completions, /v1/completions and /v1/responses"
     )
 
 
@@ -120,7 +120,7 @@ def test_an_engines_own_document_gives_the_same_hints() -> None:
         ("/v1/chat/completions", {"json_schema": {}}, "did you mean 'response_format.json_schema'"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "contnet": "a"}]}, "'messages.0.content'"),
         ("/v1/responses", {"response_format": {}}, "did you mean 'text.format'"),
-        ("/v1/responses", {"logit_bias": {}}, "it is a field of /v1/chat/completions"),
+        ("/v1/responses", {"min_tokens": 1}, "it is a field of /v1/chat/completions"),
     ):
         with pytest.raises(ApiError, match=re.escape(meant)):
             fields.check(route, "POST", wrong)

@@ -48,8 +48,8 @@ def refused(schema: type[Wire], body: Any) -> ApiError:
         (ChatCompletionRequest, {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
          "'messages.0.content.0.text' is 5; a string is needed"),
         (ChatCompletionRequest, {**CHAT, "n": 0, "temperature": 3, "top_p": 0},
-         "'n' is 0; a number of at least 1 is needed; 'temperature' is 3; a number of at most 2 is needed; "
-         "'top_p' is 0; a number above 0 is needed"),
+         "'temperature' is 3; a number of at most 2 is needed; 'top_p' is 0; a number above 0 is needed; "
+         "'n' is 0; a number of at least 1 is needed"),
         (ChatCompletionRequest, {**CHAT, "seed": "a"}, "'seed' is 'a'; a whole number is needed"),
         (ChatCompletionRequest, {**CHAT, "seed": 10**60}, "'seed' is a number of very many digits; a number of at most "
          f"{2**63 - 1} is needed"),
@@ -96,7 +96,7 @@ def test_what_was_seen_and_what_is_needed(schema: type[Wire], body: Any, said: s
 
 
 def test_param_is_the_first_field_that_is_named() -> None:
-    assert refused(ChatCompletionRequest, {**CHAT, "stop": [5], "n": 0}).param == "n"
+    assert refused(ChatCompletionRequest, {**CHAT, "stop": [5], "n": 0}).param == "stop.0"
     assert refused(CompletionRequest, {**PROMPT, "prompt": [0.5]}).param == "prompt.0"
     assert refused(CompletionRequest, 5).param is None
 
