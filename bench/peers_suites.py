@@ -67,8 +67,7 @@ SUITES = {
 _MODEL = re.compile(
     r'^\w*MODEL\w*\s*(?::\s*\w+\s*)?=\s*\(?\s*"([^"\n]+)"|"--served-model-name",\s*"([^"\n]+)"', re.MULTILINE
 )
-
-
+_NAMELESS = re.compile(r"client\.responses\.(?:create|parse)\(")
 _OF_HUB = re.compile(r'"(?:meta-llama|Qwen|ibm-granite|openai-community|mistralai|deepseek-ai)/[\w.-]+"')
 
 
@@ -109,6 +108,8 @@ def adapted(suite: str, source: Path, folder: Path) -> Path:
         ours = reward_model_path() if "pooling" in path.parts else chat_model_path()
         for name in {one or other for one, other in _MODEL.findall(text)}:
             text = text.replace(f'"{name}"', f'"{ours}"')
+        if not re.search(r"^\s*model=", text, re.MULTILINE):  # vLLM fills in the name of its only model
+            text = _NAMELESS.sub(rf'\g<0>model="{ours}", ', text)
         path.write_text(_OF_HUB.sub(f'"{ours}"', text))
     return folder
 
@@ -138,7 +139,7 @@ def run(engine: str, suite: str, folder: Path, source: Path, url: str) -> Iterat
 def _outcome(engine: str, suite: str, below: str, case: ElementTree.Element) -> Outcome:
     found = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
     state = "passed" if found is None else "skipped" if found.tag == "skipped" else "failed"
-    said = "" if found is None else f"{found.get('message', '')}"[:400]
+    said = "" if found is None else f"{found.get('message', '')}"[:3000]
     test, where = str(case.get("name")), str(case.get("classname")).replace(".", "/")
     file = next(
         (name for name in SUITES[suite][1] if name.removesuffix(".py") in f"{where}/{test.replace('.', '/')}"), where

@@ -41,7 +41,7 @@ class RemoteOpenAIServer:
     def __exit__(self, *raised: object) -> None: ...
 
     def url_for(self, *parts: str) -> str:
-        return "/".join((URL, *parts))
+        return "/".join((URL, *(part.strip("/") for part in parts if part)))
 
     def get_client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, **{"timeout": 120, **options})
@@ -80,12 +80,13 @@ def _launched(*arguments: Any, **options: Any) -> Any:
     return types.SimpleNamespace(pid=0)
 
 
+_RERANKED = [{"query": "ping", "documents": ["pong", "a stone"][:count]} for count in (1, 2)]
 # Of SGLang's packages what its tests of the API use.
 _KNOWN: dict[str, Any] = {
     "CustomTestCase": unittest.TestCase, "DEFAULT_URL_FOR_TEST": URL, "popen_launch_server": _launched,
     "get_tokenizer": _tokenizer, "kill_process_tree": lambda *arguments, **options: None,
     "is_rust_server_built": lambda: False, "is_in_ci": lambda: False, "is_in_amd_ci": lambda: False,
-    "CustomLogitProcessor": object, "TEST_RERANK_QUERY_DOCS": [],
+    "CustomLogitProcessor": object, "TEST_RERANK_QUERY_DOCS": _RERANKED,
 }  # fmt: skip
 
 
