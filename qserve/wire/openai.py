@@ -264,6 +264,7 @@ class TokenizeRequest(Wire):
     messages: Messages | None = None
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     return_token_strs: bool = False
     split_special_tokens: bool = Field(True, description="of messages, as in /v1/chat/completions")
     chat_template_kwargs: dict[str, JsonValue] | None = None

@@ -184,6 +184,7 @@ def _reader(settings: ReaderSettings) -> BodyReader:
         PromptTokenizer(tokenizer, limits),
         template,
         TokenText(tokenizer).label,
+        tokenizer.id_to_token,
         lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
         max_model_len=limits.max_model_len,
         vocab_size=settings.vocab_size,

@@ -57,16 +57,18 @@ class BodyReader:
         tokenizer: PromptTokenizer,
         template: ChatTemplate | None,
         label: Callable[[int], str],
+        piece: Callable[[int], str | None],
         decode: Callable[[list[int]], str],
         *,
         max_model_len: int,
         vocab_size: int,
         named_templates: tuple[str, ...] = (),
     ) -> None:
-        """`label` names a token in `token_strs`, `decode` writes ids as text."""
+        """`label` names a token in errors, `piece` is its entry in the vocabulary, `decode` writes ids as text."""
         self._tokenizer = tokenizer
         self._template = template
         self._label = label
+        self._piece = piece
         self._decode = decode
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
@@ -179,12 +181,11 @@ class BodyReader:
                 request.chat_template_kwargs,
                 tools=as_json(request.tools or ()),
                 add_generation_prompt=request.add_generation_prompt,
-                continue_final_message=False,
+                continue_final_message=request.continue_final_message,
                 split_special_tokens=request.split_special_tokens,
             )
-        answer: dict[str, Any] = {"count": len(ids), "max_model_len": self._max_model_len, "tokens": ids}
-        if request.return_token_strs:
-            answer["token_strs"] = [self._label(token_id) for token_id in ids]
+        strings = [self._piece(token_id) for token_id in ids] if request.return_token_strs else None
+        answer = {"count": len(ids), "max_model_len": self._max_model_len, "tokens": ids, "token_strs": strings}
         return PromptBody(answer=json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
 
     def detokenize(self, body: bytes) -> PromptBody:

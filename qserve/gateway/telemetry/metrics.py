@@ -23,6 +23,8 @@ _E2E_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 
 _USAGE = re.compile(rb'.*"usage"\s*:\s*\{(.*)', re.DOTALL)
 # OpenAI's completions, and everybody else.
 _PROMPT_TOKENS = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
+# Of Anthropic's answers, beside the tokens of the prompt that were computed.
+_CACHED_TOKENS = re.compile(rb'"cache_(?:creation|read)_input_tokens"\s*:\s*(\d+)')
 _COMPLETION_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
 _PHASES = ("reading", "queued", "waiting", "streaming")
@@ -100,7 +102,7 @@ class GatewayMetrics:
         if usage is None:
             return
         if found := _PROMPT_TOKENS.search(usage[1]):
-            record.num_prompt_tokens = int(found[1])
+            record.num_prompt_tokens = int(found[1]) + sum(map(int, _CACHED_TOKENS.findall(usage[1])))
             self._prompt_tokens.labels(record.model).inc(record.num_prompt_tokens)
         if found := _COMPLETION_TOKENS.search(usage[1]):
             record.num_generated_tokens = int(found[1])

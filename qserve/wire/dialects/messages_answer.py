@@ -21,7 +21,7 @@ class MessagesAnswer:
         self._message: dict[str, Any] = {
             "id": f"msg_{answer_id}", "type": "message", "role": "assistant", "model": echo["model"], "content": [],
             "stop_reason": None, "stop_sequence": None,
-            "usage": {"input_tokens": num_prompt_tokens, "output_tokens": 0},
+            "usage": _counts({"prompt_tokens": num_prompt_tokens, "completion_tokens": 0}),
         }  # fmt: skip
         self._runs = Runs()
         self._arguments = ""
@@ -44,7 +44,7 @@ class MessagesAnswer:
         if has_calls and finish_reason != "length" and stop is None:
             reason = "tool_use"
         ended = {"stop_reason": reason, "stop_sequence": stop}
-        counts = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
+        counts = _counts(usage)
         self._message |= {**ended, "usage": counts}
         yield named_event("message_delta", {"delta": ended, "usage": counts})
         yield named_event("message_stop", {})
@@ -74,6 +74,15 @@ class MessagesAnswer:
         name = "thinking" if block["type"] == "thinking" else "text"
         block[name] += text
         return {"type": f"{name}_delta", name: text}
+
+
+def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
+    """Anthropic's clients add the three of the prompt; what is cached is asked for by nobody, so none is created."""
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return {
+        "input_tokens": usage["prompt_tokens"] - cached, "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached, "output_tokens": usage["completion_tokens"],
+    }  # fmt: skip
 
 
 def _block(part: Begin) -> dict[str, Any]:

@@ -47,13 +47,13 @@ def chat_of(request):
     return fields
 
 
-def said(kind, deltas, finish_reason="stop", stop=None, **echo):
+def said(kind, deltas, finish_reason="stop", stop=None, usage=USAGE, **echo):
     """The answer's events, and its document."""
     answer = kind({"model": "m", **echo}, "0a", 1, 9)
     lines = [*answer.begin()]
     for delta in deltas:
         lines += answer.push(delta)
-    lines += answer.end(finish_reason, stop, USAGE)
+    lines += answer.end(finish_reason, stop, usage)
     events = []
     for line in lines:
         name, data = line.decode().removesuffix("\n\n").split("\n")
@@ -231,6 +231,17 @@ def test_a_response_that_is_cut_off():
     events, whole = said(ResponsesAnswer, [{"content": "x"}], "length")
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert events[-1]["type"] == "response.incomplete" and whole["output"][0]["status"] == "incomplete"
+
+
+def test_cached_tokens_in_anthropics_words():
+    """Its clients add the three counts, and its SDK's stream takes those of `message_delta` over the first."""
+    usage = {**USAGE, "prompt_tokens_details": {"cached_tokens": 8}}
+    events, whole = said(MessagesAnswer, [{"content": "a"}], usage=usage)
+    (begun,) = (event["message"]["usage"] for event in events if event["type"] == "message_start")
+    (ended,) = (event["usage"] for event in events if event["type"] == "message_delta")
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    assert [ended[name] for name in names] == [1, 0, 8] and whole["usage"] == ended
+    assert sum(begun[name] for name in names) == sum(ended[name] for name in names) == USAGE["prompt_tokens"]
 
 
 @pytest.mark.parametrize(
