@@ -108,7 +108,8 @@ def adapted(suite: str, source: Path, folder: Path) -> Path:
         ours = reward_model_path() if "pooling" in path.parts else chat_model_path()
         for name in {one or other for one, other in _MODEL.findall(text)}:
             text = text.replace(f'"{name}"', f'"{ours}"')
-        if not re.search(r"^\s*model=", text, re.MULTILINE):  # vLLM fills in the name of its only model
+        text = text.replace("model=None", f'model="{ours}"')  # vLLM fills in the name of its only model
+        if not re.search(r"^\s*model=", text, re.MULTILINE):
             text = _NAMELESS.sub(rf'\g<0>model="{ours}", ', text)
         path.write_text(_OF_HUB.sub(f'"{ours}"', text))
     return folder

@@ -51,6 +51,7 @@ _CACHE_BYTES = "--kv-cache-memory-bytes"
 _PROFILES = "QSERVE_VLLM_PROFILES_MEMORY"
 _STRICT_TOOLS = "--tool-strict-level"
 _STRUCTURES = "--structured-outputs-config"
+_CACHED_TOKENS = "--enable-prompt-tokens-details"
 # What `thinking_token_budget` counts between and ends with, where no parser tells it. The keys had other names before.
 _THOUGHT_TAGS = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
 _THOUGHT_TAGS_SINCE = "0.32.0"
@@ -166,6 +167,8 @@ def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     tools = ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_parser) if chat.tool_parser else ()
     # Else arguments are bound to their schema only where a client says `strict`, and most don't.
     strict = (_STRICT_TOOLS, "parameter") if tools and _STRICT_TOOLS in parser.flags else ()
+    # OpenAI's and Anthropic's usage tell how much of a prompt was cached; without it vLLM's say null.
+    cached = (_CACHED_TOKENS,) if _CACHED_TOKENS in parser.flags else ()
     takes_tags = _takes_thought_tags(chat, parser)
     thoughts = ("--reasoning-parser", chat.reasoning_parser) if chat.reasoning_parser else ()
     tagged = (*_TAGGED_THOUGHTS, "--reasoning-config", json.dumps(_THOUGHT_TAGS)) if takes_tags else ()
@@ -174,7 +177,7 @@ def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
     # Blanks are allowed anywhere between the tokens of JSON, and a small model writes them to its limit.
     compact = (_STRUCTURES, json.dumps(COMPACT_JSON))
-    return (*tools, *strict, *thoughts, *tagged, *silent, *compact, "--max-logprobs", "20")
+    return (*tools, *strict, *cached, *thoughts, *tagged, *silent, *compact, "--max-logprobs", "20")
 
 
 def _bound_at_once(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -165,8 +165,8 @@ def test_tokens_of_a_message(messages: anthropic.Anthropic) -> None:
     counted = messages.messages.count_tokens(model="demo", messages=asked)
     for _ in range(2):  # the second is cached, where the engine keeps prompts so short
         usage = say(messages).usage
-        told = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
-        assert counted.input_tokens == sum(one or 0 for one in told)
+        told: Any = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+        assert counted.input_tokens == sum(told)
 
 
 def test_tokens_of_a_response(client: openai.OpenAI) -> None:

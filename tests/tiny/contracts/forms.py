@@ -26,6 +26,7 @@ __all__ = [
     "test_logprobs_of_a_prompt",
     "test_min_tokens_hold_against_whatever_ends_an_answer",
     "test_turns_of_other_servers_are_taken",
+    "test_what_is_not_asked_of_tokens_is_null",
 ]
 
 QUESTION: Any = [{"role": "user", "content": "What is 17 + 25?"}]
@@ -173,3 +174,13 @@ def test_min_tokens_hold_against_whatever_ends_an_answer(client: openai.OpenAI) 
         assert answer.usage.completion_tokens >= 20, extra
     with pytest.raises(openai.BadRequestError, match="min_tokens"):
         ask(client, extra_body={"min_tokens": 61})
+
+
+def test_what_is_not_asked_of_tokens_is_null(client: openai.OpenAI) -> None:
+    """vLLM's clients read these of every answer that is not streamed."""
+    chat, text = ask(client), client.completions.create(model="demo", prompt="One", max_tokens=2)
+    whole, (choice,), (of_text,) = chat.model_extra or {}, chat.choices, text.choices
+    assert {"prompt_logprobs": None, "prompt_token_ids": None}.items() <= whole.items()
+    assert (choice.model_extra or {})["token_ids"] is None
+    nulls = {"prompt_logprobs": None, "prompt_token_ids": None, "token_ids": None}
+    assert nulls.items() <= (of_text.model_extra or {}).items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.record import RequestRecord
 from tests.dashboard import DASHBOARD, EXPRESSIONS, METRICS, PANELS, samples_of
 
 
@@ -79,3 +81,19 @@ def test_a_worker_tells_state_restarts_and_memory(tmp_path):
     assert 'qserve_gateway_memory_measured_bytes{term="weights",worker="chat"} 11.0' in lines
     assert 'qserve_gateway_worker_resident_memory_bytes{worker="chat"} 50.0' in lines
     assert not any("memory_measured" in line and "kv_cache" in line for line in lines), "not told is not zero"
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}, 9),
+        ({"input_tokens": 9, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 2}, 9),
+        ({"input_tokens": 1, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 5, "output_tokens": 2}, 9),
+        ({"input_tokens": 9, "cache_creation_input_tokens": None, "output_tokens": 2}, 9),
+    ],
+)
+def test_tokens_of_a_prompt_are_counted_cached_or_not(usage, counted):
+    """Anthropic's are three numbers, of which the first leaves the cached ones out."""
+    record = RequestRecord("0a", "POST", "/v1/messages")
+    GatewayMetrics().count_usage(record, json.dumps({"id": "a", "usage": usage}).encode())
+    assert (record.num_prompt_tokens, record.num_generated_tokens) == (counted, 2)

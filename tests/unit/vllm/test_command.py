@@ -147,6 +147,11 @@ def test_arguments_of_tools_follow_their_schema_where_the_release_can_bind_them(
     assert "--tool-strict-level" not in demo_command(older).argv
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_usage_tells_what_was_cached_in_every_release(release):
+    assert "--enable-prompt-tokens-details" in demo_command(parser_for(release)).argv
+
+
 def test_workers_on_a_cpu_ask_for_tiles_and_others_do_not(parser):
     """vLLM's attention uses AMX without asking Linux for it, which ends a worker of a small model (`tiles`)."""
     on_card = command(spec_of(plan_of("Qwen/Qwen3-8B", "rtx-4090", quant="bf16")), parser, environ={}).argv

@@ -69,6 +69,10 @@ class Answer(ABC):
         """These, where the request wants ids of tokens."""
         return ids if self._returns_ids else {}
 
+    def _whole_ids(self, **ids: list[int]) -> dict[str, Any]:
+        """The same of an answer that is not streamed, which has null where they are not wanted, as vLLM's has."""
+        return self._ids(**ids) or dict.fromkeys(ids)
+
     async def _pieces(self, generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Piece]]:
         """Pieces of all generations as they come, with the index of their choice; counts what was generated."""
         request_id: str = self._head["id"]

@@ -65,7 +65,7 @@ class ChatAnswer(Answer):
                 "message": choice.writer.message(),
                 "logprobs": {"content": logprobs[index], "refusal": None} if self._request.logprobs else None,
                 "finish_reason": reasons[index],
-                **self._ids(token_ids=ids[index]),
+                **self._whole_ids(token_ids=ids[index]),
             }
             for index, choice in enumerate(self._choices)
         ]
@@ -74,11 +74,11 @@ class ChatAnswer(Answer):
     async def _of_prompt(self) -> dict[str, Any]:
         """What is asked of the prompt's tokens."""
         prompt = self._generations[0].prompt_ids
-        found = self._ids(prompt_token_ids=prompt)
+        found = {"prompt_logprobs": None, **self._whole_ids(prompt_token_ids=prompt)}
         if (num_top := self._request.prompt_logprobs) is None:
             return found
         (scored,) = await self._engine.rank([prompt], num_top, self._head["id"])
-        return {"prompt_logprobs": await prompt_logprobs(self._engine.token_text, prompt, scored), **found}
+        return {**found, "prompt_logprobs": await prompt_logprobs(self._engine.token_text, prompt, scored)}
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         for index in range(len(self._choices)):

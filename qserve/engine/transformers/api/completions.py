@@ -99,13 +99,14 @@ class CompletionAnswer(Answer):
         return {
             **self._head,
             "object": "text_completion",
-            "choices": [choice.take(index) | of_prompts[index // n] for index, choice in enumerate(choices)],
+            "choices": [of_prompts[index // n] | choice.take(index) for index, choice in enumerate(choices)],
             "usage": self._usage(),
         }
 
     async def _of_prompts(self) -> list[dict[str, Any]]:
         """What is asked of the tokens of each prompt, for each of its choices."""
-        found = [self._ids(prompt_token_ids=prompt) for prompt in self._prompts]
+        nulls = {"token_ids": None, "prompt_logprobs": None}
+        found = [nulls | self._whole_ids(prompt_token_ids=prompt) for prompt in self._prompts]
         if (num_top := self._request.prompt_logprobs) is None:
             return found
         naming = self._engine.token_text
