@@ -58,7 +58,7 @@ _RULES: tuple[_Rule, ...] = (
         "asks for the log-probabilities of all tokens, by flags of its server; here 20 are the most",
         r"'prompt_logprobs' is -1|Requested (prompt|sample) logprobs of \d+, which is greater",
     ),
-    _Rule("a conversation that ends with the user has no answer to score", r"400 .*/classify", r"test_(invoc\w+_)?chat"),
+    _Rule("a conversation that ends with the user has no answer", r"400 .*/classify", r"test_(invoc\w+_)?chat"),
     # What the peer says in other words, or calls by another type.
     _Rule(_WORDS, r"greater_than_equal|'invalid_request_error' == 'BadRequestError'|must be a non-negative integer"),
     _Rule(_WORDS, r"'1280' in \"Error code: 400|'bad2' in \"Error code: 400|Regex pattern did not match"),

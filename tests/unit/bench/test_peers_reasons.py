@@ -16,8 +16,15 @@ NAMES = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_new_failure_of_a_known_test_has_no_reason(engine: str, name: str) -> None:
-    for file in ("vllm/openai/chat_completion/test_chat.py", "vllm/pooling/classify/test_online.py", "sglang/basic/x.py"):
-        for said in ("AssertionError: assert 'a' == 'b'", "openai.InternalServerError: Error code: 500 - internal error"):
+    for file in (
+        "vllm/openai/chat_completion/test_chat.py",
+        "vllm/pooling/classify/test_online.py",
+        "sglang/basic/x.py",
+    ):
+        for said in (
+            "AssertionError: assert 'a' == 'b'",
+            "openai.InternalServerError: Error code: 500 - internal error",
+        ):
             assert reason_of(engine, f"{file}::{name}", said) is None
 
 

@@ -301,6 +301,10 @@ async def test_tokenize_and_detokenize(tmp_path: Path) -> None:
         assert answer["tokens"] == TOKENIZER.encode("héllo").ids
         assert answer["token_strs"] == TOKENIZER.encode("héllo").tokens
         assert json.loads((await reader.read("tokenize", b'{"prompt": "a"}')).answer)["token_strs"] is None
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure,"}]
+        fields = {"messages": turns, "continue_final_message": True, "add_generation_prompt": False}
+        told = json.loads((await reader.read("tokenize", json.dumps(fields).encode())).answer)
+        assert TOKENIZER.decode(told["tokens"], skip_special_tokens=False).endswith("Sure,")
         again = await reader.read("detokenize", json.dumps({"tokens": answer["tokens"]}).encode())
         assert json.loads(again.answer) == {"prompt": "héllo"}
         with pytest.raises(ApiError, match="ids end at"):
