@@ -108,7 +108,7 @@ def adapted(suite: str, source: Path, folder: Path) -> Path:
         ours = reward_model_path() if "pooling" in path.parts else chat_model_path()
         for name in {one or other for one, other in _MODEL.findall(text)}:
             text = text.replace(f'"{name}"', f'"{ours}"')
-        text = text.replace("model=None", f'model="{ours}"')  # vLLM fills in the name of its only model
+        text = text.replace("model=None,", "")  # vLLM fills in the name of its only model
         if not re.search(r"^\s*model=", text, re.MULTILINE):
             text = _NAMELESS.sub(rf'\g<0>model="{ours}", ', text)
         path.write_text(_OF_HUB.sub(f'"{ours}"', text))
@@ -140,7 +140,7 @@ def run(engine: str, suite: str, folder: Path, source: Path, url: str) -> Iterat
 def _outcome(engine: str, suite: str, below: str, case: ElementTree.Element) -> Outcome:
     found = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
     state = "passed" if found is None else "skipped" if found.tag == "skipped" else "failed"
-    said = "" if found is None else f"{found.get('message', '')}"[:3000]
+    said = "" if found is None else f"{found.get('message', '')}"[:1000]
     test, where = str(case.get("name")), str(case.get("classname")).replace(".", "/")
     file = next(
         (name for name in SUITES[suite][1] if name.removesuffix(".py") in f"{where}/{test.replace('.', '/')}"), where
