@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from aiohttp import ClientResponseError
+from lm_eval.models.api_models import LMEVAL_MODEL_NONE_ANSWER_PLACEHOLDER
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
 from qserve.evaluation.answers.generations import Generations
 from qserve.evaluation.answers.limits import token_limit
 from qserve.evaluation.answers.thinking import Answer, Thinking, cut_at_stops, split_answer
+from qserve.evaluation.environment import REFUSAL
+from qserve.evaluation.refusals import REFUSED, Refusals
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
 
@@ -23,6 +27,7 @@ __all__ = ["ChatClient", "CompletionClient", "Settings"]
 
 # OpenAI takes four stop strings; more are applied to the answer here.
 _MOST_STOPS = 4
+_REFUSED_STATUS = 400
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -34,6 +39,7 @@ class Settings:
     request: EvalRequest
     thinking: Thinking
     generations: Generations
+    refusals: Refusals = field(default_factory=Refusals)
 
 
 class _Recording:
@@ -42,11 +48,34 @@ class _Recording:
     settings: Settings
     _asked: ContextVar[tuple[Any, Any]] = ContextVar("asked")
 
-    async def amodel_call(self, *args: Any, **kwargs: Any) -> Any:
-        """One request, in a task of its own; its question is known while it is parsed."""
-        keys = kwargs.get("cache_keys")
-        self._asked.set(keys[0] if kwargs.get("generate") and keys else (None, None))
-        return await super().amodel_call(*args, **kwargs)  # type: ignore[misc]
+    async def amodel_call(self, session: Any, sem: Any, messages: Any, **kwargs: Any) -> Any:
+        """One request, in a task of its own; its question is known while it is parsed.
+
+        Of several prompts that are refused each is asked by itself: one of them is to blame.
+        """
+        keys = kwargs.get("cache_keys") or [None] * len(messages)
+        self._asked.set(keys[0] if kwargs.get("generate") and keys[0] else (None, None))
+        try:
+            return await super().amodel_call(session, sem, messages, **kwargs)  # type: ignore[misc]
+        except ClientResponseError as error:
+            if error.status != _REFUSED_STATUS:
+                raise
+        if len(messages) == 1:
+            return [self._refused(keys[0], is_text=bool(kwargs.get("generate")))]
+        lengths = kwargs.get("ctxlens") or [None] * len(messages)
+        found: list[Any] = []
+        for message, key, length in zip(messages, keys, lengths, strict=True):
+            own = {"cache_keys": [key] if key else None, "ctxlens": [length]}
+            found += await _Recording.amodel_call(self, session, sem, [message], **{**kwargs, **own})
+        return found
+
+    def _refused(self, question: Any, *, is_text: bool) -> Any:
+        """What stands in place of the answer: a text that is missing, or no number."""
+        self.settings.refusals.add(question, REFUSAL.get())
+        if not is_text:
+            return REFUSED
+        self.settings.generations.add(*(question or (None, None))[:2], Answer("", "", "null", None))
+        return LMEVAL_MODEL_NONE_ANSWER_PLACEHOLDER
 
     def parse_generations(self, outputs: Any, **_: Any) -> list[str | None]:
         """The answers after the thoughts; None (lm-eval's own placeholder) where there was no text at all."""

@@ -8,14 +8,17 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from qserve.engine.quick_imports import quick_imports
 from qserve.evaluation.tasks import quiet
 
-__all__ = ["LmEvalLog", "lm_eval_environment"]
+__all__ = ["REFUSAL", "LmEvalLog", "lm_eval_environment"]
 
 _MOST_CHARACTERS = 300
+REFUSAL: ContextVar[str] = ContextVar("refusal", default="")
+"""What the server said in place of the answer that this task waited for."""
 
 
 class LmEvalLog(logging.Handler):
@@ -36,6 +39,7 @@ class LmEvalLog(logging.Handler):
         _, found, refusal = text.partition("Response text: ")
         if found:
             self.last_refusal = refusal.removesuffix(". Retrying...")[:500]
+            REFUSAL.set(self.last_refusal)
         if not record.name.startswith("transformers"):
             self.warnings[" ".join(text.split())[:_MOST_CHARACTERS]] += 1
         self.write(f"{record.levelname} {record.name}: {text}\n")

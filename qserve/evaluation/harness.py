@@ -13,6 +13,7 @@ from qserve.evaluation.answers.generations import Generations, counts_of, with_g
 from qserve.evaluation.answers.repeated import combined
 from qserve.evaluation.answers.thinking import Thinking
 from qserve.evaluation.environment import LmEvalLog, lm_eval_environment
+from qserve.evaluation.refusals import Refusals
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
 from qserve.evaluation.tasks import Tasks, TaskSpec, import_lm_eval, load_tasks
@@ -62,15 +63,16 @@ def evaluate(
     if any(not one.by_chat for one in passes):
         load_tokenizer(served.tokenizer)  # lm-eval would fail on it with a traceback
     stem = None if cache is None else answers_stem(cache, served, request)
-    harness = _HarnessRun(served, request, tasks, stem, _Counted(progress), log or LmEvalLog())
+    refusals = Refusals()
+    harness = _HarnessRun(served, request, tasks, stem, _Counted(progress), log or LmEvalLog(), refusals)
     results = [harness.run(one) for one in passes]
     by_seed = [
         _merged([told for one, told in zip(passes, results, strict=True) if one.seed == seed])
         for seed in dict.fromkeys(one.seed for one in passes)
     ]
     result = _with_counts(combined(by_seed) if len(by_seed) > 1 else by_seed[0])
-    unscorable = tasks.unscorable(request.limit)
-    return {**result, "unscorable": {task: asdict(one) for task, one in unscorable.items()}} if unscorable else result
+    left_out = refusals.left_out(result, tasks.unscorable(request.limit))
+    return {**result, "unscorable": left_out} if left_out else result
 
 
 def _passes(request: EvalRequest, tasks: Tasks, thinking: Thinking) -> list[_Pass]:
@@ -105,6 +107,7 @@ class _HarnessRun:
     stem: Path | None
     counted: _Counted
     log: LmEvalLog
+    refusals: Refusals
 
     def run(self, one: _Pass) -> dict[str, Any]:
         """lm-eval's result of one pass."""
@@ -143,7 +146,7 @@ class _HarnessRun:
 
         kind = ChatClient if one.by_chat else CompletionClient
         client = kind(**self._arguments(one))
-        client.settings = Settings(self.served, self.request, one.thinking, generations)
+        client.settings = Settings(self.served, self.request, one.thinking, generations, self.refusals)
         keep = client.set_cache_hook
         client.set_cache_hook = lambda hook: keep(_Keyed(hook))
         self.counted.count(client)

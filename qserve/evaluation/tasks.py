@@ -13,6 +13,7 @@ from typing import Any
 
 from qserve.errors import MissingExtra, QserveError, UsageError
 from qserve.evaluation.golds import Unscorable, leave_out_unscorable, unscorable_of
+from qserve.evaluation.refusals import leave_out_refused
 from qserve.evaluation.suites import task_folders
 from qserve.evaluation.task_names import check_names
 from qserve.evaluation.text_files import is_text_file, text_task
@@ -178,7 +179,9 @@ def import_lm_eval() -> Any:
     try:
         with quiet():
             importlib.import_module("lm_eval.tasks")
-            leave_out_unscorable(importlib.import_module("lm_eval.api.task").ConfigurableTask)
+            task_class = importlib.import_module("lm_eval.api.task").ConfigurableTask
+            leave_out_unscorable(task_class)
+            leave_out_refused(task_class)
             return importlib.import_module("lm_eval")
     except ImportError as error:
         raise MissingExtra("lm-eval", "`qserve eval`") from error

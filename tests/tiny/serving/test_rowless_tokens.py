@@ -190,6 +190,78 @@ def test_score_keeps_the_good_lines(reward: Path, tmp_path: Path) -> None:
     assert "2 of 4 lines could not be scored" in ended.stderr and "without a row" in ended.stderr
 
 
+TASK = """task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {name}.jsonl}}}}
+test_split: test
+doc_to_text: "{{{{question}}}}"
+"""
+CHOICE = """output_type: multiple_choice
+doc_to_choice: choices
+doc_to_target: gold
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+TEXT = """output_type: generate_until
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 8}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+"""
+QUESTIONS: list[dict[str, Any]] = [
+    {"question": BAD, "choices": ["1", "2"], "gold": 1, "answer": "2"},
+    {"question": "two and two", "choices": ["4", "5"], "gold": 0, "answer": "4"},
+    {"question": "one", "choices": ["1", "2"], "gold": 7, "answer": "1"},
+    {"question": "three", "choices": ["3", f"{PLAIN} 4"], "gold": 0, "answer": "3"},
+    {"question": "four", "choices": ["5", "4"], "gold": 1, "answer": "4"},
+]
+
+
+def _evaluated(rowless: Service, folder: Path, name: str, kind: str) -> tuple[int, dict[str, Any], str]:
+    (folder / f"{name}.jsonl").write_text("\n".join(json.dumps(one) for one in QUESTIONS))
+    (folder / f"{name}.yaml").write_text(TASK.format(name=name) + kind)
+    ended = subprocess.run(
+        [str(QSERVE), "eval", "--url", rowless.url, "--served-model-name", "demo", "--out", str(folder / "out"),
+         "--tasks", str(folder / f"{name}.yaml")],
+        capture_output=True, text=True, timeout=START_LIMIT_S, check=False,
+        env={**_environment(folder), "HF_DATASETS_CACHE": str(folder / "datasets")},
+    )  # fmt: skip
+    said = ended.stdout + ended.stderr
+    assert "Traceback" not in said, said
+    return ended.returncode, json.loads((folder / "out" / "result.json").read_text())["lm_eval"], said
+
+
+def test_an_evaluation_leaves_refused_choices_out(rowless: Service, tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
+    status, found, said = _evaluated(rowless, tmp_path, "choices", CHOICE)
+    assert status == 6 and "choices: 3 of 5 items can't be scored" in said
+    whys = found["unscorable"]["choices"]["whys"]
+    assert list(whys) == ["0", "2", "3"] and "gold 7" in whys["2"], "items by their number in the data"
+    assert SAID in whys["0"] and SAID in whys["3"]
+    answered = [one for one in found["samples"]["choices"] if one["filtered_resps"]]
+    assert [one["doc"]["question"] for one in answered] == ["two and two", "four"]
+    assert found["n-samples"]["choices"]["effective"] == 2
+    assert found["results"]["choices"]["acc,none"] == sum(one["acc"] for one in answered) / 2
+
+
+def test_an_evaluation_keeps_the_other_answers(rowless: Service, tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
+    status, found, said = _evaluated(rowless, tmp_path, "texts", TEXT)
+    assert status == 6 and SAID in said and "1 null" in said
+    outcomes = [one["generations"][0]["outcome"] for one in found["samples"]["texts"]]
+    assert outcomes[0] == "null" and "null" not in outcomes[1:]
+
+
+def test_a_load_counts_them_as_failed(rowless: Service, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in ["fine", "1+1", BAD, "2+2"] * 3))
+    ended = subprocess.run(
+        [str(QSERVE), "bench", "--url", rowless.url, "--model", "demo", "--dataset", str(file), "--num-prompts", "12",
+         "--concurrency", "3", "--output-len", "4"],
+        capture_output=True, text=True, timeout=START_LIMIT_S, env=_environment(tmp_path), check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended
+    assert "3 failed, HTTP 400" in ended.stdout and SAID in ended.stdout and "9 requests in" in ended.stdout, ended
+
+
 def _environment(folder: Path) -> dict[str, str]:
     import os
 
