@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, TypeGuard
 
-__all__ = ["BOUNDS", "EXACT", "Number", "carried", "closed_bounds", "is_carried", "is_number"]
+__all__ = ["BOUNDS", "EXACT", "Number", "carried", "closed_bounds", "is_carried", "is_infinite", "is_number"]
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 EXACT = 2**53
@@ -71,7 +71,7 @@ def _tightest(
 
 
 def _least_whole(bound: Number, is_open: bool) -> Number:
-    if math.isinf(bound):
+    if is_infinite(bound):
         return bound
     return math.floor(bound) + 1 if is_open else math.ceil(bound)
 
@@ -80,9 +80,14 @@ def _most_whole(bound: Number, is_open: bool) -> Number:
     return -_least_whole(-bound, is_open)
 
 
+def is_infinite(bound: Number) -> bool:
+    """A whole number may be beyond all doubles, and is none the less a number."""
+    return isinstance(bound, float) and math.isinf(bound)
+
+
 def _least(bound: Number, is_open: bool) -> Number:
     """The first that is not below `bound`, or is above it."""
-    if not is_open or math.isinf(bound):
+    if not is_open or is_infinite(bound):
         return bound + 0  # no minus before nothing
     if isinstance(bound, int) and abs(bound) >= EXACT:
         return bound + 1

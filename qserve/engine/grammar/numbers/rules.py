@@ -8,11 +8,19 @@ keyword has no rule here, bounds are drawn in to the next numbers that are carri
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qserve.engine.grammar.numbers.bounds import BOUNDS, EXACT, Number, carried, closed_bounds, is_carried, is_number
+from qserve.engine.grammar.numbers.bounds import (
+    BOUNDS,
+    EXACT,
+    Number,
+    carried,
+    closed_bounds,
+    is_carried,
+    is_infinite,
+    is_number,
+)
 from qserve.engine.grammar.numbers.patterns import number_pattern, whole_pattern
 from qserve.engine.grammar.references import REMARKS, named_by, within
 
@@ -107,7 +115,7 @@ class NumberRules:
 
     def _number(self, schema: dict[str, Any], *, is_whole: bool) -> str:
         bounds: Any = closed_bounds(schema, is_whole=is_whole)
-        if any(bound is not None and math.isinf(bound) for bound in bounds):
+        if any(bound is not None and is_infinite(bound) for bound in bounds):
             raise _NoRule
         pattern = whole_pattern(*bounds) if is_whole else number_pattern(*bounds)
         if pattern is None:

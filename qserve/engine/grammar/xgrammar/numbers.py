@@ -46,8 +46,8 @@ def check_values(values: Sequence[Any], keyword: str, where: str) -> None:
 
 
 def _as_double(bound: Number | None, *, up: bool) -> Number | None:
-    """The next one that it can read as it is."""
-    if bound is None or abs(bound) <= EXACT:
+    """The next one that it can read as it is. What is beyond int64 may be no double, and is refused as it is."""
+    if bound is None or abs(bound) <= EXACT or not -_INT64 <= bound < _INT64:
         return bound
     found = float(bound)
     while found < bound if up else found > bound:

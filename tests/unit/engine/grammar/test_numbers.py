@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -35,7 +36,8 @@ class Held:
 
 def is_empty(schema: dict[str, Any]) -> bool:
     low, high = closed_bounds(schema, is_whole=schema["type"] == "integer")
-    return low is not None and high is not None and low > high
+    beyond_doubles = low == math.inf or high == -math.inf
+    return beyond_doubles or (low is not None and high is not None and low > high)
 
 
 @given(numbers())
@@ -43,6 +45,9 @@ def is_empty(schema: dict[str, Any]) -> bool:
 @example({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1})
 @example({"type": "integer", "minimum": 0, "maximum": 2**64 - 1})
 @example({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 5e-324})
+@example({"type": "number", "minimum": 0, "exclusiveMinimum": 1.7976931348623157e308})
+@example({"type": "number", "exclusiveMaximum": 10**400})
+@example({"type": "integer", "minimum": -(10**400), "maximum": 3})
 @settings(max_examples=120)
 def test_bounds_hold_and_are_reached(schema: dict[str, Any]) -> None:
     if is_empty(schema):
