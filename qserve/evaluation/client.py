@@ -74,7 +74,8 @@ class _Recording:
         self.settings.refusals.add(question, REFUSAL.get())
         if not is_text:
             return REFUSED
-        self.settings.generations.add(*(question or (None, None))[:2], Answer("", "", "null", None))
+        context, gen_kwargs = question or (None, None)
+        self.settings.generations.add(context, gen_kwargs, Answer("", "", "null", None))
         return LMEVAL_MODEL_NONE_ANSWER_PLACEHOLDER
 
     def parse_generations(self, outputs: Any, **_: Any) -> list[str | None]:
