@@ -71,6 +71,8 @@ _RETRY_AFTER_S = {"judge_failed": 5, "worker_unreachable": 5}
 # What vLLM says of structures that it can't hold an answer to.
 _OF_GRAMMARS = ("Failed to transform", "Invalid grammar", "Invalid structural tag", "Grammar error")
 # By which the loop of tools of Anthropic's SDK goes on without a conversation that the server stores.
+_FILLED = "max_tokens must be at least 1, got 0"
+"""vLLM's words for a prompt that takes every token of the model."""
 _NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 _CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
 
@@ -185,10 +187,11 @@ def _unknown(path: str, known: Iterable[str]) -> str:
     return f"'{path}' is not a field of this request{hint}"
 
 
-def from_engine(status: int, body: bytes) -> ApiError | None:
+def from_engine(status: int, body: bytes, limit: int | None = None) -> ApiError | None:
     """An error that another engine answered, in our words: its message, and a `code` that is a word.
 
     vLLM writes the status into `code`, and the place in the body as `body.prompt`. None if the body is no such error.
+    `limit`: the tokens of prompt and answer; None where the request asks for no answer.
     """
     try:
         error = json.loads(body)["error"]
@@ -197,7 +200,10 @@ def from_engine(status: int, body: bytes) -> ApiError | None:
         return None
     message, about = in_our_words(said)
     about = about or (param.removeprefix("body.") if isinstance(param, str) else None)
-    if status == 400 and (overflow := overflow_of_vllm(said)) is not None:
+    overflow = overflow_of_vllm(said)
+    if limit is not None and said.startswith(_FILLED):
+        overflow = Overflow(limit, limit)
+    if status == 400 and overflow is not None:
         less = "shorten the prompt" if overflow.max_tokens is None else "lower max_tokens"
         advice = f"{less} or serve with a larger --max-model-len, if the model was made for more"
         return too_long(overflow, advice, about)

@@ -133,7 +133,8 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     if unusable:
         raise UnusableResult(
             f"the result is kept, but not to be used: {'; '.join(unusable)}. --max-gen-toks gives answers more room, "
-            "--thinking off leaves thoughts out, a gold must be one of its item's choices, --max-truncated accepts more"
+            "--thinking off leaves thoughts out, a gold must be one of its item's choices, the server must take each "
+            "item, --max-truncated accepts more"
         )
 
 

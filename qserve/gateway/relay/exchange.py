@@ -9,6 +9,7 @@ retried at another replica, if there is one.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ __all__ = ["Call", "Exchange", "StreamCounts", "start_of_stream"]
 _EVENT_STREAM = b"text/event-stream"
 # Errors after which the request is retried at another replica.
 _ELSEWHERE = frozenset({"worker_died", "worker_unreachable"})
+_NO_ANSWER = re.compile(rb'"max_(?:completion_|output_)?tokens" ?: ?0[^.\d]')
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
@@ -231,9 +233,11 @@ class Exchange:
 
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
         """Raises an error of another engine as an ApiError; errors of qserve's own engine pass unchanged."""
-        if self._slot.upstream.endpoint.speaks_our_errors:
+        endpoint = self._slot.upstream.endpoint
+        if endpoint.speaks_our_errors:
             return
-        error = from_engine(status, body)
+        wants_none = _NO_ANSWER.search(self._body.data) is not None
+        error = from_engine(status, body, None if wants_none else endpoint.context.max_model_len)
         if error is None:
             raise ApiError(502, f"the worker answered {status} with {body[:200]!r}", "worker_error")
         wait = reply.headers.get(b"retry-after", b"")

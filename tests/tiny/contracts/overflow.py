@@ -38,6 +38,8 @@ def test_a_prompt_that_does_not_fit_is_known_by_its_words(client: openai.OpenAI,
             assert found is not None and int(found[1]) == limit < int(found[2]), said
     with pytest.raises(openai.BadRequestError, match=f"is {limit} tokens.* {2 * limit} tokens"):
         ids[0]()
+    with pytest.raises(openai.BadRequestError, match=rf"is {limit} tokens\. However, .*{limit + 1} tokens"):
+        client.completions.create(model="demo", prompt=[5] * limit, stream=stream)
 
 
 def test_anthropics_clients_know_it_by_theirs(messages: anthropic.Anthropic, client: openai.OpenAI) -> None:
