@@ -181,7 +181,7 @@ def test_64_clients_with_one_text_each_and_bad_ones_among_them(host: Hosting, pl
     ("path", "body", "code", "words"),
     [
         ("/v1/reward", {"texts": ["ok", "word " * 100_000]}, "context_length_exceeded", "'texts.1'"),
-        ("/v1/reward", {"token_ids": [[1, 999_999]]}, "invalid_value", "999999 is not a token id"),
+        ("/v1/reward", {"token_ids": [[1, 999_999]]}, "invalid_value", "the token id 999999, which has no row"),
         ("/v1/reward", {"prompt": PROMPT, "responses": [""]}, "empty_input", "'responses.0'"),
         ("/classify", {"messages": [{"role": "judge", "content": "x"}]}, "invalid_value", "messages.0.role"),
         ("/predict", {"inputs": "word " * 100_000}, "context_length_exceeded", "max_length"),

@@ -107,7 +107,7 @@ def test_truncation_is_chosen_and_told(model: Path) -> None:
     assert (left.token_ids, left.truncated) == (ids[-8:], True)
     assert (right.token_ids, right.truncated) == (ids[:8], True)
     refusing = template_over(model, max_length=8)
-    with pytest.raises(TextRefused, match=r"20 tokens, the model takes 8 \(max_length\)") as caught:
+    with pytest.raises(TextRefused, match=r"is 8 tokens\. However, your text has 20 tokens") as caught:
         refusing.encode(ids)
     assert caught.value.code == "context_length_exceeded"
     assert refusing.encode(ids, truncate="left").token_ids == ids[-8:]
@@ -118,7 +118,7 @@ def test_truncation_is_chosen_and_told(model: Path) -> None:
 BAD: dict[str, tuple[Any, str]] = {
     "an empty text": ("", "the text is empty"),
     "no ids": ([], "the text is empty"),
-    "an id outside the vocabulary": ([1, 10_000_000], "10000000 is not a token id"),
+    "an id outside the vocabulary": ([1, 10_000_000], "the token id 10000000, which has no row"),
     "a negative id": ([-1], "-1 is not a token id"),
     "a truth value": ([True], "True is not a token id"),
     "a role that is none": ([{"role": "judge", "content": "a"}], r"messages\[0\] has the role 'judge'"),
