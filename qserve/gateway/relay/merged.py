@@ -107,13 +107,17 @@ class MergedAnswer:
 
 
 def _add(total: dict[str, Any], usage: Mapping[str, Any], *, with_prompt: bool) -> None:
+    """Add the counts of `usage` to `total`, those of its prompt as nothing where they were added already."""
     for name, value in usage.items():
-        is_counted = with_prompt or not name.startswith("prompt")
-        if isinstance(value, dict):
-            inner = total.get(name)
-            total[name] = inner = inner if isinstance(inner, dict) else {}
-            _add(inner, value if is_counted else dict.fromkeys(value, 0), with_prompt=True)
-        elif isinstance(value, int):
-            total[name] = (total.get(name) or 0) + is_counted * value
-        else:
-            total.setdefault(name, value)
+        _add_value(total, name, value, share=1 if with_prompt or not name.startswith("prompt") else 0)
+
+
+def _add_value(total: dict[str, Any], name: str, value: object, *, share: int) -> None:
+    if isinstance(value, dict):
+        inner = total[name] = total.get(name) or {}
+        for key, one in value.items():
+            _add_value(inner, key, one, share=share)
+    elif isinstance(value, int):
+        total[name] = (total.get(name) or 0) + share * value
+    else:
+        total.setdefault(name, value)

@@ -43,10 +43,12 @@ def compiled_by(name: str) -> Iterator[None]:
             pytest.skip("this processor has no instructions to try it out with")
         os.environ["CC"] = command
     build._built.cache_clear()
-    if build.why_none() is not None:
-        pytest.skip(str(build.why_none()))
-    yield
-    os.environ.pop("CC", None)
-    if kept is not None:
-        os.environ["CC"] = kept
-    build._built.cache_clear()
+    try:
+        if build.why_none() is not None:
+            pytest.skip(str(build.why_none()))
+        yield
+    finally:  # a test that fails here must not leave its library to those after it
+        os.environ.pop("CC", None)
+        if kept is not None:
+            os.environ["CC"] = kept
+        build._built.cache_clear()

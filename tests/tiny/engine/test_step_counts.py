@@ -34,10 +34,10 @@ def test_what_bitsandbytes_holds_asks_for_no_more(held: str) -> None:
 
 @pytest.mark.parametrize("params", ["greedy", "drawn"])
 def test_rows_add_no_kernels_and_little_python(params: str) -> None:
-    """Three or four calls a row, at 8 rows and at 64 (`bench/count_step.py`)."""
+    """Four or five calls a row, the step of a generator counted as one, at 8 rows and 64 (`bench/count_step.py`)."""
     one = counted(1, params)
     assert one.launches <= 200 and one.calls <= 120
     for rows in (8, 64):
         many = counted(rows, params)
         assert many.launches == one.launches
-        assert (many.calls - one.calls) / (rows - 1) <= 4.5
+        assert (many.calls - one.calls) / (rows - 1) <= 5.5

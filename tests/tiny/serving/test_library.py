@@ -53,5 +53,5 @@ def test_a_list_is_scored_without_a_server():
     first, second = qserve.score(records, reward="demo")
     assert first["ranking"][0] == 0 and first["prompt"] == "What is 12+30?"
     assert isinstance(second["reward"], float)
-    with pytest.raises(UsageError, match="it needs"):
+    with pytest.raises(UsageError, match="needs messages"):
         qserve.score([{"nothing": 1}])

@@ -42,7 +42,10 @@ def _usage(prompts: list[Any], words: int) -> dict[str, Any]:
     num = sum(len(json.dumps(prompt)) for prompt in prompts)
     return {
         "prompt_tokens": num, "total_tokens": num + words, "completion_tokens": words,
-        "prompt_tokens_details": {"cached_tokens": num}, "completion_tokens_details": {"reasoning_tokens": words},
+        "prompt_tokens_details": {
+            "cached_tokens": num, "created_cache_tokens": None, "multimodal_tokens": {"image": num},
+        },
+        "completion_tokens_details": {"reasoning_tokens": words},
     }  # fmt: skip
 
 
