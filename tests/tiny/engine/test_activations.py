@@ -97,7 +97,8 @@ def test_poorer_processors_multiply_the_same_integers(compiler: str) -> None:
     does not round is as near as the rounding.
     """
     cases = [(name, rows, loud) for name in FORMATS for rows in (3, 8, 31) for loud in (1.0, 40.0)]
-    cases += [("int8", 2, 40.0), ("int8", 1, 1.0)]  # exact
+    cases += [("int8", 2, 40.0), ("int8", 1, 1.0)]
+    torch.manual_seed(0)
     asked = [torch.randn(rows, WIDTH).bfloat16() for _, rows, _ in cases]
     for states, (_, _, loud) in zip(asked, cases, strict=True):
         states[:, 5::32] *= loud
@@ -107,7 +108,7 @@ def test_poorer_processors_multiply_the_same_integers(compiler: str) -> None:
     with compiled_by(compiler):
         for weight, states, known, case in zip(weights, asked, expected, cases, strict=True):
             off = (weight.product(states).double() - known.double()).abs()
-            if compiler == "without AVX512" and case[0] not in SMALL and case[1] > 2:
+            if compiler == "without AVX512" and case[0] not in SMALL and case[1] > 1:  # one row of -3: exact
                 assert float(off.norm()) < 2e-2 * float(known.double().norm()), case
                 continue
             assert (off <= 2**-7 * known.double().abs() + 1e-5 * known.double().abs().max()).all(), case
