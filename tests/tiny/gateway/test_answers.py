@@ -62,7 +62,7 @@ BAD_BODIES = {
     "empty": (b"", 400, "invalid_json", None),
     "unknown field": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"tempreature":1}', 400,
                       "unsupported_field", "tempreature"),
-    "unsupported field": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"functions":[{"name":"f"}]}', 400,
+    "unsupported field": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"functions":[{}]}', 400,
                           "unsupported_field", "functions"),
     "wrong value": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"temperature":3}', 400,
                     "invalid_value", "temperature"),
