@@ -10,7 +10,7 @@ from typing import Literal
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from qserve.hub.named_templates import templates_in
+from qserve.hub.named_templates import DEFAULT, TOOL_USE, templates_in
 
 __all__ = [
     "ThinkingTemplate",
@@ -43,9 +43,14 @@ class ThinkingTemplate:
     opens: bool = False
 
 
-def read_template(folder: Path) -> str:
-    """The template of the checkpoint or tokenizer in `folder`; empty where there is none."""
-    return next((one.source for one in templates_in(folder) if one.name == "default"), "")
+def read_template(folder: Path, *, with_tools: bool = False) -> str:
+    """The template of the checkpoint or tokenizer in `folder`; empty where there is none.
+
+    `with_tools`: the one for conversations with tools, as transformers chooses it (`get_chat_template`).
+    """
+    found = {one.name: one.source for one in templates_in(folder)}
+    default = found.get(DEFAULT, "")
+    return found.get(TOOL_USE, default) if with_tools else default
 
 
 def thinking_template(template: str) -> ThinkingTemplate:

@@ -18,12 +18,23 @@ from qserve.encodings import no_utf8, wrong_byte
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.template_environment import template_environment
 
-__all__ = ["WrittenTemplate", "check_template_file", "check_templates", "templates_in", "without_default"]
+__all__ = [
+    "DEFAULT",
+    "TOOL_USE",
+    "WrittenTemplate",
+    "check_given_template",
+    "check_template_file",
+    "check_templates",
+    "given_template",
+    "templates_in",
+    "without_default",
+]
 
 DEFAULT = "default"
+TOOL_USE = "tool_use"
+"""What transformers renders conversations with tools by, where it is there; DEFAULT: all others."""
 _FILE, _MORE, _CONFIG = "chat_template.jinja", "additional_chat_templates", "tokenizer_config.json"
-# vLLM renders a conversation with tools by the second, where it is there.
-_USED = (DEFAULT, "tool_use")
+_USED = (DEFAULT, TOOL_USE)
 _MARK = "\ufeff"
 
 
@@ -57,6 +68,28 @@ def check_templates(folder: Path, instead: str) -> None:
 def check_template_file(file: Path) -> None:
     """The same of a file that a flag names."""
     _check(WrittenTemplate(DEFAULT, _read(file), str(file), file), "correct it")
+
+
+def given_template(value: str) -> WrittenTemplate | None:
+    """The template that vLLM's --chat-template names: a file, or the text itself; None for one of vLLM's own, by name.
+
+    Source: vllm 0.32 renderers/chat_utils.py, _load_chat_template.
+    """
+    file = Path(value)
+    try:
+        is_file = file.is_file()
+    except (OSError, ValueError):  # longer than a name may be
+        is_file = False
+    if is_file:
+        return WrittenTemplate(DEFAULT, _read(file), str(file), file)
+    is_text = any(mark in value for mark in "{}\n")
+    return WrittenTemplate(DEFAULT, value, "--chat-template") if is_text else None
+
+
+def check_given_template(value: str) -> None:
+    """`check_templates` of what --chat-template names."""
+    if (one := given_template(value)) is not None:
+        _check(one, "correct it")
 
 
 def without_default(folder: Path) -> str | None:

@@ -44,6 +44,7 @@ class ReaderSettings:
     Attributes:
         tokenizer: the worker's own, as `Tokenizer.save` writes it.
         template: the chat template, with the special tokens that it finds; None: the model has none.
+        tool_template: the one for conversations with tools.
         limits: ContextLimits as JSON.
         address_space_bytes: of the whole process; the largest body that is allowed takes some 700 MB as JSON.
         named_templates: names of those that the model has, where there are several.
@@ -51,6 +52,7 @@ class ReaderSettings:
 
     tokenizer: str
     template: str | None
+    tool_template: str | None
     special_tokens: dict[str, Any]
     limits: dict[str, int | None]
     vocab_size: int
@@ -179,10 +181,15 @@ def _reader(settings: ReaderSettings) -> BodyReader:
 
     tokenizer = Tokenizer.from_file(settings.tokenizer)
     limits = ContextLimits(**settings.limits)  # type: ignore[arg-type]
-    template = None if settings.template is None else ChatTemplate(settings.template, settings.special_tokens)
+    sources = (settings.template, settings.tool_template)
+    templates = {
+        source: ChatTemplate(source, settings.special_tokens) for source in dict.fromkeys(sources) if source is not None
+    }
+    template, tool_template = (None if source is None else templates[source] for source in sources)
     return BodyReader(
         PromptTokenizer(tokenizer, limits),
         template,
+        tool_template,
         TokenText(tokenizer).label,
         tokenizer.id_to_token,
         lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),

@@ -56,6 +56,7 @@ class BodyReader:
         self,
         tokenizer: PromptTokenizer,
         template: ChatTemplate | None,
+        tool_template: ChatTemplate | None,
         label: Callable[[int], str],
         piece: Callable[[int], str | None],
         decode: Callable[[list[int]], str],
@@ -64,9 +65,13 @@ class BodyReader:
         vocab_size: int,
         named_templates: tuple[str, ...] = (),
     ) -> None:
-        """`label` names a token in errors, `piece` is its entry in the vocabulary, `decode` writes ids as text."""
+        """`label` names a token in errors, `piece` is its entry in the vocabulary, `decode` writes ids as text.
+
+        `tool_template` renders conversations with tools, `template` all others.
+        """
         self._tokenizer = tokenizer
         self._template = template
+        self._tool_template = tool_template
         self._label = label
         self._piece = piece
         self._decode = decode
@@ -146,7 +151,7 @@ class BodyReader:
         return tool_call_grammar(tools, request.tool_choice, written, is_parallel=is_parallel, larks=larks)
 
     def _tool_format(self) -> ToolFormat:
-        written = tool_format(self._template.source) if self._template is not None else None
+        written = tool_format(self._tool_template.source) if self._tool_template is not None else None
         if written is None:
             raise ApiError(400, "this model's chat template knows no tools; leave 'tools' out", "no_tools", "tools")
         return written
@@ -207,7 +212,8 @@ class BodyReader:
         split_special_tokens: bool,
     ) -> tuple[list[int], ThoughtStart]:
         """The conversation through the model's chat template. A template's own complaint is a 400."""
-        if self._template is None:
+        template = self._tool_template if tools else self._template
+        if template is None:
             raise ApiError(
                 400,
                 f"this model has {self._which_templates()}; use /v1/completions with a plain prompt",
@@ -223,11 +229,11 @@ class BodyReader:
         special = self._tokenizer.special
         hidden = HiddenTokens()
         if split_special_tokens:
-            hidden = special.hide(strings_in([conversation, variables, tools]), self._template.source)
+            hidden = special.hide(strings_in([conversation, variables, tools]), template.source)
         if hidden:
             conversation, variables, tools = special.hidden_in([conversation, variables, tools], hidden)
         try:
-            text = self._template.render(
+            text = template.render(
                 conversation,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,

@@ -40,7 +40,9 @@ class RewardTemplate:
         self.truncate: Truncation = settings.truncate
         self._tokenizer = tokenizer
         own = checkpoint.template
-        self._template = _read_template(settings.template or (str(own) if own else None)) or _own_template(tokenizer)
+        given = _read_template(settings.template or (str(own) if own else None))
+        self._template = given or _own_template(tokenizer)
+        self._tool_template = given or _own_template(tokenizer, with_tools=True)
         self._forced_eos_id = tokenizer.eos_token_id if checkpoint.forced_eos else None
         self._size_bound = SizeBound(tokenizer)
         self._vocab_size = int(checkpoint.config.get("vocab_size", 0))
@@ -65,7 +67,8 @@ class RewardTemplate:
         beside = beside or {}
         if not messages:
             raise TextRefused("the conversation is empty; send at least one message", "invalid_value", "messages")
-        if self._template is None:
+        template = self._tool_template if beside.get("tools") else self._template
+        if template is None:
             raise TextRefused(
                 "the model's tokenizer has no chat template, so messages can't be rendered as in training; send the "
                 "templated text, or serve with --template FILE",
@@ -79,10 +82,10 @@ class RewardTemplate:
                     "invalid_value",
                     f"messages[{index}].role",
                 )
-        self._refuse_unwritten(messages, beside)
+        self._refuse_unwritten(messages, beside, template)
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], beside.get("tools") or None, chat_template=self._template,
+                [dict(message) for message in messages], beside.get("tools") or None, chat_template=template,
                 tokenize=False, **(beside.get("chat_template_kwargs") or {}),
             )  # fmt: skip
         except (TemplateError, TypeError, KeyError, ValueError) as error:
@@ -91,11 +94,12 @@ class RewardTemplate:
             ) from None
         return str(text)
 
-    def _refuse_unwritten(self, messages: Sequence[Message], beside: Mapping[str, Any]) -> None:
+    @staticmethod
+    def _refuse_unwritten(messages: Sequence[Message], beside: Mapping[str, Any], template: str) -> None:
         """A template that knows no tools would leave them out, and an answer that calls one would be an empty one."""
         held = {"tools": bool(beside.get("tools")), "tool_calls": any(one.get("tool_calls") for one in messages)}
         for name, is_held in held.items():
-            if is_held and name not in (self._template or ""):
+            if is_held and name not in template:
                 message = (
                     f"the chat template does not read '{name}', so the model can't see them; serve with --template"
                 )
@@ -223,9 +227,9 @@ def _read_template(file: str | None) -> str | None:
         ) from None
 
 
-def _own_template(tokenizer: Any) -> str | None:
+def _own_template(tokenizer: Any, *, with_tools: bool = False) -> str | None:
     try:
-        template: str = tokenizer.get_chat_template()
+        template: str = tokenizer.get_chat_template(tools=[] if with_tools else None)
     except ValueError:  # the tokenizer has none
         return None
     return template

@@ -145,6 +145,17 @@ def test_without_a_template_messages_are_refused_and_text_is_scored(model: Path,
         template_over(model, template=str(tmp_path / "nowhere.jinja"))
 
 
+def test_conversations_with_tools_have_a_template_of_their_own(model: Path) -> None:
+    """As TRL renders them: transformers takes `tool_use` among named ones."""
+    tokenizer = AutoTokenizer.from_pretrained(chat_model_path())
+    tokenizer.chat_template = {"default": "plain", "tool_use": "{{ tools[0].function.name }}"}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    template = template_over(model, tokenizer)
+    assert (template.render(CONVERSATION), template.render(CONVERSATION, {"tools": tools})) == ("plain", "f")
+    meant = tokenizer.apply_chat_template(CONVERSATION, tools=tools, tokenize=False)
+    assert template.render(CONVERSATION, {"tools": tools}) == meant
+
+
 def test_pooling_is_a_setting_that_is_recorded(opened: Opener) -> None:
     by_name = {
         name: opened("sequence-classification", **settings)

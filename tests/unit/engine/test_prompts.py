@@ -114,10 +114,12 @@ def test_a_tokenizer_that_drops_text_has_no_bound(change: dict[str, Any]) -> Non
 
 @asynccontextmanager
 async def lanes(
-    tmp_path: Path, source: str = QWEN, max_model_len: int = 2048, address_space_bytes: int = 3 * GIB
+    tmp_path: Path, source: str = QWEN, max_model_len: int = 2048, address_space_bytes: int = 3 * GIB, tools: str = ""
 ) -> AsyncIterator[PromptLanes]:
     limits = ContextLimits(max_model_len, (PER_TOKEN or 0) * max_model_len)
-    told = ReaderSettings(str(FILE), source, {}, asdict(limits), TOKENIZER.get_vocab_size(), address_space_bytes)
+    told = ReaderSettings(
+        str(FILE), source, tools or source, {}, asdict(limits), TOKENIZER.get_vocab_size(), address_space_bytes
+    )
     with pytest.MonkeyPatch.context() as patch:  # bounds here are of CPU time, which other processes take nothing of
         patch.setattr("qserve.engine.prompts.lanes._WALL_FACTOR", 10_000)
         opened = PromptLanes(told, tmp_path / "reader.json")
@@ -251,7 +253,7 @@ def test_a_bound_that_is_met_inside_of_a_template_is_no_refusal_of_the_template(
 
 def test_the_first_request_of_a_process_finds_its_template_compiled() -> None:
     """Its bound of time is about itself."""
-    told = ReaderSettings(str(FILE), QWEN, {}, asdict(ContextLimits(2048)), TOKENIZER.get_vocab_size())
+    told = ReaderSettings(str(FILE), QWEN, QWEN, {}, asdict(ContextLimits(2048)), TOKENIZER.get_vocab_size())
     reader = process._reader(told)
     process._warm_up(reader, 60)
     assert reader._template is not None and "_compiled" in vars(reader._template)
@@ -339,6 +341,25 @@ async def test_a_template_that_fails_on_certain_messages_starts(tmp_path: Path, 
             assert (await reader.read("chat", chat("a"))).prompts
             with pytest.raises(ApiError, match="line 1 of the template fails: 'nosuch' is undefined"):
                 await reader.read("chat", chat("b"))
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+async def test_conversations_with_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
+    """`tool_use` among named ones, as transformers chooses it."""
+
+    async def written(kind: Any, **fields: Any) -> str:
+        read = await reader.read(kind, chat("a", **fields))
+        ids = list(read.prompts[0]) if read.prompts else json.loads(read.answer)["tokens"]
+        return TOKENIZER.decode(ids, skip_special_tokens=False)
+
+    tool_use = "<tool_call>{{ tools[0].function.name }}:{{ messages[0].content }}"
+    async with lanes(tmp_path, "plain:{{ messages[0].content }}", tools=tool_use) as reader:
+        for kind in ("chat", "tokenize"):
+            assert await written(kind) == "plain:a"
+            assert await written(kind, tools=[TOOL]) == "<tool_call>f:a"
+        assert await written("chat", tools=[TOOL], tool_choice="none") == "plain:a"
 
 
 ONE_SYSTEM = """{%- for message in messages %}

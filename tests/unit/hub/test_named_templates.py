@@ -81,7 +81,12 @@ def test_a_good_one_and_those_that_nobody_uses_are_let_be(tmp_path: Path, place:
     folder = written(tmp_path / "a", GOOD, place)
     assert check_template_to_serve(folder, "") is None
     check_template_to_train(folder)
-    assert read_template(folder) == GOOD
+    assert read_template(folder) == read_template(folder, with_tools=True) == GOOD
+
+
+def test_conversations_with_tools_may_have_one_of_their_own(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", "for tools", "tool_use")
+    assert (read_template(folder), read_template(folder, with_tools=True)) == (GOOD, "for tools")
 
 
 def test_a_template_of_the_users_own_goes_before_a_broken_one(tmp_path: Path) -> None:
@@ -92,6 +97,9 @@ def test_a_template_of_the_users_own_goes_before_a_broken_one(tmp_path: Path) ->
         assert check_template_to_serve(folder, flag) is None
     with pytest.raises(BrokenCheckpoint, match=r"bad\.jinja, line 2"):
         check_template_to_serve(folder, f"--chat-template {tmp_path}/bad.jinja")
+    with pytest.raises(BrokenCheckpoint, match="--chat-template, line 1 of the template"):
+        check_template_to_serve(folder, "--chat-template '{{'")
+    assert check_template_to_serve(folder, "--chat-template template_chatml.jinja") is None, "one of vLLM's own"
     with pytest.raises(BrokenCheckpoint, match="engine-args '--chat-template FILE'"):
         check_template_to_serve(folder, "--seed 1")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from qserve.engine.prompts.lanes import PromptLanes
 from qserve.engine.prompts.process import ReaderSettings
+from qserve.engine.transformers.chat_format import chat_template
 from qserve.engine.transformers.engine import Engine
 
 __all__ = ["prompt_lanes"]
@@ -20,18 +20,11 @@ def prompt_lanes(engine: Engine, socket: Path) -> PromptLanes:
     tokenizer.backend_tokenizer.save(str(file))
     settings = ReaderSettings(
         tokenizer=str(file),
-        template=_chat_template(tokenizer),
+        template=chat_template(tokenizer),
+        tool_template=chat_template(tokenizer, with_tools=True),
         named_templates=tuple(tokenizer.chat_template) if isinstance(tokenizer.chat_template, dict) else (),
         special_tokens=dict(tokenizer.special_tokens_map),
         limits=asdict(engine.limits.context),
         vocab_size=engine.vocab_size,
     )
     return PromptLanes(settings, socket.with_suffix(".reader.json"))
-
-
-def _chat_template(tokenizer: Any) -> str | None:
-    try:
-        template: str = tokenizer.get_chat_template()
-    except ValueError:  # it has none, or several and none by default
-        return None
-    return template
