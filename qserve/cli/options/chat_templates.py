@@ -10,8 +10,7 @@ from qserve.core.checkpoint import Checkpoint
 
 __all__ = ["check_template_to_serve", "check_template_to_train", "with_checked_template"]
 
-_FLAG = "--chat-template"
-_INSTEAD = f"serve another with --engine vllm --engine-args '{_FLAG} FILE'"
+_INSTEAD = "serve another with --engine vllm --engine-args '--chat-template FILE'"
 
 
 def with_checked_template(checkpoint: Checkpoint, engine_args: str) -> Checkpoint:
@@ -25,12 +24,15 @@ def with_checked_template(checkpoint: Checkpoint, engine_args: str) -> Checkpoin
 
 def check_template_to_serve(folder: Path | None, engine_args: str) -> str | None:
     """The same of the model in `folder`; the message, or None. A template in `engine_args` goes before its own."""
-    from qserve.hub.named_templates import check_template_file, check_templates, without_default
+    from qserve.engine.vllm.chat_format import template_flag
+    from qserve.hub.named_templates import check_given_template, check_templates, without_default
 
-    given = _given(engine_args)
+    try:
+        given = template_flag(shlex.split(engine_args))
+    except ValueError:  # whoever splits them to start the engine says so
+        given = None
     if given is not None:
-        if Path(given).expanduser().is_file():
-            check_template_file(Path(given).expanduser())
+        check_given_template(given)
         return None
     if folder is None:
         return None
@@ -49,16 +51,3 @@ def check_template_to_train(folder: Path | None) -> None:
     check_templates(folder, "train another checkpoint")
     if (missing := without_default(folder)) is not None:
         raise BrokenCheckpoint(missing)
-
-
-def _given(engine_args: str) -> str | None:
-    """The value of vLLM's own flag."""
-    try:
-        words = shlex.split(engine_args)
-    except ValueError:  # whoever splits them to start the engine says so
-        return None
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == _FLAG:
-            return value if equals else next(iter(words[index + 1 :]), None)
-    return None

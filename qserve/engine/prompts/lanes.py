@@ -14,7 +14,7 @@ from typing import Any, Literal
 from qserve.engine.framed_process import FramedProcess, ProcessEnded
 from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.prompts.process import ReaderSettings
-from qserve.engine.prompts.template import TEMPLATE_FAILS
+from qserve.engine.prompts.template import TEMPLATE_FAILS, TRIALS
 from qserve.engine.prompts.thought_start import ThoughtStart
 from qserve.errors import BrokenCheckpoint
 from qserve.wire.errors import ApiError
@@ -28,8 +28,6 @@ Kind = Literal[
 SMALL_BYTES = 64 * 1024
 """What is shorter takes some 50 ms at most."""
 
-# Templates may want a turn of the system, or an answer; one that takes none of these takes nothing.
-_TRIALS = (("user",), ("system", "user"), ("user", "assistant", "user"))
 _SMALL_CPU_S, _LARGE_CPU_S = 3.0, 15.0
 # A process that does not answer by then is in one long call of C; a loaded machine gets this much patience.
 _WALL_FACTOR = 6
@@ -69,8 +67,7 @@ class PromptLanes:
         """
         await self._small.process.start()
         why = ""
-        for turns in _TRIALS:
-            messages = [{"role": role, "content": "a"} for role in turns]
+        for messages in TRIALS:
             try:
                 await self.read("chat", json.dumps({"model": "m", "messages": messages}).encode())
                 return

@@ -15,7 +15,7 @@ import jinja2
 
 from qserve.hub.template_environment import template_environment
 
-__all__ = ["RESERVED_NAMES", "TEMPLATE_FAILS", "ChatTemplate", "TemplateRefused"]
+__all__ = ["RESERVED_NAMES", "TEMPLATE_FAILS", "TRIALS", "ChatTemplate", "TemplateRefused", "fault_of"]
 
 RESERVED_NAMES = frozenset(
     {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"}
@@ -24,6 +24,12 @@ RESERVED_NAMES = frozenset(
 
 TEMPLATE_FAILS = "of the template fails"
 """What is said of a template that raised what it did not mean to raise."""
+
+TRIALS = tuple(
+    [{"role": role, "content": "a"} for role in turns]
+    for turns in (("user",), ("system", "user"), ("user", "assistant", "user"))
+)
+"""Templates may want a turn of the system, or an answer; one that takes none of these conversations takes nothing."""
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -93,6 +99,21 @@ class ChatTemplate:
         except Exception as error:  # templates raise what they like
             raise TemplateRefused(_why(error)) from error
         return _cut_at_tag(rendered, messages[-1]["content"]) if continue_final_message else rendered
+
+
+def fault_of(source: str) -> str | None:
+    """The fault of its own by which the template `source` fails on all TRIALS; None where it does not."""
+    template, why = ChatTemplate(source), None
+    for messages in TRIALS:
+        try:
+            template.render(messages, add_generation_prompt=True)
+        except TemplateRefused as error:
+            why = str(error)
+        else:
+            return None
+        if TEMPLATE_FAILS not in why:  # it refuses on purpose
+            return None
+    return why
 
 
 def _why(error: Exception) -> str:

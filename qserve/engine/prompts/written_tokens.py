@@ -8,7 +8,6 @@ from typing import Any
 
 from qserve.engine.prompts.template import ChatTemplate, TemplateRefused
 from qserve.errors import BrokenCheckpoint
-from qserve.hub.chat_template import read_template
 from qserve.hub.folder import read_config
 from qserve.hub.token_rows import ADVICE, RowlessTokens, rowless_tokens
 
@@ -22,12 +21,11 @@ _ANSWERED: tuple[Messages, ...] = ((_USER, _ANSWER), (_SYSTEM, _USER, _ANSWER), 
 _VARIABLES: tuple[dict[str, Any], ...] = ({}, {"enable_thinking": True}, {"enable_thinking": False})
 
 
-def check_chat_template(folder: Path) -> None:
-    """Raises BrokenCheckpoint where the template of the chat model in `folder` writes a token without a row."""
-    if not (folder / "config.json").is_file():
+def check_chat_template(folder: Path, source: str) -> None:
+    """Raises BrokenCheckpoint where the template `source` writes a token without a row in the model of `folder`."""
+    if not source or not (folder / "config.json").is_file():
         return
-    rowless, source = rowless_tokens(folder, read_config(folder)), read_template(folder)
-    if rowless is not None and source:
+    if (rowless := rowless_tokens(folder, read_config(folder))) is not None:
         check_written(source, rowless)
 
 

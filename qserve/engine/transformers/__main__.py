@@ -55,6 +55,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         from qserve.engine.transformers.batching.progress import beat_with_layers
         from qserve.engine.transformers.batching.scoring import PromptScorer
         from qserve.engine.transformers.engine import Engine
+        from qserve.hub.chat_template import read_template
         from qserve.hub.served_folder import clean_folder
         from qserve.model.card_share import keep_to_plan
         from qserve.model.load import load
@@ -62,7 +63,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         from qserve.model.packed_cache.folder import packed_folder
 
     if spec.load_format != "dummy":
-        check_chat_template(spec.folder)
+        check_chat_template(spec.folder, read_template(spec.folder))
     report_phase("loading weights")
     keep_to_plan(spec.plan)
     packed = packed_folder(spec.packed_cache_bytes)

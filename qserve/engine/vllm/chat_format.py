@@ -5,12 +5,43 @@ Names are no guide: Qwen3-4B thinks, Qwen3-4B-Instruct-2507 does not, and a fine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from qserve.hub.chat_template import answer_prefix, read_template, thinking_template, tool_format
+from qserve.hub.named_templates import given_template
 
-__all__ = ["ChatFormat", "chat_format_of"]
+__all__ = ["ChatFormat", "ServedTemplates", "chat_format_of", "served_templates", "template_flag"]
+
+_FLAG = "--chat-template"
+
+
+@dataclass(frozen=True)
+class ServedTemplates:
+    """What vLLM renders conversations by, and those with tools; empty where there is none."""
+
+    default: str
+    with_tools: str
+
+
+def served_templates(folder: Path, words: Sequence[str] = ()) -> ServedTemplates:
+    """Those of the checkpoint in `folder`; the one that the user's flags name, `words`, goes before all of them."""
+    value = template_flag(words)
+    given = given_template(value) if value is not None else None
+    if given is not None:
+        return ServedTemplates(given.source, given.source)
+    return ServedTemplates(read_template(folder), read_template(folder, with_tools=True))
+
+
+def template_flag(words: Sequence[str]) -> str | None:
+    """The value of vLLM's own flag among `words`: the last one counts."""
+    found = None
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == _FLAG:
+            found = value if equals else next(iter(words[index + 1 :]), None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -29,8 +60,8 @@ class ChatFormat:
     thinks_in_text: bool = False
 
 
-def chat_format_of(folder: Path) -> ChatFormat:
-    """The parsers for the checkpoint in `folder`; none for one without a chat template.
+def chat_format_of(templates: ServedTemplates) -> ChatFormat:
+    """The parsers for what these templates write; none where there is no template.
 
     - tools: `qserve.hub.chat_template.tool_format`
     - `<think>` (QwQ, Qwen3 but not Instruct-2507, Qwen3.5 and later): qwen3
@@ -38,10 +69,10 @@ def chat_format_of(folder: Path) -> ChatFormat:
     Sources: the model cards of those models, https://docs.vllm.ai/en/latest/features/tool_calling/ and
     https://docs.vllm.ai/projects/recipes/en/latest/Qwen/Qwen3.5.html.
     """
-    template = read_template(folder)
+    template, tools = templates.default, tool_format(templates.with_tools)
     if not _thinks(template):
-        return ChatFormat(tool_format(template), None, thinks_in_text=thinking_template(template).thinks)
-    return ChatFormat(tool_format(template), "qwen3", not answer_prefix(template).rstrip().endswith("</think>"))
+        return ChatFormat(tools, None, thinks_in_text=thinking_template(template).thinks)
+    return ChatFormat(tools, "qwen3", not answer_prefix(template).rstrip().endswith("</think>"))
 
 
 def _thinks(template: str) -> bool:

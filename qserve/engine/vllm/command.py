@@ -14,7 +14,7 @@ from qserve.core.release import parse_release
 from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.engine.process import WorkerSpec
 from qserve.engine.prompts.written_tokens import check_chat_template
-from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
+from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of, served_templates
 from qserve.engine.vllm.cpu_processes import joined_processes
 from qserve.engine.vllm.parser import FlagParser, user_cache
 from qserve.engine.vllm.plugins.token_rows import VARIABLE
@@ -67,13 +67,14 @@ _LOG_LEVELS = ("DEBUG", "INFO")
 class VllmCommand:
     """What starts the server. `env` is the whole environment; the key is in it, and in no argument.
 
-    `schema_library`, `thinks_in_text`: as `WorkerEndpoint` has them.
+    `schema_library`, `thinks_in_text`: as `WorkerEndpoint` has them. `chat_template`: the text of the one that is used.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(repr=False)
     schema_library: str = ""
     thinks_in_text: bool = False
+    chat_template: str = ""
 
 
 def command(
@@ -98,7 +99,9 @@ def command(
     """
     spec = replace(spec, folder=clean_folder(spec.folder))
     check_fused(spec.folder)
-    check_chat_template(spec.folder)
+    added = _split(extra)
+    templates = served_templates(spec.folder, added)
+    check_chat_template(spec.folder, templates.default)
     inherited = os.environ if environ is None else environ
     own = (
         *("--model", str(spec.folder)),
@@ -109,15 +112,16 @@ def command(
         "--disable-uvicorn-access-log",  # the gateway logs requests
     )
     on_cpu = _WITH_TILES if spec.plan.on_cpu else ()
-    usual = (*_defaults(chat_format_of(spec.folder), parser), *on_cpu)
-    words = _bound_at_once(merged(own, usual, _split(extra), parser))
+    usual = (*_defaults(chat_format_of(templates), parser), *on_cpu)
+    words = _bound_at_once(merged(own, usual, added, parser))
     environment = {
         **_environment(spec, inherited),
         **_token_rows(spec.folder),
         **joined_processes(spec.plan, words, inherited),
     }
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
-    return VllmCommand((python, *_SERVER, *words), environment, schema_library(words, parser), thinks_in_text)
+    argv = (python, *_SERVER, *words)
+    return VllmCommand(argv, environment, schema_library(words, parser), thinks_in_text, templates.default)
 
 
 def _token_rows(folder: Path) -> dict[str, str]:

@@ -19,6 +19,7 @@ from qserve.engine.heartbeat import Progress
 from qserve.engine.launch import Launch, Retry, SendRequest
 from qserve.engine.process import WorkerSpec, death_of
 from qserve.engine.process_tree import children_of, tree_of
+from qserve.engine.prompts.template import TRIALS, fault_of
 from qserve.engine.vllm.command import command
 from qserve.engine.vllm.diagnose import failure_of
 from qserve.engine.vllm.failure import Failure, FailureKind
@@ -29,7 +30,7 @@ from qserve.engine.vllm.processes import process_figures
 from qserve.engine.vllm.progress import progress_of
 from qserve.engine.vllm.retry import retry_with
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
-from qserve.hub.chat_template import read_template, takes_one_system
+from qserve.hub.chat_template import takes_one_system
 from qserve.planner.plan import Plan
 from qserve.wire.engine_fields import fields_of
 
@@ -47,6 +48,7 @@ _MEMORY = {
 _NOBODYS_FAULT = {FailureKind.ADDRESS_IN_USE, FailureKind.DEVICE, FailureKind.NCCL, FailureKind.UNKNOWN}
 _NOBODYS_FAULT |= {FailureKind.TOOLCHAIN, FailureKind.SLOW_LOADING}
 _PROGRESS_TIMEOUT_S = 4.0
+_TEMPLATE_TIMEOUT_S = 30.0
 _NO_PEER_TO_PEER = {"NCCL_P2P_DISABLE": "1"}
 _NO_ALL_REDUCE = "--disable-custom-all-reduce"
 _CHECKPOINT = {FailureKind.CHECKPOINT, FailureKind.ARCHITECTURE}
@@ -92,7 +94,8 @@ class VllmLaunch:
         guard = (sys.executable, "-I", "-S", str(qserve.engine.guard.__file__))
         self.command: tuple[str, ...] = (*guard, *started.argv)
         self._schema_library, self._thinks_in_text = started.schema_library, started.thinks_in_text
-        self._takes_one_system = takes_one_system(read_template(spec.folder))
+        self._chat_template = started.chat_template
+        self.takes_one_system = takes_one_system(started.chat_template)
         self.environment: Mapping[str, str] = {**started.env, "VLLM_RPC_BASE_PATH": str(_for_rpc(spec.socket.parent))}
         # On a card it looks at what is free; two at once would take each other's memory for somebody else's.
         self.measures_free_memory = spec.plan.placement.gpu_memory_utilization is not None
@@ -120,7 +123,28 @@ class VllmLaunch:
         if 400 <= status < 500:  # asking again would change nothing
             answer = body.decode(errors="replace")[:500]
             raise UsageError(f"vLLM started, and refuses a request of one token (status {status}): {answer}")
+        if status == 200:
+            await self._check_template(send)
         return status == 200
+
+    async def _check_template(self, send: SendRequest) -> None:
+        """Raises BrokenCheckpoint where the chat template fails, by a fault of its own, on every plain conversation.
+
+        vLLM's answer does not tell such a fault from a refusal on purpose, so the template is rendered here as well: by
+        then it is known to come to an end.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TEMPLATE_TIMEOUT_S):
+                for messages in TRIALS if self._chat_template else ():
+                    body = {"model": self._spec.models[0], "messages": messages}
+                    status, _ = await send("POST", "/tokenize", json.dumps(body).encode())
+                    if status != 400:
+                        return
+                if (fault := fault_of(self._chat_template)) is not None:
+                    raise BrokenCheckpoint(
+                        f"the chat template fails on every conversation ({fault}); correct it, or give another with "
+                        "--engine-args '--chat-template FILE'"
+                    )
 
     async def is_well(self, send: SendRequest) -> bool | None:
         """vLLM answers 503 once its engine is dead."""
@@ -134,7 +158,7 @@ class VllmLaunch:
         if status != 200:
             raise WorkerFailed(f"vLLM did not say which requests it takes: GET /openapi.json answered {status}")
         endpoint.schema_library, endpoint.thinks_in_text = self._schema_library, self._thinks_in_text
-        endpoint.takes_one_system = self._takes_one_system
+        endpoint.takes_one_system = self.takes_one_system
         endpoint.request_fields = fields_of(json.loads(body))
         status, body = await send("GET", "/v1/models", b"")
         listed = [card["id"] for card in json.loads(body)["data"]] if status == 200 else []

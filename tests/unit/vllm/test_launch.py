@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from qserve.engine.vllm.failure import Failure, FailureKind
 from qserve.engine.vllm.launch import VllmLaunch
-from qserve.errors import UsageError
+from qserve.errors import BrokenCheckpoint, UsageError
 from tests.unit.vllm.builders import plan_of, spec_of
 
 
@@ -51,6 +52,41 @@ async def test_who_refuses_one_token_never_will_be_ready(launch):
 
     with pytest.raises(UsageError, match="at most 1 token"):
         await launch.is_ready(ask)
+
+
+FAILS = "{{ messages[0].content.nosuch() }}"
+ON_PURPOSE = "{{ raise_exception('never') }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "answers", "is_refused"),
+    [
+        (FAILS, (400, 400, 400), True),
+        (FAILS, (400, 200), False),  # vLLM has it rendered: contents may be lists for it
+        (FAILS, (503,), False),
+        ("{{ messages[0].content }}", (400, 400, 400), False),
+        (ON_PURPOSE, (400, 400, 400), False),
+        ("", (), False),
+    ],
+)
+async def test_a_template_that_fails_on_every_conversation_is_refused(parser, tmp_path, template, answers, is_refused):
+    """By a fault of its own, as the transformers engine refuses it; it would show at each chat."""
+    (tmp_path / "chat_template.jinja").write_text(template)
+    launch = VllmLaunch(spec_of(plan_of(), tmp_path), parser=parser)
+    left, asked = list(answers), []
+
+    async def ask(method, path, body):
+        if path != "/tokenize":
+            return 200, b""
+        asked.append([message["role"] for message in json.loads(body)["messages"]])
+        return left.pop(0), b""
+
+    if is_refused:
+        with pytest.raises(BrokenCheckpoint, match=r"fails on every conversation \(line 1 .*--chat-template FILE"):
+            await launch.is_ready(ask)
+    else:
+        assert await launch.is_ready(ask)
+    assert asked == [["user"], ["system", "user"], ["user", "assistant", "user"]][: len(answers)]
 
 
 def test_the_engines_processes_meet_where_a_socket_fits(parser, tmp_path):
