@@ -80,7 +80,7 @@ async def run_session(
     session = Session()
     warm = source.prompts(_rng(plan.seed, "warm-up"))
     try:
-        session.first, session.notes = await first_request(client, next(warm))
+        session.first, session.notes = await first_request(client, warm)
         if plan.num_warmups:
             most = max((stage.concurrency or 1) for stage in plan.stages)
             at_once = Stage(concurrency=min(plan.num_warmups, most), num_prompts=plan.num_warmups)

@@ -7,7 +7,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from qserve.errors import UsageError
 __all__ = ["Target", "first_request", "inspect_target"]
 
 _TIMEOUT_S = 20
+# What may be wrong with one prompt alone, as `failures.refused` calls it; and how many may be refused in a row.
+_OF_ONE_PROMPT = ("HTTP 400", "HTTP 413", "HTTP 422")
+_MOST_REFUSED = 8
 
 
 @dataclass(frozen=True)
@@ -68,23 +71,29 @@ def inspect_target(address: Address, api_key: str, model: str | None, scores: bo
     return Target(address, model, engine, str(report.get("run") or ""))
 
 
-async def first_request(client: LoadClient, prompt: Prompt) -> tuple[RequestRecord, list[str]]:
+async def first_request(client: LoadClient, prompts: Iterator[Prompt]) -> tuple[RequestRecord, list[str]]:
     """One request, to see whether its like can be measured, before any counts.
 
-    Where the server refuses a field by name that can be done without, `client.endpoint` changes. Returns the request's
-    record, and what was changed, in sentences. Raises UsageError with what is wrong.
+    Where the server refuses a field by name that can be done without, `client.endpoint` changes. A prompt that it
+    refuses is left out, as later ones are: the next may be fine. Returns the request's record, and what was changed or
+    left out, in sentences. Raises UsageError with what is wrong.
     """
     notes: list[str] = []
+    refused: list[str] = []
+    prompt = next(prompts)
     while True:
         record = RequestRecord(0, 0.0, 0.0, prompt_tokens=prompt.prompt_tokens)
         await client.ask(record, client.encoded(prompt))
         if record.failure is None:
-            return record, notes
-        conceded = _conceded(client.endpoint, record.failure.sentence)
-        if conceded is None:
-            raise UsageError(record.failure.sentence)
-        client.endpoint, note = conceded
-        notes.append(note)
+            return record, [*notes, *(f"a prompt was refused and left out: {sentence}" for sentence in refused)]
+        if (conceded := _conceded(client.endpoint, record.failure.sentence)) is not None:
+            client.endpoint, note = conceded
+            notes.append(note)
+            continue
+        refused.append(record.failure.sentence)
+        if record.failure.kind not in _OF_ONE_PROMPT or len(refused) == _MOST_REFUSED:
+            raise UsageError(refused[0])
+        prompt = next(prompts)
 
 
 def _conceded(endpoint: Endpoint, message: str) -> tuple[Endpoint, str] | None:
