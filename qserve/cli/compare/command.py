@@ -17,12 +17,15 @@ from qserve.cli.options.planning import plan_option
 from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
 from qserve.cli.progress import request_progress, resumable
 from qserve.cli.state import state_folder
-from qserve.errors import UsageError
+from qserve.errors import UnusableResult, UsageError
 
 if TYPE_CHECKING:
     from qserve.evaluation.comparison.questions import Questions
 
 __all__ = ["command"]
+
+# The share of a task's items; `qserve eval` takes the same by default (--max-truncated).
+_MOST_UNSCORABLE = 0.02
 
 
 @click.command("compare")
@@ -76,7 +79,7 @@ def command(
     qserve compare --model ./my-checkpoint --suite quick --limit 200
     qserve compare --reward ./my-reward-model --preferences pairs.jsonl
 
-    Exit status: 0, 2 bad input, 5 a server did not start or stopped answering.
+    Exit status: 0, 2 bad input, 5 a server did not start or stopped answering, 6 too many items can't be scored.
     """
     names = tuple(dict.fromkeys(word.strip() for word in quants.split(",") if word.strip()))
     if len(names) < 2:
@@ -89,8 +92,13 @@ def command(
     with resumable(console):
         for name in names:
             _measure(console, questions, name, serve, {**settings, "up": [*serve, up_args]}, folder / name, state_dir)
-    document = _finish(console, f"{model or reward} on {title}", folder, names, table)
+    document, unscorable = _finish(console, f"{model or reward} on {title}", folder, names, table)
     _keep_in_store(console, state, ", ".join(names), document)
+    if unscorable:
+        raise UnusableResult(
+            f"the comparison is kept, but not to be used: {'; '.join(unscorable)}. A gold must be one of its item's "
+            "choices, and the server must take each item"
+        )
 
 
 def _model_arguments(model: str | None, reward: str | None, more: list[str]) -> list[str]:
@@ -180,9 +188,9 @@ def _check_same(folder: Path, settings: dict[str, Any]) -> None:
 
 def _finish(
     console: Console, title: str, folder: Path, names: tuple[str, ...], prices: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Print the comparison and write its files; returns it as JSON."""
-    from qserve.evaluation.comparison.compare import advice, candidates_of, summary_of
+) -> tuple[dict[str, Any], list[str]]:
+    """Print the comparison and write its files; returns it as JSON, and what makes it unusable."""
+    from qserve.evaluation.comparison.compare import advice, candidates_of, summary_of, unscorable_in
 
     candidates = candidates_of([folder / name for name in names], prices)
     show_candidates(console, candidates)
@@ -193,7 +201,7 @@ def _finish(
     document = {"title": title, "advice": recommendation, "candidates": [summary_of(one) for one in candidates]}
     file.write_text(json.dumps(document, indent=1, ensure_ascii=False))
     console.print(f"picture: {picture}\nfigures: {file}\nall of it: {folder}")
-    return document
+    return document, unscorable_in(candidates, _MOST_UNSCORABLE)
 
 
 def _keep_in_store(console: Console, state: Path, name: str, document: dict[str, Any]) -> None:

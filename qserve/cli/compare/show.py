@@ -18,7 +18,9 @@ __all__ = ["picture_of", "show_candidates"]
 
 
 def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
-    """A table with one column per quantization, then for each task which answers changed against the first one."""
+    """A table with one column per quantization, items without a score, and answers that changed against the first."""
+    from qserve.evaluation.comparison.compare import unscorable_in
+
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("", no_wrap=True)
     for one in candidates:
@@ -35,6 +37,8 @@ def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
             table.add_row("USD for 1,000", *(_figure(_of_a_thousand(one.usd_per_right)) for one in candidates))
         table.add_row("cut off, empty", *(_lost(one) for one in candidates))
     console.print(table)
+    for sentence in unscorable_in(candidates):
+        console.print(f"{sentence}; they were left out", markup=False)
     for one in candidates[1:]:
         for diff in one.diffs:
             console.print(f"{one.quant} against {candidates[0].quant}, {diff.task}: {summary_of_diff(diff)}")

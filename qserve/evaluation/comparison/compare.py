@@ -19,7 +19,16 @@ from qserve.evaluation.harness import Progress
 from qserve.evaluation.results import EvalResult, Score
 from qserve.planner.speed.price import hourly_price_of
 
-__all__ = ["Candidate", "advice", "candidates_of", "is_complete", "main_score", "measure", "summary_of"]
+__all__ = [
+    "Candidate",
+    "advice",
+    "candidates_of",
+    "is_complete",
+    "main_score",
+    "measure",
+    "summary_of",
+    "unscorable_in",
+]
 
 _MEASURED = "measured.json"
 # A flipped item more or less is noise; a difference that chance alone makes in one of twenty comparisons is not.
@@ -138,6 +147,7 @@ def summary_of(one: Candidate) -> dict[str, Any]:
         "seconds_per_right": one.seconds_per_right,
         "usd_per_right": one.usd_per_right,
         "outcomes": {task: asdict(counts) for task, counts in one.result.outcomes().items()},
+        "unscorable": {task: asdict(items) for task, items in one.result.unscorable().items()},
         "against_first": [asdict(task) for task in one.diffs],
     }
 
@@ -171,6 +181,21 @@ def advice(candidates: Sequence[Candidate]) -> str:
         f"{best.quant} holds {100 * saved:.0f} % less in weights than {first.quant} at {speed:.2f} × its speed, and "
         f"is not measurably worse: {flips} of {items} answers flipped, which chance alone can do"
     )
+
+
+def unscorable_in(candidates: Sequence[Candidate], min_share: float = 0.0) -> list[str]:
+    """A sentence for each task of which more than this share of the items can't be scored; it names the quantizations
+    where not all of them left out the same.
+    """
+    found: dict[str, list[str]] = {}
+    for one in candidates:
+        for task, unscorable in one.result.unscorable().items():
+            if unscorable.share > min_share:
+                found.setdefault(unscorable.sentence(task), []).append(one.quant)
+    return [
+        sentence if len(quants) == len(candidates) else f"{', '.join(quants)}: {sentence}"
+        for sentence, quants in found.items()
+    ]
 
 
 def _is_worse(task: TaskDiff) -> bool:

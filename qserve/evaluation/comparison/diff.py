@@ -91,7 +91,8 @@ def mcnemar(num_better: int, num_worse: int) -> float:
 
 
 def _task(task: str, before: Mapping[int, Any], after: Mapping[int, Any]) -> TaskDiff | None:
-    both = sorted(set(before) & set(after))
+    # One that the server refused is there, and has no answer.
+    both = sorted(doc for doc in set(before) & set(after) if _has_answer(before[doc]) and _has_answer(after[doc]))
     pairs = [(before[doc], after[doc]) for doc in both]
     changed = [doc for doc in both if before[doc]["doc_hash"] != after[doc]["doc_hash"]]
     if changed:
@@ -114,6 +115,10 @@ def _task(task: str, before: Mapping[int, Any], after: Mapping[int, Any]) -> Tas
         p_value=mcnemar(num_better, len(flips) - num_better),
         drift=_drift(pairs),
     )
+
+
+def _has_answer(sample: Mapping[str, Any]) -> bool:
+    return bool(sample["filtered_resps"])
 
 
 def _metric(samples: Sequence[Mapping[str, Any]]) -> str | None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from qserve.evaluation.comparison.compare import Candidate, advice, summary_of
+import pytest
+from rich.console import Console
+
+from qserve.cli.compare.show import show_candidates
+from qserve.cli.main import cli
+from qserve.errors import UnusableResult
+from qserve.evaluation.comparison.compare import Candidate, advice, summary_of, unscorable_in
 from qserve.evaluation.comparison.diff import TaskDiff
 from qserve.evaluation.comparison.load import LoadFigures
 from qserve.evaluation.comparison.picture import Point, pareto_svg
@@ -78,3 +86,62 @@ def test_tokens_of_a_right_answer_count_the_thoughts_of_wrong_ones() -> None:
     assert replace(one, usd_per_hour=0.9).usd_per_right == 0.002
     assert summary_of(one)["outcomes"]["t"]["truncated"] == 1
     assert Candidate("bf16", {}, {}, 0, 1.0, load, NOTHING).tokens_per_right is None
+
+
+def left_out(quant: str, *whys: str) -> Candidate:
+    told = {"num_items": 10, "whys": {str(number): why for number, why in enumerate(whys)}}
+    result = EvalResult({}, {"results": {}, "samples": {}, "unscorable": {"t": told}})
+    return replace(candidate(quant, 1), result=result)
+
+
+def test_items_that_cant_be_scored_are_named_as_an_evaluation_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once where all left out the same, else with the quantization: a server may refuse an item."""
+    same = [
+        left_out("bf16", "gold 9 is none of its choices 0 to 3"),
+        left_out("int8", "gold 9 is none of its choices 0 to 3"),
+    ]
+    (said,) = unscorable_in(same)
+    assert said == "t: 1 of 10 items can't be scored (item 0: gold 9 is none of its choices 0 to 3)"
+    show_candidates(Console(soft_wrap=True), same)
+    assert f"{said}; they were left out" in capsys.readouterr().out
+    assert summary_of(same[0])["unscorable"]["t"]["num_items"] == 10
+    other = [candidate("bf16", 1), left_out("int8", "the server refused it")]
+    assert unscorable_in(other)[0].startswith("int8: t: 1 of 10 items")
+    assert unscorable_in(other, 0.05) and not unscorable_in(other, 0.1)
+
+
+def test_a_comparison_of_too_many_such_items_is_kept_and_ends_with_6(tmp_path: Path) -> None:
+    names = ("bf16", "int8")
+    whys = [left_out(name, "it has no gold").result for name in names]
+    for name, result in zip(names, whys, strict=True):
+        lm_eval = {
+            **result.lm_eval,
+            "samples": {"t": [{"doc_id": 0, "doc_hash": "a", "metrics": ["acc"], "acc": 1.0, "filtered_resps": ["1"]}]},
+        }
+        written = {
+            "quant": name,
+            "memory": {},
+            "planned_bytes": 1,
+            "start_s": 1.0,
+            "load": asdict(LoadFigures(8, 32, 10.0, 1.0, 1.0, 1.0)),
+            "devices": [],
+        }
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "measured.json").write_text(json.dumps(written))
+        EvalResult({}, lm_eval).save(tmp_path / name)
+    words = [
+        "compare",
+        "--reward",
+        "demo",
+        "--quants",
+        "bf16,int8",
+        "--out",
+        str(tmp_path),
+        "--state-dir",
+        str(tmp_path),
+    ]
+    with pytest.raises(UnusableResult, match=r"t: 1 of 10 items can't be scored \(item 0: it has no gold\)") as ended:
+        cli.main(words, prog_name="qserve", standalone_mode=False)
+    assert ended.value.exit_status == 6
+    document = json.loads((tmp_path / "comparison.json").read_text())
+    assert document["candidates"][1]["unscorable"]["t"]["num_items"] == 10

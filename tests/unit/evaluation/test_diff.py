@@ -43,6 +43,14 @@ def test_flips_say_which_item_went_which_way() -> None:
     assert diff.drift.mean == pytest.approx((2.0 + 0.5 + 2.0 + 0.5) / 6)
 
 
+def test_an_item_that_the_server_refused_is_left_out() -> None:
+    """It is among the samples, without an answer and without a figure (`refusals`)."""
+    refused = {"doc_id": 0, "doc_hash": "h0", "target": "t", "filtered_resps": [], "metrics": []}
+    for first, second in ((refused, refused), (sample(0, 1, ["x"]), refused)):
+        (diff,) = compare(result(a=[first, sample(1, 1, ["x"])]), result(a=[second, sample(1, 1, ["x"])]))
+        assert (diff.num_items, diff.metric) == (1, "acc")
+
+
 def test_items_that_only_one_answered_are_left_out() -> None:
     (diff,) = compare(result(a=[sample(0, 1, ["x"]), sample(1, 1, ["x"])]), result(a=[sample(1, 0, ["y"])]))
     assert diff.num_items == 1
