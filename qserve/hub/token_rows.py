@@ -7,8 +7,10 @@ write these tokens. The other way around is usual: embeddings are padded, and ha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +18,43 @@ __all__ = ["ADVICE", "RowlessTokens", "rowless_among", "rowless_tokens", "rows_o
 
 _SHOWN = 3
 _MOST_ID = (1 << 31) - 1
+# Of the model in a tokenizer.json: a token that is called so has no object or list behind it.
+_VOCABULARY = re.compile(r'"vocab"\s*:\s*(?=[\[{])')
 ADVICE = "resize the embedding when tokens are added: model.resize_token_embeddings(len(tokenizer))"
 
 
 @dataclass(frozen=True)
 class RowlessTokens:
-    """`ids` of tokens by their text, of an embedding with `num_rows`."""
+    """Ids of tokens past the last of `num_rows` in an embedding.
+
+    Attributes:
+        ids: of added tokens by their texts.
+        pieces: of the vocabulary itself. Whether a text holds one only the tokenizer can tell.
+    """
 
     num_rows: int
     ids: Mapping[str, int]
+    pieces: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def every(self) -> dict[str, int]:
+        """Both, by their ids."""
+        return dict(sorted({**self.pieces, **self.ids}.items(), key=lambda item: item[1]))
 
     def __str__(self) -> str:
         """For the user, in one line."""
-        shown = ", ".join(f"{text!r} (id {number})" for text, number in list(self.ids.items())[:_SHOWN])
-        more = ", …" if len(self.ids) > _SHOWN else ""
-        one = len(self.ids) == 1
+        every = self.every
+        shown = ", ".join(f"{text!r} (id {number})" for text, number in list(every.items())[:_SHOWN])
+        more = ", …" if len(every) > _SHOWN else ""
+        one = len(every) == 1
         return (
-            f"the tokenizer has {len(self.ids)} {'token' if one else 'tokens'} without a row in the embedding, which "
+            f"the tokenizer has {len(every):,} {'token' if one else 'tokens'} without a row in the embedding, which "
             f"has {self.num_rows}: {shown}{more}; a text that holds {'it' if one else 'one'} is refused. To use "
             f"{'it' if one else 'them'}, {ADVICE}"
         )
 
     def written_in(self, text: str) -> str | None:
-        """The first of these tokens that `text` holds: a tokenizer finds added tokens before anything else."""
+        """The first added one that `text` holds: a tokenizer finds added tokens before anything else."""
         return next((token for token in self.ids if token in text), None)
 
 
@@ -59,15 +75,16 @@ def rows_of(config: Mapping[str, Any]) -> int | None:
 
 
 def rowless_tokens(folder: Path, config: Mapping[str, Any]) -> RowlessTokens | None:
-    """Added tokens of the tokenizer in `folder` without a row; None where there are none, or nothing can be told."""
+    """Tokens of the tokenizer in `folder` without a row; None where there are none, or nothing can be told."""
     num_rows = rows_of(config)
-    return None if num_rows is None else rowless_among(_added(folder), num_rows)
+    return None if num_rows is None else rowless_among(_added(folder), _pieces_past(folder, num_rows), num_rows)
 
 
-def rowless_among(vocabulary: Mapping[str, int], num_rows: int) -> RowlessTokens | None:
-    """The same of a tokenizer that was loaded."""
-    found = {text: number for text, number in vocabulary.items() if number >= num_rows}
-    return RowlessTokens(num_rows, dict(sorted(found.items(), key=lambda item: item[1]))) if found else None
+def rowless_among(added: Mapping[str, int], vocabulary: Mapping[str, int], num_rows: int) -> RowlessTokens | None:
+    """The same of a tokenizer that was loaded; `vocabulary` may hold the added ones as well."""
+    ids = {text: number for text, number in sorted(added.items(), key=lambda item: item[1]) if number >= num_rows}
+    pieces = {text: number for text, number in vocabulary.items() if number >= num_rows and text not in added}
+    return RowlessTokens(num_rows, ids, pieces) if ids or pieces else None
 
 
 def _added(folder: Path) -> dict[str, int]:
@@ -117,6 +134,33 @@ def _added_in_tokenizer(file: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError):
         return []
     return [token for token in listed if isinstance(token, dict)]
+
+
+def _pieces_past(folder: Path, num_rows: int) -> dict[str, int]:
+    """Entries of the vocabulary without a row; of a tokenizer.json, or where there is none, of vocab.json."""
+    for file in (folder / "tokenizer.json", folder / "vocab.json"):
+        try:
+            stat = file.stat()
+        except OSError:
+            continue
+        return _pieces_of(file, stat.st_mtime_ns, stat.st_size, num_rows)
+    return {}
+
+
+@lru_cache(maxsize=8)
+def _pieces_of(file: Path, _mtime_ns: int, _size: int, num_rows: int) -> dict[str, int]:
+    """It takes a tenth of a second, and a start asks several times."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        begin = _VOCABULARY.search(text) if file.name == "tokenizer.json" else None
+        listed = json.JSONDecoder().raw_decode(text, begin.end() if begin is not None else 0)[0]
+    except (OSError, ValueError):
+        return {}
+    if isinstance(listed, list):  # Unigram: [text, score], and the id is the place
+        listed = {str(one[0]): place for place, one in enumerate(listed[num_rows:], num_rows) if one}
+    if not isinstance(listed, dict) or (begin is None and file.name == "tokenizer.json"):
+        return {}
+    return {text: number for text, number in listed.items() if isinstance(number, int) and number >= num_rows}
 
 
 def _read(file: Path) -> dict[str, Any]:

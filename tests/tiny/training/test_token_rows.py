@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,21 @@ def test_other_rows_are_fine(model: Path, tmp_path: Path) -> None:
     check_token_rows(str(model), AutoTokenizer.from_pretrained(model), data)
     demo = str(chat_model_path())
     check_token_rows(demo, AutoTokenizer.from_pretrained(demo), files(tmp_path, {"text": BAD}))
+
+
+def test_a_row_that_is_cut_into_a_piece_without_a_row_is_named(tmp_path: Path) -> None:
+    """Of the vocabulary itself: its text in a row does not tell, what the tokenizer makes of the row does."""
+    folder = tmp_path / "model"
+    shutil.copytree(chat_model_path(), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    last = max(tokenizer.tokenize("What is the number of words here?"), key=tokenizer.convert_tokens_to_ids)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": tokenizer.convert_tokens_to_ids(last)}))
+    tokenizer.eos_token, tokenizer.pad_token, tokenizer.chat_template = "a", "a", None
+    data = files(tmp_path, {"text": "a"}, {"text": "What is the number of words here?", "source": "my.jsonl:7"})
+    with pytest.raises(UsageError, match=r"my\.jsonl:7 holds the token") as told:
+        check_token_rows(str(folder), tokenizer, data)
+    assert repr(last) in str(told.value)
 
 
 def test_what_every_row_would_hold_is_refused(model: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def written(folder: Path, *, added: dict[str, int], decoder: dict[str, int] | No
 
 def found(folder: Path, **config: Any) -> dict[str, int]:
     rowless = rowless_tokens(folder, config or {"vocab_size": ROWS})
-    return {} if rowless is None else dict(rowless.ids)
+    return {} if rowless is None else rowless.every
 
 
 @given(ids=st.sets(st.integers(8, 30), max_size=8), listed=st.booleans())
@@ -51,6 +51,37 @@ def test_exactly_the_ids_past_the_last_row_are_found(ids: set[int], listed: bool
 def test_a_list_in_the_config_goes_before_the_tokenizers(tmp_path: Path) -> None:
     """As transformers 5 has it."""
     assert found(written(tmp_path, added={"<x>": 12}, decoder={"<y>": 11})) == {}
+
+
+@pytest.mark.parametrize("kind", ["BPE", "Unigram", "vocab.json"])
+@given(num_rows=st.integers(1, 9), used=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_entries_of_the_vocabulary_itself_are_found(kind: str, num_rows: int, used: bool) -> None:
+    """Whatever its tokens are called."""
+    texts = ['"vocab"', "vocab", "a", "{", "]", "é", '"vocab": {', "Ġb"]
+    with TemporaryDirectory() as name:
+        folder = written(Path(name), added={"vocab": 1} if used else {})
+        file = folder / "tokenizer.json"
+        vocabulary: Any = {text: index for index, text in enumerate(texts)}
+        if kind == "vocab.json":
+            file.unlink()
+            file = folder / kind
+            file.write_text(json.dumps(vocabulary))
+        else:
+            listed = [[text, -1.0] for text in texts] if kind == "Unigram" else vocabulary
+            tokenizer = json.loads(file.read_text())
+            file.write_text(json.dumps({**tokenizer, "model": {"type": kind, "vocab": listed, "merges": []}}))
+        past = {text: index for index, text in enumerate(texts) if index >= num_rows}
+        assert found(folder, vocab_size=num_rows) == past
+
+
+def test_pieces_are_told_and_not_searched_in_texts(tmp_path: Path) -> None:
+    """Whether a text holds one only the tokenizer can tell."""
+    rowless = rowless_tokens(written(tmp_path, added={"<x>": 12}), {"vocab_size": 7})
+    assert rowless is not None and rowless.pieces == {"h": 7}
+    assert rowless.written_in("h <x>") == "<x>" and rowless.written_in("h") is None
+    assert "2 tokens without a row in the embedding, which has 7: 'h' (id 7), '<x>' (id 12)" in str(rowless)
+    check_written("h{{ messages[0].content }}", rowless)
 
 
 def test_what_is_named_without_a_number_gets_the_next(tmp_path: Path) -> None:
