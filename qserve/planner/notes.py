@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from qserve.core.cards.wheels import least_of_torch, shown, too_old
+from qserve.core.hardware import Device
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 from qserve.units import format_bytes
 
-__all__ = ["explanations_of", "length_note"]
+__all__ = ["explanations_of", "length_note", "old_card_note"]
 
 
 def length_note(setup: Setup, plan: Plan, why: str = "no more fits") -> Iterator[str]:
@@ -16,6 +18,16 @@ def length_note(setup: Setup, plan: Plan, why: str = "no more fits") -> Iterator
     positions = setup.spec.max_position_embeddings
     if plan.fits and plan.workload.max_model_len < positions and setup.request.max_model_len is None:
         yield f"max_model_len is {plan.workload.max_model_len} of the model's {positions}: {why}"
+
+
+def old_card_note(devices: Iterable[Device], torch: str) -> Iterator[str]:
+    """That the wheels of vLLM and of this torch have no kernels for a card, and which have."""
+    least = least_of_torch(torch)
+    if (old := too_old(devices, least)) is not None:
+        yield (
+            f"{old.name} has compute capability {shown(old.compute_capability)}: vLLM's wheels and torch's default "
+            f"ones hold kernels from {shown(least)} on; torch's build for CUDA 12.6 (its index cu126) has them"
+        )
 
 
 def explanations_of(setup: Setup, plan: Plan) -> tuple[str, ...]:

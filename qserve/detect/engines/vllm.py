@@ -141,7 +141,7 @@ def _why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
             f"the installed vLLM {version} is the CUDA build, and there is no card "
             "(make setup ACCELERATOR=cpu installs the CPU build)"
         )
-    no_kernels = why_no_kernels(hardware, version)
+    no_kernels = why_no_kernels(hardware.devices, version)
     if no_kernels is not None:
         return no_kernels
     if hardware.devices and packages.lacking:

@@ -59,7 +59,7 @@ def plan_training(
         fits=why_not is None,
         why_not=why_not,
         dominant=max((term for term in worst.terms if term.name != "others"), key=lambda term: term.num_bytes).name,
-        notes=(*((share_told,) if share_told else ()), *notes_on(run, tuple(cards))),
+        notes=(*((share_told,) if share_told else ()), *notes_on(run, tuple(cards), devices)),
         traps=traps_of(run, worst),
         operations=training_operations(run.models, request),
     )

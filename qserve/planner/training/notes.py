@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from qserve.core.cards.wheels import LEAST_OF_OLD_TORCH, least_of_scheme, shown, too_old
+from qserve.core.hardware import Device
+from qserve.planner.engines.transformers.constants import TESTED_TORCH
+from qserve.planner.engines.vllm.refusals import why_no_kernels
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE
+from qserve.planner.notes import old_card_note
 from qserve.planner.training.card_memory import Run, engine_need_bytes
 from qserve.planner.training.plan import CardMemory
 from qserve.planner.training.states import precision_of
@@ -15,9 +21,9 @@ __all__ = ["PER_TOKEN", "notes_on", "traps_of"]
 PER_TOKEN = ("activations", "recomputed layer", "layer gradients", "logits", "fragmentation")
 
 
-def notes_on(run: Run, cards: tuple[CardMemory, ...]) -> tuple[str, ...]:
-    """Sentences that matter for just this run; printed with every plan."""
-    return (*_on_memory(run, cards), *_on_engine(run, cards), *_on_model(run))
+def notes_on(run: Run, cards: tuple[CardMemory, ...], devices: Sequence[Device]) -> tuple[str, ...]:
+    """Sentences that matter for just this run; printed with every plan. `devices`: every card of it."""
+    return (*_on_old_cards(run, devices), *_on_memory(run, cards), *_on_engine(run, cards), *_on_model(run))
 
 
 def traps_of(run: Run, card: CardMemory) -> tuple[str, ...]:
@@ -49,6 +55,34 @@ def traps_of(run: Run, card: CardMemory) -> tuple[str, ...]:
             "raising gpu_memory_utilization gives the engine more and takes it from a trainer on the same card"
         )
     return tuple(traps)
+
+
+def _on_old_cards(run: Run, devices: Sequence[Device]) -> Iterator[str]:
+    """Cards that the wheels have no kernels for, and what of this run has none in any wheel."""
+    if (none := too_old(devices, LEAST_OF_OLD_TORCH)) is not None:
+        yield (
+            f"{none.name} has compute capability {shown(none.compute_capability)}, and no wheel of torch holds kernels "
+            f"below {shown(LEAST_OF_OLD_TORCH)}: this run does not start there"
+        )
+        return
+    yield from old_card_note(devices, TESTED_TORCH)
+    if run.request.vllm is not None and (why := why_no_kernels(devices, TESTED_RELEASE)) is not None:
+        yield f"{why}: --vllm does not start there; without it the trainer generates by itself"
+    scheme = _scheme(run)
+    if scheme is not None and (old := too_old(devices, least_of_scheme(scheme))) is not None:
+        yield (
+            f"bitsandbytes' wheels hold kernels for {scheme.removeprefix('bnb-')} from "
+            f"{shown(least_of_scheme(scheme))} on, and {old.name} has {shown(old.compute_capability)}: take 16 bit "
+            "(--method lora without --quant)"
+        )
+
+
+def _scheme(run: Run) -> str | None:
+    """What bitsandbytes holds the frozen base in; None: nothing."""
+    request = run.request
+    if request.method == "qlora" or request.load_in_4bit or request.quant == "4bit":
+        return "bnb-nf4"
+    return "bnb-int8" if request.quant == "int8" else None
 
 
 def _on_memory(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qserve.core.cards.wheels import least_of_torch, shown, too_old
 from qserve.planner.engines.transformers.constants import TESTED_TORCH
 from qserve.planner.engines.transformers.estimate import TransformersEstimate
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import package_notes
 from qserve.planner.memory.held import quantizes_experts
-from qserve.planner.notes import length_note
+from qserve.planner.notes import length_note, old_card_note
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 from qserve.units import format_bytes
@@ -21,7 +20,7 @@ __all__ = ["notes_on"]
 def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     """Sentences, the most important first."""
     yield from package_notes(setup)
-    yield from _about_old_cards(setup)
+    yield from old_card_note(() if setup.on_cpu else setup.devices, TESTED_TORCH)
     if setup.quant.scheme.startswith("bnb") and setup.spec.moe and not _quantizes_experts(setup):
         yield (
             "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
@@ -36,16 +35,6 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     # A scorer gets a usual length, not the longest that fits.
     is_usual = setup.spec.head.kind == "score"
     yield from length_note(setup, plan, "--max-model-len asks for more" if is_usual else "no more fits")
-
-
-def _about_old_cards(setup: Setup) -> Iterator[str]:
-    least = least_of_torch(TESTED_TORCH)
-    old = None if setup.on_cpu else too_old(setup.devices, least)
-    if old is not None:
-        yield (
-            f"{old.name} has compute capability {shown(old.compute_capability)}: vLLM's wheels and torch's default "
-            f"ones hold kernels from {shown(least)} on; torch's build for CUDA 12.6 (its index cu126) has them"
-        )
 
 
 def _quantizes_experts(setup: Setup) -> bool:

@@ -42,7 +42,7 @@ class VllmPlanner(EnginePlanner):
         return bool(hardware.devices)
 
     def has_kernels(self, hardware: Hardware, release: str | None) -> bool:
-        return why_no_kernels(hardware, release or TESTED_RELEASE) is None
+        return why_no_kernels(hardware.devices, release or TESTED_RELEASE) is None
 
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         refuse(checkpoint, hardware, request)

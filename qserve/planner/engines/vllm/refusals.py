@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from qserve.core.cards.wheels import shown, too_old
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
@@ -19,7 +21,7 @@ __all__ = ["refuse", "why_no_kernels"]
 def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
     """Raises UsageError for what a start of vLLM would end with."""
     options, release = request.of(VllmOptions), request.engine_version or TESTED_RELEASE
-    why = why_no_kernels(hardware, release)
+    why = why_no_kernels(hardware.devices, release)
     if why is not None:
         raise UsageError(f"{why}; give --engine transformers")
     if options.block_size is not None and options.block_size % 16:
@@ -44,10 +46,10 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
     check_knows(checkpoint.spec.architecture, release)
 
 
-def why_no_kernels(hardware: Hardware, release: str) -> str | None:
+def why_no_kernels(devices: Iterable[Device], release: str) -> str | None:
     """Half a sentence on a card that the release's wheels have no kernels for; None where they have."""
     least = VllmVersion.parse(release).least_capability
-    old = too_old(hardware.devices, least)
+    old = too_old(devices, least)
     if old is None:
         return None
     return (
