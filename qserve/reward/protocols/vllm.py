@@ -50,7 +50,7 @@ def classify(request: ClassifyRequest, about: ModelInfo) -> ScoreJob:
             data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
         return _listed(scored, "classify", data)
 
-    return ScoreJob(_given(request), answer, *_limits(request))
+    return ScoreJob(_given(request), answer, *_limits(request, about))
 
 
 def pooling(request: PoolingRequest, about: ModelInfo) -> ScoreJob:
@@ -69,7 +69,7 @@ def pooling(request: PoolingRequest, about: ModelInfo) -> ScoreJob:
             data.append({"index": index, "object": "pooling", "data": values})
         return _listed(scored, "pool", data)
 
-    return ScoreJob(_given(request, every_token=per_token), answer, *_limits(request))
+    return ScoreJob(_given(request, every_token=per_token), answer, *_limits(request, about))
 
 
 def embeddings(request: EmbeddingRequest, about: ModelInfo) -> ScoreJob:
@@ -104,7 +104,7 @@ def score(request: ScoreRequest, about: ModelInfo) -> ScoreJob:
         ]
         return _listed(scored, "score", data)
 
-    return ScoreJob(texts, answer, *_limits(request), *token_limits(request))
+    return ScoreJob(texts, answer, *_limits(request, about), *token_limits(request))
 
 
 def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
@@ -127,7 +127,7 @@ def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
         return {**body, "meta": scored.meta}
 
     texts = query_texts(request.query_text(), request.document_texts(), "documents")
-    return ScoreJob(texts, answer, *_limits(request), *token_limits(request))
+    return ScoreJob(texts, answer, *_limits(request, about), *token_limits(request))
 
 
 def query_texts(query: str, documents: list[str], where: str) -> tuple[Text, ...]:
@@ -142,11 +142,23 @@ def _given(request: ClassifyRequest | PoolingRequest, *, every_token: bool = Fal
     return texts_of_input(request.input, "input", every_token=every_token)
 
 
-def _limits(request: Any) -> tuple[Truncation | None, int | None]:
-    """`truncate_prompt_tokens`: how many tokens are kept, -1 for as many as the model takes."""
+def _limits(request: Any, about: ModelInfo) -> tuple[Truncation | None, int | None]:
+    """`truncate_prompt_tokens`: how many tokens are kept, -1 for as many as the model takes.
+
+    Raises ApiError 400 for more than that, as vLLM 0.32 does (PoolingBaseServing._validate_request).
+    """
     kept: int | None = request.truncate_prompt_tokens
     if kept is None:
         return None, None
+    most = about.meta.get("max_length")
+    if most is not None and kept > most:
+        raise ApiError(
+            400,
+            f"'truncate_prompt_tokens' is {kept}, and this model reads at most {most} tokens; ask for fewer, or for -1: "
+            "as many as it reads",
+            "invalid_value",
+            "truncate_prompt_tokens",
+        )
     return request.truncation_side or "right", kept if kept > 0 else None
 
 

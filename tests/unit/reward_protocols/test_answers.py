@@ -12,6 +12,7 @@ import pytest
 from qserve.reward.items import Score
 from qserve.reward.protocols.job import ModelInfo, Scored
 from qserve.reward.protocols.table import PROTOCOLS
+from qserve.wire.errors import ApiError
 
 ABOUT = ModelInfo("rm", {"template_hash": "abc", "mean": 1.0, "std": 2.0})
 PRM = ModelInfo("prm", {"step_token": "<extra_0>"})
@@ -166,6 +167,26 @@ def test_vllm_truncation():
     assert (job.truncate, job.max_length) == ("left", 5)
     job = asked("/classify", {"input": "a", "truncate_prompt_tokens": -1})[2]
     assert (job.truncate, job.max_length) == ("right", None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/classify", {"input": "a"}),
+        ("/pooling", {"model": "rm", "input": "a"}),
+        ("/score", {"text_1": "a", "text_2": ["b"]}),
+        ("/rerank", {"query": "a", "documents": ["b"]}),
+    ],
+)
+def test_no_more_can_be_kept_than_the_model_reads(path, body):
+    about = ModelInfo("rm", {"max_length": 512})
+    for kept, length in ((-1, None), (1, 1), (512, 512)):
+        assert asked(path, {**body, "truncate_prompt_tokens": kept}, about)[2].max_length == length
+    for kept in (513, 10**9):
+        with pytest.raises(ApiError, match=rf"is {kept}, and this model reads at most 512 tokens") as refused:
+            asked(path, {**body, "truncate_prompt_tokens": kept}, about)
+        assert (refused.value.status, refused.value.param) == (400, "truncate_prompt_tokens")
+    asked(path, {**body, "truncate_prompt_tokens": 513})  # rules and judges read what they are given
 
 
 def test_vllm_pooling_of_the_text_and_of_each_token():
