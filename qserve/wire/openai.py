@@ -188,6 +188,7 @@ class ChatCompletionRequest(SamplingFields):
     )
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    echo: bool = Field(False, description="vLLM's: only false")
     split_special_tokens: bool = Field(
         True, description="special tokens in messages are text; false: they are control tokens, as the template's own"
     )
@@ -197,6 +198,12 @@ class ChatCompletionRequest(SamplingFields):
 
     @model_validator(mode="after")
     def _check_chat(self) -> Self:
+        if self.echo:
+            raise PydanticCustomError(
+                "echo",
+                "'echo' puts the last message, of the assistant, in front of its continuation on vLLM (--engine vllm); "
+                "here the answer is the continuation alone: leave 'echo' out, or use that of /v1/completions",
+            )
         if self.top_logprobs and not self.logprobs:
             raise PydanticCustomError("top_logprobs", "'top_logprobs' needs logprobs: true")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):

@@ -72,6 +72,13 @@ def test_a_field_of_another_route_is_told() -> None:
     )
 
 
+def test_echo_of_a_chat_is_vllms_alone() -> None:
+    """And no field of another route only: vLLM's chats have one of that name, which does something else."""
+    assert ChatCompletionRequest.parse(json.dumps({**CHAT, "echo": False}).encode()).echo is False
+    message = said(ChatCompletionRequest, {**CHAT, "echo": True})
+    assert "--engine vllm" in message and "it is a field of" not in message
+
+
 @given(st.sampled_from(PLACES), st.sampled_from(PLACES))
 def test_a_name_in_another_place_is_sent_to_its_own(one: tuple[Any, Place, str], other: tuple[Any, Place, str]) -> None:
     """Every field of every schema, written a level higher or deeper: only places are told that have it."""
