@@ -154,8 +154,8 @@ def _limits(request: Any, about: ModelInfo) -> tuple[Truncation | None, int | No
     if most is not None and kept > most:
         raise ApiError(
             400,
-            f"'truncate_prompt_tokens' is {kept}, and this model reads at most {most} tokens; ask for fewer, or for -1: "
-            "as many as it reads",
+            f"'truncate_prompt_tokens' is {kept}, and this model reads at most {most} tokens; ask for fewer, or "
+            "for -1: as many as it reads",
             "invalid_value",
             "truncate_prompt_tokens",
         )

@@ -123,6 +123,23 @@ def log(name):
     return (LOGS / f"{name}.log").read_text().splitlines()
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("TemplateError: a system turn comes first", "refuses a conversation of one turn of the user (a system turn"),
+        ("UndefinedError: 'x' is undefined", "template is broken ('x' is undefined)"),
+    ],
+)
+def test_a_template_that_vllm_tries_when_it_starts(raised: str, said: str) -> None:
+    """vLLM 0.32, generate/structured_decisions/strategies.py: what it raises but for ValueError ends the server."""
+    text = f"""  File "/x/strategies.py", line 209, in _generation_prompt
+    probe = tokenizer.apply_chat_template(
+  File "<template>", line 1, in top-level template code
+jinja2.exceptions.{raised}"""
+    failure = failure_of(text.splitlines())
+    assert failure.kind is Kind.CHAT_TEMPLATE and said in failure.message
+
+
 @pytest.mark.parametrize("name", BROKEN_ON_PURPOSE)
 def test_what_was_broken_on_purpose_is_named(name):
     kind, words = BROKEN_ON_PURPOSE[name]

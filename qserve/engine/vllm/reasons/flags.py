@@ -67,6 +67,15 @@ RULES: tuple[Rule, ...] = (
         says(FailureKind.CHAT_TEMPLATE, "There is no chat template at {file}; correct --chat-template."),
     ),
     rule(
+        r"in _generation_prompt\n[\s\S]*?jinja2\.exceptions\.TemplateError: (?P<what>.+)",
+        says(
+            FailureKind.CHAT_TEMPLATE,
+            "The chat template refuses a conversation of one turn of the user ({what}), which vLLM renders when it "
+            "starts. Give a template that takes it with --engine-args '--chat-template FILE', or take --engine "
+            "transformers.",
+        ),
+    ),
+    rule(
         r"jinja2\.exceptions\.\w+: (?P<what>.+)",
         says(
             FailureKind.CHAT_TEMPLATE,
