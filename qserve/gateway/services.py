@@ -33,7 +33,7 @@ class CheckedRequest:
     Attributes:
         model: the requested model, if any.
         num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
-        max_tokens: of an answer; None if the request does not say.
+        max_tokens: of an answer; 0: none is asked for; None if the request does not say.
         body: the rewritten body for the worker; None: the client's, byte for byte.
         cache_salt: with whom it shares cached prompts, as the client says.
         is_salted: whether the worker takes a `cache_salt` in the body.
@@ -110,7 +110,7 @@ class ByEngine:
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:
     given = (fields.get(name) for name in _LIMITS_OF_ANSWERS)
-    return next((value for value in given if isinstance(value, int) and value > 0), None)
+    return next((value for value in given if isinstance(value, int) and value >= 0), None)
 
 
 def _check_size(fields: Mapping[str, Any], endpoint: WorkerEndpoint) -> None:

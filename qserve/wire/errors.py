@@ -70,9 +70,9 @@ _STATUS_OF_FAILURE |= dict.fromkeys(
 _RETRY_AFTER_S = {"judge_failed": 5, "worker_unreachable": 5}
 # What vLLM says of structures that it can't hold an answer to.
 _OF_GRAMMARS = ("Failed to transform", "Invalid grammar", "Invalid structural tag", "Grammar error")
-# By which the loop of tools of Anthropic's SDK goes on without a conversation that the server stores.
-_FILLED = "max_tokens must be at least 1, got 0"
-"""vLLM's words for a prompt that takes every token of the model."""
+# What vLLM says of a prompt that leaves no token for an answer, and of a request for none.
+_NO_ROOM = "max_tokens must be at least 1, got 0"
+# Anthropic's SDK runs its loop of tools without a stored conversation once it reads these details.
 _NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 _CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
 
@@ -158,8 +158,7 @@ class ApiError(Exception):
 
 def too_long(overflow: Overflow, advice: str, param: str | None = None) -> ApiError:
     """A 400 for what does not fit the model, in the words that clients look for; `advice` follows them."""
-    said = (f"{words}: {advice}" for words in (overflow.for_openai(), overflow.for_anthropic()))
-    message, for_anthropic = said
+    message, for_anthropic = f"{overflow.for_openai()}: {advice}", f"{overflow.for_anthropic()}: {advice}"
     return ApiError(400, message, "context_length_exceeded", param, for_anthropic=for_anthropic)
 
 
@@ -191,7 +190,7 @@ def from_engine(status: int, body: bytes, limit: int | None = None) -> ApiError 
     """An error that another engine answered, in our words: its message, and a `code` that is a word.
 
     vLLM writes the status into `code`, and the place in the body as `body.prompt`. None if the body is no such error.
-    `limit`: the tokens of prompt and answer; None where the request asks for no answer.
+    `limit`: the tokens that the model takes, prompt and answer together; None where the request asks for no answer.
     """
     try:
         error = json.loads(body)["error"]
@@ -201,7 +200,7 @@ def from_engine(status: int, body: bytes, limit: int | None = None) -> ApiError 
     message, about = in_our_words(said)
     about = about or (param.removeprefix("body.") if isinstance(param, str) else None)
     overflow = overflow_of_vllm(said)
-    if limit is not None and said.startswith(_FILLED):
+    if limit is not None and said.startswith(_NO_ROOM):
         overflow = Overflow(limit, limit)
     if status == 400 and overflow is not None:
         less = "shorten the prompt" if overflow.max_tokens is None else "lower max_tokens"

@@ -9,7 +9,6 @@ retried at another replica, if there is one.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ __all__ = ["Call", "Exchange", "StreamCounts", "start_of_stream"]
 _EVENT_STREAM = b"text/event-stream"
 # Errors after which the request is retried at another replica.
 _ELSEWHERE = frozenset({"worker_died", "worker_unreachable"})
-_NO_ANSWER = re.compile(rb'"max_(?:completion_|output_)?tokens" ?: ?0[^.\d]')
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
@@ -49,7 +47,7 @@ class Call:
         num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
         dialect: whose shape an error inside a stream has.
         is_bulk: so many sequences that other requests go first.
-        max_tokens: of the answer; None: as many as fit.
+        max_tokens: of the answer; 0: none is asked for; None: as many as fit.
         client: whom it counts for where work is shared out (`auth.share_of`).
         cache_salt: with whom it shares cached prompts (`gateway/relay/cache_salts.py`); None: as its body says.
         is_more: a further portion of a request that has slots already (`portioned`).
@@ -236,8 +234,8 @@ class Exchange:
         endpoint = self._slot.upstream.endpoint
         if endpoint.speaks_our_errors:
             return
-        wants_none = _NO_ANSWER.search(self._body.data) is not None
-        error = from_engine(status, body, None if wants_none else endpoint.context.max_model_len)
+        limit = None if self._call.max_tokens == 0 else endpoint.max_model_len
+        error = from_engine(status, body, limit)
         if error is None:
             raise ApiError(502, f"the worker answered {status} with {body[:200]!r}", "worker_error")
         wait = reply.headers.get(b"retry-after", b"")

@@ -66,12 +66,16 @@ EVENTS = {
 
 
 class SmallEngine:
-    """`asked` holds (path, body, request id) of every request; a `seed` from 100 on is the status to answer with."""
+    """`asked` holds (path, body, request id) of every request; a `seed` from 100 on is the status to answer with.
+
+    `refusal` is the message of such an answer.
+    """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.asked: list[tuple[str, bytes, str]] = []
         self.num_cancelled = 0
+        self.refusal = "no good"
         self.go_on = threading.Event()
         self.go_on.set()
 
@@ -80,7 +84,7 @@ class SmallEngine:
         self.asked.append((request.url.path, body, request.headers.get("x-request-id", "")))
         value: dict[str, Any] = json.loads(body) if body else {}
         if value.get("seed", 0) >= 100:
-            error = {"message": "no good", "type": "BadRequestError", "param": "body.seed", "code": value["seed"]}
+            error = {"message": self.refusal, "type": "BadRequestError", "param": "body.seed", "code": value["seed"]}
             return JSONResponse({"error": error}, value["seed"], {"retry-after": "7"})
         if value.get("stream"):
             return StreamingResponse(self._stream(request.url.path, value), media_type="text/event-stream")

@@ -144,6 +144,14 @@ async def test_errors_are_in_one_shape_on_every_route(engine):
         await _post(http, CHAT, {**ASKED, "seed": 401}, 502)  # our key was refused, not the client's
 
 
+async def test_a_prompt_that_leaves_no_room_is_too_long_and_a_request_for_no_answer_is_not(engine):
+    engine.refusal = "max_tokens must be at least 1, got 0."
+    async with _before(engine) as http:
+        for given, code in (({}, "context_length_exceeded"), ({"max_tokens": 0}, "invalid_value")):
+            error = (await _post(http, CHAT, {**ASKED, **given, "seed": 400}, 400))["error"]
+            assert error["code"] == code, error
+
+
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
 @pytest.mark.parametrize("size", [1, 7, 64, 0])
 async def test_named_events_pass_whole_and_unchanged(engine, path, size):
