@@ -15,7 +15,7 @@ from qserve.wire.dialects.responses_tools import (
     NamedTool,
     ResponsesTool,
     ServerTool,
-    flat_name,
+    chosen_name,
     offered,
     server_tools_alone,
 )
@@ -171,13 +171,8 @@ class ResponsesRequest(Sampled):
         }
 
     def _called(self, choice: NamedTool) -> dict[str, Any]:
-        return {"type": "function", "function": {"name": self._chosen(choice)}}
-
-    def _chosen(self, choice: NamedTool) -> str:
-        """Its name to the model; that within its namespace is enough where no other tool has it, as for vLLM."""
-        flat, tools = flat_name(choice.namespace, choice.name), list(offered(self.tools or ()))
-        within = [tool.flat for tool in tools if tool.name == choice.name]
-        return within[0] if len(within) == 1 and flat not in [tool.flat for tool in tools] else flat
+        own_names = {tool.flat: tool.name for tool in offered(self.tools or ())}
+        return {"type": "function", "function": {"name": chosen_name(choice.namespace, choice.name, own_names)}}
 
     def echo(self) -> dict[str, Any]:
         """What the answer says of the request."""

@@ -23,8 +23,8 @@ __all__ = [
     "AllowedTools",
     "Choice",
     "NamedTool",
-    "OfferedTool",
     "ResponsesTool",
+    "chosen_name",
     "custom_arguments",
     "flat_name",
     "offered",
@@ -223,6 +223,16 @@ def server_tools_alone(tools: Sequence[Mapping[str, Any]]) -> str | None:
 def flat_name(namespace: str | None, name: str) -> str:
     """A tool's name to the model."""
     return name if namespace is None else f"{namespace}__{name}"
+
+
+def chosen_name(namespace: str | None, name: str, own_names: Mapping[str, str]) -> str:
+    """The name to the model of a tool that a choice names; `own_names` has those within namespaces by such names.
+
+    Without its namespace a name is enough where one tool alone has it, as for vLLM.
+    """
+    flat = flat_name(namespace, name)
+    found = [other for other, own in own_names.items() if own == name]
+    return found[0] if namespace is None and flat not in own_names and len(found) == 1 else flat
 
 
 def custom_arguments(text: str) -> str:

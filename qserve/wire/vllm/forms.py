@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from qserve.wire.dialects.responses_tools import flat_name
+from qserve.wire.dialects.responses_tools import chosen_name, flat_name
 from qserve.wire.errors import ApiError
 
 __all__ = ["in_engine_words"]
@@ -76,57 +76,51 @@ def _with_allowed(body: dict[str, Any], choice: Mapping[str, Any], *, is_chat: b
     if mode not in ("auto", "required") or not isinstance(allowed, list) or not allowed:
         message = f"'{place}' needs a 'mode', auto or required, and 'tools', the functions that may be called"
         raise ApiError(400, message, "invalid_value", "tool_choice")
-    tools = [one for one in _list(body.get("tools")) if isinstance(one, dict)]
-    functions = [function for one in tools for function in _within(one, is_chat)]
-    known = [name for name, _ in functions]
-    names = [_resolved(_name_of(one, is_chat), functions) for one in allowed]
-    if unknown := [name for name in names if name is None or name not in known]:
-        message = (
-            f"'{place}' names {str(unknown[0])[:80]!r}; 'tools' holds {', '.join(map(str, known))[:200] or 'none'}"
-        )
+    entries = [one for one in _list(body.get("tools")) if isinstance(one, dict)]
+    tools = [tool for entry in entries for tool in _tools_of(entry, is_chat)]
+    own_names = {flat: _own_name(tool, is_chat) for flat, tool in tools}
+    names = [chosen_name(_namespace(one, is_chat), _own_name(one, is_chat), own_names) for one in allowed]
+    if unknown := [name for name in names if name not in own_names]:
+        message = f"'{place}' names {unknown[0][:80]!r}; 'tools' holds {', '.join(own_names)[:200] or 'none'}"
         raise ApiError(400, message, "invalid_value", "tool_choice")
     kwargs = body.get("chat_template_kwargs")
-    shown = tools if is_chat else [_as_in_chat(name, one) for name, one in functions]
-    offered = [kept for one in tools if (kept := _only(one, names, is_chat)) is not None]
+    shown = entries if is_chat else [_as_in_chat(flat, tool) for flat, tool in tools]
+    kept = [only for entry in entries if (only := _only(entry, names, is_chat)) is not None]
     return {
-        **body, "tools": offered, "tool_choice": mode,
+        **body, "tools": kept, "tool_choice": mode,
         "chat_template_kwargs": {**(kwargs if isinstance(kwargs, dict) else {}), "tools": shown},
     }  # fmt: skip
 
 
-def _within(tool: Mapping[str, Any], is_chat: bool) -> list[tuple[Any, Mapping[str, Any]]]:
-    """The functions of an entry of `tools`, by their names to the model: one, or those of a namespace."""
-    if is_chat or tool.get("type") != "namespace":
-        return [(_name_of(tool, is_chat), tool)]
-    inner = [one for one in _list(tool.get("tools")) if isinstance(one, dict)]
-    return [(_name_of({**one, "namespace": tool.get("name")}, is_chat), one) for one in inner]
+def _tools_of(entry: Mapping[str, Any], is_chat: bool) -> list[tuple[str, Mapping[str, Any]]]:
+    """What an entry of `tools` holds, itself or the tools of a namespace, each with its name to the model."""
+    if is_chat or entry.get("type") != "namespace":
+        return [(_own_name(entry, is_chat), entry)]
+    inner = [one for one in _list(entry.get("tools")) if isinstance(one, dict)]
+    return [(flat_name(str(entry.get("name")), _own_name(one, is_chat)), one) for one in inner]
 
 
-def _resolved(name: Any, functions: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
-    """Its name to the model, of one that says no namespace: enough where no other function has it, as for vLLM."""
-    within = [flat for flat, one in functions if name is not None and one.get("name") == name]
-    return within[0] if len(within) == 1 and name not in [flat for flat, _ in functions] else name
-
-
-def _only(tool: dict[str, Any], names: Sequence[Any], is_chat: bool) -> dict[str, Any] | None:
+def _only(entry: dict[str, Any], names: Sequence[str], is_chat: bool) -> dict[str, Any] | None:
     """An entry of `tools` with those of `names`; None where it holds none of them."""
-    kept = [one for name, one in _within(tool, is_chat) if name in names]
+    kept = [tool for flat, tool in _tools_of(entry, is_chat) if flat in names]
     if not kept:
         return None
-    return {**tool, "tools": kept} if not is_chat and tool.get("type") == "namespace" else tool
+    return entry if kept[0] is entry else {**entry, "tools": kept}
 
 
-def _name_of(tool: Any, is_chat: bool) -> Any:
-    """Its name to the model: of a chat's function, or of a response's, which may lie in a namespace."""
+def _own_name(tool: Any, is_chat: bool) -> str:
+    """As the client calls a tool; empty where that is no name."""
     function = tool.get("function") if is_chat and isinstance(tool, dict) else tool
     name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        return None
-    namespace = None if is_chat else tool.get("namespace")
-    return flat_name(namespace if isinstance(namespace, str) else None, name)
+    return name if isinstance(name, str) else ""
 
 
-def _as_in_chat(name: Any, tool: Mapping[str, Any]) -> dict[str, Any]:
+def _namespace(tool: Any, is_chat: bool) -> str | None:
+    namespace = None if is_chat or not isinstance(tool, dict) else tool.get("namespace")
+    return namespace if isinstance(namespace, str) else None
+
+
+def _as_in_chat(name: str, tool: Mapping[str, Any]) -> dict[str, Any]:
     described = {key: tool[key] for key in ("description", "parameters") if tool.get(key) is not None}
     return {"type": "function", "function": {"name": name, **described}}
 

@@ -51,6 +51,7 @@ def test_an_expression_is_held_as_a_pattern() -> None:
         ({"type": "custom", "name": "patch"}, "patch"), ({"type": "function", "name": "ns__p"}, "ns__p"),
         ({"type": "custom", "name": "p"}, "ns__p"), ({"type": "function", "name": "f", "namespace": "ns"}, "ns__f"),
         ({"type": "function", "name": "f"}, "f"),
+        ({"type": "custom", "name": "p", "namespace": "other"}, "other__p"),
     ],
 )  # fmt: skip
 def test_a_tool_is_chosen_by_either_name(choice: dict[str, Any], name: str) -> None:

@@ -76,6 +76,7 @@ def test_allowed_tools_of_a_namespace(name: dict[str, str]) -> None:
         (CHAT, {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": named("a")}}),
         (CHAT, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
         (RESPONSES, {"type": "allowed_tools", "mode": "auto", "tools": named("a")}),
+        (RESPONSES, {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "a", "namespace": "other"}]}),
     ],
 )  # fmt: skip
 def test_another_choice_is_refused(path: str, choice: Any) -> None:
