@@ -6,8 +6,8 @@ import re
 
 __all__ = ["with_message_id"]
 
-# The first id of an answer, and of its first event, is the message's own: it stands before all content.
-_ID = re.compile(rb'"id":\s*"(?:chatcmpl-)?(?!msg_)')
+# The first id of an answer, and of its first event, is the message's own: it comes before all content.
+_ID = re.compile(rb'"id":\s*"(?:chatcmpl-|msg_)?')
 
 
 def with_message_id(answer: bytes) -> bytes:
