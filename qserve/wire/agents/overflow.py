@@ -8,7 +8,6 @@ lowers `max_tokens` by itself where it reads "input length and `max_tokens` exce
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 __all__ = ["Overflow", "overflow_of_vllm"]
@@ -64,46 +63,39 @@ class Overflow:
         return f"you requested {self.num_tokens + answer} tokens: {parts}"
 
 
-_CUT = "the engine counts no further"
-
-
-def _of_characters(found: re.Match[str]) -> Overflow:
-    limit, chars, most_chars, most_tokens = map(int, found.groups())
-    at_least = -(-chars * most_tokens // most_chars)
-    return Overflow(limit, at_least, known_by=f"it has {chars} characters")
-
-
 # What vLLM 0.32 says of a length, in the order in which it looks.
-_OF_VLLM: Mapping[re.Pattern[str], Callable[[re.Match[str]], Overflow]] = {
+_OF_VLLM = (
     re.compile(
-        r"maximum context length is (\d+) tokens\. However, your prompt contains (\d+) characters \(more than (\d+) "
-        r"characters, which is the upper bound for (\d+) input tokens"
-    ): _of_characters,
-    re.compile(
-        r"maximum context length is (\d+) tokens\. However, your prompt contains (at least )?(\d+) input tokens"
-    ): lambda found: Overflow(int(found[1]), int(found[3]), known_by=_CUT if found[2] else ""),
-    re.compile(r"max_(?:completion_|output_)?tokens=(\d+) cannot be greater than max_model_len=(\d+)"): lambda found: (
-        Overflow(int(found[2]), 0, int(found[1]))
-    ),
-    re.compile(r"prompt length (\d+) exceeds the max_model_len (\d+)"): lambda found: Overflow(
-        int(found[2]), int(found[1])
-    ),
-    re.compile(r"Input length \((\d+)\) exceeds model's maximum context length \((\d+)\)"): lambda found: Overflow(
-        int(found[2]), int(found[1])
-    ),
-    re.compile(r"prompt \(length (\d+)\) is longer than the maximum model length of (\d+)"): lambda found: Overflow(
-        int(found[2]), int(found[1])
+        r"maximum context length is (?P<limit>\d+) tokens\. However, your prompt contains (?P<chars>\d+) characters "
+        r"\(more than (?P<most_chars>\d+) characters, which is the upper bound for (?P<most_tokens>\d+) input tokens"
     ),
     re.compile(
-        r"prompt \(length (\d+)\) plus the number of requested output tokens \(at least 1\) is longer than the maximum "
-        r"model length of (\d+)"
-    ): lambda found: Overflow(int(found[2]), int(found[1])),
-}
+        r"maximum context length is (?P<limit>\d+) tokens\. However, your prompt contains (?P<at_least>at least )?"
+        r"(?P<num_tokens>\d+) input tokens"
+    ),
+    re.compile(
+        r"max_(?:completion_|output_)?tokens=(?P<max_tokens>\d+) cannot be greater than max_model_len=(?P<limit>\d+)"
+    ),
+    re.compile(r"prompt length (?P<num_tokens>\d+) exceeds the max_model_len (?P<limit>\d+)"),
+    re.compile(r"Input length \((?P<num_tokens>\d+)\) exceeds model's maximum context length \((?P<limit>\d+)\)"),
+    re.compile(
+        r"prompt \(length (?P<num_tokens>\d+)\) (?:plus the number of requested output tokens \(at least 1\) )?"
+        r"is longer than the maximum model length of (?P<limit>\d+)"
+    ),
+)
 
 
 def overflow_of_vllm(message: str) -> Overflow | None:
     """What vLLM says does not fit; None: it speaks of something else."""
-    for pattern, read in _OF_VLLM.items():
-        if (found := pattern.search(message)) is not None:
-            return read(found)
-    return None
+    found = next((found for pattern in _OF_VLLM if (found := pattern.search(message)) is not None), None)
+    if found is None:
+        return None
+    said, limit = found.groupdict(), int(found["limit"])
+    if "max_tokens" in said:
+        return Overflow(limit, 0, int(said["max_tokens"]))
+    if "chars" in said:
+        at_least = -(-int(said["chars"]) * int(said["most_tokens"]) // int(said["most_chars"]))
+        return Overflow(limit, at_least, known_by=f"it has {said['chars']} characters")
+    return Overflow(
+        limit, int(said["num_tokens"]), known_by="the engine counts no further" if said.get("at_least") else ""
+    )
