@@ -5,7 +5,6 @@ Only the template sees a request's `chat_template_kwargs`; nothing of them reach
 
 from __future__ import annotations
 
-import itertools
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any
 import jinja2
 
 from qserve.hub.template_environment import template_environment
+from qserve.wire.system_turns import one_system
 
 __all__ = ["RESERVED_NAMES", "TEMPLATE_FAILS", "TRIALS", "ChatTemplate", "TemplateRefused", "fault_of"]
 
@@ -72,9 +72,10 @@ class ChatTemplate:
         try:
             return self._rendered(messages, variables, tools, **said)
         except TemplateRefused:
-            if (joined := _joined_systems(messages)) is None:
+            if (found := one_system(messages)) is None:
                 raise
-            return self._rendered(joined, variables, tools, **said)
+            system, others = found
+            return self._rendered([{"role": "system", "content": system}, *others], variables, tools, **said)
 
     def _rendered(
         self,
@@ -125,15 +126,6 @@ def _why(error: Exception) -> str:
         return f"line {error.lineno} {TEMPLATE_FAILS}: {said}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
     return f"line {lines[-1]} {TEMPLATE_FAILS}: {said}" if lines else said
-
-
-def _joined_systems(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
-    """With the system turns at the beginning as one; None where there are not several."""
-    first = list(itertools.takewhile(lambda message: message["role"] == "system", messages))
-    if len(first) < 2:
-        return None
-    whole = "\n\n".join(message["content"] for message in first)
-    return [{"role": "system", "content": whole}, *messages[len(first) :]]
 
 
 def _cut_at_tag(rendered: str, final: str) -> str:

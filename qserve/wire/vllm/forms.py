@@ -6,16 +6,15 @@ The own engine takes the same forms by its schemas (`tools`, `structured`, `dial
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 from qserve.wire.dialects.responses_tools import chosen_name, flat_name
 from qserve.wire.errors import ApiError
+from qserve.wire.system_turns import one_system
 
 __all__ = ["in_engine_words"]
 
 _CHAT, _RESPONSES, _MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-_OF_SYSTEM = ("system", "developer")
 
 
 def in_engine_words(path: str, body: dict[str, Any], *, takes_one_system: bool = False) -> dict[str, Any]:
@@ -126,30 +125,15 @@ def _as_in_chat(name: str, tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_one_system(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    turns = _list(body.get("messages" if is_chat else "input"))
+    name = "messages" if is_chat else "input"
     instructions = None if is_chat else body.get("instructions")
-    first = list(takewhile(_is_system, turns))
-    texts = [_text_of(turn.get("content")) for turn in first]
-    texts = [instructions, *texts] if isinstance(instructions, str) and instructions else texts
-    if len(texts) < 2 or None in texts or len(first) == len(turns):
+    found = one_system(_list(body.get(name)), instructions if isinstance(instructions, str) else "")
+    if found is None or not found[1]:
         return body
-    whole = "\n\n".join(map(str, texts))
+    system, others = found
     if is_chat:
-        return {**body, "messages": [{"role": "system", "content": whole}, *turns[len(first) :]]}
-    return {**body, "instructions": whole, "input": turns[len(first) :]}
-
-
-def _is_system(turn: Any) -> bool:
-    return isinstance(turn, dict) and turn.get("role") in _OF_SYSTEM and turn.get("type") in (None, "message")
-
-
-def _text_of(content: Any) -> str | None:
-    """Of a turn; None where it is not text alone."""
-    if isinstance(content, str):
-        return content
-    parts = _list(content)
-    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    return "".join(texts) if texts and len(texts) == len(parts) else None
+        return {**body, "messages": [{"role": "system", "content": system}, *others]}
+    return {**body, "instructions": system, "input": others}
 
 
 def _with_output_config(body: dict[str, Any]) -> dict[str, Any]:
