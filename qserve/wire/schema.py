@@ -7,6 +7,7 @@ fields that we know and do not serve are refused with a sentence of their own (`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -100,22 +101,18 @@ class Wire(BaseModel):
         if isinstance(data, dict):
             if max(len(one) for one in (data, *data.values()) if isinstance(one, dict)) > _MAX_NAMES:
                 raise PydanticCustomError("too_many_names", f"an object holds more than {_MAX_NAMES} names")
-            for name, value in data.items():
-                why = cls.refused.get(name) if value is not None else None
-                if why is not None and name not in cls.model_fields and not cls._is_unasked(name, value):
-                    raise PydanticCustomError(
-                        "unsupported_field", "'{field}' is not supported: {why}", {"field": name, "why": why}
-                    )
             # An explicit null means "not given": clients write out every field they know.
-            given = {key: value for key, value in data.items() if value is not None}
-            unasked = [name for name in given.keys() & cls.refused.keys() if cls._is_unasked(name, given[name])]
-            return {key: value for key, value in given.items() if key not in unasked} if unasked else given
+            given = {name: value for name, value in data.items() if value is not None}
+            for name in [name for name in given if name in cls.refused and name not in cls.model_fields]:
+                if not asks_for_nothing(name, given[name]):
+                    raise PydanticCustomError(
+                        "unsupported_field",
+                        "'{field}' is not supported: {why}",
+                        {"field": name, "why": cls.refused[name]},
+                    )
+                del given[name]
+            return given
         return data
-
-    @classmethod
-    def _is_unasked(cls, name: str, value: Any) -> bool:
-        """A field that is refused by name, with nothing in it."""
-        return name not in cls.model_fields and asks_for_nothing(name, value)
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
@@ -138,12 +135,7 @@ class Wire(BaseModel):
                 return cls.model_validate_json(to_json(_with_whole_numbers(value)))
             except ValidationError as error:
                 refused = error
-        raise from_validation(refused, value, cls._hint)
-
-    @classmethod
-    def _hint(cls, path: tuple[str | int, ...]) -> str:
-        """What was probably meant by the unknown field at `path`."""
-        return hint_of(cls, path)
+        raise from_validation(refused, value, partial(hint_of, cls))
 
     @classmethod
     def known_names(cls) -> frozenset[str]:
