@@ -11,12 +11,8 @@ from pydantic_core import PydanticCustomError
 from qserve.wire.schema import Wire
 from qserve.wire.tools import ToolCall
 
-__all__ = ["ChatMessage", "ConversationMessage", "TextPart"]
+__all__ = ["ConversationMessage"]
 
-_MESSAGE_SCHEMA: dict[str, Any] = {
-    "allOf": [{"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}]
-}
-_CALLS: dict[str, Any] = {"type": "array", "minItems": 1}
 _NO_CALLS: dict[str, Any] = {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 0}]}
 _TURN_SCHEMA: dict[str, Any] = {
     "anyOf": [
@@ -24,10 +20,7 @@ _TURN_SCHEMA: dict[str, Any] = {
             "required": ["role", "content"],
             "properties": {"content": {"type": ["string", "array"]}, "tool_calls": _NO_CALLS},
         },
-        {
-            "required": ["role"],
-            "properties": {"role": {"const": "assistant"}, "tool_calls": {"anyOf": [_CALLS, _NO_CALLS]}},
-        },
+        {"required": ["role"], "properties": {"role": {"const": "assistant"}}},
     ]
 }
 MAX_TOOL_CALLS = 128
@@ -69,38 +62,14 @@ Part = Annotated[
 ]
 
 
-class ChatMessage(Wire):
-    """One turn. Roles are those that Qwen's chat template knows."""
-
-    model_config = ConfigDict(json_schema_extra=_MESSAGE_SCHEMA)
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: str | None = Field(None, description="harmless: the template has no place for it")
-
-    @model_validator(mode="after")
-    def _has_content(self) -> Self:
-        if self.content is None and not self._may_lack_content():
-            raise PydanticCustomError("content", "a message of role '{role}' needs 'content'", {"role": self.role})
-        return self
-
-    def _may_lack_content(self) -> bool:
-        return False
-
-    def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class ConversationMessage(ChatMessage):
-    """A turn of a conversation that goes on, with what OpenAI's clients send back of earlier answers."""
+class ConversationMessage(Wire):
+    """One turn, with what OpenAI's clients send back of earlier answers. Roles are those that chat templates know."""
 
     model_config = ConfigDict(json_schema_extra=_TURN_SCHEMA)
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]  # type: ignore[assignment]
-    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None  # type: ignore[assignment]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+    name: str | None = Field(None, description="harmless: the template has no place for it")
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
     tool_call_id: str | None = Field(None, description="of a tool's message; Qwen's templates go by the order")
     reasoning_content: str | None = Field(None, description="an earlier thought; the template decides what it keeps")
@@ -109,19 +78,27 @@ class ConversationMessage(ChatMessage):
     annotations: list[Any] | None = Field(None, description="harmless: comes back with an earlier answer")
 
     @model_validator(mode="after")
-    def _calls_are_the_assistants(self) -> Self:
-        if self.tool_calls and self.role != "assistant":
-            raise PydanticCustomError("tool_calls", "a message of role '{role}' has no tool_calls", {"role": self.role})
+    def _fits_its_role(self) -> Self:
+        """An answer may lack content: in histories of other servers the model said nothing, or a call alone."""
         parts = self.content if isinstance(self.content, list) else ()
-        if self.role != "assistant" and any(isinstance(part, RefusalPart) for part in parts):
-            raise PydanticCustomError("part", "a message of role '{role}' has no refusal", {"role": self.role})
-        for call in self.tool_calls or ():
-            _check_arguments(call)
+        if self.role != "assistant":
+            if self.content is None:
+                raise PydanticCustomError("content", "a message of role '{role}' needs 'content'", {"role": self.role})
+            if self.tool_calls:
+                message = "a message of role '{role}' has no tool_calls"
+                raise PydanticCustomError("tool_calls", message, {"role": self.role})
+            if any(isinstance(part, RefusalPart) for part in parts):
+                raise PydanticCustomError("part", "a message of role '{role}' has no refusal", {"role": self.role})
+        if self.tool_calls:
+            self._check_calls()
         return self
 
-    def _may_lack_content(self) -> bool:
-        """Histories of other servers have such answers: the model said nothing, or a call alone, or refused."""
-        return self.role == "assistant"
+    def _check_calls(self) -> None:
+        for call in self.tool_calls or ():
+            _check_arguments(call)
+
+    def _calls_for_template(self) -> list[dict[str, Any]]:
+        return [_call_for_template(call) for call in self.tool_calls or ()]
 
     def text(self) -> str:
         """The content as one string; what the model refused with is what it said."""
@@ -135,7 +112,7 @@ class ConversationMessage(ChatMessage):
         if thought := self.reasoning_content or self.reasoning:
             message["reasoning_content"] = thought
         if self.tool_calls:
-            message["tool_calls"] = [_call_for_template(call) for call in self.tool_calls]
+            message["tool_calls"] = self._calls_for_template()
         return message
 
 

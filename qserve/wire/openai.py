@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.hints.requests import mixed_up_on
-from qserve.wire.messages import ChatMessage, ConversationMessage, TextPart
+from qserve.wire.messages import ConversationMessage
 from qserve.wire.refused_fields import SERVED_BY_VLLM
 from qserve.wire.sampling import Sampled
 from qserve.wire.schema import (
@@ -39,7 +39,6 @@ __all__ = [
     "MAX_PROMPTS",
     "MAX_TOKEN_ID",
     "ChatCompletionRequest",
-    "ChatMessage",
     "CompletionRequest",
     "DetokenizeRequest",
     "NonEmptyString",
@@ -50,7 +49,6 @@ __all__ = [
     "SamplingFields",
     "StreamOptions",
     "TextFormat",
-    "TextPart",
     "TokenId",
     "TokenIds",
     "TokenizeRequest",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 from pydantic_core import PydanticCustomError
 
 from qserve.rows.fields import Fields, RowError
@@ -36,25 +36,16 @@ class ScoredMessage(ConversationMessage):
 
     tool_calls: Annotated[list[ScoredCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None  # type: ignore[assignment]
 
-    @model_validator(mode="after")
-    def _calls_are_the_assistants(self) -> Self:
-        if not self.tool_calls:
-            return self
-        if self.role != "assistant":
-            raise PydanticCustomError("tool_calls", "a message of role '{role}' has no tool_calls", {"role": self.role})
+    def _check_calls(self) -> None:
         try:
-            self._calls()
+            self._calls_for_template()
         except RowError as error:
             raise PydanticCustomError("tool_calls", "{why}", {"why": str(error)}) from None
-        return self
 
-    def _calls(self) -> list[dict[str, Any]]:
+    def _calls_for_template(self) -> list[dict[str, Any]]:
         return calls_of([call.model_dump(exclude_none=True) for call in self.tool_calls or ()], Fields({}))
 
     def for_template(self) -> dict[str, Any]:
         """As rows of data sets are read: names are kept, for templates that write them."""
-        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text()}
-        thought = self.reasoning_content or self.reasoning
-        kept = {"reasoning_content": thought, "name": self.name, "tool_call_id": self.tool_call_id}
-        message |= {name: value for name, value in kept.items() if value}
-        return {**message, "tool_calls": self._calls()} if self.tool_calls else message
+        kept = {"name": self.name, "tool_call_id": self.tool_call_id}
+        return {**super().for_template(), **{name: value for name, value in kept.items() if value}}

@@ -48,6 +48,11 @@ def test_a_field_that_nobody_reads_is_named(path):
         ("/v1/reward", {"prompt": "q", "responses": ["a", ""]}, "'responses.1' ends with an empty answer"),
         ("/v1/reward", {"conversations": [[USER]]}, "'conversations.0' ends with a message of role 'user'"),
         ("/v1/reward", {"conversations": [[{"role": "judge", "content": "x"}]]}, "conversations.0.0.role"),
+        (
+            "/v1/reward",
+            {"conversations": [[{**USER, "content": [{"type": "refusal", "refusal": "no"}]}, ANSWER]]},
+            "a message of role 'user' has no refusal",
+        ),
         ("/v1/reward", {"conversations": [[USER, ANSWER]], "texts": ["a"]}, "'conversations' and 'texts'"),
         ("/v1/reward", {"conversations": []}, "conversations"),
         ("/v1/reward", {"prompt": "q"}, "give one of"),
