@@ -27,7 +27,7 @@ def asks_for_nothing(name: str, value: Any) -> bool:
 def loaded_tools(tools: Sequence[Any], messages: Sequence[Any]) -> list[Any]:
     """Those that the model is shown: one that is deferred, once a result of the client's search has named it."""
     named = set(referenced(messages))
-    return [tool for tool in tools if not _of(tool, "defer_loading") or _of(tool, "name") in named]
+    return [tool for tool in tools if not _of(tool, "defer_loading") or str(_of(tool, "name")) in named]
 
 
 def referenced(messages: Sequence[Any]) -> Iterator[str]:

@@ -13,9 +13,9 @@ from qserve.wire.schema import Wire
 
 __all__ = ["InputItem", "messages_of"]
 
-_KINDS = frozenset({
+_KINDS = (
     "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning",
-})  # fmt: skip
+)  # fmt: skip
 _TEXTS = frozenset({"input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"})
 
 
@@ -111,10 +111,8 @@ class UnknownItem(Wire):
     @classmethod
     def _refuse(cls, data: Any) -> Any:
         kind = str(data.get("type") if isinstance(data, dict) else type(data).__name__)[:40]
-        message = (
-            "an input item of type '{kind}' is not known; there are message, function_call, function_call_output, "
-            "custom_tool_call, custom_tool_call_output and reasoning"
-        )
+        known = f"{', '.join(_KINDS[:-1])} and {_KINDS[-1]}"
+        message = "an input item of type '{kind}' is not known; there are " + known
         raise PydanticCustomError("part", message, {"kind": kind})
 
 

@@ -213,3 +213,11 @@ def test_the_line_by_which_requests_are_billed_is_no_part_of_the_prompt() -> Non
     ]
     body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "system": system}
     assert MessagesRequest.parse(json.dumps(body).encode()).to_chat()["messages"][0]["content"] == "Hi"
+
+
+@pytest.mark.parametrize("odd", [[], {}])
+def test_a_type_or_a_name_of_another_kind_is_no_fault_of_ours(odd: Any) -> None:
+    with pytest.raises(ApiError, match="an input item of type"):
+        request(input=[{"type": odd}])
+    body = {"messages": [], "tools": [{"name": odd, "defer_loading": True}]}
+    assert as_vllm_reads(MESSAGES, body)["tools"] == []
