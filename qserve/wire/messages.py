@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.schema import Wire
+from qserve.wire.schema import Wire, type_of
 from qserve.wire.tools import ToolCall
 
 __all__ = ["ConversationMessage"]
@@ -53,8 +53,7 @@ class RefusalPart(Wire):
 
 
 def _kind_of_part(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "refusal" if kind == "refusal" else "text"  # which says what else it is
+    return "refusal" if type_of(value) == "refusal" else "text"  # TextPart refuses any other by its name
 
 
 Part = Annotated[

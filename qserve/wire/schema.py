@@ -44,6 +44,7 @@ __all__ = [
     "TokenIds",
     "Verbosity",
     "Wire",
+    "type_of",
 ]
 
 INT64_MAX = 2**63 - 1
@@ -87,6 +88,11 @@ def _with_whole_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_whole_numbers(one) for name, one in value.items()}
     return value
+
+
+def type_of(value: Any) -> Any:
+    """The `type` of an object, before or after it was read as a schema; None where it says none."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
 
 
 class Wire(BaseModel):

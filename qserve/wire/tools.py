@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.schema import Wire
+from qserve.wire.schema import Wire, type_of
 
 __all__ = [
     "MAX_TOOLS",
@@ -25,7 +25,6 @@ __all__ = [
     "kind_of_choice",
     "must_call",
     "offered",
-    "only_functions",
     "without_descriptions",
 ]
 
@@ -66,18 +65,8 @@ class FunctionName(Wire):
 
 
 def kind_of_choice(value: Any) -> str:
-    """The tag of a `tool_choice` that is an object: `function` says what others are."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "allowed_tools" if kind == "allowed_tools" else "function"
-
-
-def only_functions(data: Any) -> Any:
-    """Raises PydanticCustomError for a choice of another type, by its name."""
-    kind = data.get("type") if isinstance(data, dict) else None
-    if isinstance(kind, str) and kind != "function":
-        message = "'tool_choice' holds an object of type '{kind}'; function and allowed_tools are known"
-        raise PydanticCustomError("part", message, {"kind": kind[:40]})
-    return data
+    """The tag of a `tool_choice` that is an object. What is tagged `function` refuses any other type by its name."""
+    return "allowed_tools" if type_of(value) == "allowed_tools" else "function"
 
 
 class NamedTool(Wire):
@@ -86,7 +75,14 @@ class NamedTool(Wire):
     type: Literal["function"] = "function"
     function: FunctionName
 
-    _only = model_validator(mode="before")(only_functions)
+    @model_validator(mode="before")
+    @classmethod
+    def _only_functions(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if isinstance(kind, str) and kind != "function":
+            message = "'tool_choice' holds an object of type '{kind}'; function and allowed_tools are known"
+            raise PydanticCustomError("part", message, {"kind": kind[:40]})
+        return data
 
 
 class AllowedNames(Wire):

@@ -17,12 +17,12 @@ from qserve.wire.dialects.responses_tools import (
     ServerTool,
     chosen_name,
     offered,
-    server_tools_alone,
+    server_tool_alone,
 )
 from qserve.wire.hints.requests import mixed_up_on
 from qserve.wire.openai import MAX_MESSAGES, MAX_TOP_LOGPROBS
 from qserve.wire.sampling import SAMPLED, Sampled
-from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, Verbosity, Wire
+from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, Verbosity, Wire, type_of
 from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import MAX_TOOLS
 
@@ -130,8 +130,7 @@ class ResponsesRequest(Sampled):
 
     @model_validator(mode="after")
     def _has_tools_of_the_client(self) -> Self:
-        kinds = [tool.model_dump(include={"type"}) for tool in self.tools or ()]
-        if (kind := server_tools_alone(kinds)) is not None:
+        if (kind := server_tool_alone([type_of(tool) for tool in self.tools or ()])) is not None:
             message = "the server has no tool of type '{kind}'; it is left out beside tools that the client runs"
             raise PydanticCustomError("part", message, {"kind": kind})
         return self

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.dialects.responses_tools import custom_arguments, flat_name
-from qserve.wire.schema import Wire
+from qserve.wire.schema import Wire, type_of
 
 __all__ = ["InputItem", "messages_of"]
 
@@ -117,9 +117,8 @@ class UnknownItem(Wire):
 
 
 def _kind(value: Any) -> str:
-    kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", None)
-    kind = "message" if kind is None else kind
-    return kind if kind in _KINDS else "unknown"
+    kind = type_of(value)
+    return "message" if kind is None else kind if kind in _KINDS else "unknown"
 
 
 InputItem = Annotated[

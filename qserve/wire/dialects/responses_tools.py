@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.schema import OnlyFalse, Wire
+from qserve.wire.schema import OnlyFalse, Wire, type_of
 from qserve.wire.tools import MAX_TOOLS, ToolName, kind_of_choice
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "custom_arguments",
     "flat_name",
     "offered",
-    "server_tools_alone",
+    "server_tool_alone",
     "with_grammar",
 ]
 
@@ -103,7 +103,7 @@ class UnknownTool(Wire):
 
 
 def _kind(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    kind = type_of(value)
     if kind in SERVER_TOOLS:
         return "server"
     return kind if kind in ("function", "custom", "namespace") else "unknown"
@@ -214,9 +214,11 @@ def offered(tools: Sequence[Any]) -> Iterator[OfferedTool]:
             yield OfferedTool(tool.name, None, tool)
 
 
-def server_tools_alone(tools: Sequence[Mapping[str, Any]]) -> str | None:
-    """The server's tool that a client asks for and no other: then it is what the client wants."""
-    kinds = [tool.get("type") for tool in tools]
+def server_tool_alone(kinds: Sequence[Any]) -> str | None:
+    """The type of a server's tool where a request, whose tools are of these `kinds`, has no tool of the client.
+
+    Then it is what the client wants, and must not be left out.
+    """
     return str(kinds[0]) if kinds and all(kind in SERVER_TOOLS for kind in kinds) else None
 
 

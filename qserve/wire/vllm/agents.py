@@ -1,4 +1,4 @@
-"""What agents send and vLLM 0.32 refuses, brought into what it reads: the meaning stays, and so do other bodies.
+"""What agents send and vLLM 0.32 refuses, changed into what it reads. The meaning stays; other bodies stay whole.
 
 /v1/responses  bookkeeping (`client_metadata`, an `id` on a message that no answer was), the server's tools that an
                agent offers beside its own, thoughts that only another server can decrypt; a custom tool's grammar
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.wire.agents.fields import asks_for_nothing, loaded_tools
-from qserve.wire.dialects.responses_tools import SERVER_TOOLS, server_tools_alone, with_grammar
+from qserve.wire.agents.fields import asks_for_nothing, loaded_tools, referenced_name
+from qserve.wire.dialects.responses_tools import SERVER_TOOLS, server_tool_alone, with_grammar
 
 __all__ = ["as_vllm_reads"]
 
 _ROLES = ("user", "system", "developer")
-# What items bring along of an earlier answer, which its document does not name.
+# Fields that an item keeps of an earlier answer, and that vLLM's document does not name.
 _NOT_READ: Mapping[str, frozenset[str]] = {
     "function_call_output": frozenset({"id"}),
     "custom_tool_call_output": frozenset({"id", "status"}),
@@ -35,9 +35,12 @@ _MARKS: Mapping[str, tuple[Any, ...]] = {
 
 def as_vllm_reads(path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The body for the engine; the same object where nothing is to be done."""
-    changed = (
-        _read_by[begin](body) if (begin := next((one for one in _read_by if path.startswith(one)), None)) else body
-    )
+    if path.startswith("/v1/responses"):
+        changed = _responses(body)
+    elif path.startswith("/v1/messages"):
+        changed = _messages(body)
+    else:
+        return body
     return body if changed == body else changed
 
 
@@ -46,7 +49,8 @@ def _responses(body: dict[str, Any]) -> dict[str, Any]:
     if isinstance(given := body.get("input"), list):
         changed["input"] = [_item(item) for item in given if not _is_unreadable(item)]
     if isinstance(tools := body.get("tools"), list) and all(isinstance(tool, dict) for tool in tools):
-        kept = tools if server_tools_alone(tools) else [tool for tool in tools if tool.get("type") not in SERVER_TOOLS]
+        kinds = [tool.get("type") for tool in tools]
+        kept = tools if server_tool_alone(kinds) else [tool for tool in tools if tool.get("type") not in SERVER_TOOLS]
         changed["tools"] = [_custom(tool) for tool in kept]
     return changed
 
@@ -102,17 +106,10 @@ def _with_names(message: Any) -> Any:
 
 def _has_references(block: Any) -> bool:
     inner = block.get("content") if isinstance(block, dict) and block.get("type") == "tool_result" else None
-    return isinstance(inner, list) and any(_is_reference(one) for one in inner)
-
-
-def _is_reference(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("type") == "tool_reference" and isinstance(value.get("tool_name"), str)
+    return isinstance(inner, list) and any(referenced_name(one) for one in inner)
 
 
 def _named(block: Mapping[str, Any]) -> dict[str, Any]:
     inner: Sequence[Any] = block["content"]
-    texts = [{"type": "text", "text": one["tool_name"]} if _is_reference(one) else one for one in inner]
+    texts = [{"type": "text", "text": name} if (name := referenced_name(one)) else one for one in inner]
     return {**block, "content": texts}
-
-
-_read_by = {"/v1/responses": _responses, "/v1/messages": _messages}
