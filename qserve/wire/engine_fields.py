@@ -25,8 +25,8 @@ __all__ = ["EngineFields", "fields_of"]
 
 # The names by which alternatives are told apart, if a schema gives them fixed values.
 _TAGS = ("type", "role")
-# Whose fields are sent to the wrong one of them.
-_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+# Routes that clients mix up: the fields of one are sent to another.
+_MIXED_UP = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 # Roles that chat templates know. Schemas list more (`function`, `critic`), and a template drops such a message unread.
 _ROLES = frozenset({"assistant", "developer", "system", "tool", "user"})
 
@@ -102,7 +102,7 @@ class EngineFields:
 
     def _hint(self, path: str, method: str, name: str) -> str:
         """What was probably meant by the unknown field of this dotted name."""
-        others = {route: _names(self, route, "POST") for route in _GENERATING if route != path}
+        others = {route: _names(self, route, "POST") for route in _MIXED_UP if route != path}
         return hint_for(name.split("."), _names(self, path, method), others)
 
 

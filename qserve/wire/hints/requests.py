@@ -1,4 +1,4 @@
-"""Hints for our own requests, by their schemas and those of other routes."""
+"""Hints for requests that our own schemas describe, by these and by the schemas of other routes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["MIXED_UP", "hint_of", "mixed_up_on", "names_by_schema"]
 Schema = TypeVar("Schema", bound=BaseModel)
 
 MIXED_UP: dict[str, type[BaseModel]] = {}
-"""Routes whose fields are sent to the wrong one of them, each with its schema."""
+"""Routes that clients mix up, each with its schema: the fields of one are sent to another."""
 
 
 def mixed_up_on(route: str) -> Callable[[type[Schema]], type[Schema]]:
-    """Marks the schema of a route whose fields clients send to others, and theirs to it."""
+    """Enters the schema of a route into `MIXED_UP`."""
 
     def enter(schema: type[Schema]) -> type[Schema]:
         MIXED_UP[route] = schema
@@ -31,16 +31,12 @@ def mixed_up_on(route: str) -> Callable[[type[Schema]], type[Schema]]:
 
 def hint_of(schema: type[BaseModel], path: tuple[str | int, ...]) -> str:
     """What was probably meant by the field at `path`, which a request of this schema does not have."""
-    return hint_for(path, names_by_schema(schema), names_by_route())
+    others = {route: names_by_schema(other) for route, other in MIXED_UP.items()}
+    return hint_for(path, names_by_schema(schema), others)
 
 
 @lru_cache(maxsize=64)
 def names_by_schema(schema: type[BaseModel]) -> FieldNames:
-    """The names of one request; some ten milliseconds, once."""
+    """The names of one request. Takes some ten milliseconds, once for each schema."""
     document: Mapping[str, Any] = schema.model_json_schema()
     return names_of(document, document.get("$defs", {}))
-
-
-def names_by_route() -> dict[str, FieldNames]:
-    """Of the routes that generate."""
-    return {route: names_by_schema(schema) for route, schema in MIXED_UP.items()}

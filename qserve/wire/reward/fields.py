@@ -34,7 +34,7 @@ __all__ = [
     "num_texts",
     "one_of",
     "refuse",
-]  # fmt: skip
+]
 
 
 MAX_TEXTS = 32_768

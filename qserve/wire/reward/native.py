@@ -83,11 +83,11 @@ class RewardRequest(RewardFields):
         if (what == "responses") != (self.prompt is not None):
             raise PydanticCustomError("prompt", "'prompt' and 'responses' belong together")
         if what != "responses" and (self.tools is not None or self.chat_template_kwargs is not None):
-            told = (
+            raise PydanticCustomError(
+                "tools",
                 "'tools' and 'chat_template_kwargs' of a request belong to 'prompt' with 'responses'; each pair, and "
+                "each conversation as an object with 'messages', has its own",
             )
-            told += "each conversation as an object with 'messages', has its own"
-            raise PydanticCustomError("tools", told)
         return self
 
     def num_texts(self) -> int:
