@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.reward.texts import Answered, TextToScore
+from qserve.cli.reward.texts import Answered, TextToScore, scored
 from qserve.errors import UsageError
 from qserve.reward.judges.template import read_template
 from qserve.reward.recipe import JudgePart, Recipe, is_recipe, read_recipe
@@ -112,12 +112,11 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
 
 def _scores(scorer: RewardScorer, texts: Sequence[TextToScore]) -> list[Any]:
     from qserve.model.failures import SequenceFailed
-    from qserve.reward.items import ScoreItem, firsts_of
+    from qserve.reward.items import ScoreItem
 
     encoded = [scorer.template.encode(one.content) for one in texts]
-    items = [ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded]
-    outcomes = scorer.score_now(items)
+    outcomes = scored(scorer, [ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded])
     failed = next((one for one in outcomes if isinstance(one, SequenceFailed)), None)
     if failed is not None:
         raise failed
-    return [outcomes[place] for place in firsts_of(items, 0, {})]
+    return outcomes

@@ -12,7 +12,7 @@ import click
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.reward.options import LOADING_FLAGS, settings_of
 from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
-from qserve.cli.reward.texts import Answered, Rewards, TextToScore, together
+from qserve.cli.reward.texts import Answered, Rewards, TextToScore, scored, together
 from qserve.errors import QserveError
 from qserve.planner import plan_request
 from qserve.reward.recipe import is_recipe
@@ -55,7 +55,6 @@ def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
 def local_rewards(scorer: RewardScorer) -> Rewards:
     """The rewards function of a scorer in this process."""
     from qserve.reward.failures import TextRefused
-    from qserve.reward.items import firsts_of
     from qserve.reward.scoring.scorer import Score, ScoreItem
 
     labels = scorer.loaded.checkpoint.labels
@@ -73,8 +72,7 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
     def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
         wanted = list(items(texts))
         read = [item for item in wanted if not isinstance(item, str)]
-        scores = scorer.score_now(read)
-        outcomes = iter([scores[place] for place in firsts_of(read, 0, {})])
+        outcomes = iter(scored(scorer, read))
         answers: list[Answered] = []
         for item in wanted:
             outcome = item if isinstance(item, str) else next(outcomes)

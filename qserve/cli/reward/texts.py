@@ -6,14 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qserve.reward.evaluation.records import Content, Record, read_records
+from qserve.reward.items import Score, ScoreItem, firsts_of
 from qserve.rows.fields import told_unread
 
-__all__ = ["Answered", "Rewards", "TextToScore", "records_in", "texts_of", "together"]
+if TYPE_CHECKING:
+    from qserve.model.failures import SequenceFailed
+    from qserve.reward.scoring.scorer import RewardScorer
+
+__all__ = ["Answered", "Rewards", "TextToScore", "records_in", "scored", "texts_of", "together"]
 
 Item = TypeVar("Item")
 
@@ -44,6 +49,12 @@ def records_in(file: Path, *, keep_broken: bool = False) -> list[Record]:
     if (note := told_unread(unread)) is not None:
         click.echo(f"note: {note}", err=True)
     return records
+
+
+def scored(scorer: RewardScorer, items: Sequence[ScoreItem]) -> list[Score | SequenceFailed]:
+    """What became of each item. Equal items get the first one's reward, as in a request (`firsts_of`)."""
+    outcomes = scorer.score_now(items)
+    return [outcomes[place] for place in firsts_of(items, 0, {})]
 
 
 def texts_of(records: Sequence[Record]) -> list[TextToScore]:
