@@ -53,7 +53,7 @@ class Dispatch:
         return ApiError(405, f"{template} takes {allow}, not {method}", "method_not_allowed", allow=allow)
 
     def _methods(self, template: str, served: list[Route]) -> list[str]:
-        """What is allowed there. Whoever may GET may ask for the HEAD."""
+        """The methods of a path whose routes are `served`. HEAD is allowed where GET is."""
         methods = dict.fromkeys(route.method for route in served)
         if "GET" in methods or (template == PAGE and self._has_page):
             methods |= {"GET": None, "HEAD": None}

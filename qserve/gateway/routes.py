@@ -274,8 +274,8 @@ def dialect_of(template: str, method: str = "POST", path: str = "") -> Dialect:
 def route_template(path: str) -> str:
     """The template that matches a request's path; `unmatched` if there is none.
 
-    The value of `{model}` may hold slashes, as model names do; any other is one name, and none that has a meaning of
-    its own in another's API.
+    The value of `{model}` may hold slashes, as model names do; any other is one name. No template matches a path that
+    means something else in OpenAI's or Anthropic's API (`NOT_SERVED`).
     """
     if path in _FIXED:
         return path

@@ -52,7 +52,7 @@ def check_encoding(encoding: str) -> None:
 def utf8_json(body: bytes) -> bytes:
     """The body without the byte order mark that some clients begin with. Raises ApiError 400 for what is no UTF-8 text.
 
-    Whoever parses JSON would say of all of these that a value is expected.
+    A JSON parser would say of each of these only that a value is expected.
     """
     if not body or body.isspace():
         raise ApiError(400, "the body is empty; a JSON object is needed", "invalid_json")
@@ -62,7 +62,7 @@ def utf8_json(body: bytes) -> bytes:
 
 
 def not_json(body: bytes, why: object) -> ApiError:
-    """The 400 for a body that a parser refused with `why`; where it is no UTF-8 the parser only says that it is odd."""
+    """The 400 for a body that a parser refused with `why`. Of a body that is not UTF-8 it names the byte."""
     if (place := wrong_byte(body)) is not None:
         message = f"the body is not UTF-8 at byte {place} ({body[place]:#04x}); JSON is sent in UTF-8"
         return ApiError(400, message, "invalid_json")

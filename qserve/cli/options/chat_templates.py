@@ -1,4 +1,4 @@
-"""The chat template is looked at before anything starts: what is wrong with it shows at every conversation else."""
+"""Checks of the chat template before anything starts: a fault in it would fail every conversation."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ def with_checked_template(checkpoint: Checkpoint, engine_args: str) -> Checkpoin
 
 
 def check_template_to_serve(folder: Path | None, engine_args: str) -> str | None:
-    """The same of the model in `folder`; the message, or None. A template in `engine_args` goes before its own."""
+    """The message of `with_checked_template` for the model in `folder`, or None. Raises as it does.
+
+    A template that `engine_args` name is checked in place of the model's own.
+    """
     from qserve.engine.vllm.chat_format import template_flag
     from qserve.hub.named_templates import check_given_template, check_templates, without_default
 
     try:
         given = template_flag(shlex.split(engine_args))
-    except ValueError:  # whoever splits them to start the engine says so
+    except ValueError:  # the start of the engine reports it
         given = None
     if given is not None:
         check_given_template(given)

@@ -1,7 +1,7 @@
-"""POST /v1/responses/input_tokens on vLLM, which has no such route: the usage of an answer of one token is told.
+"""POST /v1/responses/input_tokens on vLLM, which has no such route: from the usage of an answer of one token.
 
-So the count is that of the same request answered, whatever is part of the prompt, a stored response before it included.
-Its prompt is cached meanwhile for the request that follows. (vLLM's own rendering is off, and knows no stored ones.)
+So the count holds whatever is part of the prompt, an earlier stored response included, and the prompt is cached for the
+request that follows. vLLM's own route that renders prompts is off, and reads no stored responses.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["RESPONSES", "CountsByAnswering", "counted"]
 
 RESPONSES = "/v1/responses"
 _BY_ENGINE = ByEngine(requests.one)
-# How the answer is given, and what its length and tokens are: none of it is in the prompt.
+# Fields of the answer alone: they change nothing in the prompt.
 _OF_ANSWERS = frozenset({"stream", "stream_options", "background", "max_output_tokens", "logit_bias", "top_logprobs"})
 
 
 class _Answer(msgspec.Struct):
-    """Of a response, what is counted."""
+    """The part of a response that is read."""
 
     usage: dict[str, Any]
 
@@ -48,6 +48,6 @@ class CountsByAnswering:
 
 
 def counted(answer: bytes) -> bytes:
-    """OpenAI's answer, of what vLLM answered."""
+    """OpenAI's answer, made of vLLM's response."""
     usage = msgspec.json.decode(answer, type=_Answer).usage
     return json.dumps({"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}).encode()

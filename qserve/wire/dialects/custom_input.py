@@ -30,9 +30,9 @@ class CustomInput:
                 return ""
             self._is_begun, self._held = True, self._held[head.end() :]
         whole = _CHARS.match(self._held)
-        assert whole is not None, "none is whole, too"
+        assert whole is not None, "the pattern matches an empty text, too"
         self._held = self._held[whole.end() :]
-        # Line breaks stand unescaped where a model writes them so.
+        # Not strict: a model may write line breaks unescaped.
         more: str = json.loads(f'"{whole[0]}"', strict=False)
         self.text += more
         return more

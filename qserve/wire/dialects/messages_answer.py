@@ -77,7 +77,7 @@ class MessagesAnswer:
 
 
 def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
-    """Anthropic's clients add the three of the prompt; what is cached is asked for by nobody, so none is created."""
+    """Anthropic's usage: its clients add up the three counts of the prompt. Nobody asks for a cache to be created."""
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     return {
         "input_tokens": usage["prompt_tokens"] - cached, "cache_creation_input_tokens": 0,

@@ -96,7 +96,7 @@ class CustomOutputItem(_Item):
 
 
 class ReasoningItem(_Item):
-    """A thought of an earlier answer; the chat template decides what it keeps. What is encrypted, nobody here reads."""
+    """A thought of an earlier answer; the chat template decides what it keeps. Encrypted content is not read."""
 
     type: Literal["reasoning"]
     summary: Parts | None = None

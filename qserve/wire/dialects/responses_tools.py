@@ -1,4 +1,4 @@
-"""The tools of a Responses request: functions, functions in namespaces, custom tools; and each as a chat's function.
+"""The tools of a Responses request (functions, functions in namespaces, custom tools), and each as a chat's function.
 
 A function of a namespace is `<namespace>__<name>` to the model, as vLLM has it. A custom tool takes text, which is the
 one argument of a function, `input`.
@@ -35,7 +35,7 @@ __all__ = [
 INPUT = "input"
 """The argument of a custom tool."""
 SERVER_TOOLS = ("web_search", "web_search_preview")
-"""Agents offer them beside their own tools unless their user switches it off: left out, no answer needs them."""
+"""Agents offer them with their own tools unless a user switches them off. They are left out: no answer needs them."""
 _SERVED = "describe functions, namespaces of functions, or custom tools, which the client runs"
 _MAX_GRAMMAR_CHARS = 64 * 1024
 
@@ -82,7 +82,7 @@ class CustomTool(_Tool):
 
 
 class ServerTool(Wire):
-    """What the client would have the server do: nothing, since an agent offers it by itself."""
+    """A tool that the server would run. It is left out (`SERVER_TOOLS`)."""
 
     type: Literal["web_search", "web_search_preview"]
     external_web_access: bool | None = None

@@ -11,12 +11,12 @@ from qserve.wire.hints.names import FieldNames, Place
 __all__ = ["hint_for"]
 
 _LIKE = 0.75
-# Levels up and down from where the name stands to where it belongs.
+# Levels up and down from the place of the name to the one where it belongs.
 _FARTHEST = 3
 _MOST_CHARS = 100
-# What many objects have says nothing of the one that was meant.
+# A name that more objects have says nothing about which of them was meant.
 _MOST_PLACES = 2
-# What one API calls otherwise than another, by its place in each.
+# Fields to which APIs give different names, each by its place.
 _SAME = (
     ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens"),
     ("messages", "input", "prompt"),

@@ -1,6 +1,6 @@
-"""Forms that clients send and vLLM 0.32 does not take, or takes and does not do, in words that it follows.
+"""Forms of requests that vLLM 0.32 refuses or ignores, rewritten as forms that it follows.
 
-The own engine takes the same forms by its schemas (`tools`, `structured`, `dialects`).
+The own engine takes them by its schemas (`tools`, `structured`, `dialects`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHAT, _RESPONSES, _MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/mes
 
 
 def in_engine_words(path: str, body: dict[str, Any], *, takes_one_system: bool = False) -> dict[str, Any]:
-    """The body as the engine takes it, or itself. Raises ApiError 400 for what has no such words.
+    """The body as vLLM follows it; the same object where nothing changes. Raises ApiError 400 for what it can't follow.
 
     `takes_one_system`: the chat template takes one system turn at the beginning, and several are joined.
     """
@@ -53,7 +53,7 @@ def _with_format(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_choice(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    """`tool_choice`: a function without its type, as Hugging Face's clients name it, and some of the tools."""
+    """`tool_choice` without a type, as Hugging Face's clients have it, or with `allowed_tools`."""
     choice = body.get("tool_choice")
     if not isinstance(choice, dict):
         return body
@@ -68,7 +68,7 @@ def _with_choice(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
 
 
 def _with_allowed(body: dict[str, Any], choice: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    """The engine is told of the allowed tools alone, and the template of all: it takes them from its own arguments."""
+    """`tools` are the allowed ones alone; the template is shown all of them, by `chat_template_kwargs`."""
     said = choice.get("allowed_tools") if is_chat else choice
     mode, allowed = (said.get("mode"), said.get("tools")) if isinstance(said, dict) else (None, None)
     place = "tool_choice.allowed_tools" if is_chat else "tool_choice"
