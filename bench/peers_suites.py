@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.peers.reasons import reason_of  # noqa: E402
-from bench.servers import started  # noqa: E402
+from bench.peers.server import started  # noqa: E402
 from qserve.demo import chat_model_path, reward_model_path  # noqa: E402
 
 # A test that hangs: busy machines take minutes for what is asked here.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,9 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
-from qserve.demo import chat_model_path, reward_model_path
-
-__all__ = ["Round", "Server", "demo_of_peers", "load_round", "running", "started", "stretched_demo", "wait_ready"]
+__all__ = ["Round", "Server", "load_round", "running", "wait_ready"]
 
 
 def free_port() -> int:
@@ -122,46 +119,6 @@ async def wait_ready(server: Server, process: subprocess.Popen[bytes], log: Path
                     if answer.status == 200:
                         return
             await asyncio.sleep(0.3)
-
-
-def stretched_demo(folder: Path, positions: int) -> Path:
-    """A copy of the demo that says that it has more positions than it was trained on."""
-    shutil.copytree(chat_model_path(), folder, dirs_exist_ok=True)
-    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": positions}
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
-    return folder
-
-
-def demo_of_peers(engine: str, state: Path) -> Server:
-    """`qserve up` with the demo models, each by the name of its folder, where a test finds its tokenizer.
-
-    Half of SGLang's tests of tools ask for 2,048 tokens beside their prompt, which is the demo's whole context.
-    """
-    port, model = free_port(), stretched_demo(state.parent / "chat", 8192)
-    return Server(
-        engine,
-        [
-            str(Path(sys.executable).parent / "qserve"), "up", "--model", str(model), "--reward", "demo",
-            "--engine", engine,
-            "--served-model-name", str(chat_model_path()), "--served-reward-name", str(reward_model_path()), "--port",
-            str(port), "--max-model-len", "8192", "--max-num-seqs", "8", "--state-dir", str(state), "--no-ui",
-            *(["--enforce-eager", "--kv-cache-memory-bytes", "128MiB"] if engine == "vllm" else []),
-        ],
-        port, str(chat_model_path()), "/ready",
-    )  # fmt: skip
-
-
-@contextlib.contextmanager
-def started(engine: str, folder: Path, url: str | None) -> Iterator[str]:
-    """The address of a server with the demo models: `url`, if there is one, or of one that is started for this."""
-    if url is not None:
-        yield url
-        return
-    folder.mkdir(exist_ok=True)
-    server, log = demo_of_peers(engine, folder / "state"), folder / "log"
-    with running(server, log) as process:
-        asyncio.run(wait_ready(server, process, log))
-        yield server.url
 
 
 @dataclass(frozen=True)
