@@ -29,7 +29,7 @@ from qserve.planner.setup import Setup
 
 __all__ = [
     "GROUP", "SCORER", "Engine", "EnginePlanner", "changed_request", "engine_for", "engine_named", "engine_names",
-    "engines", "load_attribute", "option_kinds", "option_value", "own_engines", "plan_request",
+    "engines", "load_attribute", "most_tokens", "option_kinds", "option_value", "own_engines", "plan_request",
     "reward_engine_names", "with_same_rounding",
 ]  # fmt: skip
 
@@ -226,6 +226,13 @@ def engine_for(hardware: Hardware, request: PlanRequest) -> Engine:
         if engine.planner.suits(hardware) and engine.planner.has_kernels(hardware, request.engine_version)
     ]
     return next((engine for engine in suited if not _shut_out(engine, suited, request)), suited[-1])
+
+
+def most_tokens(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> int:
+    """Of a sequence: --max-model-len, or the positions that the engine derives from the checkpoint."""
+    if request.max_model_len is not None:
+        return request.max_model_len
+    return engine_for(hardware, request).planner.as_served(checkpoint, request).spec.max_position_embeddings
 
 
 def _shut_out(engine: Engine, suited: list[Engine], request: PlanRequest) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import DoesNotFit, UsageError
-from qserve.planner.engine import changed_request, engine_for, option_value
+from qserve.planner.engine import changed_request, most_tokens, option_value
 from qserve.planner.fits import check_fits
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
@@ -128,8 +128,7 @@ def _spread_experts(
 def _as_many(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, flag: str) -> list[ReplicaPlan]:
     fixed = _fixed_ranks(request)
     cards = len(hardware.devices)
-    served = engine_for(hardware, request).planner.as_served(checkpoint, request)
-    whole = request.max_model_len or served.spec.max_position_embeddings
+    whole = most_tokens(checkpoint, hardware, request)
     tried: Sequence[int] = [fixed] if fixed else [one for one in _RANKS if one <= cards]
     is_whole: Callable[[Plan], bool] = lambda plan: plan.workload.max_model_len >= whole  # noqa: E731 - a condition
     for good in (is_whole, lambda plan: True):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
 from qserve.errors import QserveError, UsageError
-from qserve.planner.engine import changed_request, engine_for
+from qserve.planner.engine import changed_request, most_tokens
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.replicas.plans import num_engines
@@ -110,8 +110,7 @@ def _carries(layout: Layout) -> bool:
 
 def _check_length(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> None:
     """Raises UsageError for requests that every server of this model would refuse."""
-    served = engine_for(hardware, request).planner.as_served(checkpoint, request)
-    load, most = wanted.named_load, request.max_model_len or served.spec.max_position_embeddings
+    load, most = wanted.named_load, most_tokens(checkpoint, hardware, request)
     if load.longest <= most:
         return
     what = (
