@@ -1,12 +1,13 @@
 """What vLLM takes and does not do as asked: refused in the words of the own engine.
 
-Read from vLLM 0.32: a tool of any type and name passes, as `web_search` does, though nothing would run it; of two
-functions with one name nobody knows which is called; and with `ignore_eos` an answer goes on behind its structure.
+Read from vLLM 0.32: a tool of any type and name passes, as `web_search` does, though nothing would run it; a call of
+one of two functions with the same name is ambiguous; and with `ignore_eos` an answer continues after its structure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,14 +21,32 @@ __all__ = ["check_salt", "check_structure", "check_tools"]
 
 _NAME = TypeAdapter(ToolName)
 _SALT = TypeAdapter(CacheSalt)
-# By the beginning of the route: the types of tools that the client runs, whether one must be said, and where a name
-# stands.
-_TOOLS: Mapping[str, tuple[tuple[str, ...], bool, tuple[str, ...]]] = {
-    "/v1/chat/completions": (("function",), True, ("function", "name")),
-    "/v1/responses": (("function", "custom"), True, ("name",)),
-    "/v1/messages": (("custom",), False, ("name",)),
+
+
+@dataclass(frozen=True)
+class _ToolRule:
+    """What the tools of a route are.
+
+    Attributes:
+        kinds: the types of tools that the client runs; None among them: a type may be left out.
+        name: the place of a tool's name.
+        has_namespaces: whether a tool may be a namespace of functions.
+    """
+
+    kinds: tuple[str | None, ...]
+    name: tuple[str, ...] = ("name",)
+    has_namespaces: bool = False
+
+
+# By the beginning of the route.
+_TOOLS: Mapping[str, _ToolRule] = {
+    "/v1/chat/completions": _ToolRule(("function",), ("function", "name")),
+    "/v1/responses": _ToolRule(("function", "custom"), has_namespaces=True),
+    "/v1/messages": _ToolRule(("custom", None)),
 }
-# Where a structure of the answer stands; by its type, or there at all.
+# vLLM shows the model the functions of a namespace, and nothing else that is in it.
+_IN_NAMESPACE = _ToolRule(("function",))
+# The place of a structure of the answer: an object with a type, or there at all.
 _TYPED = (("response_format",), ("text", "format"), ("output_config", "format"))
 _MUST_CALL = ("required", "any")
 
@@ -50,32 +69,28 @@ def check_tools(path: str, body: Mapping[str, Any]) -> None:
         names.add(name)
 
 
-def _names(
-    tools: list[Any], rule: tuple[tuple[str, ...], bool, tuple[str, ...]], path: str
-) -> Iterator[tuple[str, Any]]:
-    """Of each tool where its name stands, and the name that the model reads."""
-    wanted, must_say, place = rule
+def _names(tools: list[Any], rule: _ToolRule, path: str) -> Iterator[tuple[str, Any]]:
+    """Of each tool the place of its name, and the name that the model reads."""
     for index, tool in enumerate(tools):
         if not isinstance(tool, dict):
             raise _refusal(f"'{path}[{index}]' must be an object", "tools")
         kind = tool.get("type")
-        if kind == "namespace" and "custom" in wanted and must_say:
+        if kind == "namespace" and rule.has_namespaces:
             yield from _of_namespace(tool, f"{path}[{index}]")
-        elif kind not in wanted and (kind is not None or must_say):
+        elif kind not in rule.kinds:
             named = "without a type" if kind is None else f"of type '{str(kind)[:40]}'"
             raise _refusal(f"the server has no tool {named}; describe functions, which the client runs", "tools")
         else:
-            yield ".".join((f"{path}[{index}]", *place)), _at(tool, place)
+            yield ".".join((f"{path}[{index}]", *rule.name)), _at(tool, rule.name)
 
 
 def _of_namespace(tool: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """vLLM shows the model the functions of a namespace, and nothing else that is in it."""
     name, inner = tool.get("name"), tool.get("tools")
     if not isinstance(inner, list):
         raise _refusal(f"'{path}.tools' must be a list of functions", "tools")
-    for where, of_function in _names(inner, (("function",), True, ("name",)), f"{path}.tools"):
-        both = isinstance(name, str) and isinstance(of_function, str)
-        yield where, flat_name(str(name), str(of_function)) if both else None
+    for where, of_function in _names(inner, _IN_NAMESPACE, f"{path}.tools"):
+        are_names = isinstance(name, str) and isinstance(of_function, str)
+        yield where, flat_name(str(name), str(of_function)) if are_names else None
 
 
 def check_salt(body: Mapping[str, Any]) -> None:
