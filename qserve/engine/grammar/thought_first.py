@@ -19,7 +19,7 @@ _THOUGHT: dict[str, Any] = {
         {"type": "regex", "pattern": r"\n{0,2}"},
     ],
 }
-# Of the two limits that the library has, 1 and up, the one that leaves least room to write blanks for ever.
+# The least that the library takes; the server that qserve starts allows none (`vllm/plugins/structural_tags.py`).
 _MOST_BLANKS = 1
 
 

@@ -17,8 +17,8 @@ from qserve.engine.prompts.written_tokens import check_chat_template
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of, served_templates
 from qserve.engine.vllm.cpu_processes import joined_processes
 from qserve.engine.vllm.parser import FlagParser, user_cache
-from qserve.engine.vllm.plugins.token_rows import VARIABLE
-from qserve.engine.vllm.user_flags import COMPACT_JSON, merged, schema_library
+from qserve.engine.vllm.plugins import structural_tags, token_rows
+from qserve.engine.vllm.user_flags import COMPACT_JSON, merged, schema_library, writes_blanks
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
 from qserve.hub.folder import read_config
@@ -117,6 +117,7 @@ def command(
     environment = {
         **_environment(spec, inherited),
         **_token_rows(spec.folder),
+        **({} if writes_blanks(words, parser) else {structural_tags.VARIABLE: "1"}),
         **joined_processes(spec.plan, words, inherited),
     }
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
@@ -127,7 +128,7 @@ def command(
 def _token_rows(folder: Path) -> dict[str, str]:
     """For a server whose tokenizer knows ids that the embedding has no rows for."""
     rowless = rowless_tokens(folder, read_config(folder)) if (folder / "config.json").is_file() else None
-    return {} if rowless is None else {VARIABLE: str(rowless.num_rows)}
+    return {} if rowless is None else {token_rows.VARIABLE: str(rowless.num_rows)}
 
 
 def _planned(spec: WorkerSpec, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from qserve.engine.vllm.flag_table import flag_table
 from qserve.engine.vllm.parser import Argument, FlagParser
 from qserve.errors import UsageError
 
-__all__ = ["COMPACT_JSON", "merged", "schema_library"]
+__all__ = ["COMPACT_JSON", "merged", "schema_library", "writes_blanks"]
 
 # How vLLM writes JSON of a schema, unless the user says otherwise: no blanks, by the backend that can do that.
 COMPACT_JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
@@ -50,15 +50,23 @@ def merged(own: Sequence[str], defaults: Sequence[str], words: Sequence[str], pa
 
 def schema_library(words: Sequence[str], parser: FlagParser) -> str:
     """What holds answers to JSON schemas under this command line; "" where vLLM chooses it by the first request."""
+    backend = _structures(words, parser).get("backend")
+    return backend if isinstance(backend, str) and backend != "auto" else ""
+
+
+def writes_blanks(words: Sequence[str], parser: FlagParser) -> bool:
+    """Whether JSON of a schema may have blanks between any of its tokens under this command line."""
+    return not _structures(words, parser).get("disable_any_whitespace")
+
+
+def _structures(words: Sequence[str], parser: FlagParser) -> dict[str, Any]:
+    """The configuration of structured outputs, however it is spelled."""
+    config: dict[str, Any] = {}
     for argument in parser.parse(words):
         if argument.flag.dest == "structured_outputs_config" and len(argument.values) == 1:
-            config = _number(argument.values[0])
-            backend = (
-                config if argument.key == "backend" else config.get("backend") if isinstance(config, dict) else None
-            )
-            if isinstance(backend, str) and backend != "auto":
-                return backend
-    return ""
+            value = _number(argument.values[0])
+            config |= {argument.key: value} if argument.key else value if isinstance(value, dict) else {}
+    return config
 
 
 def _with_backend(argument: Argument) -> Argument:

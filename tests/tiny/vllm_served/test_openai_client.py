@@ -93,9 +93,13 @@ def test_tools_that_may_be_called(client):
     assert second.choices[0].message.role == "assistant"
 
 
-@pytest.mark.parametrize(("thinks", "blanks"), [(False, r"\s"), (True, r"\s\s")])
+_BLANKS = r"\s\s|(?<![,:])\s"
+"""Others than one after a comma or a colon."""
+
+
+@pytest.mark.parametrize(("thinks", "blanks"), [(False, r"\s"), (True, _BLANKS)])
 def test_parse_gets_an_object(client, thinks, blanks):
-    """Without blanks between its parts, or one after a thought: a model this small would write them to its limit."""
+    """With no blanks, or those of `json.dumps` after a thought: a model this small would write them to its limit."""
 
     class Answer(pydantic.BaseModel):
         kind: Literal["sum", "list"]
@@ -108,6 +112,24 @@ def test_parse_gets_an_object(client, thinks, blanks):
     )  # fmt: skip
     assert isinstance(answer.choices[0].message.parsed, Answer)
     assert not re.search(blanks, answer.choices[0].message.content) and answer.choices[0].finish_reason == "stop"
+
+
+def test_a_call_has_no_blanks_to_its_limit(client):
+    """Inside of lists, of which the demo finds no end, either."""
+    parameters = {
+        "type": "object", "properties": {"words": {"type": "array", "items": {"enum": ["a", "b"]}}},
+        "required": ["words"], "additionalProperties": False,
+    }  # fmt: skip
+    tool = {"type": "function", "function": {"name": "spell", "parameters": parameters}}
+    for seed in range(4):
+        answer = client.chat.completions.create(
+            model="demo", messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=80, temperature=1.5,
+            seed=seed, extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+        )  # fmt: skip
+        message = answer.choices[0].message
+        calls = message.tool_calls
+        written = calls[0].function.arguments if calls else message.content.partition("<tool_call>\n")[2]
+        assert written and not re.search(_BLANKS, written.removesuffix("\n</tool_call>")), written
 
 
 def test_a_json_schema_binds_the_answer(client):

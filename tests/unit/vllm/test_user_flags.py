@@ -165,3 +165,16 @@ def test_a_model_that_thinks_where_it_likes_writes_a_structure_at_once(parser, e
 )
 def test_the_gateway_is_told_what_holds_answers_to_schemas(parser, words, library):
     assert command(spec_of(PLAN), parser, words, {}).schema_library == library
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [
+        ("", True),
+        ("--structured-outputs-config.disable_any_whitespace true --structured-outputs-config.backend xgrammar", True),
+        ("""--structured-outputs-config '{"backend": "xgrammar"}'""", False),
+    ],
+)
+def test_structural_tags_have_blanks_where_the_user_lets_json_have_them(parser, words, held):
+    environment = command(spec_of(PLAN), parser, words, {}).env
+    assert (environment.get("QSERVE_TAGS_WITHOUT_BLANKS") == "1") is held

@@ -7,8 +7,9 @@ come: a quarter of the processor time of these imports, in each process. vLLM's 
 anything else (multiprocessing imports the main module of their parent), so it holds for them as well, and they import
 vLLM's engine without the API server.
 
-Standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Nothing of vLLM is changed but for checkpoints
-whose tokenizer has tokens that no row of the embedding stands for (`token_rows`).
+Standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM two things are changed: what it takes
+for checkpoints whose tokenizer has tokens that no row of the embedding stands for (`token_rows`), and the blanks in the
+JSON of structural tags (`structural_tags`), in its children as well.
 """
 
 from __future__ import annotations
@@ -39,5 +40,9 @@ def serve(module: str) -> None:
 
 
 gc.set_threshold(_NEW_OBJECTS)
+if os.environ.get("QSERVE_TAGS_WITHOUT_BLANKS"):
+    from qserve.engine.vllm.plugins.structural_tags import write_no_blanks
+
+    write_no_blanks()
 if __name__ == "__main__":
     serve(sys.argv[1])
