@@ -1,7 +1,7 @@
-"""Objects of a JSON schema that take no other properties than it names, where it does not say: clients name all.
+"""Closes the objects of a JSON schema to properties that it does not name, where it does not say: clients name all.
 
 Several schemas may describe one object: the parts of an `allOf`, what a `$ref` names, alternatives, and the keywords
-beside them. Each of them is closed to the names of all that go with it; closed alone each would forbid the others'.
+next to them. Each is closed to the names that all of them have; by its own names alone it would forbid the others'.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.engine.grammar.references import REMARKS, named_by
+from qserve.engine.grammar.references import REMARKS, named_by, with_inner
 
-__all__ = ["BY_NAME", "DATA", "with_closed_objects"]
+__all__ = ["with_closed_objects"]
 
-# Their values are data, or schemas by name: nothing in them is a keyword.
-DATA = ("const", "enum", "default", "examples")
-BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _ALTERNATIVES = ("anyOf", "oneOf")
 _MOST_DEEP = 16
 
@@ -24,7 +21,7 @@ _NONE: Names = frozenset()
 
 
 def with_closed_objects(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """An equivalent schema but for that."""
+    """`schema` with `additionalProperties: false` where it leaves open what other properties an object may have."""
     found: dict[str, Any] = _Closing(schema).closed(dict(schema))
     return found
 
@@ -48,7 +45,7 @@ class _Closing:
         found = {}
         for name, value in schema.items():
             if name not in parts:
-                found[name] = self._keyword(name, value)
+                found[name] = with_inner(name, value, self.closed)
                 continue
             others = _union(names for other, names in parts.items() if other != name) | named | beside
             found[name] = self._parts(value, others, depth, shares=name == "allOf", closes=closes)
@@ -96,10 +93,7 @@ class _Closing:
     def _names_of(self, schema: Any, depth: int) -> Names:
         if not isinstance(schema, dict) or depth > _MOST_DEEP:
             return _NONE
-        inner = [part for name in ("allOf", *_ALTERNATIVES) for part in _list(schema.get(name))]
-        if isinstance(reference := schema.get("$ref"), str):
-            inner.append(named_by(reference, self._root))
-        return _named(schema) | self._names(inner, depth)
+        return _named(schema) | self._names(self._same_value(schema), depth)
 
     def _parts_open(self, parts: Any, depth: int) -> bool:
         """Whether one of the parts lets in properties that it does not name."""
@@ -108,17 +102,13 @@ class _Closing:
     def _is_open(self, schema: Any, depth: int) -> bool:
         if not isinstance(schema, dict):
             return False
-        inner = [part for name in ("allOf", *_ALTERNATIVES) for part in _list(schema.get(name))]
-        if isinstance(reference := schema.get("$ref"), str):
-            inner.append(named_by(reference, self._root))
-        return _opens(schema) or self._parts_open(inner, depth)
+        return _opens(schema) or self._parts_open(self._same_value(schema), depth)
 
-    def _keyword(self, name: str, value: Any) -> Any:
-        if name in DATA:
-            return value
-        if name in BY_NAME and isinstance(value, dict):
-            return {key: self.closed(one) for key, one in value.items()}
-        return self.closed(value)
+    def _same_value(self, schema: Mapping[str, Any]) -> list[Any]:
+        """The schemas that describe the same value: its parts, its alternatives, what it refers to."""
+        reference = schema.get("$ref")
+        referred = [named_by(reference, self._root)] if isinstance(reference, str) else []
+        return [part for name in ("allOf", *_ALTERNATIVES) for part in _list(schema.get(name))] + referred
 
 
 def _opens(schema: Mapping[str, Any]) -> bool:

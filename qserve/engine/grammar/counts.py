@@ -1,4 +1,4 @@
-"""Bounds on the numbers of a JSON schema that a grammar library multiplies by: what it does with them has none.
+"""Bounds on the numbers of a JSON schema that a grammar library multiplies by: the library itself has none.
 
 llguidance writes a list item by item, and a multiple digit by remainder: `maxItems: 1e9` takes 19 GiB. Within these
 bounds a keyword takes 25 MiB and 0.3 s at most. Other numbers (lengths, ranges, numbers of properties) cost it nothing.
@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from qserve.engine.grammar.numbers.bounds import is_number
+from qserve.engine.grammar.references import BY_NAME, DATA
 from qserve.wire.errors import ApiError
 
 __all__ = ["check_counts", "check_counts_within"]
@@ -24,9 +26,6 @@ MOST_MULTIPLE = 100_000
 _MOST_SHOWN = 1e20
 _COUNTS = tuple(f"{end}{of}" for of in ("Items", "Length", "Properties", "Contains") for end in ("min", "max"))
 _EMBEDDED = re.compile(r"%json\s*(?=\{)")
-# What is below them is data.
-_DATA = ("const", "enum", "default", "examples")
-_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def check_counts(schema: Any, param: str, *, multiplies: bool = True) -> None:
@@ -68,7 +67,7 @@ def _refuse(is_refused: bool, keyword: str, number: float, most: str, param: str
 
 
 def _number(value: Any) -> float:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    return value if is_number(value) else 0
 
 
 def _digits(number: float) -> float:
@@ -87,7 +86,7 @@ def _schemas(root: Any) -> Iterator[Mapping[str, Any]]:
         elif isinstance(one, dict):
             yield one
             for name, value in one.items():
-                if name in _BY_NAME and isinstance(value, dict):
+                if name in BY_NAME and isinstance(value, dict):
                     waiting += value.values()
-                elif name not in _DATA:
+                elif name not in DATA:
                     waiting.append(value)

@@ -1,14 +1,18 @@
-"""Where a reference within a JSON schema leads."""
+"""What the keywords of a JSON schema hold: schemas, data, remarks, and references to other places of the document."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["REMARKS", "followed", "named_by", "within"]
+__all__ = ["BY_NAME", "DATA", "REMARKS", "followed", "named_by", "with_inner", "within"]
 
 _MOST_FOLLOWED = 16
+DATA = ("const", "enum", "default", "examples")
+"""Their values are data: nothing in them is a keyword."""
+BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Their values are schemas by name: the names are no keywords."""
 REMARKS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment", "$defs", "definitions"})
 
 
@@ -21,6 +25,15 @@ def named_by(reference: str, root: Mapping[str, Any]) -> Any:
         name = part.replace("~1", "/").replace("~0", "~")
         found = found.get(name) if isinstance(found, Mapping) else None
     return found
+
+
+def with_inner(name: str, value: Any, changed: Callable[[Any], Any]) -> Any:
+    """The value of the keyword `name`, with `changed` of each schema that it holds; a list of them is one argument."""
+    if name in DATA:
+        return value
+    if name in BY_NAME and isinstance(value, Mapping):
+        return {key: changed(one) for key, one in value.items()}
+    return changed(value)
 
 
 def followed(schema: Any, root: Mapping[str, Any]) -> Any:

@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.engine.grammar.closed_objects import BY_NAME, DATA, with_closed_objects
+from qserve.engine.grammar.closed_objects import with_closed_objects
 from qserve.engine.grammar.numbers.rules import NumberRules, UncarriedNumber, with_carried_numbers
+from qserve.engine.grammar.references import with_inner
 
 __all__ = ["UncarriedNumber", "as_rules", "embedded", "prepared", "unanchored"]
 
@@ -52,18 +53,10 @@ def _walked(schema: Any) -> Any:
         return [_walked(one) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found = with_carried_numbers({name: _walked_keyword(name, value) for name, value in schema.items()})
+    found = with_carried_numbers({name: with_inner(name, value, _walked) for name, value in schema.items()})
     if isinstance(found.get("format"), str) and found["format"] not in _FORMATS:
         del found["format"]
     return found
-
-
-def _walked_keyword(name: str, value: Any) -> Any:
-    if name in DATA:
-        return value
-    if name in BY_NAME and isinstance(value, Mapping):
-        return {key: _walked(one) for key, one in value.items()}
-    return _walked(value)
 
 
 def unanchored(pattern: str) -> str:
