@@ -8,8 +8,8 @@ keyword has no rule here, bounds are drawn in to the next numbers that are carri
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from qserve.engine.grammar.numbers.bounds import (
     BOUNDS,
@@ -33,6 +33,8 @@ _OF_TYPE: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 _VALUES = ("const", "enum")
 
+T = TypeVar("T")
+
 
 class UncarriedNumber(ValueError):
     """A number that can be neither carried nor drawn in."""
@@ -46,7 +48,7 @@ class UncarriedNumber(ValueError):
 
 
 class _NoRule(Exception):
-    """A keyword that has none here."""
+    """A keyword has none here, or is malformed: the schema stays one, and the library says what is wrong."""
 
 
 class NumberRules:
@@ -89,17 +91,19 @@ class NumberRules:
         """What stands for a value of `schema` in a rule."""
         if not self._is_long(schema):
             return self._rule(self._as_schema(within(schema, self._document)))
+        if not isinstance(schema, dict):
+            raise _NoRule
         said = schema.keys() - REMARKS - {"format"}
         if said == {"$ref"}:
             return self._reference(schema["$ref"])
         if said & set(_VALUES):
             return self._listed(schema, said)
-        if said == {"allOf"} and len(schema["allOf"]) == 1:
-            return self._value(schema["allOf"][0])
-        if said == {"anyOf"}:
-            return self._either([self._value(one) for one in schema["anyOf"]])
-        types = schema.get("type", list(_TYPES))
-        return self._either([self._of_type(one, schema) for one in ([types] if isinstance(types, str) else types)])
+        if said in ({"allOf"}, {"anyOf"}):
+            parts = _checked(schema[said.pop()], list)
+            if "allOf" in schema and len(parts) != 1:
+                raise _NoRule
+            return self._either([self._value(one) for one in parts])
+        return self._either([self._of_type(one, schema) for one in _types_of(schema)])
 
     def _of_type(self, kind: str, schema: dict[str, Any]) -> str:
         said = {name: value for name, value in schema.items() if name not in REMARKS}
@@ -125,23 +129,22 @@ class NumberRules:
     def _listed(self, schema: dict[str, Any], said: set[str]) -> str:
         if said - {*_VALUES, "type"} or said >= set(_VALUES):
             raise _NoRule
-        types = schema.get("type", list(_TYPES))
-        allowed = {types} if isinstance(types, str) else set(types)
-        values = [one for one in _values_of(schema) if _is_of(one, allowed)]
+        types = _types_of(schema)
+        values = [one for one in _values_of(schema) if _is_of(one, types)]
         return self._either([json.dumps(json.dumps(one, ensure_ascii=False), ensure_ascii=False) for one in values])
 
     def _array(self, own: dict[str, Any]) -> str:
         item = self._value(own["items"])
-        least, most = own.get("minItems", 0), own.get("maxItems", "")
+        least, most = _count(own.get("minItems", 0)), _count(own["maxItems"]) if "maxItems" in own else None
         if most == 0:
             return self._rule('"[]"')
-        more = f'{item} (", " {item}){{{max(0, least - 1)},{most and most - 1}}}'
+        more = f'{item} (", " {item}){{{max(0, least - 1)},{"" if most is None else most - 1}}}'
         return self._rule(f'"[" {more} "]"' if least else f'"[" ({more})? "]"')
 
     def _object(self, own: dict[str, Any]) -> str:
-        properties, others = own.get("properties", {}), own.get("additionalProperties")
-        required = own.get("required", [])
-        if properties and others is False and set(required) <= properties.keys():
+        properties, others = _checked(own.get("properties", {}), dict), own.get("additionalProperties")
+        required = _checked(own.get("required", []), list)
+        if properties and others is False and all(name in tuple(properties) for name in required):
             return self._rule(f'"{{" {self._properties(list(properties.items()), required)} "}}"')
         if properties or required or not isinstance(others, dict):
             raise _NoRule
@@ -219,9 +222,30 @@ def _has_long(value: Any) -> bool:
     return is_number(value) and not is_carried(value)
 
 
-def _is_of(value: Any, types: set[str]) -> bool:
+def _types_of(schema: Mapping[str, Any]) -> list[str]:
+    """Those of its `type`; without one, all."""
+    types = schema.get("type", list(_TYPES))
+    types = [types] if isinstance(types, str) else _checked(types, list)
+    if not all(one in _TYPES for one in types):
+        raise _NoRule
+    return types
+
+
+def _count(value: Any) -> int:
+    if not is_number(value) or not float(value).is_integer():
+        raise _NoRule
+    return int(value)
+
+
+def _checked(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise _NoRule
+    return value
+
+
+def _is_of(value: Any, types: Collection[str]) -> bool:
     """Whether a value is of one of the types."""
     if is_number(value):
-        return "number" in types or ("integer" in types and value == int(value))
+        return "number" in types or ("integer" in types and (isinstance(value, int) or value.is_integer()))
     kinds = {str: "string", bool: "boolean", list: "array", dict: "object"}
     return kinds.get(type(value), "null") in types

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from qserve.engine.grammar.compiled import GrammarTooComplex
 from qserve.engine.grammar.numbers.bounds import closed_bounds
 from qserve.engine.grammar.numbers.patterns import number_pattern, whole_pattern
+from qserve.engine.grammar.schema import as_rules
 from qserve.engine.grammar.structured import structured_grammar
 from qserve.wire.errors import ApiError
 from qserve.wire.structured import StructuredOutputs
 from tests.unit.engine.grammar.drawing import TOKENIZER, ready
 from tests.unit.engine.grammar.numbers import BOUNDS, check_held, is_valid, numbers, text_of
+
+TENTHS = {"type": "number", "minimum": 0.1, "maximum": 0.35}
 
 
 class Held:
@@ -120,3 +123,20 @@ def test_a_pattern_is_the_bounds(one: int | float, other: int | float, value: in
     if value == int(value):
         whole = whole_pattern(-int(-low // 1), int(high // 1))
         assert (whole is not None and re.fullmatch(whole, text) is not None) == (low <= value <= high)
+
+
+@pytest.mark.parametrize("malformed", [
+    {"type": "array", "items": [TENTHS]}, {"allOf": {"a": TENTHS}}, {"anyOf": TENTHS}, {**TENTHS, "type": 5},
+    {**TENTHS, "type": None}, {**TENTHS, "type": [["number"]]}, {"type": "object", "properties": {"a": [TENTHS]}},
+    {"type": "object", "properties": {"a": TENTHS}, "required": 5, "additionalProperties": False},
+    {"type": "object", "properties": {"a": TENTHS}, "required": [["a"]], "additionalProperties": False},
+    {"type": "array", "items": TENTHS, "minItems": "a"}, {"type": "array", "items": TENTHS, "minItems": None},
+    {"$ref": "#/$defs/a", "$defs": {"a": [TENTHS]}}, {"type": "integer", "enum": [math.inf]},
+])  # fmt: skip
+def test_a_malformed_schema_is_left_to_the_library_which_says_what_is_wrong(malformed: dict[str, Any]) -> None:
+    assert as_rules("start", malformed) is None
+
+
+def test_a_count_that_is_written_with_a_point_is_a_count() -> None:
+    rules = as_rules("start", {"type": "array", "items": TENTHS, "minItems": 2.0, "maxItems": 3.0})
+    assert rules is not None and "{1,2}" in rules[-1]
