@@ -54,7 +54,7 @@ def lead_of(fields: Fields) -> list[Turn] | None:
     if turns is not None:
         return _after_system(turns, fields)
     if not isinstance(asked, str):
-        raise RowError(f"is a text or a list of messages; found {type(asked).__name__}", name)
+        raise RowError(f"must be a text or a list of messages; found {type(asked).__name__}", name)
     extra = fields.take("input") if name == "instruction" and isinstance(fields.peek("input"), str) else None
     text = f"{asked}\n{extra}" if extra else asked
     if not text.strip():
@@ -68,7 +68,7 @@ def answer_of(value: Any, name: str, fields: Fields) -> list[Turn]:
         return checked_answer([Turn({"role": "assistant", "content": value})], name)
     turns = turns_of([value] if isinstance(value, Mapping) else value, fields)
     if turns is None:
-        raise RowError(f"is {type(value).__name__}; an answer is a text, or a list of messages", name)
+        raise RowError(f"must be a text or a list of messages; found {type(value).__name__}", name)
     return checked_answer(turns, name)
 
 
@@ -91,6 +91,6 @@ def _after_system(turns: list[Turn], fields: Fields) -> list[Turn]:
     before = [Turn({"role": "system", "content": system})] if system else []
     for pair in fields.take("history") or ():
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(one, str) for one in pair):
-            raise RowError("history is a list of [question, answer]")
+            raise RowError("must be a list of [question, answer]", "history")
         before += [Turn({"role": "user", "content": pair[0]}), Turn({"role": "assistant", "content": pair[1]})]
     return [*before, *turns]

@@ -30,9 +30,7 @@ _ABOUT_TURNS = frozenset(
 
 
 class RowError(ValueError):
-    """A row that can't be read, in words; `field` is the one that is wrong, where it is one, and `text` goes on after
-    its name.
-    """
+    """Why a row can't be read. `field` is the one that is wrong, where it is one; then `text` follows its name."""
 
     def __init__(self, text: str, field: str | None = None, code: str = "invalid_value") -> None:
         super().__init__(text if field is None else f"'{field}' {text}")
@@ -80,7 +78,9 @@ class Fields:
 
     def lacks(self, needed: str) -> RowError:
         """What this row has and what it would need."""
-        return RowError(f"has {', '.join(map(str, self._row)) or 'no fields'}; needs {needed}")
+        names = ", ".join(map(str, self._row))
+        held = f"the fields {names}" if len(self._row) > 1 else f"the one field {names}" if self._row else "no fields"
+        return RowError(f"the row has {held}; it needs {needed}")
 
 
 def told_unread(unread: Mapping[str, int]) -> str | None:

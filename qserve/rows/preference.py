@@ -62,7 +62,7 @@ def preference_of(fields: Fields) -> Preference | None:
 
 def _of_texts(texts: list[Answer], count: int, beside: Mapping[str, Any]) -> Preference:
     if beside:
-        raise RowError(f"{' and '.join(beside)} beside whole texts, which no chat template makes")
+        raise RowError(f"{' and '.join(beside)} can't go with whole texts, which no chat template makes")
     return Preference(None, tuple(texts[:count]), tuple(texts[count:]))
 
 
@@ -129,7 +129,7 @@ def _after(lead: Sequence[Turn], turns: list[Turn]) -> list[Turn]:
         return turns
     if turns[0].role in ("assistant", "tool") or (turns[0].role == "user" and lead[-1].role in ("assistant", "system")):
         return [*lead, *turns]
-    raise RowError("chosen and rejected are conversations that do not begin with the prompt beside them")
+    raise RowError("chosen and rejected are conversations that do not begin with the row's prompt")
 
 
 def _same(some: Sequence[Turn], others: Sequence[Turn]) -> bool:

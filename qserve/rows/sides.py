@@ -105,7 +105,7 @@ def _answered(fields: Fields) -> Sides:
     name = next(name for name in _REJECTED if name in fields)
     found = conversation_of(fields)
     if found is None or found[0][-1].role != "assistant":
-        raise RowError(f"{name} without a conversation that ends with the chosen answer")
+        raise RowError("needs a conversation that ends with the chosen answer", name)
     turns, rejected = found[0], fields.take(name)
     turn = rejected[0] if isinstance(rejected, list | tuple) and rejected else None
     if name == "rejected_messages" and isinstance(turn, Mapping) and turn.get("role") != "assistant":
@@ -133,7 +133,7 @@ def _compared(fields: Fields) -> Sides:
 def _says(fields: Fields, name: str, first: Any, second: Any) -> bool:
     value = fields.take(name)
     if value not in (first, second) or isinstance(value, bool):
-        raise RowError(f"is {value!r}; a preference is {first!r} or {second!r}", name)
+        raise RowError(f"is {value!r}; it must be {first!r} or {second!r}", name)
     return bool(value == first)
 
 

@@ -29,7 +29,7 @@ def beside_of(fields: Fields) -> dict[str, Any]:
     Raises RowError for what it can't be told, and for images and sounds beside the turns.
     """
     if (name := next((name for name in _MEDIA if fields.peek(name)), None)) is not None:
-        raise RowError("holds what is no text; rows of texts alone are read", name)
+        raise RowError("holds what is no text; only rows of texts are read", name)
     made: dict[str, Any] = {}
     if tools := _tools(fields.take("tools", "functions")):
         made["tools"] = tools
@@ -45,7 +45,7 @@ def _tools(value: Any) -> list[dict[str, Any]]:
     if given is None or given == "" or given == []:
         return []
     if not isinstance(given, list | tuple):
-        raise RowError(f"is a list of functions; found {type(given).__name__}", "tools")
+        raise RowError(f"must be a list of functions; found {type(given).__name__}", "tools")
     return [_tool(one) for one in given]
 
 
@@ -65,7 +65,7 @@ def _variables(value: Any) -> dict[str, Any]:
     if given is None or given == "":
         return {}
     if not isinstance(given, Mapping):
-        raise RowError(f"is an object; found {type(given).__name__}", _VARIABLES)
+        raise RowError(f"must be an object; found {type(given).__name__}", _VARIABLES)
     if (name := next((name for name in given if name in _NOT_A_VARIABLE), None)) is not None:
         raise RowError(f"holds {name!r}, which is no variable of a template", _VARIABLES)
     return {name: one for name, one in given.items() if one is not None}
@@ -76,7 +76,7 @@ def calls_of(value: Any, fields: Fields) -> list[dict[str, Any]]:
     given = _parsed(value, "tool_calls") if isinstance(value, str) else value
     given = [given] if isinstance(given, Mapping) else given
     if not isinstance(given, list | tuple) or not all(isinstance(one, Mapping) for one in given):
-        raise RowError(f"a turn's calls are a list of objects with name and arguments; found {_short(value)}")
+        raise RowError(f"a turn's calls must be a list of objects with name and arguments; found {_short(value)}")
     return [_call(one, fields) for one in given]
 
 
@@ -98,7 +98,7 @@ def _arguments(value: Any) -> dict[str, Any]:
     if given is None or given == "":
         return {}
     if not isinstance(given, Mapping):
-        raise RowError(f"the arguments of a call are an object, or one as JSON text; found {_short(value)}")
+        raise RowError(f"the arguments of a call must be an object, or one as JSON text; found {_short(value)}")
     return dict(given)
 
 

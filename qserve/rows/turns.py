@@ -94,12 +94,12 @@ def _turn(value: Mapping[str, Any], fields: Fields) -> tuple[Turn, bool]:
 def _said(value: Mapping[str, Any], role: str, content: Any, fields: Fields) -> Message:
     calls = value.get("tool_calls") or value.get("function_call")
     if calls and role != "assistant":
-        raise RowError(f"a turn of role {role!r} has no calls; the assistant's has")
+        raise RowError(f"a turn of role {role!r} calls tools; only the assistant's turns may")
     made: Message = {"content": _text(content, role, bool(calls), fields)}
     thought = next((value[name] for name in _THOUGHTS if value.get(name)), None)
     if thought is not None:
         if not isinstance(thought, str):
-            raise RowError(f"the thought of a turn is a text; found {type(thought).__name__}")
+            raise RowError(f"the thought of a turn must be a text; found {type(thought).__name__}")
         made["reasoning_content"] = thought
     return made | ({"tool_calls": calls_of(calls, fields)} if calls else {})
 
@@ -112,7 +112,7 @@ def _text(content: Any, role: str, has_calls: bool, fields: Fields) -> str:
         return "".join(_part(part, fields) for part in content)
     if isinstance(content, str):
         return content
-    raise RowError(f"the content of a turn of role {role!r} is a text or a list of parts; found {_kind(content)}")
+    raise RowError(f"the content of a turn of role {role!r} must be a text or a list of parts; found {_kind(content)}")
 
 
 def _kind(value: Any) -> str:

@@ -101,5 +101,5 @@ def test_a_broken_file_is_told_by_its_line_and_not_by_its_place(page: Page, tmp_
     file.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "a"}\n')
     score_file(page, file)
     failure = page.locator("#qs-file-result .qs-error")
-    expect(failure).to_contain_text("broken.jsonl, line 2: has prompt")
+    expect(failure).to_contain_text("broken.jsonl, line 2: the row has the one field prompt")
     assert "/" not in failure.inner_text().split("line 2")[0]

@@ -143,7 +143,7 @@ def _answers(fields: Fields) -> tuple[Content, ...]:
         return (_beside(messages_of(found[0]), beside_of(fields)),)
     if (name := next((name for name in _ANSWER_KEYS if name in fields), None)) is not None:
         return (_beside(messages_of(_unasked(fields.take(name), fields)), beside_of(fields)),)
-    raise fields.lacks("messages, text, prompt with response or responses, or chosen with rejected")
+    raise fields.lacks("messages, or text, or prompt with response or responses, or chosen with rejected")
 
 
 def _unasked(value: Any, fields: Fields) -> Any:

@@ -91,9 +91,9 @@ def answers_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -> li
 
 def _text(fields: Fields) -> Row:
     if not isinstance(text := fields.peek("text"), str):
-        raise fields.lacks("messages, conversations, prompt with completion, or instruction with output")
+        raise fields.lacks("messages, or conversations, or prompt with completion, or instruction with output")
     if not text.strip():
-        raise RowError("text is empty")
+        raise RowError("is an empty text", "text")
     return {"text": fields.take("text")}
 
 

@@ -76,11 +76,11 @@ def _steps(fields: Fields) -> Row:
     """One answer of the assistant in which STEP_TOKEN ends each step, as the reward host reads it; 1: a good step."""
     prompt, steps, labels = asked_of(fields), fields.take("completions"), fields.take("labels")
     if not isinstance(steps, list) or not steps or not all(isinstance(one, str) and one.strip() for one in steps):
-        raise RowError("completions is a list of texts, a step each")
+        raise RowError("must be a list of texts, one for each step", "completions")
     if not isinstance(labels, list) or len(labels) != len(steps) or not all(one in (True, False) for one in labels):
-        raise RowError(f"labels is a list of true and false, one for each of the {len(steps)} completions")
+        raise RowError(f"must be a list of true and false, one for each of the {len(steps)} completions", "labels")
     if any(STEP_TOKEN in text for text in (*steps, *(turn["content"] for turn in prompt))):
-        raise RowError(f"its text holds {STEP_TOKEN}, which ends a step")
+        raise RowError(f"its text holds {STEP_TOKEN}, which must stand only at the end of a step")
     content = "".join(f"{step}{STEP_TOKEN}" for step in steps)
     response = [{"role": "assistant", "content": content}]
     return {"prompt": prompt, "response": response, "scores": list(map(float, labels)), **beside_of(fields)}

@@ -171,7 +171,7 @@ def test_equal_sides_are_a_tie(row: dict[str, Any]) -> None:
         ),
         (
             {"prompt": "q", "response_0": "5", "response_1": "6", "better_response_id": 2},
-            "is 2; a preference is 0 or 1",
+            "is 2; it must be 0 or 1",
         ),
         ({"conversation_a": [ASKED, GOOD], "conversation_b": [ASKED, BAD], "winner": "tie"}, "is 'tie'"),
         ({"messages": [ASKED], "rejected_response": "6"}, "ends with the chosen answer"),

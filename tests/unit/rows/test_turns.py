@@ -64,16 +64,19 @@ def test_what_is_said_before_a_call_is_of_its_turn() -> None:
     ("turn", "told"),
     [
         ({"role": "assistant", "content": None}, "found null"),
-        ({"role": "user", "content": "q", "tool_calls": [OPENAI]}, "role 'user' has no calls"),
+        ({"role": "user", "content": "q", "tool_calls": [OPENAI]}, "role 'user' calls tools"),
         ({"role": "assistant", "tool_calls": [{"function": {"arguments": {}}}]}, "a call has no name"),
-        ({"role": "assistant", "tool_calls": [{"name": "add", "arguments": "[1]"}]}, "are an object"),
+        ({"role": "assistant", "tool_calls": [{"name": "add", "arguments": "[1]"}]}, "must be an object"),
         (
             {"role": "assistant", "tool_calls": [{"name": "add", "arguments": "{a"}]},
             "'arguments' is a text that is not",
         ),
         ({"role": "assistant", "tool_calls": "calls"}, "'tool_calls' is a text that is not JSON"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "a part of type 'image_url'"),
-        ({"role": "assistant", "content": "a", "reasoning_content": [1]}, "thought of a turn is a text; found list"),
+        (
+            {"role": "assistant", "content": "a", "reasoning_content": [1]},
+            "thought of a turn must be a text; found list",
+        ),
     ],
 )
 def test_what_no_template_takes_is_said(turn: dict[str, Any], told: str) -> None:

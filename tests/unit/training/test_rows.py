@@ -81,7 +81,7 @@ def test_a_prompt_keeps_what_its_answer_is_compared_with() -> None:
         (answers_of, {"messages": [USER]}, "no answer"),
         (answers_of, {"messages": [{"role": "alien", "content": "x"}]}, "alien"),
         (answers_of, {"messages": [USER, {"role": "assistant", "content": 5}]}, "found int"),
-        (answers_of, {"n": 1}, "has n; needs"),
+        (answers_of, {"n": 1}, "the row has the one field n; it needs messages"),
         (prompt_of, {"messages": [GOOD]}, "no user's turn"),
         (prompt_of, {}, "no fields"),
     ],

@@ -87,7 +87,7 @@ async def test_zero_is_an_edge_of_the_histogram() -> None:
 
 def test_a_file_that_is_none_is_told_without_its_folder(tmp_path: Path) -> None:
     broken = write(tmp_path, ".csv", [{"prompt": "a", "other": "b"}])
-    with pytest.raises(UsageError, match=r"pairs\.csv, line 1: has prompt, other") as told:
+    with pytest.raises(UsageError, match=r"pairs\.csv, line 1: the row has the fields prompt, other") as told:
         read_file(broken)
     assert str(tmp_path) not in str(told.value)
     (tmp_path / "x.parquet").write_text("no parquet")
