@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -58,12 +58,16 @@ class RowlessTokens:
         return next((token for token in self.ids if token in text), None)
 
 
-def without_row(token_id: int, num_rows: int, text_of: Callable[[int], str | None]) -> str:
-    """What is wrong with a token in a request. `text_of` is asked for ids that a tokenizer may know."""
+def without_row(token_ids: Collection[int], num_rows: int, text_of: Callable[[int], str | None]) -> str | None:
+    """What is wrong with the first of the tokens that has no row; None where each has one.
+
+    `text_of` is asked for ids that a tokenizer may know; it has None for those that it does not.
+    """
+    if max(token_ids, default=0) < num_rows:
+        return None
+    token_id = next(one for one in token_ids if one >= num_rows)
     text = text_of(token_id) if token_id <= _MOST_ID else None
-    named = (
-        f"the token id {token_id}" if text in (None, f"token_id:{token_id}") else f"the token {text!r} (id {token_id})"
-    )
+    named = f"the token id {token_id}" if text is None else f"the token {text!r} (id {token_id})"
     return f"{named}, which has no row in this model's embedding: its ids end at {num_rows - 1}"
 
 

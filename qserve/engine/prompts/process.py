@@ -176,7 +176,6 @@ def _reader(settings: ReaderSettings) -> BodyReader:
     from tokenizers import Tokenizer
 
     from qserve.engine.prompts.template import ChatTemplate
-    from qserve.engine.prompts.token_text import TokenText
     from qserve.engine.prompts.tokenize import PromptTokenizer
 
     tokenizer = Tokenizer.from_file(settings.tokenizer)
@@ -190,7 +189,6 @@ def _reader(settings: ReaderSettings) -> BodyReader:
         PromptTokenizer(tokenizer, limits),
         template,
         tool_template,
-        TokenText(tokenizer).label,
         tokenizer.id_to_token,
         lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
         max_model_len=limits.max_model_len,

@@ -57,7 +57,6 @@ class BodyReader:
         tokenizer: PromptTokenizer,
         template: ChatTemplate | None,
         tool_template: ChatTemplate | None,
-        label: Callable[[int], str],
         piece: Callable[[int], str | None],
         decode: Callable[[list[int]], str],
         *,
@@ -65,14 +64,13 @@ class BodyReader:
         vocab_size: int,
         named_templates: tuple[str, ...] = (),
     ) -> None:
-        """`label` names a token in errors, `piece` is its entry in the vocabulary, `decode` writes ids as text.
+        """`piece` is a token's entry in the vocabulary, `decode` writes ids as text.
 
         `tool_template` renders conversations with tools, `template` all others.
         """
         self._tokenizer = tokenizer
         self._template = template
         self._tool_template = tool_template
-        self._label = label
         self._piece = piece
         self._decode = decode
         self._max_model_len = max_model_len
@@ -254,11 +252,8 @@ class BodyReader:
 
     def _check_ids(self, ids: Sequence[int], name: str) -> None:
         """Raises ApiError 400 for the first token that the model has no row for."""
-        if max(ids, default=0) < self._vocab_size:
-            return
-        token_id = next(one for one in ids if one >= self._vocab_size)
-        found = without_row(token_id, self._vocab_size, self._label)
-        raise ApiError(400, f"'{name}' holds {found}", "invalid_value", name)
+        if (found := without_row(ids, self._vocab_size, self._piece)) is not None:
+            raise ApiError(400, f"'{name}' holds {found}", "invalid_value", name)
 
 
 def _chat_of(fields: dict[str, Any]) -> ChatCompletionRequest:

@@ -54,8 +54,8 @@ class RewardTemplate:
         rowless = rowless_tokens(checkpoint.tokenizer, checkpoint.config)
         if rowless is not None and self._template is not None:
             check_written(self._template, rowless, self._tokenizer.special_tokens_map, is_answered=True)
-        if self._forced_eos_id is not None and self._forced_eos_id >= self._vocab_size:
-            found = without_row(self._forced_eos_id, self._vocab_size, self._token_text)
+        ends = [] if self._forced_eos_id is None else [self._forced_eos_id]
+        if (found := without_row(ends, self._vocab_size, self._tokenizer.convert_ids_to_tokens)) is not None:
             raise BrokenCheckpoint(f"{checkpoint.id}: each text ends with {found}; {ADVICE}")
 
     def render(self, messages: Sequence[Message], beside: Mapping[str, Any] | None = None) -> str:
@@ -133,15 +133,9 @@ class RewardTemplate:
 
     def _readable(self, ids: list[int]) -> list[int]:
         """`ids`. Raises TextRefused for a token that the model has no row for."""
-        if max(ids) >= self._vocab_size:
-            token_id = next(one for one in ids if one >= self._vocab_size)
-            found = without_row(token_id, self._vocab_size, self._token_text)
+        if (found := without_row(ids, self._vocab_size, self._tokenizer.convert_ids_to_tokens)) is not None:
             raise TextRefused(f"the text holds {found}", "invalid_value", "input")
         return ids
-
-    def _token_text(self, token_id: int) -> str | None:
-        text: str | None = self._tokenizer.convert_ids_to_tokens(token_id)
-        return text
 
     def beginning(self, text: str, num_tokens: int) -> str:
         """The longest beginning of a text that has so many tokens at most, and one character at least.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qserve.engine.prompts.written_tokens import check_chat_template, check_written
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.chat_template import read_template
-from qserve.hub.token_rows import RowlessTokens, rowless_tokens
+from qserve.hub.token_rows import RowlessTokens, rowless_tokens, without_row
 
 ROWS = 12
 
@@ -136,3 +136,11 @@ def test_the_template_of_a_folder(tmp_path: Path) -> None:
         check_chat_template(folder, read_template(folder))
     (folder / "config.json").write_text(json.dumps({"vocab_size": 13}))
     check_chat_template(folder, read_template(folder))
+
+
+def test_the_first_id_without_a_row_is_named_by_its_text_where_it_has_one() -> None:
+    texts = {11: "<new>"}
+    assert without_row([0, 9], 10, texts.get) is None and without_row([], 10, texts.get) is None
+    assert str(without_row([3, 11, 10], 10, texts.get)).startswith("the token '<new>' (id 11), which has no row")
+    assert str(without_row({10}, 10, texts.get)).startswith("the token id 10, which has no row")
+    assert str(without_row([1 << 40], 10, lambda _: "never asked")).startswith("the token id 1099511627776,")

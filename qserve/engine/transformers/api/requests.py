@@ -33,7 +33,8 @@ def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int |
     bias = {int(key): value for key, value in (request.logit_bias or {}).items()}
     stop_ids = set(request.stop_token_ids or ())
     for name, ids in (("logit_bias", bias), ("stop_token_ids", stop_ids)):
-        _check_ids(engine, name, max(ids, default=0))
+        if (found := without_row(ids, engine.vocab_size, engine.tokenizer.convert_ids_to_tokens)) is not None:
+            raise ApiError(400, f"'{name}' holds {found}", "invalid_value", name)
     if not request.ignore_eos:
         stop_ids |= engine.eos_token_ids
     return replace(
@@ -98,12 +99,6 @@ def generations(
         for prompt in prompts
         for index in range(request.n)
     ]
-
-
-def _check_ids(engine: Engine, field: str, largest: int) -> None:
-    if largest >= engine.vocab_size:
-        found = without_row(largest, engine.vocab_size, engine.token_text.label)
-        raise ApiError(400, f"'{field}' holds {found}", "invalid_value", field)
 
 
 def _check_min_tokens(request: SamplingFields, max_tokens: int) -> None:

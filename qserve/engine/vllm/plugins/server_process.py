@@ -20,6 +20,8 @@ import os
 import runpy
 import sys
 
+from qserve.engine.vllm.plugins.token_rows import VARIABLE, refuse_rowless_ids
+
 __all__ = ["serve"]
 
 # New objects until they are walked, 700 by default. What is freed by its count, nearly all of a request, never waits.
@@ -28,10 +30,7 @@ _NEW_OBJECTS = 50_000
 
 def serve(module: str) -> None:
     """Runs `module` as the program, with what follows it in sys.argv; ends as it does."""
-    num_rows = os.environ.get("QSERVE_TOKEN_ROWS")
-    if num_rows:
-        from qserve.engine.vllm.plugins.token_rows import refuse_rowless_ids
-
+    if num_rows := os.environ.get(VARIABLE):
         refuse_rowless_ids(int(num_rows))
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
