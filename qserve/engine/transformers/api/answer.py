@@ -61,9 +61,9 @@ class Answer(ABC):
     def _chunks(self) -> AsyncGenerator[bytes]:
         """The events with choices."""
 
-    def _event(self, choice: dict[str, Any], **beside: Any) -> bytes:
+    def _event(self, choice: dict[str, Any], **extra: Any) -> bytes:
         usage = {"usage": self._usage()} if self._counts_on else {}
-        return event({**self._head, "object": self._chunk_object, "choices": [choice], **usage, **beside})
+        return event({**self._head, "object": self._chunk_object, "choices": [choice], **usage, **extra})
 
     def _ids(self, **ids: list[int]) -> dict[str, Any]:
         """These, where the request wants ids of tokens."""

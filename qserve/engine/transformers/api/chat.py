@@ -96,12 +96,9 @@ class ChatAnswer(Answer):
                 yield index, self._read(index, piece), piece
 
     async def told_deltas(self) -> AsyncGenerator[tuple[dict[str, Any], Piece]]:
-        """The same of the first choice; beside text the `logprobs` of its tokens, where they are asked for."""
-        reader, waiting, was_thinking = (
-            self._choices[0].reader,
-            list[TokenChoice](),
-            self._choices[0].reader.is_thinking,
-        )
+        """The same of the first choice; a delta with text has the `logprobs` of its tokens, where they are wanted."""
+        reader = self._choices[0].reader
+        waiting, was_thinking = list[TokenChoice](), reader.is_thinking
         async with aclosing(self.deltas()) as deltas:
             async for _, delta, piece in deltas:
                 waiting += () if was_thinking else piece.tokens
@@ -129,14 +126,14 @@ class ChatAnswer(Answer):
     def _tells_of_tokens(self) -> bool:
         return bool(self._request.logprobs or self._request.return_token_ids)
 
-    def _chunk(self, index: int, delta: dict[str, Any], piece: Piece | None = None, **beside: Any) -> bytes:
+    def _chunk(self, index: int, delta: dict[str, Any], piece: Piece | None = None, **extra: Any) -> bytes:
         choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         if piece is not None:
             choice["finish_reason"] = self._choices[index].finish_reason(piece)
             choice |= self._ids(token_ids=piece.token_ids)
             if self._request.logprobs and piece.tokens:
                 choice["logprobs"] = {"content": self._describe(piece.tokens), "refusal": None}
-        return self._event(choice, **beside)
+        return self._event(choice, **extra)
 
     def _usage(self) -> dict[str, Any]:
         usage = super()._usage()

@@ -1,9 +1,9 @@
 """Which sequence makes a step fail: those that shared it run one at a time, until the one at fault is found.
 
-An exception in a forward over many sequences does not say whose it is. The one that fails alone, and again when it is
-run once more, is the one: it fails, and the others go on together from the tokens that they have. Where each takes a
-few steps alone and none fails, the fault was nobody's, and all go on together. If such steps fail again, the fault
-needs a state that a few steps alone don't reach: each then runs alone to its end, so that it can only meet itself.
+An exception in a forward over many sequences does not say which of them caused it. A sequence that fails alone, and
+again when it is run once more, is at fault: it fails, and the others continue together from the tokens that they have.
+Where each takes a few steps alone and none fails, all continue together. If their steps fail again, the fault needs a
+state that a few steps alone don't reach: each then runs alone to its end, where it can fail nothing but itself.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from qserve.engine.transformers.batching.batcher import Sequence
 
 __all__ = ["Isolation"]
 
-# One is read with its prompt, and the next is decoded: both kinds of steps are taken alone.
+# The first comes from prefilling the prompt, the second from decoding: both kinds of steps are taken alone.
 _TOKENS_ALONE = 2
 _SHARED_FAILURES_UNTIL_ITS_END = 2
-# Where others may be at fault as well, since not all that was at work is known, it is tried once more.
+# A step that may have held other sequences proves less, so it is tried once more.
 _TRIES_ALONE, _TRIES_NOT_ALONE = 2, 3
 
 
 class Isolation:
-    """Belongs to one generating thread, which asks it whom to run while `is_active`."""
+    """Belongs to one generating thread, which asks it for the sequence to run while `is_active`."""
 
     def __init__(self) -> None:
         self._suspects: deque[Sequence] = deque()
         self._waiting: deque[Sequence] = deque()
         self._alone: Sequence | None = None
         self._num_drawn = 0
-        self._tried: tuple[Sequence, int] | None = None  # who failed alone, and how many tokens it had
+        self._tried: tuple[Sequence, int] | None = None  # the one that failed alone, and how many tokens it had
         self._num_tries = 0
 
     def __len__(self) -> int:
@@ -67,10 +67,9 @@ class Isolation:
         return []
 
     def _failed_alone(self, one: Sequence, most_tries: int) -> list[Sequence]:
-        again = (
-            self._tried is not None and self._tried[0] is one and len(one.drawn_ids) < self._tried[1] + _TOKENS_ALONE
-        )
-        self._num_tries = self._num_tries + 1 if again else 1
+        tried, num_drawn = self._tried or (None, 0)
+        is_again = tried is one and len(one.drawn_ids) < num_drawn + _TOKENS_ALONE
+        self._num_tries = self._num_tries + 1 if is_again else 1
         if self._num_tries < most_tries:
             self._tried = one, len(one.drawn_ids)
             self._suspects.appendleft(one)
@@ -80,7 +79,7 @@ class Isolation:
         return [one]
 
     def _release_suspects(self) -> None:
-        """Whose fault the failed steps were is known: nothing is held against the others."""
+        """The sequence at fault is known: the failed steps no longer count against the others."""
         self._waiting.extendleft(reversed(self._suspects))
         self._suspects.clear()
         for one in self._waiting:
@@ -95,7 +94,7 @@ class Isolation:
         self._waiting.append(sequence)
 
     def forget(self, request_ids: set[str]) -> None:
-        """Nobody waits for these any more."""
+        """Drop the sequences of these requests, which were cancelled."""
         self._suspects = deque(one for one in self._suspects if one.request_id not in request_ids)
         self._waiting = deque(one for one in self._waiting if one.request_id not in request_ids)
 
@@ -107,12 +106,12 @@ class Isolation:
         return self._alone
 
     def passed(self) -> None:
-        """The sequence that ran alone is not at fault: it waits with the others, first come, first served."""
+        """The sequence that ran alone is not at fault: it waits behind the others that are held back."""
         if self._alone is not None and not self._alone.is_complete:
             self._waiting.append(self._alone)
         self._alone = None
 
     def release(self) -> list[Sequence]:
-        """Everybody who was held back, when nobody has to run alone any more."""
+        """All that were held back, when none has to run alone any more."""
         released, self._waiting = list(self._waiting), deque()
         return released

@@ -1,7 +1,7 @@
 """What happens where a step of the library's loop fails: the sequence at fault fails, the others are prefilled again.
 
-An exception in a step would end the library's thread, and with it everybody's request. So its three stages are wrapped:
-where memory runs out the sequence that asked for most of it fails, with any other error the one whose it is
+An exception in a step would end the library's thread, and with it every request. So its three stages are wrapped:
+where memory runs out the sequence that asked for most of it fails, with any other error the one that causes it
 (`isolation`), and the others are prefilled again from their tokens.
 """
 
@@ -143,7 +143,7 @@ class FaultTolerantStages:
             self._turns.put(sequence)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        """It failed where nobody else took part. Raises the error where nothing can run any more."""
+        """It failed where no other took part. Raises the error where nothing can run any more."""
         if is_broken_device(error):
             raise error
         self._has_ended(sequence)
@@ -184,7 +184,7 @@ class FaultTolerantStages:
         return failure_of(sequence, error)
 
     def _run_next_alone(self) -> None:
-        """The next suspect; everybody, when there is none left."""
+        """The next suspect; all that were held back, when there is none left."""
         self._hand_over(self._library.scheduled())
         self._library.finish_running()
         self._turns.clear()

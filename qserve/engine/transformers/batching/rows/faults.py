@@ -62,7 +62,7 @@ class FaultTolerantRows:
             return
         try:
             self._scheduler.queue(sequence)
-        except Exception as error:  # it failed where nobody else took part
+        except Exception as error:  # it failed where no other took part
             self._deliver([(sequence, failure_of(sequence, error))])
 
     def guarded(self, stage: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class FaultTolerantRows:
         self._run_next_alone()
 
     def _run_next_alone(self) -> None:
-        """The next suspect; everybody, when there is none left."""
+        """The next suspect; all that were held back, when there is none left."""
         self._clear()
         self._isolation.passed()
         following = self._isolation.next()

@@ -141,7 +141,7 @@ class RowScheduler:
 
     def _begun(self, row: Row, needed: int) -> Row:
         self._turns.begin(row)
-        self.prefilling = row  # first: whatever fails after it, nobody is forgotten
+        self.prefilling = row  # first: whatever fails after it, the row is known
         row.pages = self._pages.take(needed)
         self.cache.assign(len(self.rows), row.pages)
         return row

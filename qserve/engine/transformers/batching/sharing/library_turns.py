@@ -90,7 +90,7 @@ class LibraryTurns:
         self._library.keeps_margin = not is_urgent
 
     def _begin(self, sequence: Sequence) -> bool:
-        """Whether the library takes it: what goes wrong here is its own fault and nobody else's."""
+        """Whether the library takes it: what fails here is the sequence's own fault."""
         self._turns.begin(sequence)
         try:
             self._library.add(sequence)
