@@ -22,7 +22,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Unscorable:
-    """The items of one task that no answer could be right for; `whys`: by their number in the data, from 0."""
+    """The items of one task that are left out, of `num_items`; `whys` says why, by their number in the data, from 0."""
 
     num_items: int
     whys: Mapping[int, str]

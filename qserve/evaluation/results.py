@@ -99,7 +99,7 @@ class EvalResult:
         }
 
     def unscorable(self) -> dict[str, Unscorable]:
-        """By task, the items that were left out since their gold is none of their choices."""
+        """By task, the items that were left out: their gold is none of their choices, or the server refused them."""
         return {
             task: Unscorable(told["num_items"], {int(number): why for number, why in told["whys"].items()})
             for task, told in self.lm_eval.get("unscorable", {}).items()

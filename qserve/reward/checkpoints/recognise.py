@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qserve.core.checkpoint import text_config
 from qserve.core.facts import find_file
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub.folder import read_config
@@ -57,7 +58,7 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
 
 
 def _recognised(files: _CheckpointFiles, settings: RewardSettings) -> RewardCheckpoint:
-    text = _text_config(files.config)
+    text = text_config(files.config)
     hidden_size = int(text.get("hidden_size", 0))
     words = answer_tokens(settings.answer_tokens, files.own_config, f"{files.id} {files.path.name}")
     if words is not None and settings.head is None:
@@ -77,7 +78,7 @@ def _refuse_gating(files: _CheckpointFiles, asked: str | None) -> None:
     gating = next((tensor.name for tensor in files.own if strip_wrappers(tensor.name).startswith("gating.")), None)
     if gating is None or asked is not None:
         return
-    linear = find_head(files.own, "regression_layer", int(_text_config(files.config).get("hidden_size", 0)), files.id)
+    linear = find_head(files.own, "regression_layer", int(text_config(files.config).get("hidden_size", 0)), files.id)
     alone = (
         f" Its {linear.num_labels} attributes without it: --head regression_layer --weights LABEL_0=1,…"
         if linear is not None
@@ -154,11 +155,6 @@ def _folder(base: Path | None) -> Path:
     return base
 
 
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    nested = config.get("text_config")
-    return nested if isinstance(nested, Mapping) else config
-
-
 def _named_head(config: Mapping[str, Any]) -> str | None:
     """OpenRLHF writes its head's name into config.json."""
     name = config.get("value_head_prefix")
@@ -212,8 +208,8 @@ def _read_by_class(found: RewardCheckpoint, files: _CheckpointFiles) -> RewardCh
 
     An adapter's own config.json, where its trainer wrote one, goes before that of its base.
     """
-    own = _text_config(files.own_config)
-    pad = (own if "pad_token_id" in own else _text_config(files.config)).get("pad_token_id")
+    own = text_config(files.own_config)
+    pad = (own if "pad_token_id" in own else text_config(files.config)).get("pad_token_id")
     pad_token_id = pad if isinstance(pad, int) and not isinstance(pad, bool) else None
     names = [str(name) for name in files.own_config.get("architectures") or ()]
     of_class = all(name.endswith("ForSequenceClassification") for name in names)
@@ -234,7 +230,7 @@ def _checkpoint(files: _CheckpointFiles, head: RewardHead, own_format: Format) -
         )
     body = tuple(t for t in files.body if t.name.startswith(prefix) and not _belongs_to(head, t))
     return RewardCheckpoint(
-        files.id, own_format, files.path, _text_config(files.config), body, prefix, head, _tokenizer(files),
+        files.id, own_format, files.path, text_config(files.config), body, prefix, head, _tokenizer(files),
         base=files.base, adapter=files.path if files.adapter else None,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from qserve.encodings import read_text
 from qserve.errors import UsageError
-from qserve.rows.conversation import CONVERSATIONS, answer_of, conversation_of, lead_of
+from qserve.rows.conversation import ANSWERS, CONVERSATIONS, answer_of, conversation_of, lead_of
 from qserve.rows.fields import Fields, RowError
 from qserve.rows.preference import Answer, Preference, preference_of
 from qserve.rows.tools import beside_of
@@ -34,7 +34,6 @@ Content = str | list[Message] | dict[str, Any]
 """A templated text; messages; or an object as /v1/reward takes it: {"messages", "tools"?, "chat_template_kwargs"?}, or
 {"text", "add_eos"}, a whole text that the tokenizer's EOS ends."""
 
-_ANSWER_KEYS = ("response", "completion", "answer", "output")
 _SUBSET_KEYS = ("subset", "domain", "category", "section", "source")
 _RESULTS = ("reference", "reward", "rewards", "ranking", "margin", "steps", "attributes", "truncated", "error",
             "chosen_rewards", "rejected_rewards", "chosen_attributes", "rejected_attributes", "chosen_reward",
@@ -141,7 +140,7 @@ def _answers(fields: Fields) -> tuple[Content, ...]:
     found = conversation_of(fields)
     if found is not None:
         return (_beside(messages_of(found[0]), beside_of(fields)),)
-    if (name := next((name for name in _ANSWER_KEYS if name in fields), None)) is not None:
+    if (name := next((name for name in ANSWERS if name in fields), None)) is not None:
         return (_beside(messages_of(_unasked(fields.take(name), fields)), beside_of(fields)),)
     raise fields.lacks("messages, or text, or prompt with response or responses, or chosen with rejected")
 

@@ -149,12 +149,10 @@ def conversation(messages: Sequence[ScoredMessage], where: str) -> tuple[Mapping
 
 
 def asked(prompt: str | Sequence[ScoredMessage]) -> list[Mapping[str, Any]]:
-    """What stands before an answer; a prompt that is a string is the user's turn."""
-    return (
-        [{"role": "user", "content": prompt}]
-        if isinstance(prompt, str)
-        else [message.for_template() for message in prompt]
-    )
+    """The messages before an answer; a prompt that is a string is the user's turn."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return [message.for_template() for message in prompt]
 
 
 def answered(prompt: str | Sequence[ScoredMessage], answer: str, where: str) -> tuple[Mapping[str, Any], ...]:

@@ -68,7 +68,7 @@ def _conversation(one: Sequence[ScoredMessage] | ConversationObject, name: str) 
         return conversation(one, name)
     if one.messages is None:
         return {"text": _not_empty(one.text or "", f"{name}.text"), "add_eos": bool(one.add_eos)}
-    return _with_beside(conversation(one.messages, f"{name}.messages"), _beside(one, f"{name}."))
+    return _with_beside(conversation(one.messages, f"{name}.messages"), _beside(one, name))
 
 
 def _with_beside(messages: tuple[Mapping[str, Any], ...], beside: Mapping[str, Any]) -> Content:
@@ -80,7 +80,15 @@ def _beside(one: RewardRequest | ConversationObject, where: str) -> dict[str, An
     try:
         return beside_of(Fields({"tools": one.tools, "chat_template_kwargs": one.chat_template_kwargs}))
     except RowError as error:
-        raise ApiError(400, f"'{where}{error.field}' {error.text}", error.code, f"{where}{error.field}") from None
+        raise _refused(error, where) from None
+
+
+def _refused(error: RowError, where: str) -> ApiError:
+    """The refusal of what `where` names, or of one field of it; "": the request."""
+    if error.field is None:
+        return ApiError(400, f"'{where}': {error}", error.code, where)
+    param = f"{where}.{error.field}" if where else error.field
+    return ApiError(400, f"'{param}' {error.text}", error.code, param)
 
 
 def _with_references(texts: tuple[Text, ...], request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
@@ -130,10 +138,7 @@ def _of_pair(pair: PreferencePair, index: int) -> tuple[Text, ...]:
     try:
         found = preference_of(Fields(row))
     except RowError as error:
-        param = where if error.field is None else f"{where}.{error.field}"
-        raise ApiError(
-            400, f"'{param}' {error.text}" if error.field else f"'{where}': {error}", error.code, param
-        ) from None
+        raise _refused(error, where) from None
     assert found is not None, "a pair has both sides"
     sides = zip(contents_of(found), ("chosen", "rejected"), strict=True)
     return tuple(Text(_as_content(content), f"{where}.{name}") for content, name in sides)

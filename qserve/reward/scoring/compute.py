@@ -39,9 +39,10 @@ class RowComputer:
     ) -> dict[int, Output]:
         """By member of `row`, its output. Raises only what a broken card reports: nothing can be computed any more.
 
-        A row that fails is divided until the text at fault is alone. It is tried once more: a fault that does not come
-        back (not `is_last_try`) is nobody's.
+        A row that fails is divided until the text at fault is alone. It is tried once more (`is_last_try`), since the
+        fault may not come back; not so where memory ran out.
         """
+        members = [member for group in row for member in group.members]
         try:
             return {member: _finite(output) for member, output in self._forward(row, texts).items()}
         except Exception as error:
@@ -50,18 +51,16 @@ class RowComputer:
             failure = _failure(error, row)
             if is_last_try and not isinstance(failure, OutOfMemory):
                 _log.exception("a text can't be scored")
-        members = [member for group in row for member in group.members]
-        is_memory = isinstance(failure, OutOfMemory)
-        if len(members) == 1 and (is_memory or is_last_try):
-            return {members[0]: failure}
-        if is_memory:
+        if len(members) == 1:
+            if is_last_try or isinstance(failure, OutOfMemory):
+                return {members[0]: failure}
+            return self.compute(row, texts, is_last_try=True)
+        if isinstance(failure, OutOfMemory):
             free_what_failed()
             with self._stats_lock:
                 self.stats.num_out_of_memory += 1
-        elif len(members) > 1:
+        else:
             _log.warning("a row of %d texts failed (%s); computing them in halves", len(members), failure)
-        if len(members) == 1:
-            return self.compute(row, texts, is_last_try=True)
         first, second = _halves(row)
         return self.compute(first, texts) | self.compute(second, texts)
 

@@ -131,9 +131,10 @@ def _rows_of(inputs: Any) -> list[int]:
 
 
 class WithoutTies:
-    """A mixin before one of TRL's trainers of pairs: those whose sides are the same tokens are in no loss and in no
-    accuracy. Texts that differ may be the same once the chat template has cut
-    what it does not write; which of the two has the higher reward is then rounding.
+    """A mixin before one of TRL's trainers of pairs, which leaves out pairs whose sides are the same tokens.
+
+    Texts that differ may be the same once the chat template has cut what it does not write; which of the two has the
+    higher reward is then rounding.
     """
 
     num_ties: int
