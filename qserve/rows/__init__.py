@@ -1,4 +1,4 @@
-"""Rows of data sets, of the formats that trainers have: conversations, preferences, what stands beside them.
+"""Rows of data sets, in the formats that trainers read: conversations, preferences, tools.
 
 fields.py         one row, which of its fields were read, and `RowError`
 turns.py          turns of any format as chat templates take them

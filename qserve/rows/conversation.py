@@ -45,7 +45,7 @@ def _take_repeated(fields: Fields, turns: list[Turn]) -> None:
 
 
 def lead_of(fields: Fields) -> list[Turn] | None:
-    """What stands before an answer, by a field of its own; None where there is none."""
+    """The turns before an answer, by a field of their own; None where there is none."""
     name = next((name for name in QUESTIONS if name in fields), None)
     if name is None:
         return None

@@ -10,7 +10,7 @@ from qserve.rows.conversation import answer_of, checked_answer
 from qserve.rows.fields import Fields, RowError
 from qserve.rows.human import turns_in
 from qserve.rows.sides import sides_of
-from qserve.rows.tools import beside_of
+from qserve.rows.tools import template_fields_of
 from qserve.rows.turns import Message, Turn, messages_of
 
 __all__ = ["Answer", "Preference", "preference_of"]
@@ -21,14 +21,12 @@ Answer = str | list[Message]
 
 @dataclass(frozen=True)
 class Preference:
-    """`prompt` is None where the answers are whole texts. `beside` is what the chat template is told beside the turns:
-    `tools`, `chat_template_kwargs`.
-    """
+    """`prompt` is None where the answers are whole texts. `template_fields`: see `template_fields_of`."""
 
     prompt: list[Message] | None
     chosen: tuple[Answer, ...]
     rejected: tuple[Answer, ...]
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    template_fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_tie(self) -> bool:
@@ -41,14 +39,14 @@ def preference_of(fields: Fields) -> Preference | None:
     sides = sides_of(fields)
     if sides is None:
         return None
-    beside = beside_of(sides.beside)
-    if sides.beside is not fields:
-        fields.include(sides.beside)
+    template_fields = template_fields_of(sides.with_tools)
+    if sides.with_tools is not fields:
+        fields.include(sides.with_tools)
     values = [("chosen", one) for one in sides.better] + [("rejected", one) for one in sides.worse]
     if sides.lead is None and all(isinstance(value, str) for _, value in values):
         parsed = [turns_in(value) for _, value in values]
         if None in parsed:
-            return _of_texts([_text(name, value) for name, value in values], len(sides.better), beside)
+            return _of_texts([_text(name, value) for name, value in values], len(sides.better), template_fields)
         answers = [turns or [] for turns in parsed]
     else:
         answers = [_turns(name, value, sides.lead, fields) for name, value in values]
@@ -57,12 +55,12 @@ def preference_of(fields: Fields) -> Preference | None:
         raise RowError("an answer that is compared is marked as left out of the loss")
     made = [messages_of(one) for one in rest]
     count = len(sides.better)
-    return Preference(messages_of(prompt), tuple(made[:count]), tuple(made[count:]), beside)
+    return Preference(messages_of(prompt), tuple(made[:count]), tuple(made[count:]), template_fields)
 
 
-def _of_texts(texts: list[Answer], count: int, beside: Mapping[str, Any]) -> Preference:
-    if beside:
-        raise RowError(f"{' and '.join(beside)} can't go with whole texts, which no chat template makes")
+def _of_texts(texts: list[Answer], count: int, template_fields: Mapping[str, Any]) -> Preference:
+    if template_fields:
+        raise RowError(f"{' and '.join(template_fields)} can't go with whole texts, which no chat template makes")
     return Preference(None, tuple(texts[:count]), tuple(texts[count:]))
 
 

@@ -1,4 +1,4 @@
-"""Where a preference has its better and its worse answers, and what stands before them.
+"""Where a preference has its prompt, its better and its worse answers.
 
 chosen, rejected                        TRL, OpenRLHF, UltraFeedback, Skywork, LLaMA-Factory, hh-rlhf; either may
                                         hold several (RewardBench 2, RM-Bench)
@@ -38,8 +38,8 @@ class Sides(NamedTuple):
     lead: list[Turn] | None
     better: list[Any]
     worse: list[Any]
-    beside: Fields
-    """The fields in which tools are."""
+    with_tools: Fields
+    """The row, or the object in it, that has the tools."""
 
 
 def sides_of(fields: Fields) -> Sides | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from qserve.rows.fields import Fields, RowError
 
-__all__ = ["beside_of", "called_text", "calls_of"]
+__all__ = ["called_text", "calls_of", "template_fields_of"]
 
 _VARIABLES = "chat_template_kwargs"
 _CALL = ("id", "type", "function", "name", "arguments", "parameters")
@@ -23,10 +23,10 @@ _NOT_A_VARIABLE = frozenset(
 )  # fmt: skip
 
 
-def beside_of(fields: Fields) -> dict[str, Any]:
-    """What the chat template is told beside the turns, where there is any: `tools`, `chat_template_kwargs`.
+def template_fields_of(fields: Fields) -> dict[str, Any]:
+    """What the chat template is given with the turns, where there is any: `tools`, `chat_template_kwargs`.
 
-    Raises RowError for what it can't be told, and for images and sounds beside the turns.
+    Raises RowError for what it can't be given, and for fields of images and sounds.
     """
     if (name := next((name for name in _MEDIA if fields.peek(name)), None)) is not None:
         raise RowError("holds what is no text; only rows of texts are read", name)

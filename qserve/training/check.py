@@ -11,7 +11,7 @@ from typing import Any
 
 from qserve.reward.evaluation.agreement import agreement
 from qserve.training.data.prepare import prepared
-from qserve.training.data.rows import BESIDE
+from qserve.training.data.rows import TEMPLATE_FIELDS
 from qserve.training.job import TrainingRun
 
 __all__ = ["check_saved", "pairs_to_score"]
@@ -54,15 +54,15 @@ def pairs_to_score(test: Path, rewards: list[dict[str, Any]], end: str = "") -> 
     rows = {row["row"]: row for row in map(json.loads, test.read_text().splitlines())}
     if rewards and "given" in rewards[0]:
         chosen = [rows[one["row"]] for one in rewards]
-        return [{"messages": row["prompt"] + row["response"], **_beside(row)} for row in chosen]
+        return [{"messages": row["prompt"] + row["response"], **_template_fields(row)} for row in chosen]
     pairs = [rows[one["row"]] for one in rewards]
     if pairs and "prompt" not in pairs[0]:
         return [{"text": text.removesuffix(end) + end} for pair in pairs for text in (pair["chosen"], pair["rejected"])]
-    return [{name: pair[name] for name in ("prompt", "chosen", "rejected")} | _beside(pair) for pair in pairs]
+    return [{name: pair[name] for name in ("prompt", "chosen", "rejected")} | _template_fields(pair) for pair in pairs]
 
 
-def _beside(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in BESIDE if name in row}
+def _template_fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in TEMPLATE_FIELDS if name in row}
 
 
 def _compared(scored: Path, rewards: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from qserve.errors import UsageError
 from qserve.rows.conversation import ANSWERS, CONVERSATIONS, answer_of, conversation_of, lead_of
 from qserve.rows.fields import Fields, RowError
 from qserve.rows.preference import Answer, Preference, preference_of
-from qserve.rows.tools import beside_of
+from qserve.rows.tools import template_fields_of
 from qserve.rows.turns import Message, messages_of
 
 __all__ = ["Content", "Record", "contents_of", "read_records"]
@@ -117,13 +117,13 @@ def contents_of(preference: Preference) -> tuple[Content, ...]:
     def content(answer: Answer) -> Content:
         if isinstance(answer, str):  # as trainers end it
             return {"text": answer, "add_eos": True}
-        return _beside([*(preference.prompt or ()), *answer], preference.beside)
+        return _content([*(preference.prompt or ()), *answer], preference.template_fields)
 
     return tuple(content(answer) for answer in (*preference.chosen, *preference.rejected))
 
 
-def _beside(messages: list[Message], beside: Mapping[str, Any]) -> Content:
-    return {"messages": messages, **beside} if beside else messages
+def _content(messages: list[Message], template_fields: Mapping[str, Any]) -> Content:
+    return {"messages": messages, **template_fields} if template_fields else messages
 
 
 def _answers(fields: Fields) -> tuple[Content, ...]:
@@ -132,16 +132,16 @@ def _answers(fields: Fields) -> tuple[Content, ...]:
         lead = lead_of(fields) or []
         if not lead and any(isinstance(one, str) for one in several):
             raise RowError("has answers that are strings, but no prompt that they answer")
-        beside = beside_of(fields)
+        template_fields = template_fields_of(fields)
         answers = (answer_of(one, "responses", fields) for one in several)
-        return tuple(_beside(messages_of([*lead, *answer]), beside) for answer in answers)
+        return tuple(_content(messages_of([*lead, *answer]), template_fields) for answer in answers)
     if not any(name in fields for name in CONVERSATIONS) and isinstance(fields.peek("text"), str):
         return (str(fields.take("text")),)
     found = conversation_of(fields)
     if found is not None:
-        return (_beside(messages_of(found[0]), beside_of(fields)),)
+        return (_content(messages_of(found[0]), template_fields_of(fields)),)
     if (name := next((name for name in ANSWERS if name in fields), None)) is not None:
-        return (_beside(messages_of(_unasked(fields.take(name), fields)), beside_of(fields)),)
+        return (_content(messages_of(_unasked(fields.take(name), fields)), template_fields_of(fields)),)
     raise fields.lacks("messages, or text, or prompt with response or responses, or chosen with rejected")
 
 

@@ -34,7 +34,7 @@ __all__ = [
 
 Content = str | tuple[int, ...] | tuple[Mapping[str, Any], ...] | Mapping[str, Any]
 """A text that went through a template already, token ids, or messages; or an object of `messages` and what the template
-is told beside them, or of a whole `text` that EOS ends (`RewardTemplate.encode`)."""
+is given with them, or of a whole `text` that EOS ends (`RewardTemplate.encode`)."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from qserve.reward.protocols.job import (
 )
 from qserve.rows.fields import Fields, RowError
 from qserve.rows.preference import preference_of
-from qserve.rows.tools import beside_of
+from qserve.rows.tools import template_fields_of
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import ConversationObject, Normalization, PreferencePair, RewardRequest, ScoredMessage
 
@@ -49,9 +49,9 @@ def _texts(request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
     if request.pairs is not None:
         return tuple(text for index, pair in enumerate(request.pairs) for text in _of_pair(pair, index))
     if request.responses is not None and request.prompt is not None:
-        prompt, beside = request.prompt, _beside(request, "")
+        prompt, template_fields = request.prompt, _template_fields(request, "")
         return tuple(
-            Text(_with_beside(answered(prompt, _answer(one, about), name), beside), name)
+            Text(_with_template_fields(answered(prompt, _answer(one, about), name), template_fields), name)
             for one, name in ((one, f"responses.{index}") for index, one in enumerate(request.responses))
         )
     if request.conversations is not None:
@@ -68,17 +68,17 @@ def _conversation(one: Sequence[ScoredMessage] | ConversationObject, name: str) 
         return conversation(one, name)
     if one.messages is None:
         return {"text": _not_empty(one.text or "", f"{name}.text"), "add_eos": bool(one.add_eos)}
-    return _with_beside(conversation(one.messages, f"{name}.messages"), _beside(one, name))
+    return _with_template_fields(conversation(one.messages, f"{name}.messages"), _template_fields(one, name))
 
 
-def _with_beside(messages: tuple[Mapping[str, Any], ...], beside: Mapping[str, Any]) -> Content:
-    return {"messages": messages, **beside} if beside else messages
+def _with_template_fields(messages: tuple[Mapping[str, Any], ...], template_fields: Mapping[str, Any]) -> Content:
+    return {"messages": messages, **template_fields} if template_fields else messages
 
 
-def _beside(one: RewardRequest | ConversationObject, where: str) -> dict[str, Any]:
-    """What the chat template is told besides. Raises ApiError for what is no tool, or no variable."""
+def _template_fields(one: RewardRequest | ConversationObject, where: str) -> dict[str, Any]:
+    """What the chat template is given with the messages. Raises ApiError for what is no tool, or no variable."""
     try:
-        return beside_of(Fields({"tools": one.tools, "chat_template_kwargs": one.chat_template_kwargs}))
+        return template_fields_of(Fields({"tools": one.tools, "chat_template_kwargs": one.chat_template_kwargs}))
     except RowError as error:
         raise _refused(error, where) from None
 

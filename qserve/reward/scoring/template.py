@@ -58,16 +58,16 @@ class RewardTemplate:
         if (found := without_row(ends, self._vocab_size, self._tokenizer.convert_ids_to_tokens)) is not None:
             raise BrokenCheckpoint(f"{checkpoint.id}: each text ends with {found}; {ADVICE}")
 
-    def render(self, messages: Sequence[Message], beside: Mapping[str, Any] | None = None) -> str:
+    def render(self, messages: Sequence[Message], fields: Mapping[str, Any] | None = None) -> str:
         """The text of a conversation, by the model's own chat template, as a trainer renders it: no generation prompt.
 
-        `beside` has what the template is told besides: `tools`, `chat_template_kwargs`. Raises TextRefused for a role
+        `fields` has what else the template is given: `tools`, `chat_template_kwargs`. Raises TextRefused for a role
         that is none, for tools where the template knows none, and for what the template itself refuses.
         """
-        beside = beside or {}
+        fields = fields or {}
         if not messages:
             raise TextRefused("the conversation is empty; send at least one message", "invalid_value", "messages")
-        template = self._tool_template if beside.get("tools") else self._template
+        template = self._tool_template if fields.get("tools") else self._template
         if template is None:
             raise TextRefused(
                 "the model's tokenizer has no chat template, so messages can't be rendered as in training; send the "
@@ -82,11 +82,11 @@ class RewardTemplate:
                     "invalid_value",
                     f"messages[{index}].role",
                 )
-        self._refuse_unwritten(messages, beside, template)
+        self._refuse_unwritten(messages, fields, template)
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], beside.get("tools") or None, chat_template=template,
-                tokenize=False, **(beside.get("chat_template_kwargs") or {}),
+                [dict(message) for message in messages], fields.get("tools") or None, chat_template=template,
+                tokenize=False, **(fields.get("chat_template_kwargs") or {}),
             )  # fmt: skip
         except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise TextRefused(
@@ -95,9 +95,9 @@ class RewardTemplate:
         return str(text)
 
     @staticmethod
-    def _refuse_unwritten(messages: Sequence[Message], beside: Mapping[str, Any], template: str) -> None:
+    def _refuse_unwritten(messages: Sequence[Message], fields: Mapping[str, Any], template: str) -> None:
         """A template that knows no tools would leave them out, and an answer that calls one would be an empty one."""
-        held = {"tools": bool(beside.get("tools")), "tool_calls": any(one.get("tool_calls") for one in messages)}
+        held = {"tools": bool(fields.get("tools")), "tool_calls": any(one.get("tool_calls") for one in messages)}
         for name, is_held in held.items():
             if is_held and name not in template:
                 message = (
@@ -151,15 +151,15 @@ class RewardTemplate:
             kept = kept[: max(1, min(offsets[num_tokens - 1][1], offsets[num_tokens][0], len(kept) - 1))]
 
     def _ids(self, content: Content, limit: int, cut: Truncation) -> list[int]:
-        beside: Mapping[str, Any] = {}
+        fields: Mapping[str, Any] = {}
         if isinstance(content, Mapping):
-            beside = content
-            content = self._ended(beside) if "text" in beside else beside["messages"]
+            fields = content
+            content = self._ended(fields) if "text" in fields else fields["messages"]
         if isinstance(content, str):
             ids = self._of_text(content, limit, cut, add_special_tokens=True)
         elif content and isinstance(content[0], Mapping):
             messages: Sequence[Message] = content  # type: ignore[assignment]
-            text = self.render(messages, beside)
+            text = self.render(messages, fields)
             check_answered(messages, "messages")
             # The template has written BOS already, where the model has one.
             ids = self._of_text(text, limit, cut, add_special_tokens=False)

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from qserve.errors import UsageError
-from qserve.training.data.rows import BESIDE, Row, RowError
+from qserve.training.data.rows import TEMPLATE_FIELDS, Row, RowError
 
 __all__ = ["TYPES_FILE", "Columns"]
 
@@ -29,19 +29,19 @@ _NEEDED = ("tools", "tool_calls")
 
 
 class Columns:
-    """What the first row has, and `BESIDE` in all rows where any has it."""
+    """What the first row has, and `TEMPLATE_FIELDS` in all rows where any has it."""
 
     def __init__(self) -> None:
         self._first: Row | None = None
-        self._beside: set[str] = set()
+        self._template_fields: set[str] = set()
         self._told: Counter[str] = Counter()
         """How many rows tell the template each of its fields."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """In the order of the rows, without where a row is from."""
-        named = [name for name in self._first or () if name not in BESIDE]
-        return (*named, *(name for name in BESIDE if name in self._beside))
+        named = [name for name in self._first or () if name not in TEMPLATE_FIELDS]
+        return (*named, *(name for name in TEMPLATE_FIELDS if name in self._template_fields))
 
     def add(self, made: Sequence[Row]) -> None:
         """Raises RowError for a row that has other columns than those before it."""
@@ -51,7 +51,7 @@ class Columns:
             own, first = _own(row), _own(self._first)
             if own != first:
                 raise RowError(f"gives {', '.join(own)}, but the first rows give {', '.join(first)}")
-            self._beside |= row.keys() & BESIDE.keys()
+            self._template_fields |= row.keys() & TEMPLATE_FIELDS.keys()
             self._told.update(_told(row))
 
     def unwritten(self, template: str | None) -> dict[str, int]:
@@ -71,16 +71,16 @@ class Columns:
             )
 
     def write(self, folder: Path) -> None:
-        """The columns' types beside the rows; rows that lack one of `BESIDE` get it."""
+        """Adds a file of the columns' types; rows that lack one of `TEMPLATE_FIELDS` get it."""
         for file in folder.glob("*.jsonl"):
-            if self._beside:
-                _fill(file, {name: BESIDE[name] for name in BESIDE if name in self._beside})
+            if self._template_fields:
+                _fill(file, {name: TEMPLATE_FIELDS[name] for name in TEMPLATE_FIELDS if name in self._template_fields})
         features = [{"name": name, **self._type(name)} for name in (*self.names, "row", "source")]
         written = yaml.safe_dump({"dataset_info": {"features": features}}, sort_keys=False)
         (folder / TYPES_FILE).write_text(f"---\n{written}---\n")
 
     def _type(self, name: str) -> dict[str, Any]:
-        if name in BESIDE:
+        if name in TEMPLATE_FIELDS:
             return {"dtype": "json"}
         if name in _MESSAGES and isinstance((self._first or {}).get(name), list):
             return {"list": "json"}
@@ -88,7 +88,7 @@ class Columns:
 
 
 def _own(row: Row) -> tuple[str, ...]:
-    return tuple(name for name in row if name not in BESIDE)
+    return tuple(name for name in row if name not in TEMPLATE_FIELDS)
 
 
 def _told(row: Row) -> set[str]:

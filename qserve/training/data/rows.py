@@ -23,12 +23,12 @@ from qserve.rows import preference
 from qserve.rows.conversation import CONVERSATIONS, conversation_of, lead_of
 from qserve.rows.fields import Fields, RowError
 from qserve.rows.marks import row_is_masked
-from qserve.rows.tools import beside_of
+from qserve.rows.tools import template_fields_of
 from qserve.rows.turns import Turn, messages_of
 
 __all__ = [
-    "BESIDE",
     "REFERENCES",
+    "TEMPLATE_FIELDS",
     "Row",
     "RowError",
     "Tie",
@@ -41,8 +41,8 @@ __all__ = [
 
 Row = dict[str, Any]
 
-BESIDE: dict[str, Any] = {"tools": None, "chat_template_kwargs": {}}
-"""Columns that a row may have beside its turns, and what they hold of a row that has none."""
+TEMPLATE_FIELDS: dict[str, Any] = {"tools": None, "chat_template_kwargs": {}}
+"""Columns that the chat template is given with the turns, and what they hold of a row that has none."""
 REFERENCES = ("references", "reference", "answer", "solution", "ground_truth", "label", "target")
 """What a rule compares a rollout with, under the names that data sets have for it."""
 _MARGINS = ("margin", "score_diff")
@@ -68,7 +68,7 @@ def preferences_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -
     _count(fields, unread)
     prompt = {} if found.prompt is None else {"prompt": found.prompt}
     return [
-        {**prompt, "chosen": better, "rejected": worse, **margin, **found.beside}
+        {**prompt, "chosen": better, "rejected": worse, **margin, **found.template_fields}
         for better, worse in itertools.product(found.chosen, found.rejected)
     ]
 
@@ -83,7 +83,7 @@ def answers_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -> li
         made = [_text(fields)]
     else:
         turns, num_given = found
-        made = _answers(turns, num_given, beside_of(fields))
+        made = _answers(turns, num_given, template_fields_of(fields))
     made = [] if row_is_masked(fields) else made
     _count(fields, unread)
     return made
@@ -97,7 +97,7 @@ def _text(fields: Fields) -> Row:
     return {"text": fields.take("text")}
 
 
-def _answers(turns: list[Turn], num_given: int, beside: Row) -> list[Row]:
+def _answers(turns: list[Turn], num_given: int, template_fields: Row) -> list[Row]:
     places = [place for place, turn in enumerate(turns) if place >= max(1, num_given) and turn.role == "assistant"]
     if not places:
         raise RowError("no answer of the assistant after a user's turn")
@@ -105,7 +105,7 @@ def _answers(turns: list[Turn], num_given: int, beside: Row) -> list[Row]:
     messages = messages_of(turns)
     if any(_is_empty(messages[place]) for place in trained):
         raise RowError("an answer is empty: it has no content and calls no tool")
-    return [{"prompt": messages[:place], "completion": [messages[place]], **beside} for place in trained]
+    return [{"prompt": messages[:place], "completion": [messages[place]], **template_fields} for place in trained]
 
 
 def _is_empty(message: Mapping[str, Any]) -> bool:
@@ -118,16 +118,17 @@ def answered_of(fields: Fields) -> Row:
     turns = messages_of(found[0]) if found is not None else []
     if len(turns) < 2 or turns[-1]["role"] != "assistant" or _is_empty(turns[-1]):
         raise fields.lacks("a prompt with a response, or messages that end with the assistant's")
-    return {"prompt": turns[:-1], "response": turns[-1:], **beside_of(fields)}
+    return {"prompt": turns[:-1], "response": turns[-1:], **template_fields_of(fields)}
 
 
 def prompt_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -> Row:
     """`{"prompt"}` of messages, with `references` where the row holds what an answer is compared with."""
     fields = Fields(row)
     prompt = asked_of(fields)
-    if beside := beside_of(fields):
+    if template_fields := template_fields_of(fields):
         raise RowError(
-            f"has {' and '.join(beside)}, which TRL's GRPO takes for a whole run and not by the row; leave them out"
+            f"has {' and '.join(template_fields)}, which TRL's GRPO takes for a whole run and not by the row; please "
+            "leave them out"
         )
     named = fields.take(*(name for name in REFERENCES if isinstance(row.get(name), str | int | float | list)))
     if isinstance(named, list):

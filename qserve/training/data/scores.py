@@ -19,7 +19,7 @@ from typing import Any
 from qserve.reward.checkpoints.tokens import STEP_TOKEN
 from qserve.rows.fields import Fields, RowError
 from qserve.rows.sides import PAIRED
-from qserve.rows.tools import beside_of
+from qserve.rows.tools import template_fields_of
 from qserve.training.data.rows import Row, answered_of, asked_of
 
 __all__ = ["STEPS", "labels_of", "scored_of"]
@@ -83,7 +83,7 @@ def _steps(fields: Fields) -> Row:
         raise RowError(f"its text holds {STEP_TOKEN}, which must stand only at the end of a step")
     content = "".join(f"{step}{STEP_TOKEN}" for step in steps)
     response = [{"role": "assistant", "content": content}]
-    return {"prompt": prompt, "response": response, "scores": list(map(float, labels)), **beside_of(fields)}
+    return {"prompt": prompt, "response": response, "scores": list(map(float, labels)), **template_fields_of(fields)}
 
 
 def _scores_in(row: Mapping[str, Any]) -> tuple[str, Any]:

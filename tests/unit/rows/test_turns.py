@@ -10,7 +10,7 @@ import pytest
 
 from qserve.rows.fields import Fields, RowError, told_unread
 from qserve.rows.human import turns_in
-from qserve.rows.tools import beside_of
+from qserve.rows.tools import template_fields_of
 from qserve.rows.turns import messages_of, turns_of
 from qserve.training.data.rows import answers_of, preferences_of, prompt_of
 from qserve.training.data.scores import scored_of
@@ -86,37 +86,37 @@ def test_what_no_template_takes_is_said(turn: dict[str, Any], told: str) -> None
 
 @pytest.mark.parametrize("tools", [TOOLS, json.dumps(TOOLS), [TOOLS[0]["function"]], json.dumps(TOOLS[0]), TOOLS[0]])
 def test_tools_of_any_form_are_a_list_of_functions(tools: Any) -> None:
-    assert beside_of(Fields({"tools": tools})) == {"tools": TOOLS}
-    assert beside_of(Fields({"functions": [TOOLS[0]["function"]]})) == {"tools": TOOLS}
+    assert template_fields_of(Fields({"tools": tools})) == {"tools": TOOLS}
+    assert template_fields_of(Fields({"functions": [TOOLS[0]["function"]]})) == {"tools": TOOLS}
 
 
 @pytest.mark.parametrize("nothing", [{}, {"tools": None}, {"tools": []}, {"tools": ""}, {"tools": "[]"}])
 def test_no_tools_are_none(nothing: dict[str, Any]) -> None:
-    assert beside_of(Fields(nothing)) == {}
+    assert template_fields_of(Fields(nothing)) == {}
 
 
 def test_variables_of_the_template_go_with_the_row() -> None:
     for given in ({"enable_thinking": False}, '{"enable_thinking": false}'):
-        assert beside_of(Fields({"chat_template_kwargs": given})) == {
+        assert template_fields_of(Fields({"chat_template_kwargs": given})) == {
             "chat_template_kwargs": {"enable_thinking": False}
         }
     with pytest.raises(RowError, match="'images' holds what is no text"):
-        beside_of(Fields({"images": ["a.png"]}))
+        template_fields_of(Fields({"images": ["a.png"]}))
 
 
 TALK = [user("q"), CALLED, {"role": "tool", "content": "5"}, answer("five")]
 
 
 def test_every_method_carries_tools_to_the_template() -> None:
-    beside = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": False}}
-    rows = answers_of({"messages": TALK, **beside})
+    template_fields = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": False}}
+    rows = answers_of({"messages": TALK, **template_fields})
     assert [row["completion"] for row in rows] == [[CALLED], [answer("five")]]
-    pair = preferences_of({"prompt": [user("q")], "chosen": TALK[1:], "rejected": "six", **beside})[0]
-    scored = scored_of({"messages": TALK, "scores": [1.0], **beside}, ("good",))
+    pair = preferences_of({"prompt": [user("q")], "chosen": TALK[1:], "rejected": "six", **template_fields})[0]
+    scored = scored_of({"messages": TALK, "scores": [1.0], **template_fields}, ("good",))
     for row in (*rows, pair, scored):
-        assert {name: row[name] for name in beside} == beside
+        assert {name: row[name] for name in template_fields} == template_fields
     with pytest.raises(RowError, match="tools and chat_template_kwargs, which TRL's GRPO takes for a whole run"):
-        prompt_of({"prompt": "q", **beside})
+        prompt_of({"prompt": "q", **template_fields})
     assert prompt_of({"messages": TALK})["prompt"] == TALK[:3]
 
 
