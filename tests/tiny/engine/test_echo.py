@@ -25,7 +25,7 @@ TOKENIZER = Tokenizer.from_file(str(chat_model_path() / "tokenizer.json"))
 
 async def test_others_get_their_turn_every_few_tokens():
     engine = SimpleNamespace(tokenizer=TOKENIZER)
-    choice = _Choice(engine, LegacyLogprobs(TokenText(TOKENIZER)))
+    choice = _Choice(engine, LegacyLogprobs(TokenText(TOKENIZER)), {})
     prompt = [200 + index % 500 for index in range(NUM_TOKENS)]
     top = tuple((token, -float(token)) for token in range(300, 320))
     scored = ScoredPrompt([None, *[-1.5] * (NUM_TOKENS - 1)], [(), *[top] * (NUM_TOKENS - 1)], None)

@@ -119,26 +119,20 @@ class CompletionAnswer(Answer):
     async def _chunks(self) -> AsyncGenerator[bytes]:
         """An echoed prompt is the first event of its choice, and the first of each has the ids of its prompt."""
         choices = await self._echoes()
-        has_begun = set[int]()
         for index, choice in enumerate(choices):
             if choice.text or choice.finish_reason:
-                yield self._event(choice.part(index) | self._ids_of_prompt(index, has_begun))
+                yield self._event(choice.part(index))
         tells_of_tokens = self._request.logprobs is not None or self._returns_ids
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
                 if piece.text or piece.finish_reason or (tells_of_tokens and piece.tokens):
                     choices[index].add(piece)
-                    yield self._event(choices[index].part(index) | self._ids_of_prompt(index, has_begun))
-
-    def _ids_of_prompt(self, index: int, has_begun: set[int]) -> dict[str, Any]:
-        found = {} if index in has_begun else self._ids(prompt_token_ids=self._prompts[index // self._request.n])
-        has_begun.add(index)
-        return found
+                    yield self._event(choices[index].part(index))
 
     async def _echoes(self) -> list[_Choice]:
         """The choices as they are before anything is generated."""
         n = self._request.n
-        choices = [self._empty_choice() for _ in range(n * len(self._prompts))]
+        choices = [self._empty_choice(prompt) for prompt in self._prompts for _ in range(n)]
         if not self._request.echo:
             return choices
         scored: list[ScoredPrompt | None] = [None] * len(choices)
@@ -156,18 +150,19 @@ class CompletionAnswer(Answer):
             prompts, self._params, draw_next=draw_next, n=self._request.n, request_id=self._head["id"]
         )
 
-    def _empty_choice(self) -> _Choice:
+    def _empty_choice(self, prompt: list[int]) -> _Choice:
         logprobs = None if self._request.logprobs is None else LegacyLogprobs(self._engine.token_text)
-        return _Choice(self._engine, logprobs, returns_ids=self._returns_ids)
+        return _Choice(self._engine, logprobs, self._ids(prompt_token_ids=prompt))
 
 
 class _Choice:
-    """One choice while it grows."""
+    """One choice while it grows. `of_prompt`: the prompt's ids for the first part of a stream, where ids are wanted."""
 
-    def __init__(self, engine: Engine, logprobs: LegacyLogprobs | None, *, returns_ids: bool = False) -> None:
+    def __init__(self, engine: Engine, logprobs: LegacyLogprobs | None, of_prompt: dict[str, Any]) -> None:
         self._engine = engine
         self._logprobs = logprobs
-        self._ids: list[int] | None = [] if returns_ids else None
+        self._of_prompt = of_prompt
+        self._ids: list[int] | None = [] if of_prompt else None
         self.text = ""
         self.finish_reason: str | None = None
 
@@ -218,7 +213,8 @@ class _Choice:
 
     def part(self, index: int) -> dict[str, Any]:
         """The same for a stream: without tokens there are no logprobs of them."""
-        taken = self.take(index)
+        taken = self.take(index) | self._of_prompt
+        self._of_prompt = {}
         return taken if taken["logprobs"] is None or taken["logprobs"]["tokens"] else {**taken, "logprobs": None}
 
     def _add_ids(self, ids: list[int]) -> None:
