@@ -35,7 +35,7 @@ _REGEX = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CHARS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
-# What stands in no JSON string as it is, but by an escape; other control characters stand in none.
+# Characters that a JSON string holds by an escape; it holds other control characters in no way.
 _ESCAPES = {char: json.dumps(char)[1:-1] for char in '"\\\n\r\t\b\f'}
 _AS_IT_IS = r'[^"\\\x00-\x1F]'
 # Lark's own terminals that the library knows.
@@ -84,7 +84,7 @@ def _decoded(inner: str) -> str:
     try:
         return str(json.loads(f'"{inner}"'))
     except ValueError:
-        raise NotEscapable(f'"{inner[:40]}" is no text as JSON writes it') from None
+        raise NotEscapable(f'"{inner[:40]}" is not written as a JSON string') from None
 
 
 def _imports(token: re.Match[str]) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _of_char(char: str, flags: str) -> str:
     if "i" in flags and char.lower() != char.upper():
         return _of_set(f"[{re.escape(char.lower())}{re.escape(char.upper())}]", "")
     if char not in _ESCAPES and char < " ":
-        raise NotEscapable(f"the character {char!r} stands in no JSON string")
+        raise NotEscapable(f"a JSON string can't hold the character {char!r} unescaped")
     return json.dumps(_ESCAPES.get(char, char), ensure_ascii=False)
 
 

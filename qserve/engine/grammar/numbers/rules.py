@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 
 class UncarriedNumber(ValueError):
-    """A number that can be neither carried nor drawn in."""
+    """A number that the library does not read as it is; no rule can be written for it, and no bound be tightened."""
 
     def __init__(self, number: Any) -> None:
         super().__init__(
-            f"no answer can be held to {json.dumps(number)[:60]} here: beyond 2^53, or as a value of more than 15 "
-            "digits, a number is held in objects, lists and 'anyOf' without other keywords beside it. Please leave the "
-            "others out, or check it in the answer"
+            f"an answer can't be bound to {json.dumps(number)[:60]} here: a number beyond 2^53, or a listed one of "
+            "more than 15 digits, is enforced only where no other keywords are next to it, nor to the 'properties', "
+            "'items' or 'anyOf' that hold it. Please leave those keywords out, or check the number in the answer"
         )
 
 
