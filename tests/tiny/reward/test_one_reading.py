@@ -87,7 +87,8 @@ def test_tools_and_calls_are_scored_as_the_template_writes_them(host: Host, tmp_
     rows = host.post("/v1/reward", conversations=list(record.contents))["data"]
     assert [row["reward"] for row in rows] == [with_tools["chosen_reward"], with_tools["rejected_reward"]]
     (asked,) = host.post("/v1/reward", prompt=[ASKED], responses=["41"], tools=json.dumps(TOOLS))["data"]
-    assert asked["reward"] == with_tools["rejected_reward"]
+    assert asked["reward"] == pytest.approx(with_tools["rejected_reward"], rel=1e-5)  # alone in its row
+    assert without["rejected_reward"] != pytest.approx(with_tools["rejected_reward"], rel=1e-5)
 
 
 def test_whole_texts_end_as_trainers_end_them(host: Host) -> None:
