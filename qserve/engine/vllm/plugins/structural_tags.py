@@ -44,7 +44,7 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _executing(spec.loader.exec_module)  # type: ignore[method-assign]
+            spec.loader.exec_module = _executing(spec.loader.exec_module)  # type: ignore[assignment, method-assign]
         return spec
 
 
