@@ -71,7 +71,7 @@ _RULES: tuple[_Rule, ...] = (
         "vLLM wants `add_generation_prompt: false` said beside `continue_final_message`",
         r"continue_final_message and add_generation_prompt are not compatible", engine=_VLLM,
     ),
-    _Rule("a `previous_response_id` that it does not know is a 404 of vLLM's", r"404 != 400", "^test_error$", _VLLM),
+    _Rule("a `previous_response_id` that it does not know is a 404 of vLLM's", r"404 != 400", "test_error$", _VLLM),
     # What SGLang has alone.
     _Rule(_OF_SGLANG, r"'(ebnf|regex)' is not a field|'matched_stop'|'scores' not found"),
     _Rule("SGLang says null in each event; DeepSeek's and vLLM's deltas hold what they add", r"'reasoning_content'"),
