@@ -12,6 +12,7 @@ from typing import Any
 
 from qserve.errors import QserveError
 from qserve.runs.private import make_private
+from qserve.runs.write_ahead import write_ahead
 
 __all__ = ["Database", "FilesUnusable"]
 
@@ -91,7 +92,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.row_factory = lambda cursor, row: dict(
             zip((column[0] for column in cursor.description), row, strict=True)
         )
-        connection.execute("PRAGMA journal_mode = WAL")
+        write_ahead(connection, _BUSY_S)
         connection.execute("PRAGMA synchronous = NORMAL")
         _bring_up_to_date(connection, path)
     except BaseException:

@@ -14,6 +14,7 @@ from pathlib import Path
 from qserve.errors import QserveError
 from qserve.runs.private import make_private
 from qserve.runs.schema import MIGRATIONS
+from qserve.runs.write_ahead import write_ahead
 
 __all__ = ["FILE_NAME", "StoreUnusable", "connect", "is_broken", "unusable"]
 
@@ -78,7 +79,7 @@ def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts for a new file only
-        connection.execute("PRAGMA journal_mode = WAL")
+        write_ahead(connection, busy_s)
         # A killed process loses nothing that it committed, a power cut at most the last commits; neither breaks it.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
