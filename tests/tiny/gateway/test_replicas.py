@@ -60,11 +60,13 @@ class Replicas:
                         return
                 await asyncio.sleep(0.02)
 
-    def kill(self, name: str) -> None:
-        """kill -9, and what the supervisor says of it."""
-        self.workers[name].kill()
-        self.endpoints[name].detail = "the worker was killed by SIGKILL"
-        self.endpoints[name].state = WorkerState.RESTARTING
+    def kill(self, *names: str) -> None:
+        """kill -9, and what the supervisor says of it: first, so that none of them gets what another leaves."""
+        for name in names:
+            self.endpoints[name].detail = "the worker was killed by SIGKILL"
+            self.endpoints[name].state = WorkerState.RESTARTING
+        for name in names:
+            self.workers[name].kill()
 
     def bring_back(self, name: str) -> None:
         """What the supervisor does then."""
@@ -228,8 +230,7 @@ async def test_of_two_suspects_each_is_asked_once_more_without_the_other(replica
         one, other = [name for name, count in (await service.until_running(2)).items() if count]
         for name in (one, other):
             await service.until_received(name, 1)
-        for name in (one, other):
-            service.kill(name)
+        service.kill(one, other)
         (left,) = (name for name in NAMES if service.endpoints[name].state is WorkerState.READY)
         await service.until_received(left, 2)
         service.kill(left)
