@@ -14,12 +14,12 @@ from qserve.wire.tools import ToolCall
 __all__ = ["ConversationMessage"]
 
 _NO_CALLS: dict[str, Any] = {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 0}]}
+_NO_REFUSAL: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"properties": {"type": {"const": "text"}}}}]
+}
 _TURN_SCHEMA: dict[str, Any] = {
     "anyOf": [
-        {
-            "required": ["role", "content"],
-            "properties": {"content": {"type": ["string", "array"]}, "tool_calls": _NO_CALLS},
-        },
+        {"required": ["role", "content"], "properties": {"content": _NO_REFUSAL, "tool_calls": _NO_CALLS}},
         {"required": ["role"], "properties": {"role": {"const": "assistant"}}},
     ]
 }

@@ -30,7 +30,7 @@ from qserve.wire.schema import (
     Verbosity,
     Wire,
 )
-from qserve.wire.schema_rules import needs, one_of_these
+from qserve.wire.schema_rules import given, needs, one_of_these
 from qserve.wire.structured import GUIDED, Choices, Pattern, ResponseFormat, StructuredOutputs, TextFormat, structure_of
 from qserve.wire.tools import MAX_TOOLS, Tool, ToolChoice, check_choice, must_call, offered
 
@@ -63,7 +63,13 @@ MAX_MESSAGES = 8192
 MAX_TOP_LOGPROBS = 20
 
 # What our validators ask beyond names and types, where JSON Schema can tell it; docs/api.md has the rest.
-_SAMPLING_RULES = (needs("stream_options", "object", "stream", True),)
+_WHOLE_WITH_PROMPT_LOGPROBS = {
+    "anyOf": [
+        {"properties": {"prompt_logprobs": {"not": {"type": "integer", "minimum": 1}}}},
+        {"properties": {"stream": {"not": {"const": True}}}},
+    ]
+}
+_SAMPLING_RULES = (needs("stream_options", "object", "stream", True), _WHOLE_WITH_PROMPT_LOGPROBS)
 _TOP_NEEDS_LOGPROBS = {
     "anyOf": [
         {"properties": {"top_logprobs": {"enum": [0, None]}}},
@@ -78,7 +84,10 @@ _ZERO_TOKENS_NEED_ECHO = {
     ]
 }
 _COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO]}
-_TOKENIZE_SCHEMA = one_of_these(prompt="string", messages="array")
+_TOKENIZE_SCHEMA = {
+    **one_of_these(prompt="string", messages="array"),
+    "anyOf": [{"properties": {"tools": {"not": {"type": "array", "minItems": 1}}}}, given(messages="array")],
+}
 
 
 Messages = Annotated[list[ConversationMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]

@@ -18,7 +18,7 @@ __all__ = ["ScoredMessage"]
 class ScoredFunction(Wire):
     """`arguments` are an object, as trainers have it, or one as JSON text, as clients do."""
 
-    name: str
+    name: str = Field(min_length=1)
     arguments: str | dict[str, JsonValue] | None = None
 
 

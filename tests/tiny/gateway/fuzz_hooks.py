@@ -19,7 +19,7 @@ _COUNTS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_toke
 # Of other APIs for chats: what must fit together in ways that JSON Schema can't tell.
 _TOGETHER = (
     "tools", "tool_choice", "thinking", "output_config", "system", "text", "reasoning", "chat_template_kwargs",
-    "instructions",
+    "instructions", "structured_outputs",
 )  # fmt: skip
 
 
@@ -58,6 +58,9 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
         body["responses"] = [one if isinstance(one, str) else one[0] for one in body["responses"]]
     if isinstance(body.get("max_length"), int | float):  # what is longer is refused
         body["max_length"] = max(body["max_length"], 256)
+    if isinstance(body.get("truncate_prompt_tokens"), int | float):  # at most what the model reads
+        body["truncate_prompt_tokens"] = min(body["truncate_prompt_tokens"], 256)
+    _with_texts_to_rank(body)
     body.pop("references", None)  # for rules and judges
     for name in _STRUCTURES:  # random ones are none that an answer can follow
         body.pop(name, None)
@@ -65,6 +68,18 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
     if body.get("normalize") is True:  # for checkpoints that record mean and deviation
         body["normalize"] = False
     return body
+
+
+def _with_texts_to_rank(body: dict[str, Any]) -> None:
+    """An object that is ranked has one text, or fields that `rank_fields` names."""
+    objects = [body.get("query"), *(body.get("texts") or ())]
+    objects += body["documents"] if isinstance(body.get("documents"), list) else ()
+    for one in objects:
+        if isinstance(one, dict):
+            one["text"] = "x"
+            one.pop("content", None)
+    if body.get("rank_fields") is not None:
+        body["rank_fields"] = ["text"]
 
 
 def _bound_counts(body: dict[str, Any]) -> None:
@@ -87,15 +102,20 @@ def _with_tools_that_can_be_called(body: dict[str, Any]) -> None:
         body["tools"] = [{"type": "function", "function": {"name": name}} for name in tools]
     if body.get("tool_choice") not in (None, "none", "auto"):
         del body["tool_choice"]
-    for message in body.get("messages") or ():
-        for call in (message.get("tool_calls") if isinstance(message, dict) else None) or ():
-            call["function"]["arguments"] = "{}"
+    pairs = [pair for pair in body.get("pairs") or () if isinstance(pair, dict)]
+    sides = [pair.get(side) for pair in pairs for side in ("prompt", "chosen", "rejected")]
+    talks = [one.get("messages") if isinstance(one, dict) else one for one in body.get("conversations") or ()]
+    for turns in (body.get("messages"), body.get("prompt"), *talks, *sides):
+        for message in turns if isinstance(turns, list) else ():
+            for call in (message.get("tool_calls") if isinstance(message, dict) else None) or ():
+                call["function"]["arguments"] = "{}"
 
 
 def _end_with_answers(body: dict[str, Any]) -> None:
     """What is scored of a conversation is the assistant's last message."""
     pairs = [one for one in body.get("pairs") or () if isinstance(one, dict)]
     sides = [pair[side] for pair in pairs for side in ("chosen", "rejected")]
-    for conversation in (body.get("messages"), *(body.get("conversations") or ()), *sides):
+    talks = [one.get("messages") if isinstance(one, dict) else one for one in body.get("conversations") or ()]
+    for conversation in (body.get("messages"), *talks, *sides):
         if isinstance(conversation, list):
             conversation.append(dict(_ANSWER))

@@ -78,7 +78,7 @@ def test_data_is_looked_at_before_anything_is_planned(tmp_path: Path) -> None:
     assert not result.output
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"question": "?"}) + "\n")
     told = refused("reward", "--model", "demo", "--data", str(tmp_path / "pairs.jsonl"))
-    assert "none of the first 1 rows can be trained on by reward:\n  pairs.jsonl:1: the row has the one field question" in told
+    assert "none of the first 1 rows can be trained on by reward:\n  pairs.jsonl:1: the row has the one field" in told
 
 
 def test_processes_share_the_ram() -> None:
