@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, CDPSession, Locator, Page, expect
 
 from tests.browser.conftest import PATIENCE_MS, keep_conversation
 
@@ -211,11 +211,24 @@ def slow_down(page: Page) -> None:
     page.locator("#qs-best-of input[type=number]").press("Tab")
 
 
+def _bound_downloads(network: CDPSession, bytes_per_s: int) -> None:
+    """-1: no bound."""
+    network.send(
+        "Network.emulateNetworkConditions",
+        {"offline": False, "latency": 0, "downloadThroughput": bytes_per_s, "uploadThroughput": -1},
+    )
+
+
 def test_a_reload_while_an_answer_streams_keeps_what_came(page: Page) -> None:
     slow_down(page)
+    network = page.context.new_cdp_session(page)
+    network.send("Network.enable")
+    _bound_downloads(network, 20_000)  # else a busy machine has shown nothing yet when the answers have ended
     ask(page, COUNTING)
     page.wait_for_function("document.querySelector('#qs-bot-0 [data-testid=bot]')?.textContent.includes('1, 2, 3')")
-    page.reload()
+    with page.expect_navigation(wait_until="commit"):
+        page.evaluate("location.reload()")
+    _bound_downloads(network, -1)
     expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_text(COUNTING)
     expect(bot(page).first).to_contain_text("1, 2")
     rested(page)
