@@ -7,9 +7,9 @@ come: a quarter of the processor time of these imports, in each process. vLLM's 
 anything else (multiprocessing imports the main module of their parent), so it holds for them as well, and they import
 vLLM's engine without the API server.
 
-Standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM two things are changed: what it takes
-for checkpoints whose tokenizer has tokens that no row of the embedding stands for (`token_rows`), and the blanks in the
-JSON of structural tags (`structural_tags`), in its children as well.
+It imports the standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM two things are changed:
+what it takes for checkpoints whose tokenizer has tokens that no row of the embedding stands for (`token_rows`), and the
+blanks in the JSON of structural tags (`structural_tags`), in its children as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import runpy
 import sys
 
-from qserve.engine.vllm.plugins.token_rows import VARIABLE, refuse_rowless_ids
+from qserve.engine.vllm.plugins import structural_tags, token_rows
 
 __all__ = ["serve"]
 
@@ -30,8 +30,8 @@ _NEW_OBJECTS = 50_000
 
 def serve(module: str) -> None:
     """Runs `module` as the program, with what follows it in sys.argv; ends as it does."""
-    if num_rows := os.environ.get(VARIABLE):
-        refuse_rowless_ids(int(num_rows))
+    if num_rows := os.environ.get(token_rows.VARIABLE):
+        token_rows.refuse_rowless_ids(int(num_rows))
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     sys.argv = [spec.origin, *sys.argv[2:]]
@@ -39,9 +39,7 @@ def serve(module: str) -> None:
 
 
 gc.set_threshold(_NEW_OBJECTS)
-if os.environ.get("QSERVE_TAGS_WITHOUT_BLANKS"):
-    from qserve.engine.vllm.plugins.structural_tags import write_no_blanks
-
-    write_no_blanks()
+if os.environ.get(structural_tags.VARIABLE):
+    structural_tags.write_no_blanks()
 if __name__ == "__main__":
     serve(sys.argv[1])

@@ -54,6 +54,10 @@ def _executing(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], 
         compile_tag = module.GrammarCompiler.compile_structural_tag
 
         def compile_structural_tag(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(args) == 2:  # the older form, of tags and triggers, as xgrammar itself reads it
+                from xgrammar import StructuralTag
+
+                args = (StructuralTag.from_legacy_structural_tag(*args).model_dump_json(),)
             if len(args) == 1 and isinstance(args[0], str):
                 args = (without_blanks(args[0]),)
             return compile_tag(self, *args, **kwargs)
