@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -18,6 +18,7 @@ __all__ = [
     "answer_prefix",
     "read_template",
     "takes_one_system",
+    "template_of",
     "thinking_template",
     "tool_format",
 ]
@@ -51,6 +52,15 @@ def read_template(folder: Path, *, with_tools: bool = False) -> str:
     found = {one.name: one.source for one in templates_in(folder)}
     default = found.get(DEFAULT, "")
     return found.get(TOOL_USE, default) if with_tools else default
+
+
+def template_of(tokenizer: Any, *, with_tools: bool = False) -> str | None:
+    """The same of a tokenizer of transformers; None: it has none, or several and none of them for these."""
+    try:
+        template: str = tokenizer.get_chat_template(tools=[] if with_tools else None)
+    except ValueError:
+        return None
+    return template
 
 
 def thinking_template(template: str) -> ThinkingTemplate:

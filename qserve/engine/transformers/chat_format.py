@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.hub.chat_template import ThinkingTemplate, ToolFormat, thinking_template, tool_format
+from qserve.hub.chat_template import ThinkingTemplate, ToolFormat, template_of, thinking_template, tool_format
 
-__all__ = ["ChatFormat", "chat_format", "chat_template"]
+__all__ = ["ChatFormat", "chat_format"]
 
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
@@ -33,22 +33,13 @@ class ChatFormat:
 
 def chat_format(tokenizer: Any, vocab_size: int) -> ChatFormat:
     """Of a tokenizer of transformers, and a model of so many tokens: thoughts whose tags it can't write are none."""
-    thinking = thinking_template(chat_template(tokenizer) or "")
+    thinking = thinking_template(template_of(tokenizer) or "")
     opened, closed, call, _ = (tuple(tokenizer.encode(tag, add_special_tokens=False)) for tag in _TAGS)
     special = {str(token) for token in tokenizer.all_special_tokens}
     return ChatFormat(
         thinking,
         (opened, closed) if thinking.thinks and max(*opened, *closed) < vocab_size else None,
         call if max(call, default=0) < vocab_size else (),
-        tool_format(chat_template(tokenizer, with_tools=True) or ""),
+        tool_format(template_of(tokenizer, with_tools=True) or ""),
         not special.isdisjoint(_TAGS),
     )
-
-
-def chat_template(tokenizer: Any, *, with_tools: bool = False) -> str | None:
-    """What its conversations, or those with tools, are rendered by; None: it has none, or several and none of them."""
-    try:
-        template: str = tokenizer.get_chat_template(tools=[] if with_tools else None)
-    except ValueError:
-        return None
-    return template

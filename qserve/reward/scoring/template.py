@@ -16,6 +16,7 @@ from jinja2 import TemplateError
 
 from qserve.engine.prompts.written_tokens import check_written
 from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.hub.chat_template import template_of
 from qserve.hub.token_rows import ADVICE, rowless_tokens, without_row
 from qserve.reward.answers import check_answered
 from qserve.reward.checkpoints import RewardCheckpoint
@@ -41,8 +42,8 @@ class RewardTemplate:
         self._tokenizer = tokenizer
         own = checkpoint.template
         given = _read_template(settings.template or (str(own) if own else None))
-        self._template = given or _own_template(tokenizer)
-        self._tool_template = given or _own_template(tokenizer, with_tools=True)
+        self._template = given or template_of(tokenizer)
+        self._tool_template = given or template_of(tokenizer, with_tools=True)
         self._forced_eos_id = tokenizer.eos_token_id if checkpoint.forced_eos else None
         self._size_bound = SizeBound(tokenizer)
         self._vocab_size = int(checkpoint.config.get("vocab_size", 0))
@@ -219,11 +220,3 @@ def _read_template(file: str | None) -> str | None:
         raise UsageError(
             f"--template {file!r} can't be read ({reason}); it takes a file with a Jinja template"
         ) from None
-
-
-def _own_template(tokenizer: Any, *, with_tools: bool = False) -> str | None:
-    try:
-        template: str = tokenizer.get_chat_template(tools=[] if with_tools else None)
-    except ValueError:  # the tokenizer has none
-        return None
-    return template

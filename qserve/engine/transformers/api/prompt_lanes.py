@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qserve.engine.prompts.lanes import PromptLanes
 from qserve.engine.prompts.process import ReaderSettings
-from qserve.engine.transformers.chat_format import chat_template
 from qserve.engine.transformers.engine import Engine
+from qserve.hub.chat_template import template_of
 
 __all__ = ["prompt_lanes"]
 
@@ -20,8 +20,8 @@ def prompt_lanes(engine: Engine, socket: Path) -> PromptLanes:
     tokenizer.backend_tokenizer.save(str(file))
     settings = ReaderSettings(
         tokenizer=str(file),
-        template=chat_template(tokenizer),
-        tool_template=chat_template(tokenizer, with_tools=True),
+        template=template_of(tokenizer),
+        tool_template=template_of(tokenizer, with_tools=True),
         named_templates=tuple(tokenizer.chat_template) if isinstance(tokenizer.chat_template, dict) else (),
         special_tokens=dict(tokenizer.special_tokens_map),
         limits=asdict(engine.limits.context),
