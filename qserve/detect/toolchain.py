@@ -1,10 +1,11 @@
-"""Checks the toolchain with which vLLM compiles kernels at start: a C compiler and Python's headers.
+"""Checks what vLLM needs of the system: a toolchain to compile kernels for a card, a library for its CPU build.
 
 Triton builds a small launcher in C against Python.h before its first kernel runs. Source: triton runtime/build.py.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import sys
@@ -12,8 +13,11 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["lacking_toolchain"]
+__all__ = ["lacking_libraries", "lacking_toolchain"]
 
+# Libraries of the system that vLLM's CPU build is linked to, with the package of Debian and Ubuntu that has each.
+# Without one its kernels are left out with a warning, and the first that is called is an AttributeError.
+_CPU_LIBRARIES = {"libnuma.so.1": "libnuma1"}
 # Those that Triton looks for, in its order, after $CC.
 _COMPILERS = ("gcc", "clang", "cc")
 
@@ -28,6 +32,21 @@ def lacking_toolchain(environ: Mapping[str, str] = os.environ, include: Path | N
         name = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
         lacking.append(f"Python's headers, {folder}/Python.h (Debian, Ubuntu: apt install {name})")
     return tuple(lacking)
+
+
+def lacking_libraries(needed: Mapping[str, str] = _CPU_LIBRARIES) -> tuple[str, ...]:
+    """Libraries of vLLM's CPU build that the loader does not find, each with the command that installs it."""
+    return tuple(
+        f"{name} (Debian, Ubuntu: apt install {package})" for name, package in needed.items() if not _is_found(name)
+    )
+
+
+def _is_found(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _has_compiler(environ: Mapping[str, str]) -> bool:

@@ -120,8 +120,12 @@ def _first_error() -> Iterator[None]:
     """Raise the first error of a group: the one that a user can act on."""
     try:
         yield
-    except* QserveError as errors:
-        first: BaseException = errors
+    except BaseExceptionGroup as errors:
+        ours, others = errors.split(QserveError)
+        if ours is None or others is not None:
+            raise
+        # Not by `except*`: before Python 3.12, what is raised there comes out as a group again.
+        first: BaseException = ours
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None

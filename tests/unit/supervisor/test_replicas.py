@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qserve.engine.base import WorkerState
-from qserve.errors import WorkerFailed
+from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.planner import Plan
 from qserve.supervisor.liveness import restarts
 from qserve.supervisor.replicas import RollingRestart, _sharing, start_all, watch_all
@@ -60,6 +60,14 @@ async def test_replicas_of_one_card_start_one_after_the_other(
         one.start = start  # type: ignore[method-assign]
     await start_all(workers)
     assert most == at_once
+
+
+async def test_the_first_error_of_a_start_comes_out_by_itself(plan: Plan, tmp_path: Path) -> None:
+    workers = replicas(plan, tmp_path, "a", "b")
+    for one in workers:
+        one.launch.command = ("/bin/false",)
+    with pytest.raises(DoesNotFit):
+        await start_all(workers)
 
 
 async def test_one_after_the_other_is_drained_and_restarted(plan: Plan, tmp_path: Path) -> None:
