@@ -68,8 +68,13 @@ class Checkpoint:
             text |= {**stretched, "max_position_embeddings": spec.rope.reach}
         config = self._with_text(text)
         spec = ModelSpec.from_config(config, self.id)
-        positions = spec.max_position_embeddings
-        return replace(self, config=config, spec=replace(self.spec, max_position_embeddings=positions, rope=spec.rope))
+        positions = {"max_position_embeddings": spec.max_position_embeddings, "rope": spec.rope}
+        if replace(ModelSpec.from_config(self.config, self.id), **positions) != spec:
+            raise UsageError(
+                f"--hf-overrides {json.dumps(keys)} makes another model of {self.id}, with other weights than its "
+                "checkpoint holds; only keys of its positions and rope can be replaced"
+            )
+        return replace(self, config=config, spec=replace(self.spec, **positions))
 
     def _with_text(self, text: Mapping[str, Any]) -> Mapping[str, Any]:
         nested = isinstance(self.config.get("text_config"), Mapping)

@@ -80,3 +80,12 @@ def test_an_override_of_a_multimodal_config_goes_to_its_text_part() -> None:
 def test_a_broken_override_is_named_as_such() -> None:
     with pytest.raises(UsageError, match=r"--hf-overrides .*rope_parameters.factor is '4.0'.*without quotes"):
         checkpoint_of().overridden(json.loads(json.dumps({"rope_parameters": {**YARN, "factor": "4.0"}})))
+
+
+OTHER_MODELS = ({"num_hidden_layers": 7}, {"hidden_size": 96}, {"vocab_size": 128}, {"rope_theta": 1e6, "head_dim": 48})
+
+
+@pytest.mark.parametrize("keys", OTHER_MODELS)
+def test_keys_that_make_another_model_are_refused(keys: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="other weights than its checkpoint holds"):
+        checkpoint_of().overridden(keys)

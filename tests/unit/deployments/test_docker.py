@@ -1,4 +1,4 @@
-"""Dockerfile and compose.yaml, as far as they can be held in seconds; scripts/image_check.sh builds and runs the image."""
+"""Dockerfile and compose.yaml, as far as that takes seconds: scripts/image_check.sh builds and runs the image."""
 
 from __future__ import annotations
 

@@ -141,7 +141,17 @@ def test_a_release_folder_is_enough_for_pip(core, server, models, tmp_path):
     release.mkdir()
     for wheel in (core, server, models):
         (release / wheel.name).symlink_to(wheel)
-    command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", release, "--target", tmp_path / "to"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-index",
+        "--find-links",
+        release,
+        "--target",
+        tmp_path / "to",
+    ]
     names = ["qserve-llm", "qserve-llm-server", "qserve-llm-demo"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     done = subprocess.run(
