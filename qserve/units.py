@@ -1,4 +1,4 @@
-"""Bytes and counts of parameters, and how people write them. Integers inside, GiB only at the edge."""
+"""Bytes, counts, durations and rates, and how people write them. Integers inside, GiB only at the edge."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 
 from qserve.errors import UsageError
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_parameters", "parse_bytes"]
+__all__ = [
+    "GIB", "KIB", "MIB", "format_bytes", "format_count", "format_ms", "format_parameters", "format_rate",
+    "format_seconds", "parse_bytes",
+]  # fmt: skip
 
 KIB = 1024
 MIB = 1024**2
@@ -42,10 +45,42 @@ def format_parameters(count: int) -> str:
     return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
 
 
-def format_bytes(num_bytes: float) -> str:
-    """A size for people: '61.02 GiB', '256 KiB', '-1.50 GiB', '17 B'."""
+def format_bytes(num_bytes: float, decimals: int = 2) -> str:
+    """A size for people: '61.02 GiB', '256 KiB', '-1.50 GiB', '17 B'; `decimals` are those of GiB."""
     for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(num_bytes) >= factor:
             value = num_bytes / factor
-            return f"{value:.2f} {unit}" if unit == "GiB" else f"{value:.1f} {unit}".replace(".0 ", " ")
+            return f"{value:.{decimals}f} {unit}" if unit == "GiB" else f"{value:.1f} {unit}".replace(".0 ", " ")
     return f"{num_bytes:.0f} B"
+
+
+def format_count(count: int) -> str:
+    """How many, for people: '8,688', '16.4 million'."""
+    return f"{count:,}" if abs(count) < 1_000_000 else f"{count / 1e6:,.1f} million"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration with three figures at most: '0.09 ms', '21.4 ms', '716 ms', '7.11 s', '82 min', '3.2 h', '5.1 days'."""
+    if seconds < 0.9995:
+        return f"{_three_figures(1000 * seconds)} ms"
+    if seconds < 119.5:
+        return f"{_three_figures(seconds)} s"
+    if seconds < 119.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 47.95 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def format_ms(milliseconds: float) -> str:
+    """The same of milliseconds."""
+    return format_seconds(milliseconds / 1000)
+
+
+def format_rate(per_second: float) -> str:
+    """A rate without its unit: '5,563', '42', '4.7', '0.06'."""
+    if per_second >= 9.95:
+        return f"{per_second:,.0f}"
+    return f"{per_second:.1f}" if per_second >= 0.95 else f"{per_second:.2g}"
+
+
+def _three_figures(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
