@@ -21,6 +21,11 @@ _TERMS = (
     ("others", "used_by_others_bytes", "#999999"),
 )
 
+_HATCHED = (
+    "position:absolute;right:0;top:0;bottom:0;border-left:2px solid #cc3311;"
+    "background:repeating-linear-gradient(45deg,#fff9 0 4px,transparent 4px 8px)"
+)
+
 
 def plan_html(plan: Mapping[str, Any]) -> str:
     """Of `Plan.to_json()` a `<div>` without scripts and without anything to load; words of a checkpoint are escaped."""
@@ -40,7 +45,8 @@ def plan_html(plan: Mapping[str, Any]) -> str:
 
 def _device(device: Mapping[str, Any], count: int) -> str:
     held = [(name, device[field], colour) for name, field, colour in _TERMS if device.get(field, 0) > 0]
-    whole = max(device["total_bytes"], sum(num_bytes for _, num_bytes, _ in held), 1)
+    total = device["total_bytes"]
+    whole = max(total, sum(num_bytes for _, num_bytes, _ in held), 1)
     bar = "".join(
         f'<span style="background:{colour};width:{100 * num_bytes / whole:.2f}%" title="{name} '
         f'{format_bytes(num_bytes)}"></span>'
@@ -50,11 +56,18 @@ def _device(device: Mapping[str, Any], count: int) -> str:
         f'<span style="white-space:nowrap"><b style="color:{colour}">■</b> {name} {format_bytes(num_bytes)}</span>'
         for name, num_bytes, colour in held
     )
-    left = f"{format_bytes(device['free_bytes'])} left" if device["free_bytes"] >= 0 else "over the limit"
+    free = device["free_bytes"]
+    left = f"{format_bytes(free)} left" if free >= 0 else f"{format_bytes(-free)} missing"
+    over = ""
+    if whole > total:
+        over = (
+            f'<span style="position:absolute;left:{100 * total / whole:.2f}%;right:0;top:0;bottom:0;{_HATCHED}"></span>'
+        )
     title = f"{count} × {device['name']}" if count > 1 else device["name"]
     return (
-        f'<div style="margin-top:.6em">{escape(title)} · {format_bytes(device["total_bytes"])} · {left}</div>'
-        f'<div style="display:flex;height:1.1em;background:#8883">{bar}</div><div><small>{legend}</small></div>'
+        f'<div style="margin-top:.6em">{escape(title)} · {format_bytes(total)} · {left}</div>'
+        f'<div style="display:flex;position:relative;height:1.1em;background:#8883">{bar}{over}'
+        f"</div><div><small>{legend}</small></div>"
     )
 
 

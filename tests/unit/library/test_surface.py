@@ -11,6 +11,7 @@ import pytest
 import qserve
 from qserve.errors import ModelNotFound, UsageError, WorkerFailed
 from qserve.library.flags import called, flags_of
+from qserve.units import format_bytes
 
 SIGNATURES = {
     "plan": "(model: 'str', *, gpu: 'str | None' = None, **options: 'Any') -> 'Plan'",
@@ -73,7 +74,8 @@ def test_a_notebook_shows_bars_and_what_is_over():
     assert html.startswith("<div") and html.count("<div") == html.count("</div>")
     assert "weights" in html and "NVIDIA GeForce RTX 4090" in html and "<script" not in html
     over = qserve.plan("Qwen/Qwen3-32B", gpu="rtx-3060", quant="bf16")
-    assert not over.fits and "does not fit" in over._repr_html_() and "over the limit" in over._repr_html_()
+    assert not over.fits and "does not fit" in over._repr_html_()
+    assert f"{format_bytes(over.short_bytes)} missing" in over._repr_html_()
 
 
 def test_a_name_from_a_checkpoint_is_escaped(tmp_path):

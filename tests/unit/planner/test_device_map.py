@@ -186,7 +186,7 @@ def test_a_map_by_hand_that_overdraws_a_card_says_by_how_much() -> None:
     plan = plan_of("Qwen/Qwen3-32B", machine(24, 80), device_map=ModuleMap.parse({"": 0, "lm_head": 1}, "m.json"))
     assert not plan.fits
     assert plan.why_not is not None
-    assert "GiB too much on 0, with" in plan.why_not
+    assert "GiB too much on card 0; move" in plan.why_not
     assert plan.short_bytes > 30 * GIB
 
 

@@ -50,8 +50,8 @@ def test_a_stored_checkpoint_without_kernels_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fixed", "words"),
     [
-        ({"kv_cache_memory_bytes": 500 * 2**30}, "--kv-cache-memory-bytes is 500.00 GiB, beside"),
-        ({"kv_cache_memory_bytes": 2**20}, "--kv-cache-memory-bytes is 1 MiB, and one sequence"),
+        ({"kv_cache_memory_bytes": 500 * 2**30}, ", --kv-cache-memory-bytes 500.00 GiB, "),
+        ({"kv_cache_memory_bytes": 2**20}, "--kv-cache-memory-bytes 1 MiB is too little: a KV cache of"),
     ],
 )
 def test_a_refusal_names_the_cache_that_the_user_set(fixed: dict[str, Any], words: str) -> None:

@@ -9,6 +9,7 @@ from qserve.planner.engines.transformers.terms import CPU_TERMS as TRANSFORMERS_
 from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS, columns_of
+from qserve.units import format_bytes
 from tests.golden.plans.answers import kept
 
 
@@ -58,3 +59,21 @@ def test_bands_hold_their_terms_and_every_term_is_one_that_the_engine_names(plan
 @pytest.mark.parametrize("kinds", [CARD_TERMS, CPU_TERMS, TRANSFORMERS_TERMS], ids=["card", "cpu", "transformers"])
 def test_a_list_holds_every_kind_once(kinds: tuple[object, ...]) -> None:
     assert len({type(kind) for kind in kinds}) == len(kinds)
+
+
+def test_what_is_missing_is_one_figure(plans: dict[str, Plan]) -> None:
+    """`short_bytes`, what the fullest device lacks, and the sentence say the same; parts of the bar sum to it."""
+    refused = {line: plan for line, plan in plans.items() if not plan.fits and "missing on" in (plan.why_not or "")}
+    assert len(refused) >= 50
+    assert {plan.engine for plan in refused.values()} == {"vllm", "transformers"}
+    for line, plan in refused.items():
+        assert plan.short_bytes == -min(device.free_bytes for device in plan.devices) > 0, line
+        assert (plan.why_not or "").startswith(f"{format_bytes(plan.short_bytes)} missing on "), line
+
+
+def test_no_other_refusal_shows_a_device_that_lacks_memory(plans: dict[str, Plan]) -> None:
+    """A cache that the user made too small is told by its flag, and a map of modules by the place that it overfills."""
+    for line, plan in plans.items():
+        if not plan.fits and "missing on" not in (plan.why_not or ""):
+            told = (plan.why_not or "").startswith(("--kv-cache-memory-bytes ", "the device map "))
+            assert told, (line, plan.why_not)

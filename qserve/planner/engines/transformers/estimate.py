@@ -266,13 +266,16 @@ class TransformersEstimate:
             return None if overdrawn(spread, [*cards, *overflow]) else spread
         return place_modules(modules, cards, overflow, device_map or "auto", can_stream=self.can_stream)
 
-    def overdrawn(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> dict[int | str, int]:
-        """Bytes that a map of the user's takes too much of each place; empty where it fits or the planner places."""
+    def overdrawn(
+        self, pool_bytes: int, activations_bytes: tuple[int, ...]
+    ) -> tuple[Spread, dict[int | str, int]] | None:
+        """A map of the user's, and the bytes that it takes too much of each place; None where the planner places."""
         device_map = self.options.device_map
         if not isinstance(device_map, ModuleMap):
-            return {}
+            return None
         cards, overflow = self._bins(activations_bytes)
-        return overdrawn(self._spread_by_hand(device_map, self.modules(pool_bytes), cards), [*cards, *overflow])
+        spread = self._spread_by_hand(device_map, self.modules(pool_bytes), cards)
+        return spread, overdrawn(spread, [*cards, *overflow])
 
     @property
     def can_stream(self) -> bool:

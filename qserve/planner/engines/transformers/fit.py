@@ -9,7 +9,7 @@ from qserve.core.workload import Workload
 from qserve.planner.engines.transformers.device_map import Spread
 from qserve.planner.engines.transformers.estimate import TransformersEstimate
 from qserve.planner.engines.transformers.terms import DeviceShare, terms_of
-from qserve.planner.outcome import accepted, refused
+from qserve.planner.outcome import accepted, refused, with_kept_free
 from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
 from qserve.planner.setup import Setup
 from qserve.units import GIB, format_bytes
@@ -55,12 +55,14 @@ def _fitted(estimate: TransformersEstimate, cache_tokens: int) -> Plan:
     plan = _plan(estimate, spread, pool, activations, max_model_len)
     if spread is not None and estimate.tokens_of(pool) >= max_model_len:
         return plan
-    over = estimate.overdrawn(pool, activations)
-    if over:
-        return _refused_map(plan, over)
-    wanted = estimate.pool_bytes(need)
+    by_hand = estimate.overdrawn(pool, activations)
+    if by_hand is not None and by_hand[1]:
+        plan = replace(plan, devices=_devices(estimate, by_hand[0], pool, activations))
+        return _refused_map(plan, by_hand[1], _places(setup))
+    wanted, count = estimate.pool_bytes(need), len(setup.devices)
     is_fixed = request.kv_cache_memory_bytes is not None
-    plan = refused(plan, max(1, wanted - left, pool - left), wanted, pool if is_fixed else left, is_fixed=is_fixed)
+    short = max(1, wanted - left, pool - left)
+    plan = refused(plan, short // count, wanted // count, (pool if is_fixed else left) // count, is_fixed=is_fixed)
     if estimate.options.offload != "none" and estimate.why_no_offload:
         plan = replace(plan, why_not=f"{plan.why_not}; {estimate.why_no_offload}")
     return plan
@@ -88,15 +90,15 @@ def _placed(
     return least, spread
 
 
-def _refused_map(plan: Plan, over: dict[int | str, int]) -> Plan:
+def _refused_map(plan: Plan, over: dict[int | str, int], places: list[int | str]) -> Plan:
     """A map of the user's that takes more of a place than there is."""
-    lacks = ", ".join(f"{format_bytes(lack)} too much on {place}" for place, lack in over.items())
-    pool = format_bytes(plan.placement.kv_cache_memory_bytes)
-    why = (
-        f"the device map puts {lacks}, with {pool} of KV cache and what a step needs counted; move layers elsewhere, "
-        "or leave --device-map out"
+    lacks = ", ".join(f"{format_bytes(lack)} too much on {_named(place)}" for place, lack in over.items())
+    devices = tuple(
+        with_kept_free(device, over[place] + device.free_bytes) if place in over else device
+        for place, device in zip(places, plan.devices, strict=True)
     )
-    return replace(plan, fits=False, why_not=why, short_bytes=max(over.values()))
+    why = f"the device map puts {lacks}; move layers elsewhere, or leave --device-map out"
+    return replace(plan, fits=False, why_not=why, short_bytes=max(over.values()), devices=devices)
 
 
 def _estimate(setup: Setup) -> TransformersEstimate:
@@ -167,7 +169,7 @@ def _devices(
     """
     cards = estimate.setup.devices
     count = len(cards)
-    names: list[int | str] = ["cpu"] if estimate.setup.on_cpu else list(range(count))
+    names = _places(estimate.setup)
     held: list[tuple[int, int, int, int] | None]
     if spread is None:
         held = [(estimate.weights_bytes // count, pool // count, peak, 0) for peak in activations]
@@ -192,6 +194,15 @@ def _devices(
         DevicePlan.of(card, terms_of(DeviceShare(estimate, *share)) if share else ())
         for card, share in zip(cards, held, strict=True)
     )
+
+
+def _places(setup: Setup) -> list[int | str]:
+    """What a device map calls the devices of the setup."""
+    return ["cpu"] if setup.on_cpu else list(range(len(setup.devices)))
+
+
+def _named(place: int | str) -> str:
+    return f"card {place}" if isinstance(place, int) else {"cpu": "RAM"}.get(place, place)
 
 
 def _device_map(spread: Spread | None) -> DeviceMap | str | None:

@@ -21,6 +21,7 @@ from qserve.planner.engines.transformers.releases import check_release, check_ro
 from qserve.planner.engines.transformers.schemes import loads, quantizes
 from qserve.planner.engines.transformers.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.options import EngineOptions
+from qserve.planner.outcome import KEPT_FREE
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
@@ -33,7 +34,10 @@ class TransformersPlanner(EnginePlanner):
     title: str = "the transformers engine"
     default_version: str = TESTED_RELEASE
     options: type[EngineOptions] | None = TransformersOptions
-    term_names: tuple[str, ...] = tuple(dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)))
+    term_names: tuple[str, ...] = (
+        *dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)),
+        KEPT_FREE,
+    )
 
     def suits(self, hardware: Hardware) -> bool:
         return True

@@ -23,6 +23,7 @@ from qserve.planner.engines.vllm.schemes import loads, quantizes, runs_stored
 from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.options import EngineOptions
+from qserve.planner.outcome import KEPT_FREE
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
@@ -35,7 +36,10 @@ class VllmPlanner(EnginePlanner):
     title: str = "vLLM"
     default_version: str = TESTED_RELEASE
     options: type[EngineOptions] | None = VllmOptions
-    term_names: tuple[str, ...] = tuple(dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)))
+    term_names: tuple[str, ...] = (
+        *dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)),
+        KEPT_FREE,
+    )
     profiles_memory: bool = True
 
     def suits(self, hardware: Hardware) -> bool:
