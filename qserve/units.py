@@ -60,7 +60,7 @@ def format_count(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration with three figures at most: '0.09 ms', '21.4 ms', '716 ms', '7.11 s', '82 min', '3.2 h', '5.1 days'."""
+    """A duration with three figures at most: '0.09 ms', '21.4 ms', '7.11 s', '82 min', '3.2 h', '5.1 days'."""
     if seconds < 0.9995:
         return f"{_three_figures(1000 * seconds)} ms"
     if seconds < 119.5:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.core import facts
-from qserve.planner.siblings import padded_size
+from qserve.planner.siblings import known_config, padded_size
 
 __all__ = ["alias_of", "aliases", "bundled_config", "known_ids"]
 
@@ -42,15 +42,7 @@ def alias_of(name: str) -> tuple[str, str] | None:
 
 def bundled_config(model_id: str) -> Mapping[str, Any] | None:
     """The config of a known model, variant or quantized sibling; None for one that is not in the tables."""
-    table = facts.load("models")
-    if model_id in table["models"]:
-        config: Mapping[str, Any] = table["models"][model_id]
-        return config
-    if model_id in table["variants"]:
-        row = table["variants"][model_id]
-        base = bundled_config(row["same_as"]) or {}
-        return {**base, **{key: value for key, value in row.items() if key != "same_as"}}
-    return _sibling_config(model_id)
+    return known_config(model_id) or _sibling_config(model_id)
 
 
 def _sibling_config(model_id: str) -> Mapping[str, Any] | None:

@@ -15,19 +15,21 @@ __all__ = ["Change", "ChangeGroup", "ChangeKind", "change_of", "halved"]
 
 
 class ChangeKind(IntEnum):
-    """Kinds of change, cheapest for the user first: the order in which they are suggested."""
+    """Kinds of change, in the order in which they are suggested: what people would do first."""
 
-    LENGTH = 1
-    SEQUENCES = 2
-    STEP = 3
-    SHARE_OF_CARD = 4
-    CACHE = 5
-    ENGINE_SETTINGS = 6
-    ADAPTERS = 7
-    PRECISION = 8
-    OFFLOAD = 9
+    OWN_SETTING = 1
+    """What the user fixed and nobody needs fixed: it costs nothing."""
+    SMALLER_MODEL = 2
+    PRECISION = 3
+    LENGTH = 4
+    SEQUENCES = 5
+    STEP = 6
+    CACHE = 7
+    ENGINE_SETTINGS = 8
+    ADAPTERS = 9
     MORE_CARDS = 10
     LARGER_CARD = 11
+    OFFLOAD = 12
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,11 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangeGroup:
-    """Changes of one kind. `is_ordered`: later ones cost more than earlier ones, so that the first that fits is it."""
+    """Changes of one kind. `most`: later ones cost more than earlier ones, so that the first that fit are enough."""
 
     kind: ChangeKind
     changes: tuple[Change, ...]
-    is_ordered: bool = True
+    most: int = 1
 
 
 def change_of(setup: Setup, change: str, cost: str, request: PlanRequest) -> Change:

@@ -12,5 +12,5 @@ def check_fits(plan: Plan) -> Plan:
     """`plan`, if it fits. Raises DoesNotFit with the suggestions."""
     if plan.fits:
         return plan
-    ways = "".join(f"\n  - {way.change} ({way.cost}): {way.command}" for way in plan.suggestions)
+    ways = "".join(f"\n  - {way.title} ({way.cost}): {way.command}" for way in plan.suggestions)
     raise DoesNotFit(f"{plan.why_not}" + (f". What would fit:{ways}" if ways else ""))

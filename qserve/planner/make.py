@@ -18,6 +18,7 @@ from qserve.planner.search.refusals import refuse
 from qserve.planner.search.suggestions import suggestions
 from qserve.planner.search.wider import widened, widening_note
 from qserve.planner.setup import Setup
+from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.units import format_bytes
 
 __all__ = ["make_plan"]
@@ -30,11 +31,16 @@ Fit = Callable[[Setup, int], Plan]
 
 
 def make_plan(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, with_suggestions: bool = True
-) -> Plan:  # fmt: skip
+    checkpoint: Checkpoint,
+    hardware: Hardware,
+    request: PlanRequest,
+    with_suggestions: bool = True,
+    measured: Measured = NOTHING_MEASURED,
+) -> Plan:
     """The best plan that fits; where none does, the nearest one, with what it lacks and the suggestions.
 
-    `with_suggestions`: these are searched for, which takes as long as dozens of plans.
+    `with_suggestions`: these are searched for, which takes as long as dozens of plans; their speed rests on what was
+    `measured` of this machine.
 
     Raises UsageError for a request that contradicts itself or the model, and for an engine that nobody registered.
     """
@@ -54,7 +60,7 @@ def make_plan(
         return replace(plan, engine_args=engine.flags(setup, plan))
     if not with_suggestions:
         return plan
-    return replace(plan, suggestions=suggestions(setup, plan, _fits))
+    return replace(plan, suggestions=suggestions(setup, plan, _fits, measured))
 
 
 def _candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> tuple[EnginePlanner, list[Setup]]:
@@ -88,9 +94,9 @@ def _passed_over(fit: Fit, setups: list[Setup], taken: Setup, plan: Plan) -> tup
     for setup in better:
         missing = fit(setup, cache).short_bytes
         short[setup.quant.scheme] = min(missing, short.get(setup.quant.scheme, missing))
-    lacks = ", ".join(f"{scheme} lacks {format_bytes(missing)}" for scheme, missing in short.items())
-    order = " > ".join(dict.fromkeys(setup.quant.scheme for setup in setups))
-    return (f"quality {order}: {lacks} for a cache of {cache} tokens, so {taken.quant.scheme} was taken",)
+    (first, missing), *rest = short.items()
+    more = "".join(f", {scheme} {format_bytes(missing, 1)}" for scheme, missing in rest)
+    return (f"chose {taken.quant.scheme}: {first} needs {format_bytes(missing, 1)} more{more}",)
 
 
 def _nearest(fit: Fit, setups: list[Setup]) -> tuple[Plan, Setup]:
@@ -102,8 +108,7 @@ def _nearest(fit: Fit, setups: list[Setup]) -> tuple[Plan, Setup]:
 def _fits(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan | None:
     """The plan for a changed request where it fits, without suggestions of its own."""
     try:
-        engine, setups = _candidates(checkpoint, hardware, request)
-        found = _first_that_fits(engine.fit, setups)
+        plan = make_plan(checkpoint, hardware, request, with_suggestions=False)
     except UsageError:  # a change that this model, engine or map of modules can't do is no way out
         return None
-    return found[0] if found else None
+    return plan if plan.fits else None

@@ -10,8 +10,18 @@ from qserve.core.hardware import Device, HostProcess
 from qserve.core.workload import Workload
 from qserve.planner.learned import Correction
 from qserve.planner.term import Term, columns_of
+from qserve.units import format_ms, format_rate
 
-__all__ = ["DevicePlan", "ModelSummary", "Placement", "Plan", "QuantChoice", "Suggestion", "Term"]
+__all__ = [
+    "USABLE_TOKENS_PER_S",
+    "DevicePlan",
+    "ModelSummary",
+    "Placement",
+    "Plan",
+    "QuantChoice",
+    "Suggestion",
+    "Term",
+]
 
 DeviceMap = dict[str, int | str]
 """Module name to device: an accelerator's index, "cpu" or "disk", as accelerate writes it."""
@@ -94,13 +104,43 @@ class DevicePlan:
         )
 
 
+USABLE_TOKENS_PER_S = 5.0
+"""From here on an answer grows as fast as people read: 238 words a minute (Brysbaert 2019), 1.3 tokens a word."""
+
+
 @dataclass(frozen=True)
 class Suggestion:
-    """A change after which the plan fits: what to do, what it costs, and the command that does it."""
+    """A change after which the plan fits: what to do, what it costs, and the command that does it.
+
+    `output_tokens_per_s` and `tpot_ms` are of one stream; None where no speed is planned.
+    """
 
     change: str
     cost: str
     command: str
+    output_tokens_per_s: float | None = None
+    tpot_ms: float | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is fast enough to chat, as far as is known."""
+        return self.output_tokens_per_s is None or self.output_tokens_per_s >= USABLE_TOKENS_PER_S
+
+    @property
+    def speed(self) -> str:
+        """For people: '41 tokens/s', '16.4 s a token, too slow to chat'; empty where it is not known."""
+        if self.output_tokens_per_s is None or self.tpot_ms is None:
+            return ""
+        if self.output_tokens_per_s >= 1:
+            told = f"{format_rate(self.output_tokens_per_s)} tokens/s"
+        else:
+            told = f"{format_ms(self.tpot_ms)} a token"
+        return told if self.is_usable else f"{told}, too slow to chat"
+
+    @property
+    def title(self) -> str:
+        """The change with the speed after it."""
+        return ": ".join(filter(None, (self.change, self.speed)))
 
 
 @dataclass(frozen=True)

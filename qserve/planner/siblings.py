@@ -1,10 +1,18 @@
-"""Quantized siblings of a model, and the base model of a quantized checkpoint: configs/siblings.toml."""
+"""Relatives of a model: its quantized siblings (configs/siblings.toml), and smaller ones (configs/models.toml)."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 from qserve.core import facts
 
-__all__ = ["base_of", "padded_size", "sibling_of"]
+__all__ = ["base_of", "known_config", "padded_size", "sibling_of", "smaller_ids"]
+
+# Name of the family, size (of experts with what is active of them), kind: Qwen3-, 30B-A3B, -Instruct-2507.
+_NAME = re.compile(r"(?P<family>.*?)(?P<size>\d+(\.\d+)?B(-A\d+(\.\d+)?B)?)(?P<kind>.*)")
+_GENERATION = re.compile(r"Qwen\d\.")
 
 
 def sibling_of(model_id: str, scheme: str) -> str | None:
@@ -22,3 +30,41 @@ def padded_size(sibling_id: str) -> int | None:
     """The intermediate_size of a sibling that was padded before it was quantized; None for all others."""
     size: int | None = facts.load("models")["padded"].get(sibling_id)
     return size
+
+
+def known_config(model_id: str) -> Mapping[str, Any] | None:
+    """The config of a model or variant of configs/models.toml; None for another."""
+    table = facts.load("models")
+    if model_id in table["models"]:
+        config: Mapping[str, Any] = table["models"][model_id]
+        return config
+    if model_id not in table["variants"]:
+        return None
+    row = table["variants"][model_id]
+    base = known_config(row["same_as"]) or {}
+    return {**base, **{key: value for key, value in row.items() if key != "same_as"}}
+
+
+def smaller_ids(model_id: str) -> list[str]:
+    """Models of the same family and kind, by their names: Qwen3-14B of Qwen3-32B-AWQ; some are no smaller.
+
+    Where the family has one size only, those of its generation: Qwen3.5-9B of Qwen3.8-27B.
+    """
+    table = facts.load("models")
+    known = [*table["models"], *table["variants"]]
+    mine = _parts(base_of(model_id) or model_id)
+    if mine is None:
+        return []
+    family, size, kind = mine
+    others = [(one, parts) for one in known if (parts := _parts(one)) is not None and parts[1:] != (size, kind)]
+    alike = [one for one, parts in others if (parts[0], parts[2]) == (family, kind)]
+    generation = _GENERATION.match(family)
+    if alike or generation is None:
+        return alike
+    return [one for one, parts in others if parts[0].startswith(generation[0]) and parts[2] == kind]
+
+
+def _parts(model_id: str) -> tuple[str, str, str] | None:
+    """Family, size and kind of a name, without its owner."""
+    found = _NAME.fullmatch(model_id.rpartition("/")[2])
+    return None if found is None else (found["family"], found["size"], found["kind"])

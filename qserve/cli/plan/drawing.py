@@ -17,6 +17,7 @@ from qserve.units import GIB, format_bytes
 __all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "suggestion_list"]
 
 _BAR_WIDTH = 60
+_OVER = "▒"
 
 
 class Part(NamedTuple):
@@ -39,21 +40,35 @@ def headline(fits: bool, facts: str, notes: Iterable[str], why_not: str | None) 
 
 def left_of(free_bytes: int) -> str:
     """The free memory of a card, or how much is missing."""
-    return f"{format_bytes(free_bytes)} left" if free_bytes >= 0 else f"{format_bytes(-free_bytes)} too much"
+    return f"{format_bytes(free_bytes)} left" if free_bytes >= 0 else f"{format_bytes(-free_bytes)} missing"
 
 
 def bar_panel(
-    title: str, parts: Sequence[Part], whole_bytes: int, parts_a_row: int, below: RenderableType | None = None
+    title: str, parts: Sequence[Part], total_bytes: int, parts_a_row: int, below: RenderableType | None = None
 ) -> Panel:
-    """A panel with the parts as one bar of `whole_bytes`, and a legend of those that are not empty."""
-    content = [_bar(parts, max(whole_bytes, 1)), _legend(parts, parts_a_row), *([] if below is None else [below])]
+    """A panel with the parts as one bar of a device of `total_bytes`, and a legend of those that are not empty."""
+    content: list[RenderableType] = [_bar(parts, max(total_bytes, 1)), _legend(parts, parts_a_row)]
+    if sum(part.num_bytes for part in parts) > total_bytes:
+        content.append(Text(f"{_OVER} does not fit", style="red"))
+    if below is not None:
+        content.append(below)
     return Panel(Group(*content), title=title, title_align="left", width=_BAR_WIDTH + 18, border_style="dim")
 
 
-def _bar(parts: Sequence[Part], whole_bytes: int) -> Text:
-    bar = Text()
+def _bar(parts: Sequence[Part], total_bytes: int) -> Text:
+    """Full cells up to the device's end, a line there, and hatched cells for what is beyond it."""
+    whole_bytes = max(total_bytes, sum(part.num_bytes for part in parts))
+    is_over = whole_bytes > total_bytes
+    width = _BAR_WIDTH - is_over
+    end = min(round(total_bytes * width / whole_bytes), width - is_over)
+    bar, held = Text(), 0
     for part in parts:
-        bar.append("█" * round(part.num_bytes * _BAR_WIDTH / whole_bytes), style=part.colour)
+        begin, held = round(held * width / whole_bytes), held + part.num_bytes
+        until = round(held * width / whole_bytes)
+        bar.append("█" * (min(until, end) - min(begin, end)), style=part.colour)
+        if begin <= end < until and is_over:
+            bar.append("│", style="red")
+        bar.append(_OVER * (max(until, end) - max(begin, end)), style=part.colour)
     return bar.append("░" * max(0, _BAR_WIDTH - len(bar)), style="dim")
 
 
@@ -87,7 +102,7 @@ def suggestion_list(heading: str, suggestions: Iterable[Suggestion]) -> Renderab
     """
     lines: list[RenderableType] = [Text(heading, style="bold")]
     for number, suggestion in enumerate(suggestions, 1):
-        lines.append(Hanging(suggestion.change, f"{number}. ", "green"))
+        lines.append(Hanging(suggestion.title, f"{number}. ", "green" if suggestion.is_usable else "yellow"))
         lines.append(Hanging(suggestion.cost, "   "))
         lines.append(Text(f"   {suggestion.command}", style="cyan"))
     return Group(*lines)

@@ -68,7 +68,7 @@ def _device(device: DevicePlan, count: int) -> RenderableType:
     name = f"{count} × {device.name}, each" if count > 1 else device.name
     title = f"{name} · {format_bytes(device.total_bytes)} · {left_of(device.free_bytes)}"
     parts = [Part(term, getattr(device, field), colour) for term, field, colour in _TERMS]
-    return bar_panel(title, parts, max(device.total_bytes, device.total_bytes - device.free_bytes), parts_a_row=3)
+    return bar_panel(title, parts, device.total_bytes, parts_a_row=3)
 
 
 def _limits(plan: Plan) -> RenderableType:

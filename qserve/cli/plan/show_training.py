@@ -67,7 +67,7 @@ def _panel(card: CardMemory, count: int) -> RenderableType:
     phases = [f"{name} {format_bytes(num_bytes)}" for name, num_bytes in card.phases.items()]
     parts = [Part(term.name, term.num_bytes, _colour(term)) for term in card.terms]
     below = Text("by phase: " + " · ".join(phases), style="dim")
-    return bar_panel(title, parts, max(card.total_bytes, card.used_bytes), parts_a_row=2, below=below)
+    return bar_panel(title, parts, card.total_bytes, parts_a_row=2, below=below)
 
 
 def _colour(term: Term) -> str:

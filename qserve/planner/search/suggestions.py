@@ -9,31 +9,41 @@ from itertools import islice
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus, usual_gpus
+from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import FAMILIES, SCHEMES
 from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.engine import EnginePlanner, engine_named, own_engines
 from qserve.planner.plan import Plan, Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
-from qserve.planner.siblings import base_of
-from qserve.units import format_bytes
+from qserve.planner.siblings import base_of, known_config, smaller_ids
+from qserve.planner.speed.estimate import estimate_speed
+from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
+from qserve.planner.speed.terms.engine_costs import has_speed
+from qserve.units import format_bytes, format_count
 
 __all__ = ["suggestions"]
 
 Try = Callable[[Checkpoint, Hardware, PlanRequest], Plan | None]
-_MOST = 6
+_MOST = 8
+_MOST_SMALLER = 2
 _LENGTH_STEP, _LEAST_LENGTH = 256, 512
 
 
-def suggestions(setup: Setup, refused: Plan, attempt: Try) -> tuple[Suggestion, ...]:
-    """Changes after which the `refused` plan fits, each planned: the first of each kind, the cheapest kind first."""
+def suggestions(
+    setup: Setup, refused: Plan, attempt: Try, measured: Measured = NOTHING_MEASURED
+) -> tuple[Suggestion, ...]:  # fmt: skip
+    """Changes after which the `refused` plan fits, each planned: the first of each kind, by the order of kinds.
+
+    Their speed is that of one stream; `measured` is what is known of this machine.
+    """
     shared = (
-        _shorter(setup, refused), _fewer_sequences(setup), _smaller_step(setup), _smaller_workload(setup),
-        _fewer_bits(setup), _more_cards(setup), _larger_card(setup),
+        _smaller_models(setup), _shorter(setup, refused), _fewer_sequences(setup), _smaller_step(setup),
+        *_smaller_workload(setup), _fewer_bits(setup), _more_cards(setup), _larger_card(setup),
     )  # fmt: skip
     of_engines = (group for engine in _engines(setup) for group in engine.relaxations(setup))
     kinds = sorted((*shared, *of_engines), key=lambda group: group.kind)
-    found = (first for kind in kinds for first in _that_fit(kind, setup.checkpoint, attempt))
+    found = (one for kind in kinds for one in _first_of(kind, _that_fit(kind, setup.checkpoint, attempt, measured)))
     return tuple(islice(found, _MOST))
 
 
@@ -44,16 +54,57 @@ def _engines(setup: Setup) -> list[EnginePlanner]:
     return [engine.planner for engine in (*own, *others)]
 
 
-def _that_fit(group: ChangeGroup, checkpoint: Checkpoint, attempt: Try) -> Iterator[Suggestion]:
-    """Those of a kind that fit; of an ordered kind (cards, precision) the first alone, as later ones cost more."""
+def _first_of(group: ChangeGroup, found: Iterator[Suggestion]) -> list[Suggestion]:
+    """`most` of those that fit; of smaller models the largest that is fast enough is one of them."""
+    if group.kind is not ChangeKind.SMALLER_MODEL:
+        return list(islice(found, group.most))
+    models = list(found)
+    usable = [one for one in models if one.is_usable][:1]
+    return [*usable, *(one for one in models if one not in usable)][: group.most]
+
+
+def _that_fit(
+    group: ChangeGroup, checkpoint: Checkpoint, attempt: Try, measured: Measured
+) -> Iterator[Suggestion]:  # fmt: skip
     for change in group.changes:
-        better = attempt(change.checkpoint or checkpoint, change.hardware, change.request)
-        if better is None:
+        plan = attempt(change.checkpoint or checkpoint, change.hardware, change.request)
+        if plan is None:
             continue
-        got = f"then {better.kv_cache_tokens} tokens of KV cache, max_model_len {better.workload.max_model_len}"
-        yield Suggestion(change.change, f"{change.cost}; {got}", _command(change))
-        if group.is_ordered:
-            return
+        # A smaller model with the precision in which it fits.
+        precision = f" in {SCHEMES[plan.quant.scheme].bits:g} bit" if group.kind is ChangeKind.SMALLER_MODEL else ""
+        cost = f"{change.cost}; requests of up to {format_count(plan.workload.max_model_len)} tokens"
+        rate, tpot_ms = _speed(plan, change.checkpoint or checkpoint, change.hardware, measured)
+        yield Suggestion(change.change + precision, cost, _command(change), rate, tpot_ms)
+
+
+def _speed(
+    plan: Plan, checkpoint: Checkpoint, hardware: Hardware, measured: Measured
+) -> tuple[float, float] | tuple[None, None]:  # fmt: skip
+    """Tokens a second and milliseconds a token of one stream."""
+    if not has_speed(plan.engine) or checkpoint.spec.head.kind == "score":
+        return None, None
+    device = hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]
+    figures = estimate_speed(plan, checkpoint.spec, device, None, measured=measured).figures
+    return round(figures.output_tokens_per_s, 4), round(figures.tpot_ms.mean, 3)
+
+
+def _smaller_models(setup: Setup) -> ChangeGroup:
+    """Of the same family, the largest first; none of a reward model, which is trained."""
+    checkpoint = setup.checkpoint
+    if checkpoint.spec.head.kind == "score":
+        return ChangeGroup(ChangeKind.SMALLER_MODEL, ())
+    found = (_bundled(model) for model in smaller_ids(checkpoint.id))
+    smaller = [one for one in found if one.parameters < checkpoint.parameters]
+    changes = (
+        Change(one.id, "a smaller model", setup.request, setup.hardware, one.id, checkpoint=one)
+        for one in sorted(smaller, key=lambda one: -one.parameters)
+    )  # fmt: skip
+    return ChangeGroup(ChangeKind.SMALLER_MODEL, tuple(changes), most=_MOST_SMALLER)
+
+
+def _bundled(model_id: str) -> Checkpoint:
+    config = known_config(model_id) or {}
+    return Checkpoint(model_id, None, config, ModelSpec.from_config(config, model_id))
 
 
 def _shorter(setup: Setup, refused: Plan) -> ChangeGroup:
@@ -101,17 +152,16 @@ def _smaller_step(setup: Setup) -> ChangeGroup:
     )
 
 
-def _smaller_workload(setup: Setup) -> ChangeGroup:
+def _smaller_workload(setup: Setup) -> Iterator[ChangeGroup]:
     request = setup.request
-    changes: list[Change] = []
     if request.kv_cache_memory_bytes:
         chosen = replace(request, kv_cache_memory_bytes=None)
-        changes.append(change_of(setup, "let the planner choose the KV cache", "nothing", chosen))
+        change = change_of(setup, "let the planner choose the KV cache", "costs nothing", chosen)
+        yield ChangeGroup(ChangeKind.OWN_SETTING, (change,))
     if request.prompt_logprobs:
         unscored = replace(request, prompt_logprobs=False)
-        cost = "no log-probabilities of prompts: lm-eval's multiple choice fails"
-        changes.append(change_of(setup, "no room for prompt log-probabilities", cost, unscored))
-    return ChangeGroup(ChangeKind.CACHE, tuple(changes), is_ordered=False)
+        change = change_of(setup, "no room for prompt log-probabilities", "lm-eval's multiple choice fails", unscored)
+        yield ChangeGroup(ChangeKind.CACHE, (change,))
 
 
 def _fewer_bits(setup: Setup) -> ChangeGroup:
@@ -122,13 +172,17 @@ def _fewer_bits(setup: Setup) -> ChangeGroup:
             return ChangeGroup(ChangeKind.PRECISION, ())
         plain = replace(checkpoint.spec, quantization=None, id=base)
         checkpoint, model = Checkpoint(base, None, checkpoint.config, plain), base
-    options = (("fp8", "hardly any accuracy"), ("int8", "little accuracy"), ("4bit", "some points on hard benchmarks"))
+    options = (
+        ("fp8", "fp8", "hardly less accurate"),
+        ("int8", "int8", "slightly less accurate"),
+        ("4bit", "4 bit", "loses some points on hard benchmarks"),
+    )
     changes = (
         Change(
-            f"weights in {quant}", cost, replace(setup.request, quant=quant, dtype=None), setup.hardware, model,
+            f"weights in {name}", cost, replace(setup.request, quant=quant, dtype=None), setup.hardware, model,
             checkpoint=checkpoint,
         )
-        for quant, cost in options
+        for quant, name, cost in options
         if max(SCHEMES[name].quality for name in FAMILIES[quant]) < quality
     )  # fmt: skip
     return ChangeGroup(ChangeKind.PRECISION, tuple(changes))
@@ -142,8 +196,8 @@ def _more_cards(setup: Setup) -> ChangeGroup:
     name = _gpu_flag(card)
     changes = (
         Change(
-            f"{count} cards of this kind",
-            f"{count - have} more {card.name}",
+            f"{count} × {card.name}",
+            f"{count - have} more {'card' if count - have == 1 else 'cards'}",
             request,
             replace(setup.hardware, devices=(card,) * count),
             setup.checkpoint.id,
@@ -162,7 +216,7 @@ def _larger_card(setup: Setup) -> ChangeGroup:
     changes = (
         Change(
             f"one {card.name}",
-            f"another card, of {format_bytes(card.total_bytes)}",
+            f"another card, of {format_bytes(card.total_bytes, 0)}",
             request,
             replace(setup.hardware, devices=(card,)),
             setup.checkpoint.id,

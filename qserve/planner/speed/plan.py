@@ -36,7 +36,9 @@ _NO_WAY_OUT = (
 def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
     """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
     if wanted.load is None and not wanted.replicas:
-        return with_layouts(make_plan(checkpoint, hardware, request), checkpoint, hardware, request, wanted)
+        return with_layouts(
+            make_plan(checkpoint, hardware, request, measured=wanted.measured), checkpoint, hardware, request, wanted
+        )
     _check_length(checkpoint, hardware, request, wanted)
     plans, tunes = FittingPlans(checkpoint), bool(wanted.targets)
     layouts = layouts_for(plans, hardware, request, wanted, tunes=tunes)
@@ -126,7 +128,7 @@ def _check_length(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
 
 
 def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
-    plan = make_plan(checkpoint, hardware, request)
+    plan = make_plan(checkpoint, hardware, request, measured=wanted.measured)
     if plan.fits and wanted.replicas:
         raise UsageError(_too_many(plan, wanted.replicas, len(hardware.devices)))
     return plan

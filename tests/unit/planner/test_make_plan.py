@@ -63,9 +63,9 @@ def test_32b_on_an_rtx_3060_is_refused_with_three_ways_out() -> None:
     assert not plan.fits
     assert plan.short_bytes > 4 * GIB
     assert plan.why_not is not None
-    assert "GiB short" in plan.why_not
+    assert "GiB missing on NVIDIA GeForce RTX 3060" in plan.why_not
     assert len(plan.suggestions) >= 3
-    assert all(way.command.startswith("qserve plan --model Qwen/Qwen3-32B") for way in plan.suggestions)
+    assert all(way.command.startswith("qserve plan --model Qwen/Qwen3-") for way in plan.suggestions)
     assert all(way.cost for way in plan.suggestions)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from functools import lru_cache
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +15,7 @@ from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 from qserve.planner.engines.vllm.layouts import layouts
+from qserve.planner.plan import USABLE_TOKENS_PER_S, Suggestion
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import plan_of
 from tests.unit.planner.test_weights import spec_of
@@ -25,11 +28,17 @@ def machine(monkeypatch):
     monkeypatch.setattr("qserve.detect.detect", lambda **_: here)
 
 
-def suggestions(line):
-    """Changes and their commands for a line that is refused."""
+@lru_cache(maxsize=32)
+def ways_out(line):
+    """What is offered for a line that is refused."""
     asked = CliRunner().invoke(command, [*shlex.split(line), "--json"])
     assert asked.exit_code == 3, asked.output
-    return {way["change"]: way["command"] for way in json.loads(asked.stdout)["suggestions"]}
+    return json.loads(asked.stdout)["suggestions"]
+
+
+def suggestions(line):
+    """Changes and their commands."""
+    return {way["change"]: way["command"] for way in ways_out(line)}
 
 
 def planned(line):
@@ -54,11 +63,41 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_every_command_that_is_offered_fits(line):
-    offered = suggestions(line)
+def test_every_command_that_is_offered_fits_and_is_as_fast_as_was_said(line):
+    offered = ways_out(line)
     assert offered
-    for way in offered.values():
-        assert planned(way)["fits"], way
+    for way in offered:
+        plan = planned(way["command"])
+        assert plan["fits"], way
+        assert way["output_tokens_per_s"] == plan["speed"]["output_tokens_per_s"]["value"], way
+        assert way["tpot_ms"] == plan["speed"]["tpot_ms"]["mean"], way
+        assert f"{plan['workload']['max_model_len']:,} tokens" in way["cost"], way
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_smaller_models_come_first_and_layers_beside_the_card_last(line):
+    """Before smaller models only what the user fixed himself, and which costs nothing."""
+    offered = [way for way in ways_out(line) if way["cost"].partition(";")[0] != "costs nothing"]
+    asked = line.split()[1]
+    smaller = ["a smaller model" in way["cost"] for way in offered]
+    assert smaller == sorted(smaller, reverse=True)
+    assert any(smaller) or line == REFUSED[6]  # a video of that length does not fit beside the smaller one either
+    assert all(f"--model {asked}" not in way["command"] for way in offered if "a smaller model" in way["cost"])
+    offloads = ["--offload" in way["command"] for way in offered]
+    assert offloads == sorted(offloads)
+
+
+def test_of_smaller_models_the_largest_that_is_fast_enough_is_offered_first():
+    first, second, *_ = ways_out("--model Qwen/Qwen3-32B --gpu none --quant bf16")
+    assert first["output_tokens_per_s"] >= USABLE_TOKENS_PER_S > second["output_tokens_per_s"]
+    assert planned(second["command"])["model"]["parameters"] > planned(first["command"])["model"]["parameters"]
+
+
+def test_what_is_too_slow_says_so_in_seconds_a_token():
+    *_, offload = ways_out("--model Qwen/Qwen3-32B --gpu rtx-4090 --quant bf16")
+    told = Suggestion(**offload)
+    assert "--offload" in told.command and not told.is_usable
+    assert re.fullmatch(r"[\d.]+ s a token, too slow to chat", told.speed)
 
 
 def test_the_longest_length_that_fits_is_offered_not_half_of_what_was_asked():
@@ -90,7 +129,7 @@ def test_the_flag_that_is_too_much_is_the_one_that_is_changed(line, change):
 
 def test_adapters_are_not_dropped_in_silence():
     """The transformers engine has none, so that offloading is no way out."""
-    assert not any("transformers" in change for change in suggestions(REFUSED[5]))
+    assert not any("layers in RAM" in change for change in suggestions(REFUSED[5]))
 
 
 def test_commands_keep_the_cpu_and_leave_out_what_nobody_chose():
@@ -122,8 +161,8 @@ def test_fp8_by_name_on_a_card_before_ampere():
 
 def test_a_stored_checkpoint_is_not_the_only_one_of_its_model():
     offered = suggestions("--model Qwen/Qwen3-32B-FP8 --gpu rtx-4090")
-    assert "--model Qwen/Qwen3-32B --gpu rtx-4090 --quant 4bit" in offered["weights in 4bit"]
-    assert planned(offered["weights in 4bit"])["quant"]["checkpoint"] == "Qwen/Qwen3-32B-AWQ"
+    assert "--model Qwen/Qwen3-32B --gpu rtx-4090 --quant 4bit" in offered["weights in 4 bit"]
+    assert planned(offered["weights in 4 bit"])["quant"]["checkpoint"] == "Qwen/Qwen3-32B-AWQ"
 
 
 def test_a_described_card_stays_as_described():
@@ -157,5 +196,5 @@ def test_too_many_sequences_of_a_hybrid_are_what_is_short() -> None:
     """It said "1 B short": one sequence had its room, 512 have not a block each."""
     plan = plan_of("Qwen/Qwen3.8-27B", "rtx-4090", quant="4bit", max_num_seqs=512, language_model_only=True)
     assert not plan.fits
-    assert "the states of 512 sequences (max_num_seqs) need a block each, 24.50 GiB" in (plan.why_not or "")
-    assert plan.short_bytes + plan.devices[0].kv_cache_bytes == int(24.5 * GIB)
+    assert "states of 512 sequences (max_num_seqs) 24.50 GiB" in (plan.why_not or "")
+    assert plan.devices[0].kv_cache_bytes == int(24.5 * GIB)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from qserve.planner.changes import ChangeGroup, ChangeKind, change_of
 from qserve.planner.engines.transformers.options import Offload, TransformersOptions
 from qserve.planner.setup import Setup
-from qserve.units import format_bytes
 
 __all__ = ["relaxations"]
 
@@ -22,14 +21,17 @@ def relaxations(setup: Setup) -> Iterator[ChangeGroup]:
     needs_another = any(one.name == _UNSERVED for given in wanted for one in given)
     if setup.on_cpu or options.offload != "none" or needs_another:
         return
-    base, ram = request.for_engine(TransformersOptions.engine), format_bytes(setup.hardware.ram_for_models_bytes)
+    base = request.for_engine(TransformersOptions.engine)
     costs: tuple[tuple[Offload, str, str], ...] = (
-        ("cpu", "RAM", f"layers in RAM ({ram} available) cross the bus for every token: seconds per token"),
-        ("disk", "RAM and on disk", "layers on disk are read again for every token: tens of seconds per token"),
+        ("cpu", "RAM", "these layers cross the bus for every token"),
+        ("disk", "RAM and on disk", "layers on disk are read for every token"),
     )
     changes = (
         change_of(
-            setup, f"transformers with layers in {place}", cost, base.with_options(replace(options, offload=offload))
+            setup,
+            f"layers in {place}, by the transformers engine",
+            cost,
+            base.with_options(replace(options, offload=offload)),
         )
         for offload, place, cost in costs
     )

@@ -21,11 +21,15 @@ def relaxations(setup: Setup) -> Iterator[ChangeGroup]:
     options = setup.request.of(VllmOptions)
     if options.gpu_memory_utilization:
         freed = change_of(
-            setup, "let the planner choose the memory fraction", "nothing", _with(setup, gpu_memory_utilization=None)
+            setup,
+            "let the planner choose the memory fraction",
+            "costs nothing",
+            _with(setup, gpu_memory_utilization=None),
         )
-        yield ChangeGroup(ChangeKind.SHARE_OF_CARD, (freed,), is_ordered=False)
+        yield ChangeGroup(ChangeKind.OWN_SETTING, (freed,))
     if not setup.on_cpu:
-        yield ChangeGroup(ChangeKind.ENGINE_SETTINGS, tuple(_settings(setup, options)), is_ordered=False)
+        settings = tuple(_settings(setup, options))
+        yield ChangeGroup(ChangeKind.ENGINE_SETTINGS, settings, most=len(settings))
     yield halved(
         setup,
         ChangeKind.ADAPTERS,
@@ -43,13 +47,13 @@ def _with(setup: Setup, **values: Any) -> PlanRequest:
 def _settings(setup: Setup, options: VllmOptions) -> Iterator[Change]:
     if options.kv_cache_dtype == "auto":
         halved_cache = _with(setup, kv_cache_dtype="fp8")
-        yield change_of(setup, "KV cache in fp8", "a little accuracy on long contexts", halved_cache)
+        yield change_of(setup, "KV cache in fp8", "slightly less accurate on long contexts", halved_cache)
     if not options.enforce_eager:
         eager = _with(setup, enforce_eager=True)
-        yield change_of(setup, "no CUDA graphs", "slower decoding of few sequences", eager)
+        yield change_of(setup, "no CUDA graphs", "slower while few requests run", eager)
     if setup.spec.vision and not options.language_model_only:
         if options.limit_mm_per_prompt is None:
             images_only = _with(setup, limit_mm_per_prompt='{"video": 0}')
-            yield change_of(setup, "no videos", "images only", images_only)
+            yield change_of(setup, "no videos", "images only, no videos", images_only)
         text_only = _with(setup, language_model_only=True)
-        yield change_of(setup, "no vision encoder", "no images", text_only)
+        yield change_of(setup, "no vision encoder", "text only", text_only)
