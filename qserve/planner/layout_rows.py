@@ -1,4 +1,4 @@
-"""The placement of layers as text: one row per device, with a bar of its layers and its memory."""
+"""The placement of layers as text: two lines per place, with a bar of its layers, its memory, and their names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from qserve.units import format_bytes
 
 __all__ = ["layout_rows"]
 
-_WIDTH = 32
+_WIDTH = 28
 _LAYER = "model.layers."
 _NAMES = {"model.embed_tokens": "embeddings", "lm_head": "head", "model.visual": "vision encoder"}
 
 
 def layout_rows(plan: Plan) -> list[str]:
-    """A row per place that holds weights; none for a plan that places no modules, or all in one place.
+    """Two lines per place that holds weights; none for a plan that places no modules, or all in one place.
 
     The bar is the model from its first layer to its last; what lies at the place is filled.
     """
@@ -25,9 +25,11 @@ def layout_rows(plan: Plan) -> list[str]:
         return []
     places = list(dict.fromkeys(sorted(placed.values(), key=_order)))
     layers = [place for name, place in placed.items() if name.startswith(_LAYER)]
-    rows = [(_title(plan, place), _bar(layers, place), _held(placed, place), _bytes(plan, place)) for place in places]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 2)]
-    return [f"{title:{widths[0]}}  {bar}  {held:{widths[1]}}  {size}".rstrip() for title, bar, held, size in rows]
+    width = max(len(_title(place)) for place in places)
+    return [
+        f"{_title(place):{width}}  {_bar(layers, place)}  {_bytes(plan, place)}\n{' ' * width}  {_held(placed, place)}"
+        for place in places
+    ]
 
 
 def _order(place: int | str) -> tuple[int, int]:
@@ -35,10 +37,8 @@ def _order(place: int | str) -> tuple[int, int]:
     return (0, place) if isinstance(place, int) else (1, 0) if place == "cpu" else (2, 0)
 
 
-def _title(plan: Plan, place: int | str) -> str:
-    if isinstance(place, int):
-        return f"card {place} {plan.devices[place].name}"
-    return {"cpu": "RAM", "disk": "disk"}[place]
+def _title(place: int | str) -> str:
+    return f"card {place}" if isinstance(place, int) else {"cpu": "RAM", "disk": "disk"}[place]
 
 
 def _bar(layers: list[int | str], place: int | str) -> str:
@@ -74,9 +74,9 @@ def _bytes(plan: Plan, place: int | str) -> str:
     if offloaded is not None:
         main = min((where for where in _places(plan) if isinstance(where, int)), default=None)
         computes = f"card {main}" if main is not None else "the CPU"
-        return f"{format_bytes(offloaded)} of weights, brought to {computes} for every step"
+        return f"{format_bytes(offloaded)}, sent to {computes} for every step"
     device = plan.devices[place if isinstance(place, int) else 0]
-    return f"{format_bytes(device.weights_bytes)} of weights, {format_bytes(device.kv_cache_bytes)} of KV cache"
+    return f"{format_bytes(device.weights_bytes)}, and {format_bytes(device.kv_cache_bytes)} of KV cache"
 
 
 def _places(plan: Plan) -> list[int | str]:

@@ -10,10 +10,10 @@ from qserve.core.hardware import Device, HostProcess
 from qserve.core.workload import Workload
 from qserve.planner.learned import Correction
 from qserve.planner.term import Term, columns_of
-from qserve.units import format_ms, format_rate
+from qserve.units import format_bytes, format_ms, format_rate
 
 __all__ = [
-    "USABLE_TOKENS_PER_S",
+    "USABLE_TPOT_MS",
     "DevicePlan",
     "ModelSummary",
     "Placement",
@@ -104,8 +104,9 @@ class DevicePlan:
         )
 
 
-USABLE_TOKENS_PER_S = 5.0
-"""From here on an answer grows as fast as people read: 238 words a minute (Brysbaert 2019), 1.3 tokens a word."""
+USABLE_TPOT_MS = 200.0
+"""An answer that grows slower than this is slower than people read: 238 words a minute (Brysbaert 2019), 1.3 tokens a
+word."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Suggestion:
     @property
     def is_usable(self) -> bool:
         """Whether it is fast enough to chat, as far as is known."""
-        return self.output_tokens_per_s is None or self.output_tokens_per_s >= USABLE_TOKENS_PER_S
+        return self.tpot_ms is None or self.tpot_ms <= USABLE_TPOT_MS
 
     @property
     def speed(self) -> str:
@@ -143,7 +144,7 @@ class Suggestion:
         return ": ".join(filter(None, (self.change, self.speed)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """All that was decided. `fits` is False with a sentence in `why_not` and suggestions in `suggestions`."""
 
@@ -180,6 +181,20 @@ class Plan:
     """int8: beside weights of 4 and 8 bits they are rounded, on a CPU (--cpu-activations)."""
     host: tuple[HostProcess, ...] = ()
     """What of the service holds RAM beside the models; in a plan on the CPU it is part of what others hold."""
+    command: str = ""
+    """The command that serves it; empty where nobody asked for one, and for a plan that does not fit."""
+    machine: str = ""
+    """The cards on which `command` is to be called; empty: here."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether answers grow as fast as people read, as far as is known."""
+        return self.speed is None or self.speed["usable"] is not False
+
+    def __repr__(self) -> str:
+        fits = "fits" if self.fits else f"{format_bytes(self.short_bytes)} missing"
+        cards = ", ".join(dict.fromkeys(f"{self.devices.count(one)} × {one.name}" for one in self.devices))
+        return f"<Plan {self.model.id}, {self.quant.scheme}, {self.engine} {self.engine_version}, {cards}: {fits}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a bar for each device."""
@@ -192,8 +207,9 @@ class Plan:
         plain: dict[str, Any] = _plain(asdict(self))
         if self.speed is None:
             del plain["speed"]
-        if not self.host:
-            del plain["host"]
+        for name in ("host", "command", "machine"):
+            if not plain[name]:
+                del plain[name]
         return plain
 
     @classmethod

@@ -18,6 +18,7 @@ from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.load import load_options, price_options, speed_request_of
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
+from qserve.cli.plan.next_step import command_of, given_flags, with_next_steps
 from qserve.cli.state import state_folder
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
@@ -110,7 +111,7 @@ def command(
     known = measured_speed(state_folder(state_dir), checkpoint, hardware, gpu, is_off=values["no_learn"])
     wanted = replace(wanted, measured=known)
     if gpu == "any":
-        _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"], explain)
+        _print_cheapest(ctx, model, reward, hardware, request, wanted, as_json, values["monthly"], explain)
         return
     weighed = weighed_by_speed(checkpoint, hardware, request, known)
     request, notes = weighed.request, (weighed.why, weighed.figures if explain else "")
@@ -119,6 +120,7 @@ def command(
         if reward_replicas > 1:
             raise click.UsageError("--reward-replicas is for a reward model, and none is named; add --reward")
         plan = _planned(checkpoint, hardware, request, wanted, values["replicas"])
+        plan = with_next_steps(plan, given_flags(ctx), gpu, hardware)
         _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
@@ -126,6 +128,8 @@ def command(
 
         counts = (values["replicas"] or 1, reward_replicas)
         shared = _shared(checkpoint, planned_reward(reward), hardware, request, counts)
+        if shared.fits:
+            shared = replace(shared, chat=with_next_steps(shared.chat, given_flags(ctx), gpu, hardware))
         _print_shared(shared, as_json, explain)
         plan, fits = shared.chat, shared.fits
     _warn_of_differences(ctx, plan, shared.reward if shared else None)
@@ -166,7 +170,7 @@ def _warn_of_differences(ctx: click.Context, plan: Plan, reward: Plan | None) ->
 
 
 def _print_cheapest(
-    model: str, reward: str | None, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, as_json: bool,
+    ctx: click.Context, model: str, reward: str | None, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, as_json: bool,
     monthly: bool, explain: bool,
 ) -> None:  # fmt: skip
     """--gpu any: which cards carry the load, cheapest first."""
@@ -174,7 +178,7 @@ def _print_cheapest(
         raise click.UsageError("--gpu any ranks cards for one model; leave --reward out")
     found = cheapest_cards(resolve(model), hardware, request, wanted)
     if unknown := [key for key in price_table(wanted.prices) if key not in known_gpus()]:
-        said = f"· not ranked, since no such card is known: {', '.join(unknown)}; names are those of configs/gpus.toml"
+        said = f"· not ranked: {', '.join(unknown)} (not in configs/gpus.toml)"
         click.secho(said, err=True, fg="yellow")
     if as_json:
         rows = [{"gpu": f"{key}:{count}", **layout.to_json(layout, False)} for key, count, layout in found]
@@ -182,20 +186,22 @@ def _print_cheapest(
         return
     from qserve.cli.plan.show_speed import show_cheapest
 
-    show_cheapest(found, monthly=monthly, explain=explain)
+    key, count, _ = found[0]
+    first = command_of("plan", {**given_flags(ctx), "--gpu": f"{key}:{count}" if count > 1 else key})
+    show_cheapest(found, first, monthly=monthly, explain=explain)
 
 
 def _print(plan: Plan, as_json: bool, explain: bool, monthly: bool = False) -> None:
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2, ensure_ascii=False))
         return
-    from qserve.cli.plan.show import show_plan
+    from qserve.cli.plan.show import show_next_step, show_plan
+    from qserve.cli.plan.show_speed import show_speed
 
     show_plan(plan, explain)
     if plan.speed:
-        from qserve.cli.plan.show_speed import show_speed
-
         show_speed(plan.speed, explain, monthly=monthly)
+    show_next_step(plan)
 
 
 def _print_shared(shared: SharedPlan, as_json: bool, explain: bool) -> None:
@@ -203,8 +209,9 @@ def _print_shared(shared: SharedPlan, as_json: bool, explain: bool) -> None:
         both = {**shared.chat.to_json(), "fits": shared.fits, "reward": shared.reward.to_json()}
         click.echo(json.dumps(both, indent=2, ensure_ascii=False))
         return
-    from qserve.cli.plan.show import show_plan
+    from qserve.cli.plan.show import show_next_step, show_plan
 
     click.secho(shared.where, bold=True)
     show_plan(replace(shared.chat, host=()), explain)
     show_plan(shared.reward, explain)  # what both share, once, at the end
+    show_next_step(shared.chat)

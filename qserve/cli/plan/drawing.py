@@ -14,7 +14,7 @@ from qserve.cli.terminal import Hanging
 from qserve.planner.plan import Suggestion, Term
 from qserve.units import GIB, format_bytes
 
-__all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "suggestion_list"]
+__all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "next_step", "suggestion_list"]
 
 _BAR_WIDTH = 60
 _OVER = "▒"
@@ -28,9 +28,13 @@ class Part(NamedTuple):
     colour: str
 
 
-def headline(fits: bool, facts: str, notes: Iterable[str], why_not: str | None) -> RenderableType:
+def headline(
+    fits: bool, facts: str, notes: Iterable[str], why_not: str | None, is_usable: bool = True
+) -> RenderableType:  # fmt: skip
     """The verdict with the model; below it notes on what is loaded, and why it does not fit."""
     verdict, style = (" fits ", "bold white on green") if fits else (" does not fit ", "bold white on red")
+    if fits and not is_usable:
+        verdict, style = " fits, too slow to chat ", "bold black on yellow"
     lines: list[RenderableType] = [Text.assemble((verdict, style), (f" {facts}", "bold"))]
     lines += [Hanging(note, "  ", "dim") for note in notes]
     if why_not:
@@ -106,3 +110,8 @@ def suggestion_list(heading: str, suggestions: Iterable[Suggestion]) -> Renderab
         lines.append(Hanging(suggestion.cost, "   "))
         lines.append(Text(f"   {suggestion.command}", style="cyan"))
     return Group(*lines)
+
+
+def next_step(heading: str, command: str) -> RenderableType:
+    """A command to be copied: print it with `soft_wrap=True`."""
+    return Group(Text(heading, style="bold"), Text(f"  {command}", style="cyan"))

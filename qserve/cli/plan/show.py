@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import io
+from collections import Counter
 from itertools import groupby
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, suggestion_list
+from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, next_step, suggestion_list
+from qserve.cli.plan.show_speed import show_speed
 from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.replicas.plans import num_engines
 from qserve.planner.speed.estimate import replicas_of
-from qserve.units import format_bytes, format_parameters
+from qserve.units import format_bytes, format_count, format_parameters
 
-__all__ = ["show_plan"]
+__all__ = ["plan_text", "show_next_step", "show_plan"]
 
+_NOTHING_FITS = (
+    "Nothing that was tried fits: smaller models of the family, fewer bits, a shorter length, more or larger cards. "
+    "`qserve models` lists what is known."
+)
 _TERMS = (
     ("weights", "weights_bytes", "blue"),
     ("KV cache", "kv_cache_bytes", "green"),
@@ -52,6 +59,26 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
         console.print(Hanging(note, style="dim"))
     if plan.suggestions and not plan.fits:
         console.print(suggestion_list("What would fit:", plan.suggestions), soft_wrap=True)
+    elif not plan.fits:
+        console.print(Hanging(_NOTHING_FITS, ""))
+
+
+def show_next_step(plan: Plan, console: Console | None = None) -> None:
+    """Prints the command that serves the plan, where there is one."""
+    if plan.command:
+        heading = f"Serve it on a machine with {plan.machine}:" if plan.machine else "Serve it:"
+        (console or console_of()).print(next_step(heading, plan.command), soft_wrap=True)
+
+
+def plan_text(plan: Plan, width: int = 80) -> str:
+    """What `qserve plan` prints, without colours."""
+    text = io.StringIO()
+    console = Console(file=text, width=width, highlight=False, color_system=None)
+    show_plan(plan, console=console)
+    if plan.speed:
+        show_speed(plan.speed, console=console)
+    show_next_step(plan, console)
+    return text.getvalue().rstrip("\n")
 
 
 def _headline(plan: Plan) -> RenderableType:
@@ -60,7 +87,7 @@ def _headline(plan: Plan) -> RenderableType:
     is_changed = plan.quant.checkpoint != plan.model.id or plan.quant.in_flight
     reason = plan.quant.reason.removeprefix(f"{plan.quant.checkpoint} was ")
     notes = [f"loads {plan.quant.checkpoint}: {reason}"] if is_changed else []
-    return headline(plan.fits, facts, notes, plan.why_not)
+    return headline(plan.fits, facts, notes, plan.why_not, plan.is_usable)
 
 
 def _device(device: DevicePlan, count: int) -> RenderableType:
@@ -78,18 +105,18 @@ def _limits(plan: Plan) -> RenderableType:
     each = f" on each of {servers} servers" if servers > 1 else f" on each of {engines} engines" if engines > 1 else ""
     share, cache_bytes = placement.gpu_memory_utilization, placement.kv_cache_memory_bytes
     rows: list[tuple[str, str | None]] = [
-        ("max_model_len", f"{workload.max_model_len} tokens"),
-        ("max_num_seqs", f"{workload.max_num_seqs}"),
-        ("max_num_batched_tokens", f"{workload.max_num_batched_tokens}"),
+        ("max_model_len", f"{format_count(workload.max_model_len)} tokens"),
+        ("max_num_seqs", format_count(workload.max_num_seqs)),
+        ("max_num_batched_tokens", format_count(workload.max_num_batched_tokens)),
         (
             "KV cache",
-            f"{plan.kv_cache_tokens} tokens: {plan.max_concurrency:g} × max_model_len at once{each}"
+            f"{format_count(plan.kv_cache_tokens)} tokens: {plan.max_concurrency:g} × max_model_len at once{each}"
             if plan.kv_cache_tokens
             else None,
         ),
         ("parallel", f"tensor {sizes[0]}, pipeline {sizes[1]}" if max(sizes) > 1 else None),
         ("gpu_memory_utilization", f"{share:g} of the whole card" if share else None),
-        ("kv_cache_memory_bytes", f"{cache_bytes} ({format_bytes(cache_bytes)})" if cache_bytes else None),
+        ("kv_cache_memory_bytes", format_bytes(cache_bytes) if cache_bytes else None),
         ("device_map", _describe_map(plan) if placement.device_map else None),
         ("cpu_activations", "int8: rounded in groups of 64" if plan.cpu_activations == "int8" else None),
     ]
@@ -103,17 +130,16 @@ def _limits(plan: Plan) -> RenderableType:
 def _beside(plan: Plan) -> str:
     """The planned RAM of the service's other processes."""
     processes = [f"{process.name} {format_bytes(process.num_bytes)}" for process in plan.host]
-    return f"RAM of other processes: {' · '.join(processes)}"
+    return f"Also in RAM: {' · '.join(processes)}"
 
 
 def _describe_map(plan: Plan) -> str:
     places = plan.placement.device_map
     if not isinstance(places, dict):
         return str(places)
-    counts: dict[str, int] = {}
-    for place in places.values():
-        counts[str(place)] = counts.get(str(place), 0) + 1
-    return ", ".join(f"{count} modules on {place}" for place, count in counts.items())
+    counts = Counter(places.values())
+    names = {"cpu": "in RAM", "disk": "on disk"}
+    return ", ".join(f"{count} modules {names.get(str(place), f'on card {place}')}" for place, count in counts.items())
 
 
 def _terms(device: DevicePlan, count: int) -> RenderableType:

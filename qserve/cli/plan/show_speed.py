@@ -9,18 +9,23 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from qserve.cli.plan.drawing import next_step, suggestion_list
 from qserve.cli.terminal import Hanging, console_of
+from qserve.planner.plan import Suggestion
 from qserve.planner.speed.search import Layout
+from qserve.units import format_count, format_ms, format_rate
 
 __all__ = ["show_cheapest", "show_speed"]
 
 _MOST_ROWS = 8
 _WIDE = 100
-_IN_BAND_ONLY = "in band only"
-_LEGEND = "TP: cards that one server is spread over; $/M {columns}: price of a million {tokens} tokens at this load"
+_IN_BAND_ONLY = "on average"
 _BEHIND = "falls behind"
-_LEGEND_OF_BEHIND = f"; {_BEHIND}: requests pile up, most of an answer's time is waiting"
-_LEGEND_OF_BAND = f"; {_IN_BAND_ONLY}: the targets are kept on average, not at the slow end of the estimate"
+_TRADE_OFF = "best trade-off between one user's speed and the cards' throughput"
+_LEGEND_OF = {
+    _BEHIND: "requests pile up: most of an answer's time is waiting",
+    _IN_BAND_ONLY: "the targets are kept on average, not at the slow end of the estimate",
+}
 
 
 def show_speed(
@@ -32,16 +37,14 @@ def show_speed(
     if speed["requests_per_s"]["value"]:
         console.print(_figures(speed, monthly))
     if speed.get("suggestions"):
-        console.print(Text(f"What would {'keep the targets' if speed.get('targets') else 'help'}:", style="bold"))
-    for way in speed.get("suggestions", ()):
-        console.print(Hanging(Text.assemble((f"{way['change']} ({way['command']})", "green"), f": {way['cost']}")))
+        heading = f"What would {'keep the targets' if speed.get('targets') else 'help'}:"
+        ways = [Suggestion(**way) for way in speed["suggestions"]]
+        console.print(suggestion_list(heading, ways), soft_wrap=True)
     if speed["alternatives"]:
         is_assumed = speed["load"]["assumed"]
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets")), is_assumed))
         if len(speed["alternatives"]) > 1:
-            legend = "  marked ·: no other gives more tokens/s to one user and to one card at once"
-            legend += "; a stream on each server, ≤ req/s: what full servers answer" if is_assumed else ""
-            console.print(Text(legend, style="dim"))
+            console.print(Text(f" · = {_TRADE_OFF}", style="dim"))
     for note in speed["notes"]:
         console.print(Hanging(note, style="dim"))
     if explain and speed.get("explained"):
@@ -51,21 +54,23 @@ def show_speed(
 
 
 def show_cheapest(
-    found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False, explain: bool = False
-) -> None:
-    """The ranking of --gpu any: layouts that carry the load first, cheapest first."""
+    found: list[tuple[str, int, Layout]], first: str, console: Console | None = None, monthly: bool = False,
+    explain: bool = False,
+) -> None:  # fmt: skip
+    """The ranking of --gpu any: layouts that carry the load first, cheapest first. `first` plans the first of them."""
     console = console or console_of()
-    first = found[0][2]
-    load = _load(first.speed.to_json()["load"])
-    console.print(Hanging(f"{first.plan.model.id}, {load}: cards by price, those that carry it first", "", "bold"))
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")  # keeps a row within 100 columns
+    best = found[0][2]
+    load = _load(best.speed.to_json()["load"])
+    heading = f"{best.plan.model.id}, {load}: cheapest cards that keep up, then the rest"
+    console.print(Hanging(heading, "", "bold"))
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")  # keeps a row within 80 columns
     price_of = "$/month" if monthly else "$/h"
     # Of so many users tokens/s are the same on every card that keeps up.
     of_users = monthly and any(one.price.per_user_and_month for _, _, one in found)
     rate = "$/user" if of_users else "tok/s"
     is_wide = console.width >= _WIDE  # else without the price of prompts
     prices = ("$/M in", "$/M out") if is_wide else ("$/M out",)
-    for name in ("cards", "layout", "TTFT ms", "TPOT ms", rate, price_of, *prices, ""):
+    for name in ("cards", "layout", "TTFT", "TPOT", rate, price_of, *prices, ""):
         side: Literal["left", "right"] = "left" if name in ("cards", "layout", "") else "right"
         table.add_column(name if is_wide else name.replace(" ", "\n"), justify=side, no_wrap=True)
     for key, count, layout in found:
@@ -73,24 +78,24 @@ def show_cheapest(
         table.add_row(
             f"{count} × {key}",
             layout.name.replace(", 1 × TP", ", TP"),
-            f"{figures.ttft_ms.mean:.0f}", f"{figures.tpot_ms.mean:.1f}",
-            _dollars(price.per_user_and_month) if of_users else f"{figures.output_tokens_per_s:.0f}",
+            format_ms(figures.ttft_ms.mean), format_ms(figures.tpot_ms.mean),
+            _dollars(price.per_user_and_month) if of_users else format_rate(figures.output_tokens_per_s),
             _dollars(price.per_month if monthly else price.per_hour),
             *([_dollars(price.per_million_input_tokens)] if is_wide else []),
             _dollars(price.per_million_output_tokens), _verdict(layout),
         )  # fmt: skip
     console.print(table)
-    columns, tokens = ("in and out", "prompt and answer") if is_wide else ("out", "answer")
-    legend = _LEGEND.format(columns=columns, tokens=tokens)
-    if any(_verdict(layout) == _IN_BAND_ONLY for _, _, layout in found):
-        legend += _LEGEND_OF_BAND
-    if any(_verdict(layout) == _BEHIND for _, _, layout in found):
-        legend += _LEGEND_OF_BEHIND
-    console.print(Text(legend, style="dim"))
+    columns, tokens = ("in, out", "prompt and answer") if is_wide else ("out", "answer")
+    legend = {"TP 2": "one server on 2 cards", f"$/M {columns}": f"price of a million {tokens} tokens"}
+    legend |= {word: _LEGEND_OF[word] for word in dict.fromkeys(_verdict(layout) for *_, layout in found)
+               if word in _LEGEND_OF}  # fmt: skip
+    for word, meaning in legend.items():
+        console.print(Hanging(f"{word} = {meaning}", "", "dim"))
     if explain:
         console.print(Text("What the steps of each take:", style="bold"))
         for key, count, layout in found:
             console.print(Hanging(f"{count} × {key}, {layout.name}: {'; '.join(_of_card(layout))}"))
+    console.print(next_step("Plan the first of them:", first), soft_wrap=True)
 
 
 def _of_card(layout: Layout) -> Iterator[str]:
@@ -98,7 +103,7 @@ def _of_card(layout: Layout) -> Iterator[str]:
     step, prompt, *_ = layout.speed.explained
     yield from (step, prompt)
     like = layout.speed.replica.card.like
-    yield f"kernels measured on {like}, wider band" if like else "kernels measured"
+    yield f"estimated by the kernels of {like}" if like else "by this card's own kernels"
 
 
 def _verdict(layout: Layout) -> str:
@@ -110,16 +115,16 @@ def _verdict(layout: Layout) -> str:
 
 
 def _load(load: dict[str, Any]) -> str:
-    lengths = f"{load['input']}-token prompts, {load['output']}-token answers"
+    lengths = f"{format_count(load['input'])} tokens in, {format_count(load['output'])} out"
     if load["assumed"]:
-        streams = load["concurrency"]
-        what = "one stream" if streams == 1 else f"one stream for each of {streams} servers"
-        return f"{what}: {lengths} (assumed; see --users, --rps, --burst)"
+        servers = load["concurrency"]
+        what = "one request at a time" if servers == 1 else f"one request at a time on each of {servers} servers"
+        return f"{what} ({lengths})"
     if "rps" in load:
-        return f"{load['rps']:g} requests/s: {lengths}"
+        return f"{load['rps']:g} requests/s ({lengths})"
     name = next(key for key in ("users", "burst", "trace", "concurrency") if key in load)
     words = {"users": "users", "burst": "requests at once", "trace": "requests of a trace", "concurrency": "streams"}
-    return f"{load[name]} {words[name]}: {lengths}"
+    return f"{format_count(load[name])} {words[name]} ({lengths})"
 
 
 def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
@@ -127,21 +132,21 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
     is_spread = speed["load"].get("concurrency") != 1
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
         one = speed[key]
-        band = f"{_ms(one['low'])} to {_ms(one['high'])}"
+        band = f"{format_ms(one['low'])} to {format_ms(one['high'])}"
         spread = _percentiles(one) if is_spread else ""
-        grid.add_row(Text(name, style="bold"), f"{_ms(one['mean'])} mean", Text(f"({band})", style="dim"), spread)
+        grid.add_row(Text(name, style="bold"), f"{format_ms(one['mean'])} mean", Text(f"({band})", style="dim"), spread)
     tokens, requests, most = speed["output_tokens_per_s"], speed["requests_per_s"], speed["max_rps"]
     grid.add_row(
         Text("rate", style="bold"),
-        f"{tokens['value']:.0f} tokens/s",
-        Text(f"({tokens['low']:.0f} to {tokens['high']:.0f})", style="dim"),
-        f"{requests['value']:.2f} requests/s",
+        f"{format_rate(tokens['value'])} tokens/s",
+        Text(f"({format_rate(tokens['low'])} to {format_rate(tokens['high'])})", style="dim"),
+        f"{_two(requests['value'])} requests/s",
     )
     if most:
         grid.add_row(
             Text("at most", style="bold"),
-            f"{most['value']:.2f} requests/s",
-            Text(f"({most['low']:.2f} to {most['high']:.2f})", style="dim"),
+            f"{_two(most['value'])} requests/s",
+            Text(f"({_two(most['low'])} to {_two(most['high'])})", style="dim"),
             "within the targets" if speed.get("targets") else "",
         )
     targets = speed.get("targets")
@@ -168,15 +173,15 @@ def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool,
     table = Table(box=None, padding=(0, 1), header_style="bold")
     table.add_column("layout", no_wrap=True)
     in_time = ("in time",) if with_targets else ()
-    rate = "≤ req/s" if is_assumed else "req/s"
-    for name in ("cards", "TTFT ms", "TPOT ms", "tokens/s", rate, *in_time, "$ a month" if monthly else "$/h"):
+    rate = "max req/s" if is_assumed else "req/s"
+    for name in ("cards", "TTFT", "TPOT", "tokens/s", rate, *in_time, "$ a month" if monthly else "$/h"):
         table.add_column(name, justify="right")
     for row in _in_order(rows)[:_MOST_ROWS]:
         price = row["price_per_month"] if monthly else row["price_per_hour"]
         table.add_row(
             row["layout"] + (" ·" if row["pareto"] else ""),
-            f"{row['cards']}", f"{row['ttft_ms']:.0f}", f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
-            _rate((row["max_rps"] if is_assumed else row["requests_per_s"]) or 0.0),
+            f"{row['cards']}", format_ms(row["ttft_ms"]), format_ms(row["tpot_ms"]), format_rate(row["output_tokens_per_s"]),
+            _two((row["max_rps"] if is_assumed else row["requests_per_s"]) or 0.0),
             *([f"{100 * row['kept_share']:.0f} %"] if with_targets else []), _dollars(price),
             style="bold" if row["chosen"] else "",
         )  # fmt: skip
@@ -192,23 +197,19 @@ def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (not row["chosen"], id(row) not in kept, not row["pareto"]))
 
 
-def _ms(value: float) -> str:
-    if value >= 1000:
-        seconds = value / 1000
-        return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s"
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
-
-
 def _percentiles(one: dict[str, Any]) -> str:
     """With one unit for all where it is the same: a row must fit 80 columns."""
-    texts = {key: _ms(one[key]) for key in ("p50", "p90", "p99")}
+    texts = {key: format_ms(one[key]) for key in ("p50", "p90", "p99")}
     unit = texts["p99"].partition(" ")[2]
     short = {key: text.removesuffix(f" {unit}") if key != "p99" else text for key, text in texts.items()}
     return ", ".join(f"{key} {text}" for key, text in short.items())
 
 
-def _rate(value: float) -> str:
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+def _two(per_second: float) -> str:
+    """Requests a second: 85, 21.3, 0.51, 0.0021."""
+    return (
+        f"{per_second:.1f}" if per_second >= 10 else f"{per_second:.2f}" if per_second >= 0.1 else f"{per_second:.2g}"
+    )
 
 
 def _dollars(value: float | None) -> str:

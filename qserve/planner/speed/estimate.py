@@ -10,7 +10,7 @@ from typing import Any
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.shortlist import SHORTLIST_ROWS
-from qserve.planner.plan import Plan
+from qserve.planner.plan import USABLE_TPOT_MS, Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
 from qserve.planner.speed.figures import Figures, Summary, figures_of
 from qserve.planner.speed.learned import (
@@ -32,6 +32,7 @@ from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_e
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
 from qserve.planner.speed.terms.offload import OffloadedWeights
+from qserve.units import format_count
 
 __all__ = [
     "ONE_STREAM",
@@ -117,6 +118,7 @@ class SpeedEstimate:
             "output_tokens_per_s": _rate(figures.output_tokens_per_s, self.throughput),
             "requests_per_s": _rate(figures.requests_per_s, self.throughput),
             "max_rps": None if self.max_rps is None else _rate(self.max_rps, self.saturated),
+            "usable": figures.tpot_ms.mean <= USABLE_TPOT_MS if figures.num_requests else None,
             "replicas": self.replicas,
             "prefill_share": round(figures.prefill_share, 4),
             "preemptions": figures.preemptions,
@@ -252,29 +254,24 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
     notes = []
     if replica.learned is not None:
         one = replica.learned
-        taken = (
-            f"; other programs took {100 * one.others:.0f} % of the processors then: it counts for less"
-            if one.others >= _FELT_SHARE
-            else ""
-        )
         notes.append(
-            f"learned from {one.num_requests} requests of {one.run}: {one.factors} (--no-learn plans without){taken}"
+            f"speed corrected by {one.num_requests} requests of {one.run}: {one.factors}; --no-learn leaves it out"
         )
+        if one.others >= _FELT_SHARE:
+            notes.append(f"other programs took {100 * one.others:.0f} % of the processors in that run")
     elif replica.card.interconnect == "memory" and replica.card.like:
-        notes.append("this CPU was not measured: a server's rates are assumed (qserve doctor --measure takes seconds)")
+        notes.append("speed is assumed for this CPU; qserve doctor --measure measures it in seconds")
     elif replica.card.like:
-        notes.append(
-            f"{replica.card.name} has no measured kernels: planned by its bandwidth and peak, with the efficiencies of "
-            f"{replica.card.like} (wider band)"
-        )
+        notes.append("speed is estimated; this card was not measured")
     if figures.preemptions:
         notes.append(
-            f"{figures.preemptions} of {figures.num_requests} requests are preempted: the KV cache is too small"
+            f"the KV cache is too small for this load: {figures.preemptions} of {figures.num_requests} requests are "
+            "preempted"
         )
     if not figures.num_requests:
         notes.append(
-            f"no request of {load.input_tokens} + {load.output_tokens} tokens fits into "
-            f"{replica.limits.kv_cache_tokens} tokens of KV cache"
+            f"the KV cache of {format_count(replica.limits.kv_cache_tokens)} tokens holds no request of "
+            f"{format_count(load.input_tokens)} + {format_count(load.output_tokens)} tokens"
         )
     return tuple(notes)
 

@@ -21,25 +21,26 @@ def test_two_cards_and_ram() -> None:
     placed = plan.placement.device_map
     assert isinstance(placed, dict)
     ends = [max(i for i in range(64) if placed[f"model.layers.{i}"] == place) for place in (0, 1)]
-    assert first.startswith("card 0 card  █")
+    assert first.startswith("card 0  █")
     assert f"layers 0–{ends[0]}, embeddings" in first
     assert f"layers {ends[0] + 1}–{ends[1]}, head" in second
     assert f"layers {ends[1] + 1}–63" in ram
     for row, device in zip((first, second), plan.devices, strict=True):
-        assert f"{format_bytes(device.weights_bytes)} of weights, {format_bytes(device.kv_cache_bytes)} of KV" in row
+        assert f"{format_bytes(device.weights_bytes)}, and {format_bytes(device.kv_cache_bytes)} of KV cache" in row
     offloaded = format_bytes(plan.placement.offloaded_bytes["cpu"])
-    assert f"{offloaded} of weights, brought to card 0 for every step" in ram
+    assert f"{offloaded}, sent to card 0 for every step" in ram
+    assert max(len(line) for row in (first, second, ram) for line in row.splitlines()) <= 80
     # Together the bars fill the model once: cells at a border may belong to two places.
     start = first.index("█")
-    bars = [row[start : start + 32] for row in (first, second, ram)]
-    assert all(any(bar[cell] == "█" for bar in bars) for cell in range(32))
+    bars = [row[start : start + 28] for row in (first, second, ram)]
+    assert all(any(bar[cell] == "█" for bar in bars) for cell in range(28))
 
 
 def test_a_cpu_and_its_disk() -> None:
     plan = plan_of("Qwen/Qwen3-32B", machine(ram_gib=48), offload="disk", max_model_len=2048)
     ram, disk = layout_rows(plan)
     assert ram.startswith("RAM")
-    assert "brought to the CPU for every step" in disk
+    assert "sent to the CPU for every step" in disk
 
 
 def test_up_shows_it_as_well() -> None:

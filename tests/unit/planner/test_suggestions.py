@@ -15,7 +15,7 @@ from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 from qserve.planner.engines.vllm.layouts import layouts
-from qserve.planner.plan import USABLE_TOKENS_PER_S, Suggestion
+from qserve.planner.plan import USABLE_TPOT_MS, Suggestion
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import plan_of
 from tests.unit.planner.test_weights import spec_of
@@ -89,7 +89,7 @@ def test_smaller_models_come_first_and_layers_beside_the_card_last(line):
 
 def test_of_smaller_models_the_largest_that_is_fast_enough_is_offered_first():
     first, second, *_ = ways_out("--model Qwen/Qwen3-32B --gpu none --quant bf16")
-    assert first["output_tokens_per_s"] >= USABLE_TOKENS_PER_S > second["output_tokens_per_s"]
+    assert first["tpot_ms"] <= USABLE_TPOT_MS < second["tpot_ms"]
     assert planned(second["command"])["model"]["parameters"] > planned(first["command"])["model"]["parameters"]
 
 
