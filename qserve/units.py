@@ -46,11 +46,12 @@ def format_parameters(count: int) -> str:
 
 
 def format_bytes(num_bytes: float, decimals: int = 2) -> str:
-    """A size for people: '61.02 GiB', '256 KiB', '-1.50 GiB', '17 B'; `decimals` are those of GiB."""
+    """A size for people: '61.02 GiB', '256 KiB', '-1.50 GiB', '17 B'; smaller units have one decimal at most."""
     for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(num_bytes) >= factor:
             value = num_bytes / factor
-            return f"{value:.{decimals}f} {unit}" if unit == "GiB" else f"{value:.1f} {unit}".replace(".0 ", " ")
+            shown = f"{value:.{decimals if unit == 'GiB' else min(decimals, 1)}f}"
+            return f"{shown} {unit}" if unit == "GiB" else f"{shown} {unit}".replace(".0 ", " ")
     return f"{num_bytes:.0f} B"
 
 

@@ -96,7 +96,7 @@ def _passed_over(fit: Fit, setups: list[Setup], taken: Setup, plan: Plan) -> tup
         short[setup.quant.scheme] = min(missing, short.get(setup.quant.scheme, missing))
     (first, missing), *rest = short.items()
     more = "".join(f", {scheme} {format_bytes(missing, 1)}" for scheme, missing in rest)
-    return (f"chose {taken.quant.scheme}: {first} needs {format_bytes(missing, 1)} more{more}",)
+    return (f"Chose {taken.quant.scheme}: {first} needs {format_bytes(missing, 1)} more{more}",)
 
 
 def _nearest(fit: Fit, setups: list[Setup]) -> tuple[Plan, Setup]:

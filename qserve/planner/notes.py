@@ -8,7 +8,7 @@ from qserve.core.cards.wheels import least_of_torch, shown, too_old
 from qserve.core.hardware import Device
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_count
 
 __all__ = ["explanations_of", "length_note", "old_card_note"]
 
@@ -17,7 +17,8 @@ def length_note(setup: Setup, plan: Plan, why: str = "no more fits") -> Iterator
     """That the plan's length is not the model's, where the planner chose it."""
     positions = setup.spec.max_position_embeddings
     if plan.fits and plan.workload.max_model_len < positions and setup.request.max_model_len is None:
-        yield f"max_model_len is {plan.workload.max_model_len} of the model's {positions}: {why}"
+        length, whole = format_count(plan.workload.max_model_len), format_count(positions)
+        yield f"max_model_len is {length} of the model's {whole}: {why}"
 
 
 def old_card_note(devices: Iterable[Device], torch: str) -> Iterator[str]:
@@ -25,18 +26,17 @@ def old_card_note(devices: Iterable[Device], torch: str) -> Iterator[str]:
     least = least_of_torch(torch)
     if (old := too_old(devices, least)) is not None:
         yield (
-            f"{old.name} has compute capability {shown(old.compute_capability)}: vLLM's wheels and torch's default "
-            f"ones hold kernels from {shown(least)} on; torch's build for CUDA 12.6 (its index cu126) has them"
+            f"{old.name} has compute capability {shown(old.compute_capability)}, and vLLM's and torch's usual wheels "
+            f"start at {shown(least)}; torch's build for CUDA 12.6 (index cu126) supports it"
         )
 
 
 def explanations_of(setup: Setup, plan: Plan) -> tuple[str, ...]:
     """What write-ups on fitting models get wrong, said with this plan's numbers."""
-    tokens = plan.workload.max_num_batched_tokens
-    logprobs = format_bytes(tokens * setup.spec.vocab_size * 4)
+    logprobs = format_bytes(plan.workload.max_num_batched_tokens * setup.spec.vocab_size * 4)
     return (
-        "bf16 takes the same bytes as fp16; what it saves is overflows",
-        "with SDPA or flash attention no length × length matrix is kept: activations grow linearly with the tokens of "
-        "a step, and halving max_model_len halves a sequence's cache, not the whole",
-        f"prompt log-probabilities (lm-eval) need tokens × vocabulary × 4 B more: {logprobs} at a step of {tokens}",
+        "bf16 takes as many bytes as fp16; it avoids overflows",
+        "Activations grow with the tokens of a step, not with max_model_len; halving max_model_len halves a sequence's "
+        "cache, not the whole",
+        f"Prompt log-probabilities (lm-eval) need {logprobs} more: tokens of a step × vocabulary × 4 B",
     )

@@ -59,7 +59,7 @@ def _as_scorer(checkpoint: Checkpoint) -> Checkpoint:
     """A language model in the place of a reward model is planned with a head of one score: it has yet to be trained."""
     if checkpoint.spec.head.kind == "score":
         return checkpoint
-    note = f"{checkpoint.id} has no reward head: planned as a base of one, with a score in place of its lm_head"
+    note = f"{checkpoint.id} has no reward head yet: planned as if it had one"
     spec = replace(checkpoint.spec, head=Head("score", 1))
     return replace(checkpoint, spec=spec, tensors=None, messages=(*checkpoint.messages, note))
 

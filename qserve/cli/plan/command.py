@@ -170,8 +170,8 @@ def _warn_of_differences(ctx: click.Context, plan: Plan, reward: Plan | None) ->
 
 
 def _print_cheapest(
-    ctx: click.Context, model: str, reward: str | None, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, as_json: bool,
-    monthly: bool, explain: bool,
+    ctx: click.Context, model: str, reward: str | None, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest,
+    as_json: bool, monthly: bool, explain: bool,
 ) -> None:  # fmt: skip
     """--gpu any: which cards carry the load, cheapest first."""
     if reward is not None:

@@ -35,8 +35,16 @@ def given_flags(ctx: click.Context) -> dict[str, str | None]:
         if isinstance(value, bool):
             flags[option.opts[-1] if value else option.secondary_opts[-1]] = None
         else:
-            flags[option.opts[0]] = f"{value:g}" if isinstance(value, float) else str(value)
+            flags[option.opts[0]] = _word(option, value)
     return flags
+
+
+def _word(option: click.Parameter, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    if option.type.name == "time":  # kept in milliseconds
+        return f"{value:g}ms" if value % 1000 else f"{value / 1000:g}s"
+    return f"{value:g}"
 
 
 def command_of(name: str, flags: Flags) -> str:

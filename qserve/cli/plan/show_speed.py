@@ -180,7 +180,8 @@ def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool,
         price = row["price_per_month"] if monthly else row["price_per_hour"]
         table.add_row(
             row["layout"] + (" ·" if row["pareto"] else ""),
-            f"{row['cards']}", format_ms(row["ttft_ms"]), format_ms(row["tpot_ms"]), format_rate(row["output_tokens_per_s"]),
+            f"{row['cards']}", format_ms(row["ttft_ms"]), format_ms(row["tpot_ms"]),
+            format_rate(row["output_tokens_per_s"]),
             _two((row["max_rps"] if is_assumed else row["requests_per_s"]) or 0.0),
             *([f"{100 * row['kept_share']:.0f} %"] if with_targets else []), _dollars(price),
             style="bold" if row["chosen"] else "",

@@ -94,9 +94,8 @@ def as_one(replicas: Sequence[ReplicaPlan]) -> Plan:
     if len(replicas) == 1:
         return first
     sharers = replicas[0].num_sharers
-    where = "the CPU" if first.on_cpu else "a card"
-    shared = f"; {sharers} of them share {where}, and count as others in each other's plan" if sharers > 1 else ""
-    note = f"{len(replicas)} replicas, each a server of its own with this plan{shared}"
+    shared = f"; {sharers} of them share {'the CPU' if first.on_cpu else 'a card'}" if sharers > 1 else ""
+    note = f"{len(replicas)} replicas, each a server with this plan{shared}"
     devices = tuple(device for one in replicas[::sharers] for device in one.plan.devices)
     return replace(first, devices=devices, notes=(*first.notes, note))
 
@@ -120,7 +119,7 @@ def _spread_experts(
             f"{_DATA_PARALLEL} {engines} takes at least {engines} cards, and there are {len(hardware.devices)}"
         )
     plan = check_fits(make_plan(checkpoint, replace(hardware, devices=hardware.devices[:each]), request))
-    note = f"{engines} engines in one server; experts are counted as if each had all of them, an upper bound"
+    note = f"{engines} engines in one server; each is counted with all experts, which is an upper bound"
     cards = hardware.devices[: engines * len(plan.devices)]
     return ReplicaPlan(replace(plan, devices=plan.devices * engines, notes=(*plan.notes, note)), cards)
 
@@ -166,8 +165,8 @@ def _why_not(plan: Plan, share: Hardware, count: int, flag: str) -> str:
     each = share.devices[0].available_bytes if share.devices else share.ram_available_bytes
     where = f"of {share.devices[0].name}" if share.devices else "of RAM"
     return (
-        f"{flag} {count}: each replica has {format_bytes(each)} {where}, and one lacks "
-        f"{format_bytes(plan.short_bytes)} ({plan.why_not}); lower {flag}, --max-model-len or --quant"
+        f"{flag} {count}: each replica has {format_bytes(each)} {where}, which is {format_bytes(plan.short_bytes)} too "
+        f"little; lower {flag}, --max-model-len or --quant"
     )
 
 

@@ -129,14 +129,14 @@ def _in_words(stored: CheckpointQuantization) -> str:
 def _quantized(checkpoint: Checkpoint, scheme: str, offer: Offer) -> Weights | None:
     """`scheme` from the checkpoint itself, from a sibling, or in flight; None where none of them runs there."""
     if SCHEMES[scheme].bits >= 16:
-        quant = QuantChoice(scheme, checkpoint.id, reason="as it was trained: nothing is lost")
+        quant = QuantChoice(scheme, checkpoint.id, reason="as trained: nothing is lost")
         return Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
     sibling = sibling_of(checkpoint.id, scheme)
     stored = _stored_as(scheme)
     if sibling is not None and stored is not None and offer.loads(scheme) and offer.runs_stored(scheme):
         columns = padded_size(sibling) or checkpoint.spec.intermediate_size
         spec = replace(checkpoint.spec, quantization=stored, id=sibling, intermediate_size=columns)
-        reason = f"{sibling} was quantized with calibration data, which is better than quantizing while loading"
+        reason = f"{sibling} was quantized with calibration data"
         return Weights(QuantChoice(scheme, sibling, reason=reason), spec, tensors_of(spec))
     online = offer.online(scheme, checkpoint.spec)
     if online is not None:
@@ -194,6 +194,6 @@ def nothing_runs(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> 
     ]
     hint = f"; or give {' or '.join(able)}" if able else ""
     return (
-        f"--quant {request.quant} of {checkpoint.id} does not run on {where}: there is no known checkpoint of it that "
-        f"does, and {offer.name} can't quantize so while loading here. It can: {', '.join(runs)}{hint}"
+        f"--quant {request.quant} of {checkpoint.id} does not run on {where}: no checkpoint of it is known that does, "
+        f"and {offer.name} can't quantize to it while loading here. It can: {', '.join(runs)}{hint}"
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
+from qserve.units import format_count
 
 __all__ = ["widened", "widening_note"]
 
@@ -34,13 +35,14 @@ def widening_note(narrow: Plan, narrow_setup: Setup, plan: Plan, setup: Setup) -
     """What fewer cards would have meant, and how to have them; nothing where the plan is on as few as suffice."""
     if len(setup.devices) == len(narrow_setup.devices):
         return ()
-    positions, length = setup.spec.max_position_embeddings, narrow.workload.max_model_len
-    cut = f"{length} of {positions} tokens, " if length < positions else ""
-    fewer = len(narrow_setup.devices)
+    fewer, length = len(narrow_setup.devices), format_count(narrow.workload.max_model_len)
+    if narrow.workload.max_model_len < setup.spec.max_position_embeddings:
+        limit = f"requests would end at {length} tokens"
+    else:
+        limit = f"{narrow.max_concurrency:.1f} requests of {length} tokens would run at once"
     return (
-        f"on {len(setup.devices)} of {len(setup.hardware.devices)} cards: {fewer} would hold the model, with a "
-        f"max_model_len of {cut or f'{length} tokens, '}{narrow.max_concurrency:.1f} such requests at once; "
-        f"--tensor-parallel-size {narrow_setup.tensor_parallel_size} has fewer",
+        f"Takes {len(setup.devices)} of {len(setup.hardware.devices)} cards: on {fewer}, {limit}; "
+        f"--tensor-parallel-size {narrow_setup.tensor_parallel_size} takes fewer",
     )
 
 

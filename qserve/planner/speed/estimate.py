@@ -255,22 +255,22 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
     if replica.learned is not None:
         one = replica.learned
         notes.append(
-            f"speed corrected by {one.num_requests} requests of {one.run}: {one.factors}; --no-learn leaves it out"
+            f"Speed corrected by {one.num_requests} requests of {one.run}: {one.factors}; --no-learn leaves it out"
         )
         if one.others >= _FELT_SHARE:
-            notes.append(f"other programs took {100 * one.others:.0f} % of the processors in that run")
+            notes.append(f"Other programs took {100 * one.others:.0f} % of the processors in that run")
     elif replica.card.interconnect == "memory" and replica.card.like:
-        notes.append("speed is assumed for this CPU; qserve doctor --measure measures it in seconds")
+        notes.append("Speed is assumed; qserve doctor --measure measures this CPU in seconds")
     elif replica.card.like:
-        notes.append("speed is estimated; this card was not measured")
+        notes.append("Speed is estimated; this card was not measured")
     if figures.preemptions:
         notes.append(
-            f"the KV cache is too small for this load: {figures.preemptions} of {figures.num_requests} requests are "
+            f"The KV cache is too small for this load: {figures.preemptions} of {figures.num_requests} requests are "
             "preempted"
         )
     if not figures.num_requests:
         notes.append(
-            f"the KV cache of {format_count(replica.limits.kv_cache_tokens)} tokens holds no request of "
+            f"The KV cache of {format_count(replica.limits.kv_cache_tokens)} tokens holds no request of "
             f"{format_count(load.input_tokens)} + {format_count(load.output_tokens)} tokens"
         )
     return tuple(notes)

@@ -22,15 +22,13 @@ from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, with_rate
+from qserve.units import format_count, format_ms
 
 __all__ = ["cheapest_cards", "plan_for_load"]
 
 _MOST_ALTERNATIVES = 12
 _COUNTS = (1, 2, 4, 8)
-_NO_WAY_OUT = (
-    "nothing that was tried keeps the targets: fewer bits, cached prefixes, more of these cards or other ones, fewer "
-    "requests, shorter prompts; ask for less, or name a smaller model"
-)
+_NO_WAY_OUT = "Nothing that was tried keeps the targets; ask for less, or take a smaller model"
 
 
 def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
@@ -122,7 +120,7 @@ def _check_length(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     )
     limit = "--max-model-len" if request.max_model_len else f"the context of {checkpoint.spec.id}:"
     raise UsageError(
-        f"{what}: {load.longest} tokens are longer than {limit} {most}; shorten them"
+        f"{what}: {format_count(load.longest)} tokens are more than {limit} {format_count(most)}; shorten them"
         f"{', or raise it' if request.max_model_len else ''}"
     )
 
@@ -188,23 +186,23 @@ def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) 
         value = getattr(chosen.plan.workload, limit)
         yield f"--{limit.replace('_', '-')} {value}: with more, fewer requests keep the targets"
     if not chosen.keeps_up and not targets:
-        yield f"requests pile up: {_waits(chosen)}; name a target (--ttft 2s), and what would keep it is planned"
+        yield f"Requests pile up: {_waits(chosen)}; a target such as --ttft 2s plans what would keep it"
     if chosen.quality < (most := max(one.quality for one in layouts)) and not targets:
         scheme = next(one.plan.quant.scheme for one in layouts if one.quality == most)
-        yield f"{scheme} loses less quality, but requests pile up in every layout of it at this load"
+        yield f"{scheme} is more accurate, but requests pile up with it at this load"
     idle = have - chosen.cards
     free = f"; {idle} of {have} cards stay free" if idle > 0 else ""
     if targets:
-        share = f"{100 * chosen.kept:.0f} % of the requests keep the targets"
+        kept, surely = (f"{100 * share:.0f} %" for share in (chosen.kept, chosen.kept_surely))
         if chosen.kept_surely >= KEPT_SHARE:
-            yield f"{name}: the fewest cards at which {share}, also at the slow end of the band{free}"
+            yield f"Chose {name}: the fewest cards that keep the targets, also at the slow end of the estimate{free}"
         elif chosen.kept >= KEPT_SHARE:
-            yield f"{name}: {share}, but only {100 * chosen.kept_surely:.0f} % at the slow end of the band{free}"
+            yield f"Chose {name}: {kept} keep the targets, {surely} at the slow end of the estimate{free}"
         else:
-            yield f"{name}: no layout keeps the targets; with this one {100 * chosen.kept:.0f} % of the requests do"
+            yield f"No layout keeps the targets; with {name}, {kept} of the requests do"
             yield from _missed(chosen, targets)
         return
-    yield f"{name}: {_quickest(chosen, layouts)}{free}"
+    yield f"Chose {name}: {_quickest(chosen, layouts)}{free}"
 
 
 def _waits(chosen: Layout) -> str:
@@ -212,8 +210,8 @@ def _waits(chosen: Layout) -> str:
     figures, rps = chosen.speed.figures, chosen.speed.load.rps
     if rps is not None:
         return f"of {rps:g} requests/s {figures.requests_per_s:.2f} are answered"
-    whole = figures.e2e_ms.mean
-    return f"{figures.ttft_ms.mean / 1000:.1f} of an answer's {whole / 1000:.1f} s are waiting for its first token"
+    first, whole = format_ms(figures.ttft_ms.mean), format_ms(figures.e2e_ms.mean)
+    return f"an answer waits {first} of its {whole} for the first token"
 
 
 def _missed(chosen: Layout, targets: Targets) -> Iterator[str]:
@@ -225,11 +223,7 @@ def _missed(chosen: Layout, targets: Targets) -> Iterator[str]:
     ):
         if asked_ms is not None:
             word = "kept" if figures.kept_share(only) >= KEPT_SHARE else "missed"
-            yield f"{name} is {word}: {_time(found.p90)} or less for 90 % of the requests, {_time(asked_ms)} asked"
-
-
-def _time(ms: float) -> str:
-    return f"{ms / 1000:.3g} s" if ms >= 1000 else f"{ms:.3g} ms"
+            yield f"{name} {word}: {format_ms(found.p90)} for 90 % of the requests, {format_ms(asked_ms)} asked"
 
 
 def _quickest(chosen: Layout, layouts: list[Layout]) -> str:
@@ -238,11 +232,11 @@ def _quickest(chosen: Layout, layouts: list[Layout]) -> str:
     if len(same) == 1:
         found = f"the only layout in {scheme} that fits"
     elif chosen.e2e_ms <= min(one.e2e_ms for one in same):
-        found = f"of {len(same)} layouts in {scheme} the shortest time to a whole answer at this load"
+        found = f"the fastest of {len(same)} layouts in {scheme} at this load"
     else:
-        found = f"of {len(same)} layouts in {scheme} the one of fewest cards that is within 5 % of the shortest answers"
+        found = f"the fewest cards within 5 % of the fastest of {len(same)} layouts in {scheme}"
     if min(one.e2e_ms for one in layouts) < chosen.e2e_ms and len(same) < len(layouts):
-        found += "; faster ones store the weights in fewer bits (choose one with --quant)"
+        found += "; fewer bits are faster (--quant)"
     return found
 
 
@@ -258,10 +252,7 @@ def _compared(chosen: Layout, layouts: list[Layout]) -> Iterator[str]:
         other = min(same, key=lambda one: one.e2e_ms)
         ratio = other.speed.figures.e2e_ms.mean / (mine.e2e_ms.mean or 1.0)
         word = f"{100 * (1 - ratio):.0f} % less time" if ratio < 1 else f"{100 * (ratio - 1):.0f} % more time"
-        yield (
-            f"{scheme} on the same number of cards ({other.name}): answers take {word}, "
-            f"TPOT {other.speed.figures.tpot_ms.mean:.1f} against {mine.tpot_ms.mean:.1f} ms"
-        )
+        yield f"{scheme} on as many cards ({other.name}): answers take {word}"
 
 
 def _on_fewer_cards(chosen: Layout, layouts: list[Layout], targets: Targets) -> Iterator[str]:
@@ -272,8 +263,8 @@ def _on_fewer_cards(chosen: Layout, layouts: list[Layout], targets: Targets) -> 
     for scheme in dict.fromkeys(one.plan.quant.scheme for one in able):
         one = min((one for one in able if one.plan.quant.scheme == scheme), key=lambda one: (one.cards, one.e2e_ms))
         yield (
-            f"{scheme} keeps the targets on {one.cards} of these {chosen.cards} cards ({one.name}, "
-            f"TPOT {one.speed.figures.tpot_ms.mean:.1f} ms): --quant {scheme} takes it"
+            f"{scheme} keeps the targets on {one.cards} of these {chosen.cards} cards ({one.name}); --quant {scheme} "
+            "takes it"
         )
 
 
@@ -284,8 +275,8 @@ def _of_better_quality(chosen: Layout, layouts: list[Layout], targets: Targets) 
         return
     one = max(able, key=lambda one: (one.quality, one.kept_surely, -one.cards))
     yield (
-        f"{one.name} loses less quality and keeps the targets for {100 * one.kept:.0f} % of the requests as planned, "
-        f"but for {100 * one.kept_surely:.0f} % at the slow end of its band: --quant {one.plan.quant.scheme} takes it"
+        f"{one.name} is more accurate: {100 * one.kept:.0f} % keep the targets, {100 * one.kept_surely:.0f} % at the "
+        f"slow end of the estimate; --quant {one.plan.quant.scheme} takes it"
     )
 
 
@@ -293,8 +284,8 @@ def _left_out(layouts: list[Layout], request: PlanRequest) -> Iterator[str]:
     """Quantizations that somebody would expect among the layouts."""
     found = {one.plan.quant.scheme for one in layouts}
     if request.quant == "auto" and not found.intersection(COMPARED[1:]):
-        yield f"no layout in 4 bit runs here: qserve plan --quant {COMPARED[1]} says why"
+        yield f"No layout in 4 bit runs here; qserve plan --quant {COMPARED[1]} says why"
 
 
 def _without_idle(notes: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(note for note in notes if "cards suffice" not in note)
+    return tuple(note for note in notes if "cards are enough" not in note)

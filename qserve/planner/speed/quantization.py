@@ -21,6 +21,7 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import ONE_STREAM, estimate_speed
 from qserve.planner.speed.figures import Figures
 from qserve.planner.speed.learned import Measured
+from qserve.units import format_ms
 
 __all__ = ["LEAST_GAIN", "MOST_PARAMETERS_IN_16_BIT", "WeighedBySpeed", "weighed_by_speed"]
 
@@ -58,26 +59,25 @@ def weighed_by_speed(
     before, after = (_one_stream(plan, checkpoint, hardware, measured) for plan in plans)
     scheme = plans[0].quant.scheme
     figures = (
-        f"formats on this CPU, one stream of {ONE_STREAM.input_tokens} + {ONE_STREAM.output_tokens} tokens: "
+        f"Formats on this CPU, for {ONE_STREAM.input_tokens:,} + {ONE_STREAM.output_tokens} tokens: "
         f"{_in_words(scheme, before)}; {_in_words(_INT8, after)}"
     )
     times = before.e2e_ms.mean / after.e2e_ms.mean
     if times < LEAST_GAIN:
         return WeighedBySpeed(
-            request, figures=f"{figures}: {times:.1f} times as soon, taken from {LEAST_GAIN} on (--quant int8 takes it)"
+            request, figures=f"{figures}; {times:.1f} times as fast, chosen from {LEAST_GAIN} on (--quant int8)"
         )
     why = (
-        f"{_INT8} in place of {scheme}, which fits too: answers take {100 / times:.0f} % of the time, "
-        f"a token {after.tpot_ms.mean:.0f} ms and not {before.tpot_ms.mean:.0f}, by what qserve doctor --measure "
-        f"found of this CPU (--quant {scheme} keeps 16 bit)"
+        f"Chose {_INT8} over {scheme}, which fits too: answers take {100 / times:.0f} % of the time; --quant {scheme} "
+        "keeps 16 bit"
     )
     return WeighedBySpeed(wanted, why, figures)
 
 
 def _in_words(scheme: str, figures: Figures) -> str:
     return (
-        f"{scheme} {figures.e2e_ms.mean / 1000:.1f} s an answer "
-        f"(TTFT {figures.ttft_ms.mean / 1000:.1f} s, TPOT {figures.tpot_ms.mean:.0f} ms)"
+        f"{scheme} {format_ms(figures.e2e_ms.mean)} an answer "
+        f"(TTFT {format_ms(figures.ttft_ms.mean)}, TPOT {format_ms(figures.tpot_ms.mean)})"
     )
 
 

@@ -17,7 +17,7 @@ from qserve.planner.engines.vllm.sizing import Sizing
 from qserve.planner.engines.vllm.terms.uncertain import HeldBack
 from qserve.planner.term import TermKind
 from qserve.supervisor.screen import ReadyWorker, ready_rows
-from qserve.units import GIB
+from qserve.units import GIB, format_bytes
 
 
 def plan_of(gpu: str, model: str, **fixed: Any) -> Plan:
@@ -54,8 +54,8 @@ def test_where_logs_held_more_the_lower_band_is_started() -> None:
     assert 1.0 * GIB < held_back(plan) < 3 * GIB
     assert held_back(taken) == 0
     assert taken.placement.kv_cache_memory_bytes - plan.placement.kv_cache_memory_bytes >= 0.9 * held_back(plan)
-    (note,) = [note for note in plan.notes if "held back" in note]
-    assert "--gpu-memory-utilization takes them" in note
+    (note,) = [note for note in plan.notes if "safety margin" in note]
+    assert note == f"{format_bytes(held_back(plan), 1)} kept as a safety margin"
 
 
 def test_nothing_is_held_back_where_bands_are_narrow_beside_the_cache() -> None:
@@ -111,8 +111,8 @@ def test_what_is_wide_beside_the_cache_is_started_at_its_high_end(gpu: str, widt
 def test_a_model_that_fits_only_with_the_expected_terms_is_planned_so_and_says_it() -> None:
     tight = plan_of("rtx-4090", "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B")
     assert tight.fits and held_back(tight) == 0
-    (note,) = [note for note in tight.notes if "held back" in note]
-    assert note.startswith("nothing is held back for uncertain terms (activations up to ")
+    (note,) = [note for note in tight.notes if "safety margin" in note]
+    assert note.startswith("No room for a safety margin")
     assert "--max-model-len" in note
 
 

@@ -45,7 +45,7 @@ def test_words_are_modes() -> None:
 
 def test_the_layout_is_drawn() -> None:
     drawn = plan("--device-map", "balanced").output
-    assert "card 0 NVIDIA GeForce RTX 4090  ██" in drawn
+    assert "card 0  ██" in drawn
     assert "layers 0–" in drawn
     assert ", head" in drawn
 

@@ -79,7 +79,7 @@ def test_a_card_with_no_room_for_them_serves_without() -> None:
     tight = plan_of(f"memory={(least + 100 * MIB) / 0.98 / GIB:.2f}GiB,sm=128", **asked)
     assert tight.fits
     assert graphs_of(tight) == []
-    (note,) = (note for note in tight.notes if "not captured" in note)
-    assert "281.7 MiB of CUDA graphs" in note
+    (note,) = (note for note in tight.notes if note.startswith("No CUDA graphs: "))
+    assert "281.7 MiB for them" in note
     assert "--max-num-seqs" in note
     assert not any("not captured" in note for note in whole.notes)

@@ -74,13 +74,13 @@ def test_each_is_in_the_json_and_on_the_screen_with_its_source() -> None:
     console = Console(width=300)
     with console.capture() as shown:
         show_plan(plan, explain=True, console=console)
-    assert "RAM of other processes: gateway 70 MiB" in shown.get()
+    assert "Also in RAM: gateway 70 MiB" in shown.get()
     assert all(one.source in shown.get() for one in plan.host)
 
 
 def test_the_command_plans_them() -> None:
     result = CliRunner().invoke(command, ["--model", "demo", "--gpu", "none", "--engine", "transformers"])
-    assert result.exit_code == 0 and "RAM of other processes: gateway" in result.output
+    assert result.exit_code == 0 and "Also in RAM: gateway" in result.output
 
 
 def test_a_torch_for_cards_holds_more_on_a_machine_without_one() -> None:

@@ -14,7 +14,7 @@ from qserve.planner.request import PlanRequest
 from qserve.units import GIB
 
 
-@pytest.mark.parametrize(("kind", "why"), [("lm", "no more fits"), ("score", "--max-model-len asks for more")])
+@pytest.mark.parametrize(("kind", "why"), [("lm", "no more fits"), ("score", "--max-model-len sets more")])
 def test_the_reason_is_the_true_one(kind: str, why: str) -> None:
     found = resolve("Qwen/Qwen2.5-3B")
     if kind == "score":

@@ -31,7 +31,7 @@ def plan_of(model: str, quant: str = "auto", packages: frozenset[str] | None = N
 def test_4_bit_on_transformers_takes_what_the_set_up_installs(packages: frozenset[str] | None) -> None:
     plan = plan_of("Qwen/Qwen3-8B", "4bit", packages)
     assert (plan.quant.scheme, plan.quant.checkpoint, plan.quant.in_flight) == ("bnb-nf4", "Qwen/Qwen3-8B", True)
-    assert any("awq checkpoint was passed over" in note and 'pip install "gptqmodel' in note for note in plan.notes)
+    assert any("awq checkpoint was not taken" in note and 'pip install "gptqmodel' in note for note in plan.notes)
 
 
 def test_a_calibrated_checkpoint_is_taken_where_its_kernels_are_installed() -> None:

@@ -70,7 +70,7 @@ def test_a_cpu_is_shared_in_ram_and_cores():
 
 def test_two_replicas_and_a_budget_for_one_is_one_sentence():
     with pytest.raises(
-        DoesNotFit, match=r"^--replicas 2: each replica has .* of RAM, and one lacks .*lower --replicas"
+        DoesNotFit, match=r"^--replicas 2: each replica has .* of RAM, which is .* too little; lower --replicas"
     ):
         plan_replicas(resolve("Qwen/Qwen3-8B"), machine(ram_gib=20), plan_request(quant="bf16"), 2)
 
@@ -111,7 +111,7 @@ def test_on_a_cpu_both_share_cores_and_ram():
 def test_the_plan_command_says_what_the_replicas_share(tmp_path):
     arguments = ["--model", "demo", "--gpu", "none", "--replicas", "2", "--json", "--state-dir", str(tmp_path)]
     told = json.loads(CliRunner().invoke(command, arguments).stdout)
-    assert told["fits"] and "2 replicas, each a server of its own" in told["notes"][-1]
+    assert told["fits"] and "2 replicas, each a server with this plan" in told["notes"][-1]
 
 
 def test_the_plan_command_counts_replicas_of_both(tmp_path):

@@ -27,4 +27,4 @@ def test_bf16_without_avx512_is_said_to_be_slow(engine: str, dtype: str, flags: 
     machine = Hardware((), 64 * GIB, 64 * GIB, 4, CpuFeatures("", flags))
     settings: dict[str, Any] = {"dtype": dtype} if dtype else {"quant": "bf16"}
     plan = make_plan(resolve("demo"), machine, plan_request(engine=engine, max_model_len=512, **settings))
-    assert any("no AVX-512" in note for note in plan.notes) == is_said
+    assert any("without AVX-512" in note for note in plan.notes) == is_said

@@ -24,17 +24,17 @@ def test_one_h100_of_eight_would_cut_the_length() -> None:
     assert eight.quant == alone.quant
     assert eight.workload.max_model_len == 40960
     assert eight.max_concurrency >= 4
-    (note,) = [note for note in eight.notes if "would hold the model" in note]
-    assert f"on {eight.placement.tensor_parallel_size} of 8 cards: 1 would hold the model" in note
-    assert f"{alone.workload.max_model_len} of 40960 tokens" in note
-    assert "--tensor-parallel-size 1 has fewer" in note
+    (note,) = [note for note in eight.notes if note.startswith("Takes ")]
+    assert f"Takes {eight.placement.tensor_parallel_size} of 8 cards: on 1, " in note
+    assert f"{alone.workload.max_model_len:,} tokens" in note
+    assert "--tensor-parallel-size 1 takes fewer" in note
 
 
 def test_as_few_cards_as_are_enough() -> None:
     plan = plan_of("h100-sxm:8", "Qwen/Qwen3-8B")
     assert plan.placement.tensor_parallel_size == 1
     assert plan.max_concurrency >= 4
-    assert not any("would hold the model" in note for note in plan.notes)
+    assert not any(note.startswith("Takes ") for note in plan.notes)
 
 
 def test_a_layout_that_is_fixed_stays() -> None:

@@ -41,7 +41,7 @@ def taken(
 def test_a_large_model_is_served_in_int8() -> None:
     quant, why = taken()
     assert quant == "bnb-int8"
-    assert why.startswith("bnb-int8 in place of bf16, which fits too: answers take ")
+    assert why.startswith("Chose bnb-int8 over bf16, which fits too: answers take ")
     assert "--quant bf16 keeps 16 bit" in why
     plan = make_plan(resolve("Qwen/Qwen3-4B"), LAPTOP, plan_request(quant=quant))
     assert (plan.fits, plan.quant.scheme, plan.quant.in_flight) == (True, "bnb-int8", True)
@@ -75,9 +75,9 @@ def test_what_each_format_would_give_is_told_where_16_bit_is_kept_too() -> None:
     checkpoint = resolve("Qwen/Qwen3-4B")
     kept = weighed_by_speed(checkpoint, LAPTOP, plan_request(), measured(66.0))
     assert (kept.request.quant, kept.why) == ("auto", "")
-    assert kept.figures.startswith("formats on this CPU, one stream of 1000 + 300 tokens: bf16 ")
+    assert kept.figures.startswith("Formats on this CPU, for 1,000 + 300 tokens: bf16 ")
     assert "; bnb-int8 " in kept.figures
-    assert "taken from 1.3 on (--quant int8 takes it)" in kept.figures
+    assert "chosen from 1.3 on (--quant int8)" in kept.figures
     taken_now = weighed_by_speed(checkpoint, LAPTOP, plan_request(), measured(40.0))
     assert "; bnb-int8 " in taken_now.figures
     assert weighed_by_speed(checkpoint, LAPTOP, plan_request(), NOTHING_MEASURED).figures == ""

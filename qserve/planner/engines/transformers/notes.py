@@ -23,18 +23,18 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     yield from old_card_note(() if setup.on_cpu else setup.devices, TESTED_TORCH)
     if setup.quant.scheme.startswith("bnb") and setup.spec.moe and not _quantizes_experts(setup):
         yield (
-            "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
-            "(bitsandbytes#1849): most of this model stays as large as it was"
+            "Experts, most of this model, stay in 16 bit: bitsandbytes does not quantize them in transformers 5 "
+            "(bitsandbytes#1849)"
         )
     yield from _without_graphs(setup, plan)
     if setup.request.of(TransformersOptions).cpu_activations == "int8" and setup.cpu_activations == "exact":
         yield (
-            "--cpu-activations int8 changes nothing here: it rounds beside weights of 4 or 8 bits (not fp8) in bf16, "
-            f"on a CPU with AVX2 or AVX512-VNNI; this is {setup.quant.scheme} on {setup.devices[0].name}"
+            "--cpu-activations int8 changes nothing here: it needs weights of 4 or 8 bits (not fp8) in bf16 and a CPU "
+            f"with AVX2 or AVX512-VNNI; this is {setup.quant.scheme} on {setup.devices[0].name}"
         )
     # A scorer gets a usual length, not the longest that fits.
     is_usual = setup.spec.head.kind == "score"
-    yield from length_note(setup, plan, "--max-model-len asks for more" if is_usual else "no more fits")
+    yield from length_note(setup, plan, "--max-model-len sets more" if is_usual else "no more fits")
 
 
 def _quantizes_experts(setup: Setup) -> bool:
@@ -47,6 +47,6 @@ def _without_graphs(setup: Setup, plan: Plan) -> Iterator[str]:
     on_one_card = plan.fits and isinstance(plan.placement.device_map, str)
     if on_one_card and estimate.num_graphs and not any(device.cuda_graphs_bytes for device in plan.devices):
         yield (
-            f"decoding steps are not captured: {format_bytes(estimate.graphs.num_bytes)} of CUDA graphs do not fit "
-            "beside the rest; fewer sequences (--max-num-seqs) or a shorter length (--max-model-len) need less"
+            f"No CUDA graphs: {format_bytes(estimate.graphs.num_bytes)} for them do not fit; a lower --max-num-seqs or "
+            "--max-model-len makes room"
         )

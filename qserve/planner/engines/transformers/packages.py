@@ -42,14 +42,14 @@ def package_notes(setup: Setup) -> Iterator[str]:
     missing = lacking(scheme, setup.hardware)
     if missing and scheme == "fp8":
         yield (
-            "fp8 on the transformers engine computes in fp8 with the package kernels and a kernel from the hub; "
+            "fp8 on the transformers engine needs the package kernels and a kernel from the hub; "
             "without them its weights are made 16 bit while loading, as counted here"
         )
     elif missing:
         yield f"{scheme} on the transformers engine needs more than the set-up installs: {install_command(*missing)}"
     for passed in _passed_over(setup):
         needs = install_command(*lacking(passed, setup.hardware))
-        yield f"a calibrated {passed} checkpoint was passed over: on the transformers engine it needs {needs}"
+        yield f"A calibrated {passed} checkpoint was not taken: on the transformers engine it needs {needs}"
 
 
 def _passed_over(setup: Setup) -> Iterator[str]:

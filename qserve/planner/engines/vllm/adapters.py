@@ -49,13 +49,13 @@ def adapter_notes(setup: Setup) -> Iterator[str]:
     total = sum(size for _, size in sizes)
     yield (
         f"--enable-lora keeps {format_bytes(total)} a rank for {adapters.max_loras} adapters of rank "
-        f"{adapters.max_rank}, loaded or not; --max-lora-rank as small as the largest adapter's saves the most"
+        f"{adapters.max_rank}, loaded or not; a lower --max-lora-rank saves most"
     )
     embedded = sum(size for module, size in sizes if module.name in (*_FIRST, *_LAST))
     if 4 * embedded >= total and not adapters.targets:
         yield (
-            f"{format_bytes(embedded)} of that are of embed_tokens and lm_head, which few adapters train: "
-            "--lora-target-modules with the others' names leaves them out"
+            f"{format_bytes(embedded)} of that are for embed_tokens and lm_head, which few adapters train; "
+            "--lora-target-modules with the other names leaves them out"
         )
 
 

@@ -12,7 +12,7 @@ from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
-from qserve.units import format_bytes
+from qserve.units import GIB, format_bytes
 
 __all__ = ["explanations_of", "notes_on"]
 
@@ -35,37 +35,30 @@ def _about_what_is_held_back(plan: Plan) -> Iterator[str]:
     if not terms or not plan.fits:
         return
     widest = max(terms, key=lambda term: term.high_bytes)
-    what = widest.formula.partition(" more than expected")[0]
     if widest.num_bytes:
-        yield (
-            f"{format_bytes(widest.num_bytes)} of a card are held back, since terms are uncertain by that much ({what} "
-            "more): a plan that promises too much ends in the middle of a request; --gpu-memory-utilization takes them"
-        )
+        yield f"{format_bytes(widest.num_bytes, 0 if widest.num_bytes < GIB else 1)} kept as a safety margin"
     else:
-        yield (
-            f"nothing is held back for uncertain terms ({what} more): with it no sequence of this length would fit; a "
-            "lower --max-model-len or --max-num-seqs makes it safe"
-        )
+        yield "No room for a safety margin; a lower --max-model-len or --max-num-seqs makes some"
 
 
 def _about_rope(setup: Setup) -> Iterator[str]:
     told = str(setup.checkpoint.override_of(setup.request.of(VllmOptions).overrides))
     if "rope_parameters" in told and "rope_theta" not in told:
         yield (
-            "vLLM takes the rope of --hf-overrides in place of config.json's own, and config.json, which has its "
-            "rope_theta, is not here: `qserve up` writes it in, `vllm serve` wants it beside rope_type"
+            "`vllm serve` needs config.json's rope_theta in --hf-overrides too, since its rope replaces the whole one; "
+            "`qserve up` adds it"
         )
 
 
 def _about_quantization(setup: Setup) -> Iterator[str]:
     stored = setup.spec.quantization
     if stored is not None and stored.kv_cache_dtype == setup.kv_cache_dtype:
-        asked = f"the checkpoint asks for a KV cache in {stored.kv_cache_dtype}"
-        yield f"{asked}; --kv-cache-dtype {setup.dtype} overrules it"
+        asked = f"The checkpoint asks for a KV cache in {stored.kv_cache_dtype}"
+        yield f"{asked}; --kv-cache-dtype {setup.dtype} overrides it"
     scheme = setup.quant.scheme
     if scheme.startswith("bnb"):
         if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
-            yield "bitsandbytes left vLLM's core in 0.28: this takes the package vllm-bnb-plugin"
+            yield "bitsandbytes needs the package vllm-bnb-plugin from vLLM 0.28 on"
         if setup.num_ranks > 1 and not setup.quant.in_flight:
             yield "vLLM does not run a pre-quantized bitsandbytes checkpoint on several cards"
         if scheme == "bnb-int8":
@@ -76,16 +69,13 @@ def _about_model(setup: Setup) -> Iterator[str]:
     spec, version = setup.spec, VllmVersion.parse(setup.engine_version)
     if version.is_unknown:
         counted_as = TESTED_RELEASE.rpartition(".")[0]
-        yield f"vLLM {setup.engine_version} is newer than this planner: counted as {counted_as}"
+        yield f"vLLM {setup.engine_version} is newer than this planner, which counts it as {counted_as}"
     if spec.is_hybrid:
-        yield (
-            "hybrid model: a sequence pins whole blocks for its linear-attention state, so start-up fails with more "
-            "sequences than blocks; --max-num-seqs is always given"
-        )
+        yield ("Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit")
         if version.release < (0, 17) and spec.family.startswith("qwen3_5"):
-            yield "this family needs vLLM 0.17 or later"
+            yield "This family needs vLLM 0.17 or later"
     if spec.vision and not setup.request.of(VllmOptions).language_model_only:
-        yield "the vision encoder is loaded and profiled; --language-model-only leaves both out"
+        yield "The vision encoder is loaded; --language-model-only leaves it out"
 
 
 def _about_products(setup: Setup) -> Iterator[str]:
@@ -93,17 +83,17 @@ def _about_products(setup: Setup) -> Iterator[str]:
     flags = setup.hardware.cpu.flags
     if setup.on_cpu and setup.dtype == "bfloat16" and "avx2" in flags and "avx512f" not in flags:
         yield (
-            "this CPU has no AVX-512, and vLLM no products of its own in bf16 without it: prompts take several times "
-            "as long as with --dtype float32 (weights then take twice the memory) or --engine transformers"
+            "vLLM reads prompts several times more slowly in bf16 on a CPU without AVX-512; --engine transformers is "
+            "fast there, and so is --dtype float32, with twice the memory"
         )
 
 
 def _about_layout(setup: Setup) -> Iterator[str]:
     heads, ranks, cards = setup.spec.num_key_value_heads, setup.tensor_parallel_size, len(setup.hardware.devices)
     if ranks > heads:
-        yield f"{heads} KV heads on {ranks} ranks: each head is kept {ranks // heads} times, the cache does not shrink"
+        yield f"{heads} KV heads on {ranks} ranks: each is kept {ranks // heads} times, so the cache does not shrink"
     if 1 <= setup.num_ranks < cards:
-        yield f"{setup.num_ranks} of {cards} cards suffice; the others stay free"
+        yield f"{setup.num_ranks} of {cards} cards are enough; the others stay free"
 
 
 def _about_video(setup: Setup) -> Iterator[str]:
@@ -111,7 +101,7 @@ def _about_video(setup: Setup) -> Iterator[str]:
     is_left_out = options.media.videos == 0 or options.language_model_only or options.skip_mm_profiling
     if vision and vision.kind != "qwen3_vl" and not is_left_out:
         yield (
-            "vLLM encodes a video at start-up, two large frames for every 16384 tokens of max_model_len: "
+            "vLLM encodes a video at start-up, the longer the larger max_model_len is; "
             """--limit-mm-per-prompt '{"video": 0}' leaves it out"""
         )
 
@@ -120,14 +110,10 @@ def explanations_of(setup: Setup, plan: Plan) -> Iterator[str]:
     """What write-ups get wrong about the share of the card and the sampler."""
     if not plan.placement.gpu_memory_utilization:
         return
-    vocabulary = setup.spec.vocab_size
-    seqs = format_bytes(constants.SAMPLER_BYTES_TRITON * 256 * vocabulary)
+    seqs = format_bytes(constants.SAMPLER_BYTES_TRITON * 256 * setup.spec.vocab_size)
     yield (
-        "gpu_memory_utilization is a share of the whole card, not of what is free; raising it gives the engine more "
-        "and takes it from every neighbour (a trainer, a second engine)"
+        "gpu_memory_utilization is a share of the whole card, not of what is free; raising it takes memory from every "
+        "other process on the card"
     )
-    yield (
-        "kv_cache_memory_bytes sets the cache itself: vLLM then ignores the share, and start-up no longer depends on "
-        "what else moves on the card"
-    )
-    yield f"every 256 sequences of max_num_seqs cost {seqs} of sampler peak with a vocabulary of {vocabulary}"
+    yield ("kv_cache_memory_bytes sets the cache itself; vLLM then ignores the share")
+    yield f"Every 256 sequences of max_num_seqs cost {seqs} in the sampler"

@@ -17,6 +17,7 @@ from qserve.planner.speed.learned import Measured
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, device_for, layout_of, pareto, with_rate
 from qserve.planner.speed.terms.engine_costs import has_speed
+from qserve.units import format_ms
 
 __all__ = ["with_layouts", "with_one_stream"]
 
@@ -92,16 +93,13 @@ def _better(chosen: Layout, others: list[Layout]) -> Iterator[str]:
     mine, its = chosen.speed.figures.tpot_ms.mean, quickest.speed.figures.tpot_ms.mean
     if its * _NEARLY < mine:
         yield (
-            f"the shortest time per token that leaves max_model_len whole: {quickest.name}, TPOT {its:.1f} ms in place "
-            f"of {mine:.1f} ({_flags(quickest)})"
+            f"Fastest for one user: {quickest.name}, {format_ms(its)} a token instead of {format_ms(mine)} "
+            f"({_flags(quickest)})"
         )
     widest = max(others, key=lambda one: one.speed.max_rps or 0.0)
     most, rate = widest.speed.max_rps or 0.0, chosen.speed.max_rps or 0.0
     if most > rate * _NEARLY and widest is not quickest:
-        yield (
-            f"the most requests: {widest.name}, {most:.1f} a second at most in place of {rate:.1f} ({_flags(widest)}); "
-            "a load (--rps, --users, --concurrency) chooses among all"
-        )
+        yield (f"Most requests: {widest.name}, {most:.1f} a second instead of {rate:.1f} ({_flags(widest)})")
 
 
 def _flags(layout: Layout) -> str:

@@ -16,6 +16,7 @@ from qserve.planner.speed.price import gpu_key, hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, choose_layout, device_for, layouts_for, recounted, shortened
+from qserve.units import format_count, format_ms
 
 __all__ = ["ways_out"]
 
@@ -58,8 +59,9 @@ def _that_keep(
         if is_fixed and not option_value(request, "tensor_parallel_size"):
             flags += f" --tensor-parallel-size {best.plan.placement.tensor_parallel_size}"
         figures = best.speed.figures
-        then = f"{100 * best.kept:.0f} % keep the targets" if wanted.targets else "such requests are answered"
-        cost = f"then {then}: {best.name}, TTFT {figures.ttft_ms.mean:.0f} ms, TPOT {figures.tpot_ms.mean:.1f} ms"
+        then = f"{100 * best.kept:.0f} % keep the targets" if wanted.targets else "requests do not pile up"
+        latency = f"TTFT {format_ms(figures.ttft_ms.mean)}, TPOT {format_ms(figures.tpot_ms.mean)}"
+        cost = f"{then}: {best.name}, {latency}"
         yield Suggestion(change, cost, flags)
 
 
@@ -122,7 +124,7 @@ def _shorter_inputs(hardware: Hardware, request: PlanRequest, load: Load) -> Ite
         tokens = int(load.input_tokens * share)
         if tokens >= 32:
             yield (
-                f"prompts of {tokens} tokens",
+                f"prompts of {format_count(tokens)} tokens",
                 f"--input {tokens}",
                 hardware,
                 request,
@@ -133,7 +135,7 @@ def _shorter_inputs(hardware: Hardware, request: PlanRequest, load: Load) -> Ite
 def _cached_prefixes(hardware: Hardware, request: PlanRequest, load: Load) -> Iterator[Change]:
     for share in (0.5, 0.8):
         if load.prefix_share < share and not load.trace:
-            text = f"{100 * share:.0f} % of every prompt from the prefix cache (a shared system prompt first)"
+            text = f"{100 * share:.0f} % of every prompt from the prefix cache, by a shared system prompt"
             yield text, f"--prefix-share {share}", hardware, request, replace(load, prefix_share=share)
 
 

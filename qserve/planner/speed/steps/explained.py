@@ -12,6 +12,7 @@ from qserve.planner.speed.simulated import Steps
 from qserve.planner.speed.steps.times import SHORTLIST_SHARE, StepTimes
 from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import CardSpeed
+from qserve.units import format_seconds
 
 __all__ = ["explained"]
 
@@ -34,9 +35,9 @@ def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load:
     parts = ", ".join(f"{_IN_WORDS.get(name, name)} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)
     prompt = min(load.input_tokens, max_num_batched_tokens)
     return (
-        f"a decode step of {batch} sequence{'s' * (batch > 1)} of {context:.0f} tokens, ms: {parts}",
-        f"a step with a prompt of {prompt} tokens alone: {1000 * steps.mixed_s(0, 0, [(prompt, 0)]):.1f} ms; before it "
-        f"{steps.costs.intake_ms:.0f} ms of HTTP and tokenizer",
+        f"a decode step of {batch} sequence{'s' * (batch > 1)} of {context:,.0f} tokens, ms: {parts}",
+        f"a step with a prompt of {prompt:,} tokens alone: {format_seconds(steps.mixed_s(0, 0, [(prompt, 0)]))}; HTTP "
+        f"and tokenizer take {steps.costs.intake_ms:.0f} ms before it",
         f"weights: {_weights(steps)}",
         *_head_copy(steps),
         f"source: {_rows_of(steps.card)}, era {steps.costs.era} of configs/speed.toml; docs/speed.md",
@@ -48,9 +49,9 @@ def _explained_launches(steps: TransformersSteps) -> Iterator[str]:
         yield "steps take the time of their launches from Python: configs/speed.toml, [transformers]"
     else:
         yield (
-            f"a decoding step launches {steps.decode_launches} operations of {steps.launch_us:.0f} us, and takes the "
-            "longer of that and its kernels; a step with prompts takes the time of its launches: configs/speed.toml, "
-            "[transformers]. Counted, and measured on no card"
+            f"a decode step takes {steps.decode_launches} launches of {steps.launch_us:.0f} us, or its kernels where "
+            "they take longer; a step with prompts takes its launches: configs/speed.toml, [transformers]; not "
+            "measured"
         )
     if steps.offloaded.copying_s:
         yield str(steps.offloaded)

@@ -9,6 +9,7 @@ from qserve.core.facts import load
 from qserve.core.quantization import SCHEMES
 from qserve.planner.plan import Plan
 from qserve.planner.speed.terms.card import CardSpeed
+from qserve.units import format_seconds
 
 __all__ = ["NOTHING_OFFLOADED", "OffloadedWeights"]
 
@@ -47,10 +48,10 @@ class OffloadedWeights:
     def __str__(self) -> str:
         """For people."""
         ahead = "one layer ahead of computing, so a step takes the longer of both"
-        how = ahead if self.is_streamed else "module by module, and the card waits"
+        how = ahead if self.is_streamed else "module by module, while the card waits"
         places = [(self.ram_bytes, self.bus_bytes_per_s, "RAM"), (self.disk_bytes, self.disk_bytes_per_s, "disk")]
         parts = [f"{num / 1e9:.1f} GB from {name} at {rate / 1e9:.3g} GB/s" for num, rate, name in places if num]
-        return f"a step brings {' and '.join(parts)}: {1000 * self.copying_s:.0f} ms, {how}"
+        return f"a step brings {' and '.join(parts)}: {format_seconds(self.copying_s)}, {how}"
 
 
 NOTHING_OFFLOADED = OffloadedWeights()
