@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from qserve.evaluation.comparison.compare import Candidate
     from qserve.evaluation.results import EvalResult
     from qserve.library.measuring import compare, evaluate
-    from qserve.library.planning import plan
+    from qserve.library.planning import Plan, plan
     from qserve.library.scoring import score
     from qserve.library.serving import Service, up
-    from qserve.planner.plan import Plan
 
 __all__ = [
     "Candidate",
@@ -37,7 +36,7 @@ __all__ = [
 _MODULES = {
     "Candidate": "evaluation.comparison.compare",
     "EvalResult": "evaluation.results",
-    "Plan": "planner.plan",
+    "Plan": "library.planning",
     "Service": "library.serving",
     "compare": "library.measuring",
     "evaluate": "library.measuring",

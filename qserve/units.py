@@ -61,13 +61,13 @@ def format_count(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration with three figures at most: '0.09 ms', '21.4 ms', '7.11 s', '82 min', '3.2 h', '5.1 days'."""
+    """A duration with three figures at most: '0.09 ms', '21.4 ms', '7.11 s', '3.2 min', '82 min', '3.2 h'."""
     if seconds < 0.9995:
         return f"{_three_figures(1000 * seconds)} ms"
     if seconds < 119.5:
         return f"{_three_figures(seconds)} s"
     if seconds < 119.5 * 60:
-        return f"{seconds / 60:.0f} min"
+        return f"{seconds / 60:.0f} min" if seconds >= 9.95 * 60 else f"{seconds / 60:.1f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 47.95 * 3600 else f"{seconds / 86400:.1f} days"
 
 

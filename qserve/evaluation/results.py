@@ -38,10 +38,14 @@ class Score:
     num_fewshot: int
     higher_is_better: bool
 
+    def __str__(self) -> str:
+        error = f" ± {self.stderr:.4f}" if self.stderr is not None else ""
+        return f"{self.task} {self.metric} {self.value:.4f}{error} of {self.num_items:,} items"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class EvalResult:
-    """What `qserve eval` leaves behind.
+    """What `qserve eval` leaves behind. It prints as a line a figure.
 
     Attributes:
         about: model, engine, quantization, hardware, versions, template hash, seed, what was asked, when, how long.
@@ -50,6 +54,12 @@ class EvalResult:
 
     about: Mapping[str, Any]
     lm_eval: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return f"<EvalResult {self.about.get('model')}, {', '.join(self.lm_eval.get('results', ())) or 'no tasks'}>"
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.about.get("model")), *map(str, self.scores() if "results" in self.lm_eval else ())])
 
     @classmethod
     def of(

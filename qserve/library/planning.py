@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import fields, replace
 from typing import Any
 
+from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.options.planning import hardware_of, request_of
+from qserve.cli.plan.next_step import named_cards
+from qserve.cli.state import state_folder
 from qserve.errors import UsageError
 from qserve.hub import resolve
-from qserve.planner import Plan, make_plan
+from qserve.planner import plan as planned
 from qserve.planner.engine import own_engines
 from qserve.planner.memory.host import with_host
 from qserve.planner.options import options_of
 from qserve.planner.request import PlanRequest
+from qserve.planner.speed.plan import plan_for_load
+from qserve.planner.speed.quantization import weighed_by_speed
+from qserve.planner.speed.request import SpeedRequest
 
-__all__ = ["plan"]
+__all__ = ["Plan", "plan"]
+
+
+class Plan(planned.Plan):
+    """A plan that prints as `qserve plan` does; a notebook shows it with bars."""
+
+    def __str__(self) -> str:
+        from qserve.cli.plan.show import plan_text  # rich, which a plan that nobody prints does without
+
+        return plan_text(self)
 
 
 def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
@@ -24,9 +41,9 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
         gpu: cards that are not here (`rtx-4090:2`), `none` for the CPU; None: this machine's own.
         options: the flags of `qserve plan` by name: `quant`, `max_model_len`, `max_num_seqs`, `engine`, …
 
-    A plan that does not fit is a plan: `fits` is False, `why_not` and `suggestions` say the rest. What earlier runs
-    measured is left out; the command takes it into account. Raises UsageError, ModelNotFound, BrokenCheckpoint or
-    UnknownArchitecture for what can't be planned.
+    A plan that does not fit is a plan: `fits` is False, `why_not` and `suggestions` say the rest; `print` shows what
+    the command prints. What earlier runs measured is left out; the command takes it into account. Raises UsageError,
+    ModelNotFound, BrokenCheckpoint or UnknownArchitecture for what can't be planned.
 
     """
     held = (PlanRequest, *(engine.planner.options for engine in own_engines()))
@@ -34,4 +51,14 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(f"qserve.plan has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
-    return make_plan(resolve(model), with_host(hardware_of(gpu)), request_of(options))
+    hardware, request = with_host(hardware_of(gpu)), request_of(options)
+    checkpoint = resolve(model)
+    known = measured_speed(state_folder(None), checkpoint, hardware, gpu, is_off=True)
+    weighed = weighed_by_speed(checkpoint, hardware, request, known)
+    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, (weighed.why,))))
+    found = plan_for_load(checkpoint, hardware, weighed.request, SpeedRequest(measured=known))
+    values = {one.name: getattr(found, one.name) for one in fields(found)}
+    if found.fits:
+        words = ["qserve", "up", "--model", model, *request.words(), *(["--gpu", "none"] if gpu == "none" else [])]
+        values |= {"command": shlex.join(words), "machine": "" if gpu in (None, "none") else named_cards(hardware)}
+    return Plan(**values)

@@ -20,7 +20,8 @@ def test_a_small_model_has_millions_of_parameters(count: int, text: str) -> None
     [
         (0.094, "0.09 ms"), (9.994, "9.99 ms"), (9.996, "10.0 ms"), (21.44, "21.4 ms"), (99.96, "100 ms"),
         (715.6, "716 ms"), (999.6, "1.00 s"), (7_110, "7.11 s"), (9_996, "10.0 s"), (119_400, "119 s"),
-        (119_600, "2 min"), (4_929_000, "82 min"), (11_548_000, "3.2 h"), (172_700_000, "2.0 days"), (0, "0.00 ms"),
+        (119_600, "2.0 min"), (600_000, "10 min"),
+        (4_929_000, "82 min"), (11_548_000, "3.2 h"), (172_700_000, "2.0 days"), (0, "0.00 ms"),
     ],
 )  # fmt: skip
 def test_a_duration_has_three_figures_and_the_unit_that_people_would_take(milliseconds: float, text: str) -> None:

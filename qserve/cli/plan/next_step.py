@@ -15,12 +15,12 @@ from qserve.cli.options.deployment import deployment_of
 from qserve.core.hardware import Hardware
 from qserve.planner.plan import Plan, Suggestion
 
-__all__ = ["command_of", "given_flags", "named_cards", "with_next_steps"]
+__all__ = ["OF_PLAN_ALONE", "command_of", "given_flags", "named_cards", "with_next_steps"]
 
 Flags = Mapping[str, str | None]
 """Flags with their values; None: a switch."""
 
-_OF_PLAN_ALONE = frozenset({"--gpu", "--json", "--explain", "--prices", "--monthly"})
+OF_PLAN_ALONE = frozenset({"--gpu", "--json", "--explain", "--prices", "--monthly"})
 _OF_THE_OUTPUT = ("--json", "--explain")
 
 
@@ -63,7 +63,7 @@ def with_next_steps(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardwar
     if not plan.fits:
         return plan
     here = gpu in (None, "none")
-    served = {flag: value for flag, value in flags.items() if flag not in _OF_PLAN_ALONE}
+    served = {flag: value for flag, value in flags.items() if flag not in OF_PLAN_ALONE}
     if gpu == "none":
         served["--gpu"] = "none"
     return replace(plan, command=command_of("up", served), machine="" if here else named_cards(hardware))

@@ -18,6 +18,7 @@ from qserve.evaluation.comparison.questions import Questions
 from qserve.evaluation.harness import Progress
 from qserve.evaluation.results import EvalResult, Score
 from qserve.planner.speed.price import hourly_price_of
+from qserve.units import format_bytes
 
 __all__ = [
     "Candidate",
@@ -35,7 +36,7 @@ _MEASURED = "measured.json"
 _SIGNIFICANT = 0.05
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Candidate:
     """One quantization, measured. `diffs` are against the first candidate; empty for that one itself.
 
@@ -52,6 +53,9 @@ class Candidate:
     result: EvalResult
     diffs: tuple[TaskDiff, ...] = ()
     usd_per_hour: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Candidate {self.quant}: accuracy {self.accuracy:.4f}, {format_bytes(self.held_bytes)} of weights>"
 
     @property
     def held_bytes(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from qserve.planner.plan import Suggestion, Term
 from qserve.planner.training.operations import Operations
 from qserve.planner.training.request import TrainingRequest
+from qserve.units import format_bytes
 
 __all__ = ["CardMemory", "TrainingPlan"]
 
@@ -42,7 +43,7 @@ class CardMemory:
         return sum(term.high_bytes for term in self.terms)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingPlan:
     """The answer of `qserve plan train`.
 
@@ -64,6 +65,11 @@ class TrainingPlan:
     notes: tuple[str, ...] = ()
     traps: tuple[str, ...] = ()
     operations: Operations | None = None
+
+    def __repr__(self) -> str:
+        fits = "fits" if self.fits else f"{format_bytes(self.short_bytes)} missing"
+        cards = f"{len(self.cards)} × {self.cards[0].name}"
+        return f"<TrainingPlan {self.request.method} of {self.model_id}, {cards}: {fits}>"
 
     @property
     def short_bytes(self) -> int:

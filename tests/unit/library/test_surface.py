@@ -10,6 +10,7 @@ import pytest
 
 import qserve
 from qserve.errors import ModelNotFound, UsageError, WorkerFailed
+from qserve.evaluation.comparison.load import LoadFigures
 from qserve.library.flags import called, flags_of
 from qserve.units import format_bytes
 
@@ -108,3 +109,16 @@ def test_a_commands_mistake_is_its_error():
     with pytest.raises(UsageError, match="no server answers"):
         qserve.evaluate(url="http://127.0.0.1:9", suite="offline")
     assert issubclass(WorkerFailed, Exception)
+
+
+def test_results_print_in_a_line_or_two():
+    """An interactive session shows what a call returned: kilobytes hide it."""
+    served = {"gsm8k": {"alias": "gsm8k", "exact_match,none": 0.52, "exact_match_stderr,none": 0.02}}
+    told = {"results": served, "samples": {"gsm8k": [{"doc_id": number} for number in range(500)]},
+            "n-samples": {"gsm8k": {"effective": 500}}, "n-shot": {"gsm8k": 5}, "higher_is_better": {}}  # fmt: skip
+    result = qserve.EvalResult({"model": "Qwen/Qwen3-8B", "asked": {}}, told)
+    load = LoadFigures(1, 1, 1.0, None, None, 1.0)
+    candidate = qserve.Candidate("int8", {}, {"weights_bytes": 9 * 2**30}, 0, 1.0, load, result)
+    assert repr(result) == "<EvalResult Qwen/Qwen3-8B, gsm8k>"
+    assert str(result).splitlines() == ["Qwen/Qwen3-8B", "gsm8k exact_match 0.5200 ± 0.0200 of 500 items"]
+    assert repr(candidate) == "<Candidate int8: accuracy 0.5200, 9.00 GiB of weights>"
