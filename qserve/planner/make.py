@@ -15,7 +15,7 @@ from qserve.planner.notes import explanations_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.refusals import refuse
-from qserve.planner.search.suggestions import suggestions
+from qserve.planner.search.suggestions import faster, suggestions
 from qserve.planner.search.wider import widened, widening_note
 from qserve.planner.setup import Setup
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
@@ -39,6 +39,8 @@ def make_plan(
 ) -> Plan:
     """The best plan that fits; where none does, the nearest one, with what it lacks and the suggestions.
 
+    Suggestions of a plan that fits are of what is fast enough to chat, where it is not itself.
+
     `with_suggestions`: these are searched for, which takes as long as dozens of plans; their speed rests on what was
     `measured` of this machine.
 
@@ -57,10 +59,11 @@ def make_plan(
     explanations = (*engine.explanations(setup, plan), *explanations_of(setup, plan))
     plan = with_corrections(setup, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
     if plan.fits:
-        return replace(plan, engine_args=engine.flags(setup, plan))
+        plan = replace(plan, engine_args=engine.flags(setup, plan))
     if not with_suggestions:
         return plan
-    return replace(plan, suggestions=suggestions(setup, plan, _fits, measured))
+    ways = faster if plan.fits else suggestions
+    return replace(plan, suggestions=ways(setup, plan, _fits, measured))
 
 
 def _candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> tuple[EnginePlanner, list[Setup]]:

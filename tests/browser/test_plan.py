@@ -35,7 +35,7 @@ def test_what_fits_is_drawn_with_its_command(page: Page) -> None:
     expect(first.locator("span")).to_have_text(re.compile(r"^TTFT \(.* – .*\)$"))
     expect(plan.locator(".qs-notes")).to_contain_text("this card was not measured")
     expect(plan.locator("svg.qs-bar")).to_have_attribute("aria-label", re.compile("NVIDIA GeForce RTX 4090: weights"))
-    command = "qserve plan --model Qwen/Qwen3-32B --quant 4bit --gpu rtx-4090"
+    command = "qserve up --model Qwen/Qwen3-32B --quant 4bit"
     expect(plan.locator(".qs-command code").last).to_have_text(command)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     plan.locator(".qs-copy-text").last.click()

@@ -13,7 +13,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import FAMILIES, SCHEMES
 from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.engine import EnginePlanner, engine_named, own_engines
-from qserve.planner.plan import Plan, Suggestion
+from qserve.planner.plan import USABLE_TPOT_MS, Plan, Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
 from qserve.planner.siblings import base_of, known_config, smaller_ids
@@ -22,7 +22,7 @@ from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.units import format_bytes, format_count
 
-__all__ = ["suggestions"]
+__all__ = ["faster", "suggestions"]
 
 Try = Callable[[Checkpoint, Hardware, PlanRequest], Plan | None]
 _MOST = 8
@@ -45,6 +45,17 @@ def suggestions(
     kinds = sorted((*shared, *of_engines), key=lambda group: group.kind)
     found = (one for kind in kinds for one in _first_of(kind, _that_fit(kind, setup.checkpoint, attempt, measured)))
     return tuple(islice(found, _MOST))
+
+
+def faster(setup: Setup, plan: Plan, attempt: Try, measured: Measured = NOTHING_MEASURED) -> tuple[Suggestion, ...]:
+    """For a plan that fits and is too slow to chat: a smaller model, fewer bits and another card that are not."""
+    _, tpot_ms = _speed(plan, setup.checkpoint, setup.hardware, measured)
+    if tpot_ms is None or tpot_ms <= USABLE_TPOT_MS:
+        return ()
+    kinds = (_smaller_models(setup), _fewer_bits(setup), _larger_card(setup))
+    found = (_that_fit(kind, setup.checkpoint, attempt, measured) for kind in kinds)
+    usable = (next((one for one in some if one.is_usable), None) for some in found)
+    return tuple(one for one in usable if one is not None)
 
 
 def _engines(setup: Setup) -> list[EnginePlanner]:

@@ -288,4 +288,4 @@ def _left_out(layouts: list[Layout], request: PlanRequest) -> Iterator[str]:
 
 
 def _without_idle(notes: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(note for note in notes if "cards are enough" not in note)
+    return tuple(note for note in notes if "enough; the others stay free" not in note)

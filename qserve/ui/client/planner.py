@@ -92,9 +92,9 @@ class PlanQuestion:
         """With the cards."""
         return [*self.flags(), *([f"--gpu={self.gpu}"] if self.gpu else [])]
 
-    def command(self, fits: bool) -> str:
-        """The line to copy: `qserve up` for a plan that fits this machine, else `qserve plan`."""
-        words = ["qserve", "up", *self.flags()] if fits and not self.gpu else ["qserve", "plan", *self.plan_flags()]
+    def command(self) -> str:
+        """The question as a line to copy."""
+        words = ["qserve", "plan", *self.plan_flags()]
         # Spelled as people write it; the value is quoted, the flag is not.
         return " ".join(
             f"{name} {shlex.quote(value)}" if equals else shlex.quote(name)

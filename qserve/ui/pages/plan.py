@@ -12,6 +12,7 @@ import gradio as gr
 from qserve.core.hardware import known_gpus
 from qserve.hub.bundled import known_ids
 from qserve.planner.engine import engine_names
+from qserve.planner.plan import USABLE_TPOT_MS
 from qserve.report.charts.layouts import draw_layouts, layout_points
 from qserve.report.charts.specs import Layouts
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
@@ -21,7 +22,7 @@ from qserve.ui.strings import marked, translate
 from qserve.ui.views.charts import table, tiles
 from qserve.ui.views.command import command_view
 from qserve.ui.views.memory import plan_bars
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_ms, format_rate
 
 __all__ = ["PlanPage"]
 
@@ -135,8 +136,10 @@ async def _planned(
         return _failure(translate(language, "failure.plan", seconds=60))
     plans = plan.get("plans") or [plan]
     shown = "".join(_plan_view(one, language) for one in plans)
-    command = question.command(all(one.get("fits") for one in plans))
-    return f"{shown}<h3>{translate(language, 'plan.command')}</h3>{command_view(command, language)}"
+    served, machine = plan.get("command"), html.escape(str(plan.get("machine") or ""))
+    key = "plan.serve.there" if machine else "plan.serve" if served else "plan.command"
+    command = command_view(str(served or question.command()), language)
+    return f"{shown}<h3>{translate(language, key, machine=machine)}</h3>{command}"
 
 
 def _gpus() -> list[str]:
@@ -153,10 +156,12 @@ def _cards(gpu: str, count: int) -> str:
 
 def _plan_view(plan: Mapping[str, Any], language: str) -> str:
     fits = bool(plan.get("fits"))
-    verdict = translate(language, "plan.fits" if fits else "plan.fits_not")
+    is_slow = fits and (plan.get("speed") or {}).get("usable") is False
+    colour = "qs-slow" if is_slow else "qs-yes" if fits else "qs-no"
+    verdict = translate(language, "plan.slow" if is_slow else "plan.fits" if fits else "plan.fits_not")
     why = html.escape(str(plan.get("why_not") or plan["quant"].get("reason") or ""))
     parts = [
-        f'<div class="qs-verdict {"qs-yes" if fits else "qs-no"}" role="status"><b>{verdict}</b> '
+        f'<div class="qs-verdict {colour}" role="status"><b>{verdict}</b> '
         f"<span>{html.escape(str(plan['model']['id']))}</span><p>{why}</p></div>",
         plan_bars(plan, language),
         tiles(
@@ -175,7 +180,8 @@ def _plan_view(plan: Mapping[str, Any], language: str) -> str:
     if speed.get("alternatives"):
         parts.append(_layouts(speed, language))
     if plan.get("suggestions"):
-        parts.append(f"<h3>{translate(language, 'plan.suggestions')}</h3>{_suggestions(plan['suggestions'], language)}")
+        heading = translate(language, "plan.faster" if is_slow else "plan.suggestions")
+        parts.append(f"<h3>{heading}</h3>{_suggestions(plan['suggestions'], language)}")
     if notes := [*(plan.get("notes") or ()), *speed.get("notes", ())]:
         items = "".join(f"<li>{html.escape(str(note))}</li>" for note in notes)
         parts.append(f'<h3>{translate(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
@@ -189,24 +195,21 @@ def _speed(speed: Mapping[str, Any], language: str) -> str:
     arriving = translate(language, f"plan.load.{way}", count=f"{load[way]:g}")
     title = translate(language, "plan.speed", input=load["input"], output=load["output"], load=arriving)
     rate, most = speed["output_tokens_per_s"], speed.get("max_rps")
-    figures = [(f"{_number(speed[key]['mean'])} ms", name, speed[key]) for key, name in _LATENCIES]
-    figures.append((f"{_number(rate['value'])}", translate(language, "memory.tokens_per_s"), rate))
+    figures = [(name, speed[key], "mean", format_ms) for key, name in _LATENCIES]
+    figures.append((translate(language, "memory.tokens_per_s"), rate, "value", format_rate))
     if most:
-        figures.append((f"{_number(most['value'])}", translate(language, "plan.most_requests"), most))
-    shown = tiles([(f"{name} ({_number(one['low'])} – {_number(one['high'])})", value) for value, name, one in figures])
+        figures.append((translate(language, "plan.most_requests"), most, "value", format_rate))
+    shown = tiles([(f"{name} ({form(one['low'])} – {form(one['high'])})", form(one[key]))
+                   for name, one, key, form in figures])  # fmt: skip
     return f"<h3>{html.escape(title)}</h3>{shown}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _layouts(speed: Mapping[str, Any], language: str) -> str:
     """What the load was planned for, the picture of all layouts, and their figures."""
     rows = [
         (
-            f"{row['layout']}{' ✓' if row['chosen'] else ''}", row["cards"], f"{row['ttft_ms']:.0f}",
-            f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
+            f"{row['layout']}{' ✓' if row['chosen'] else ''}", row["cards"], format_ms(row["ttft_ms"]),
+            format_ms(row["tpot_ms"]), format_rate(row["output_tokens_per_s"]),
             "–" if row.get("price_per_hour") is None else f"{row['price_per_hour']:.2f}",
         )
         for row in speed["alternatives"]
@@ -216,19 +219,26 @@ def _layouts(speed: Mapping[str, Any], language: str) -> str:
     if len(rows) > 1:
         chart, label = draw_layouts(Layouts(layout_points(speed["alternatives"]))), translate(language, "plan.layouts")
         drawn = f'<div role="region" aria-label="{label}">{chart}</div>'
-    layouts = table(
-        [*head, "TTFT ms", "TPOT ms", translate(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5)
-    )
+    layouts = table([*head, "TTFT", "TPOT", translate(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5))
     return f"<h3>{translate(language, 'plan.layouts')}</h3>{drawn}{layouts}"
 
 
 def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:
     rows = "".join(
-        f"<li><b>{html.escape(str(one['change']))}</b><p>{html.escape(str(one['cost']))}</p>"
+        f"<li><b>{html.escape(str(one['change']))}{_pace(one, language)}</b><p>{html.escape(str(one['cost']))}</p>"
         f"{command_view(str(one['command']), language, is_applicable=True)}</li>"
         for one in suggestions
     )
     return f'<ol class="qs-suggestions">{rows}</ol>'
+
+
+def _pace(way: Mapping[str, Any], language: str) -> str:
+    """How fast an answer grows after the change."""
+    rate, tpot_ms = way.get("output_tokens_per_s"), way.get("tpot_ms")
+    if rate is None or tpot_ms is None:
+        return ""
+    key = "plan.pace" if tpot_ms <= USABLE_TPOT_MS else "plan.pace.slow"
+    return f" · {translate(language, key, rate=format_rate(rate), time=format_ms(tpot_ms))}"
 
 
 def _terms(plan: Mapping[str, Any], language: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
+from qserve.ui.pages.plan import _plan_view, _planned
 
 
 def test_only_what_was_asked_for_becomes_a_flag() -> None:
@@ -12,10 +13,9 @@ def test_only_what_was_asked_for_becomes_a_flag() -> None:
     assert question.plan_flags() == ["--model=m", "--max-model-len=4096", "--gpu=rtx-4090:2"]
 
 
-def test_the_line_to_copy_is_quoted_and_starts_what_fits_here() -> None:
-    assert PlanQuestion("m; rm -rf /", quant="4bit").command(True) == "qserve up --model 'm; rm -rf /' --quant 4bit"
-    assert PlanQuestion("m", gpu="a100").command(True) == "qserve plan --model m --gpu a100"
-    assert PlanQuestion("m").command(False) == "qserve plan --model m"
+def test_the_line_to_copy_is_quoted() -> None:
+    assert PlanQuestion("m; rm -rf /", quant="4bit").command() == "qserve plan --model 'm; rm -rf /' --quant 4bit"
+    assert PlanQuestion("m", gpu="a100").command() == "qserve plan --model m --gpu a100"
 
 
 async def test_a_value_is_never_taken_for_a_flag() -> None:
@@ -35,7 +35,7 @@ def test_a_way_out_fills_the_form() -> None:
         32768,
     )
     assert question.other == ("--enforce-eager", "--offload=disk")
-    assert sorted(question.plan_flags()) == sorted(PlanQuestion.from_command(question.command(False)).plan_flags())
+    assert sorted(question.plan_flags()) == sorted(PlanQuestion.from_command(question.command()).plan_flags())
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,21 @@ def test_a_flag_that_a_field_of_the_form_gives_is_not_given_twice() -> None:
     assert form.with_other("--quant bf16").other == ("--quant=bf16",)
     with pytest.raises(PlanRefused, match="--gpu is given twice"):
         form.with_other("--concurrency 8 --gpu rtx-4090:4")
+
+
+async def test_what_fits_comes_with_the_command_that_serves_it() -> None:
+    page = await _planned("en", "Qwen/Qwen3-0.6B; rm", "none", 1, "auto", "4096", "", "auto", "", "")
+    assert "qs-error" in page
+    page = await _planned("en", "Qwen/Qwen3-0.6B", "none", 1, "auto", "4096", "", "auto", "", "")
+    assert "<h3>Serve it</h3>" in page and "qserve up --model Qwen/Qwen3-0.6B" in page
+    page = await _planned("zh-CN", "Qwen/Qwen3-0.6B", "rtx-4090", 1, "auto", "", "", "auto", "", "")
+    assert "在有 NVIDIA GeForce RTX 4090 的机器上启动服务" in page
+
+
+async def test_a_plan_that_is_too_slow_says_so_and_shows_how_fast_others_are() -> None:
+    plan = await ask_planner(PlanQuestion("Qwen/Qwen3-32B", gpu="rtx-4090", quant="bf16", engine="transformers"))
+    refused = _plan_view(plan, "en").partition("What would fit")[2]
+    assert "tokens/s" in refused and "too slow to chat" in refused
+    *_, offloaded = plan["suggestions"]
+    slow = _plan_view(await ask_planner(PlanQuestion.from_command(offloaded["command"])), "en")
+    assert "qs-slow" in slow and "It fits, but is too slow to chat" in slow and "What would be faster" in slow

@@ -93,7 +93,8 @@ def _about_layout(setup: Setup) -> Iterator[str]:
     if ranks > heads:
         yield f"{heads} KV heads on {ranks} ranks: each is kept {ranks // heads} times, so the cache does not shrink"
     if 1 <= setup.num_ranks < cards:
-        yield f"{setup.num_ranks} of {cards} cards are enough; the others stay free"
+        verb = "is" if setup.num_ranks == 1 else "are"
+        yield f"{setup.num_ranks} of {cards} cards {verb} enough; the others stay free"
 
 
 def _about_video(setup: Setup) -> Iterator[str]:
