@@ -53,10 +53,10 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
         raise UsageError(f"qserve.plan has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
     hardware, request = with_host(hardware_of(gpu)), request_of(options)
     checkpoint = resolve(model)
-    known = measured_speed(state_folder(None), checkpoint, hardware, gpu, is_off=True)
-    weighed = weighed_by_speed(checkpoint, hardware, request, known)
+    measured = measured_speed(state_folder(None), checkpoint, hardware, gpu, is_off=True)
+    weighed = weighed_by_speed(checkpoint, hardware, request, measured)
     checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, (weighed.why,))))
-    found = plan_for_load(checkpoint, hardware, weighed.request, SpeedRequest(measured=known))
+    found = plan_for_load(checkpoint, hardware, weighed.request, SpeedRequest(measured=measured))
     values = {one.name: getattr(found, one.name) for one in fields(found)}
     if found.fits:
         words = ["qserve", "up", "--model", model, *request.words(), *(["--gpu", "none"] if gpu == "none" else [])]

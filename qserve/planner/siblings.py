@@ -10,8 +10,8 @@ from qserve.core import facts
 
 __all__ = ["base_of", "known_config", "padded_size", "sibling_of", "smaller_ids"]
 
-# Name of the family, size (of experts with what is active of them), kind: Qwen3-, 30B-A3B, -Instruct-2507.
-_NAME = re.compile(r"(?P<family>.*?)(?P<size>\d+(\.\d+)?B(-A\d+(\.\d+)?B)?)(?P<kind>.*)")
+# Of a name's family, size and kind (Qwen3-, 30B-A3B, -Instruct-2507) the size; of experts with what is active of them.
+_SIZE = re.compile(r"\d{1,4}(\.\d{1,4})?B(-A\d{1,4}(\.\d{1,4})?B)?")
 _GENERATION = re.compile(r"Qwen\d\.")
 
 
@@ -66,5 +66,6 @@ def smaller_ids(model_id: str) -> list[str]:
 
 def _parts(model_id: str) -> tuple[str, str, str] | None:
     """Family, size and kind of a name, without its owner."""
-    found = _NAME.fullmatch(model_id.rpartition("/")[2])
-    return None if found is None else (found["family"], found["size"], found["kind"])
+    name = model_id.rpartition("/")[2]
+    size = _SIZE.search(name)
+    return None if size is None else (name[: size.start()], size[0], name[size.end() :])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gradio as gr
@@ -195,6 +195,7 @@ def _speed(speed: Mapping[str, Any], language: str) -> str:
     arriving = translate(language, f"plan.load.{way}", count=f"{load[way]:g}")
     title = translate(language, "plan.speed", input=load["input"], output=load["output"], load=arriving)
     rate, most = speed["output_tokens_per_s"], speed.get("max_rps")
+    figures: list[tuple[str, Mapping[str, Any], str, Callable[[float], str]]]
     figures = [(name, speed[key], "mean", format_ms) for key, name in _LATENCIES]
     figures.append((translate(language, "memory.tokens_per_s"), rate, "value", format_rate))
     if most:
