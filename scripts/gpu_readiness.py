@@ -25,7 +25,7 @@ from qserve.packages import SERVE_PACKAGES, install_command  # noqa: E402
 from qserve.units import GIB  # noqa: E402
 
 # Speeds are planned elsewhere, and of these cards nobody measured any.
-_SPEED = re.compile(r"Speed, |TTFT |TPOT |E2E |rate |· Speed is estimated")
+_SPEED = re.compile(r"Speed, |TTFT |TPOT |E2E |rate |· Speed is estimated|· --users ")
 # What of a layer a card can't hold lies in RAM: always this much, whoever else uses the machine that makes the page.
 _HOST = Hardware((), 24 * GIB, 20 * GIB, 16, CpuFeatures("a CPU of 16 cores"), disk_free_bytes=500 * GIB)
 PAGE = ROOT / "docs" / "results" / "gpu-readiness.md"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -27,8 +27,11 @@ _HATCHED = (
 )
 
 
-def plan_html(plan: Mapping[str, Any]) -> str:
-    """Of `Plan.to_json()` a `<div>` without scripts and without anything to load; words of a checkpoint are escaped."""
+def plan_html(plan: Mapping[str, Any], ways: Sequence[str]) -> str:
+    """A `<div>` without scripts and without anything to load; words of a checkpoint are escaped.
+
+    `plan` is `Plan.to_json()`, `ways` its suggestions in words.
+    """
     verdict, colour = ("fits", "#228833") if plan["fits"] else ("does not fit", "#cc3311")
     facts = f"{plan['model']['id']} · {plan['quant']['scheme']} · {plan['engine']} {plan['engine_version']}"
     rows = [
@@ -37,7 +40,8 @@ def plan_html(plan: Mapping[str, Any]) -> str:
         *([f"<div>{escape(plan['why_not'])}</div>"] if plan["why_not"] else []),
         *(_device(device, len(list(same))) for device, same in groupby(plan["devices"])),
         f"<div>{_limits(plan)}</div>" if plan["fits"] else "",
-        *(f"<div>· {escape(way['change'])} ({escape(way['cost'])})</div>" for way in plan["suggestions"]),
+        *(f"<div>· {escape(way)}</div>" for way in ways),
+        f"<div><code>{escape(plan['command'])}</code></div>" if plan.get("command") else "",
         "</div>",
     ]
     return "".join(rows)

@@ -200,7 +200,7 @@ class Plan:
         """What a notebook shows: a bar for each device."""
         from qserve.planner.html import plan_html  # in notebooks alone
 
-        return plan_html(self.to_json())
+        return plan_html(self.to_json(), [f"{way.title} ({way.cost})" for way in self.suggestions])
 
     def to_json(self) -> dict[str, Any]:
         """The object that `qserve plan --json` prints: plain dicts, lists, numbers, strings."""

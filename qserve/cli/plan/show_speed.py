@@ -22,6 +22,7 @@ _WIDE = 100
 _IN_BAND_ONLY = "on average"
 _BEHIND = "falls behind"
 _TRADE_OFF = "best trade-off between one user's speed and the cards' throughput"
+_OF_A_LOAD = "--users 20 plans the speed for 20 people"
 _LEGEND_OF = {
     _BEHIND: "requests pile up: most of an answer's time is waiting",
     _IN_BAND_ONLY: "the targets are kept on average, not at the slow end of the estimate",
@@ -45,7 +46,8 @@ def show_speed(
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets")), is_assumed))
         if len(speed["alternatives"]) > 1:
             console.print(Text(f" · = {_TRADE_OFF}", style="dim"))
-    for note in speed["notes"]:
+    notes = [*speed["notes"], *([_OF_A_LOAD] if speed["load"]["assumed"] else [])]
+    for note in notes:
         console.print(Hanging(note, style="dim"))
     if explain and speed.get("explained"):
         console.print(Text("What its steps take:", style="bold"))

@@ -77,6 +77,7 @@ def test_a_notebook_shows_bars_and_what_is_over():
     over = qserve.plan("Qwen/Qwen3-32B", gpu="rtx-3060", quant="bf16")
     assert not over.fits and "does not fit" in over._repr_html_()
     assert f"{format_bytes(over.short_bytes)} missing" in over._repr_html_()
+    assert "tokens/s (a smaller model; " in over._repr_html_() and "qserve up --model Qwen/Qwen3-32B" in html
 
 
 def test_a_name_from_a_checkpoint_is_escaped(tmp_path):
