@@ -8,7 +8,7 @@ from typing import Any
 from qserve.core import facts
 from qserve.planner.siblings import known_config, padded_size
 
-__all__ = ["alias_of", "aliases", "bundled_config", "known_ids"]
+__all__ = ["alias_of", "aliases", "bundled_config", "known_ids", "sibling_ids"]
 
 # How official siblings store each scheme, as their config.json says it.
 _QUANTIZATION_CONFIGS: dict[str, Mapping[str, Any]] = {
@@ -28,6 +28,11 @@ def known_ids() -> tuple[str, ...]:
     """Hub ids with bundled dimensions, in the order of the table: models, then their variants."""
     table = facts.load("models")
     return (*table["models"], *table["variants"])
+
+
+def sibling_ids() -> tuple[str, ...]:
+    """Hub ids of the known models' quantized siblings, in the order of the table."""
+    return tuple(one for siblings in facts.load("siblings").values() for one in siblings.values())
 
 
 def aliases() -> dict[str, tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["snapshot"]
+__all__ = ["cached_ids", "snapshot"]
 
 
 def snapshot(model_id: str) -> Path | None:
@@ -21,6 +21,15 @@ def snapshot(model_id: str) -> Path | None:
             return named
     found = sorted((repo / "snapshots").glob("*"))
     return found[0] if len(found) == 1 else None
+
+
+def cached_ids() -> tuple[str, ...]:
+    """Ids of the models of which the cache holds anything, in the order of the alphabet."""
+    try:
+        names = sorted(path.name for path in _cache_folder().glob("models--*--*"))
+    except OSError:
+        return ()
+    return tuple("/".join(name.removeprefix("models--").split("--", 1)) for name in names)
 
 
 def _cache_folder() -> Path:

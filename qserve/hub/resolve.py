@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -14,19 +13,21 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache, folder
-from qserve.hub.bundled import alias_of, bundled_config, known_ids
+from qserve.hub.bundled import alias_of, aliases, bundled_config, known_ids, sibling_ids
 from qserve.hub.named import base_of, foreign_format, named_config
+from qserve.hub.names import matching_ids, near_ids
 from qserve.hub.served_folder import own_config
 from qserve.hub.token_rows import rowless_tokens
 from qserve.hub.weights import weight_files
 
 __all__ = ["resolve"]
 
+_WAYS = "a model is named by its folder, its hub id, a short name like qwen3-8b, or demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def resolve(model: str) -> Checkpoint:
-    """The checkpoint that `model` names: a folder, `demo`, an alias, or a hub id.
+    """The checkpoint that `model` names: a folder, `demo`, an alias, a hub id, or a short name that one model has.
 
     A hub id is looked up in the local Hugging Face cache, then on the hub (config and header bytes only; not when
     HF_HUB_OFFLINE is set), then among the bundled dimensions of configs/models.toml; a quantized checkpoint of one of
@@ -40,9 +41,30 @@ def resolve(model: str) -> Checkpoint:
     if _is_folder(model):
         return _from_folder(Path(model).expanduser(), model)
     if _looks_like_path(model):
-        raise ModelNotFound(f"there is no folder {model!r}; --model takes a folder, a hub id, an alias or demo")
-    alias = alias_of(model)
+        raise ModelNotFound(
+            f"there is no folder {model!r}; a model is named by its folder, its hub id, a short name like qwen3-8b, or demo"
+        )
+    alias = alias_of(model) or _meant(model)
     return _from_hub(alias[0], (alias[1],)) if alias else _from_hub(model, ())
+
+
+def _meant(name: str) -> tuple[str, str] | None:
+    """(hub id, note for the user) of a short name, or one in other letters; None for what is no name of one of ours.
+
+    Raises ModelNotFound if it can be several.
+    """
+    known = _known()
+    if name in known:
+        return None
+    found = matching_ids(name, known)
+    if len(found) > 1:
+        raise ModelNotFound(f"{name!r} can be {', '.join(found[:-1])} or {found[-1]}; write one of these")
+    return (alias_of(found[0]) or (found[0], f"{name} is taken for {found[0]}")) if found else None
+
+
+def _known() -> tuple[str, ...]:
+    """Hub ids that can be named short: bundled models, their quantized siblings, aliases, what the cache holds."""
+    return tuple(dict.fromkeys((*known_ids(), *sibling_ids(), *aliases(), *cache.cached_ids())))
 
 
 def _is_folder(model: str) -> bool:
@@ -140,11 +162,13 @@ def _fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None]
 
 
 def _not_found(model_id: str) -> str:
-    near = difflib.get_close_matches(model_id, [*known_ids(), "demo"], n=4, cutoff=0.5)
-    offline = os.environ.get("HF_HUB_OFFLINE")
-    reason = f"HF_HUB_OFFLINE={offline} forbids asking the hub" if offline else "the hub could not be asked"
-    hint = f"Close to it: {', '.join(near)}" if near else "`qserve models` lists what is known"
-    return (
-        f"{model_id!r} is no folder, not in the local cache and not among the bundled models, and {reason}. {hint}; "
-        "--model takes a folder, a hub id, an alias or demo"
-    )
+    near = near_ids(model_id, ("demo", *_known()))
+    if "/" not in model_id:
+        hub = ""
+    elif offline := os.environ.get("HF_HUB_OFFLINE"):
+        hub = f", and HF_HUB_OFFLINE={offline} forbids asking the hub"
+    else:
+        hub = ", and the hub could not be asked"
+    *others, last = near or ("",)
+    hint = f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else "see `qserve models`"
+    return f"{model_id!r} is not a folder, not a known model and not in the local cache{hub}; {hint} ({_WAYS})"

@@ -73,7 +73,7 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     ram_bytes = hardware.ram_available_bytes if emit is None else None
     job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
     job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None)
-    folder = clean_folder(checkpoint.folder) if checkpoint.folder else model
+    folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id
     made = flags.run(plan.request, str(folder), output, devices, labels)
     run = replace(made, plan=plan.to_json())
     if emit is not None:

@@ -66,7 +66,7 @@ def test_an_unknown_make_of_a_known_model_is_planned_from_it_in_16_bit(
 
 def test_an_unknown_name_of_the_makers_own_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelNotFound, match="Close to it"):
+    with pytest.raises(ModelNotFound, match="did you mean"):
         resolve("Qwen/Qwen3-8B-Instrct")
 
 

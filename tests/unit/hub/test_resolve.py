@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import pytest
 from qserve.core import facts
 from qserve.errors import ModelNotFound
 from qserve.hub import resolve
-from qserve.hub.bundled import bundled_config
+from qserve.hub.bundled import bundled_config, known_ids, sibling_ids
+from qserve.hub.names import matching_ids
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1,
@@ -46,7 +48,7 @@ def test_known_id_is_planned_from_dimensions_and_says_so() -> None:
 
 
 def test_unknown_id_offline_names_its_neighbours() -> None:
-    with pytest.raises(ModelNotFound, match=r"HF_HUB_OFFLINE=1 forbids.*Close to it: .*Qwen/Qwen3-"):
+    with pytest.raises(ModelNotFound, match=r"HF_HUB_OFFLINE=1 forbids.*did you mean .*Qwen/Qwen3-"):
         resolve("Qwen/Qwen3-33B")
 
 
@@ -138,3 +140,51 @@ def test_an_unreachable_hub_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelNotFound, match="the hub could not be asked"):
         resolve("me/remote")
+
+
+@pytest.mark.parametrize("model_id", [*known_ids(), *sibling_ids()])
+def test_every_known_model_has_a_short_name(model_id: str) -> None:
+    """Of all of them, not of a chosen few: each in small letters, without its organisation, and in Ollama's form."""
+    name = model_id.partition("/")[2].lower()
+    family, _, size = name.partition("-")
+    assert matching_ids(name, (*known_ids(), *sibling_ids())) == (model_id,)
+    assert model_id in matching_ids(f"{family}:{size}", (*known_ids(), *sibling_ids()))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("qwen3-32b", "Qwen/Qwen3-32B"), ("Qwen3-32B-AWQ", "Qwen/Qwen3-32B-AWQ"), ("qwen3:32b", "Qwen/Qwen3-32B"),
+        ("qwen/qwen3-32b", "Qwen/Qwen3-32B"), ("qwen3:30b-a3b", "Qwen/Qwen3-30B-A3B"), ("qwen32b", "Qwen/Qwen3-32B"),
+    ],
+)  # fmt: skip
+def test_a_short_name_is_taken_for_the_model_and_says_so(name: str, meant: str) -> None:
+    checkpoint = resolve(name)
+    assert checkpoint.id == meant
+    assert meant in checkpoint.messages[0] and "taken for" in checkpoint.messages[0]
+
+
+def test_a_name_of_several_lists_them() -> None:
+    with pytest.raises(ModelNotFound, match=r"can be Qwen/Qwen2.5-7B or Qwen/Qwen2.5-7B-Instruct; write one"):
+        resolve("qwen2.5:7b")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("qwen3-33b", "Qwen/Qwen3-32B"), ("dmeo", "demo"), ("qwen3", "Qwen/Qwen3-0.6B"), ("qwen3:32", "Qwen/Qwen3-32B")],
+)
+def test_a_near_miss_is_told_what_was_probably_meant(name: str, meant: str) -> None:
+    with pytest.raises(ModelNotFound, match=f"did you mean {re.escape(meant)}"):
+        resolve(name)
+
+
+def test_what_is_like_nothing_is_told_where_names_are_listed() -> None:
+    with pytest.raises(ModelNotFound, match="see `qserve models`"):
+        resolve("nobody/x")
+
+
+def test_a_model_in_the_cache_has_a_short_name_too(tmp_path: Path) -> None:
+    folder = tmp_path / "hub" / "models--me--My-Model" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    assert resolve("my-model").id == "me/My-Model"
