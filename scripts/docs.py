@@ -21,12 +21,13 @@ from pathlib import Path
 import click
 
 from qserve.cli.main import cli
+from qserve.cli.options.command import ALL_OPTIONS
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 100
 CLI_HEAD = """# The commands
 
-Written by `make docs` from the commands' own `--help`; `make check` fails when the two differ. Do not edit.
+Written by `make docs` from the commands' own `--help-all`; `make check` fails when the two differ. Do not edit.
 """
 CONSOLE_BLOCK = re.compile(r"```console\n\$ (qserve plan .*)\n(?:.*\n)*?```\n")
 
@@ -51,9 +52,10 @@ def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[
 
 
 def help_of(command: click.Command, path: tuple[str, ...]) -> str:
-    """What --help prints, on a terminal of `WIDTH` columns."""
+    """What --help-all prints, on a terminal of `WIDTH` columns."""
     settings = {**command.context_settings, **cli.context_settings, "terminal_width": WIDTH}
     with click.Context(command, info_name=" ".join(path), **settings) as context:
+        context.meta[ALL_OPTIONS] = True
         return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from qserve.cli.options.command import Command
 from qserve.core import facts
 from qserve.core.dimensions import num_parameters
 from qserve.core.model_spec import ModelSpec
@@ -20,7 +21,7 @@ _WIDE = 100
 """Columns of a terminal in which a column for the quantized siblings has room."""
 
 
-@click.command("models")
+@click.command("models", cls=Command)
 @click.argument("part", default="")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def command(part: str, as_json: bool) -> None:

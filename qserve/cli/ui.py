@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from qserve.cli.options.command import Command
 from qserve.cli.options.url import ServerUrl
 from qserve.errors import UsageError
 
 __all__ = ["command"]
 
 
-@click.command("ui")
+@click.command("ui", cls=Command)
 @click.option(
     "--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="Address of the server."
 )

@@ -41,9 +41,7 @@ def resolve(model: str) -> Checkpoint:
     if _is_folder(model):
         return _from_folder(Path(model).expanduser(), model)
     if _looks_like_path(model):
-        raise ModelNotFound(
-            f"there is no folder {model!r}; a model is named by its folder, its hub id, a short name like qwen3-8b, or demo"
-        )
+        raise ModelNotFound(f"there is no folder {model!r}; {_WAYS}")
     alias = alias_of(model) or _meant(model)
     return _from_hub(alias[0], (alias[1],)) if alias else _from_hub(model, ())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qserve.cli.options.command import Command
 from qserve.cli.options.url import ServerUrl
 from qserve.encodings import check_text_file
 from qserve.errors import QserveError, UsageError
@@ -26,7 +27,7 @@ _INTERRUPTED = 130
 _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
-@click.command("batch")
+@click.command("batch", cls=Command)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to ask.")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the server.")

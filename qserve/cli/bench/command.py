@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qserve.cli.bench.request import client_of, load_plan_of, source_of
+from qserve.cli.options.command import Command
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.state import state_folder
@@ -62,7 +63,7 @@ class _Burstiness(FiniteRange):
         return math.inf if str(value).strip().lower() == "inf" else super().convert(value, param, ctx)
 
 
-@click.command("bench")
+@click.command("bench", cls=Command)
 @click.argument("more_limits", nargs=-1, metavar="")
 @click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to test.")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the server.")

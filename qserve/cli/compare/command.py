@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from qserve.cli.compare.show import picture_of, show_candidates
+from qserve.cli.options.command import Command, model_options
 from qserve.cli.options.load import price_file
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
@@ -28,8 +29,8 @@ __all__ = ["command"]
 _MOST_UNSCORABLE = 0.02
 
 
-@click.command("compare")
-@click.option("--model", help="A folder, a hub id, an alias, or demo.")
+@click.command("compare", cls=Command)
+@model_options()
 @click.option("--reward", help="Instead of --model, a trained reward model: a folder, a hub id, or demo.")
 @click.option(
     "--quants", default="bf16,int8,4bit", show_default=True, help="Quantizations to compare; the first is the baseline."
@@ -75,8 +76,8 @@ def command(
     other; finished ones are not repeated. Prints a table and a recommendation, and writes a chart.
 
     \b
-    qserve compare --model demo --quants bf16,int8,4bit --suite offline
-    qserve compare --model ./my-checkpoint --suite quick --limit 200
+    qserve compare demo --quants bf16,int8,4bit --suite offline
+    qserve compare ./my-checkpoint --suite quick --limit 200
     qserve compare --reward ./my-reward-model --preferences pairs.jsonl
 
     Exit status: 0, 2 bad input, 5 a server did not start or stopped answering, 6 too many items can't be scored.
@@ -104,7 +105,7 @@ def command(
 def _model_arguments(model: str | None, reward: str | None, more: list[str]) -> list[str]:
     """The arguments of `qserve up` except for the quantization, which is appended."""
     if (model is None) == (reward is None):
-        raise UsageError("--model or --reward says what to compare; give one of them")
+        raise UsageError("name what to compare: a model, qserve compare MODEL, or a reward model with --reward")
     if reward is not None:
         return ["--reward", reward, *more, "--reward-quant"]
     return ["--model", str(model), "--prompt-logprobs", *more, "--quant"]

@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from qserve.cli.deploy.planning import Planned, planned_service
+from qserve.cli.options.command import Command
 from qserve.cli.options.deployment import bundled, deployment_of
 from qserve.cli.options.numbers import Count
 from qserve.cli.up.command import command as up
@@ -55,7 +56,7 @@ def _up_options() -> Iterator[click.Parameter]:
         yield same
 
 
-@click.command("deploy")
+@click.command("deploy", cls=Command)
 @click.argument("target", type=click.Choice(_TARGETS))
 @click.option("--name", help="Name of the unit, project or objects [the file of --config, else qserve].")
 @click.option("--image", help=f"compose, k8s, kuberay: image, built from the Dockerfile [qserve:{__version__}].")
@@ -90,7 +91,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     qserve deploy compose --config qwen3-32b-2x24gb
     qserve deploy systemd --config demo-cpu --user serve --out qserve.service
     qserve deploy k8s --config qwen3-32b-1x80gb --image example.com/qserve:1
-    qserve deploy k8s --model Qwen/Qwen3-8B --gpu l40s --max-model-len 16384
+    qserve deploy k8s Qwen/Qwen3-8B --gpu l40s --max-model-len 16384
     qserve deploy kuberay --config qwen3-32b-1x80gb --min-pods 1 --max-pods 8
 
     Exit status: 0 written, 2 bad input, 3 does not fit.

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from qserve.cli.doctor.checks import Check, can_chat, examine, schemes_of
+from qserve.cli.options.command import Command
 from qserve.core.hardware import Hardware
 from qserve.detect.engines.checks import engine_checks
 from qserve.detect.packages import Packages
@@ -21,7 +22,7 @@ from qserve.errors import UsageError
 __all__ = ["command", "hub_cache"]
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Command)
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port to check.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--measure", is_flag=True, help="Measure this CPU for the speeds in `qserve plan` (takes seconds).")

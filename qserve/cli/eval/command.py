@@ -13,6 +13,7 @@ from rich.console import Console
 
 from qserve.cli.eval.request import eval_request
 from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
+from qserve.cli.options.command import Command, CommandGroup, model_options
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
 from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
@@ -32,7 +33,7 @@ __all__ = ["command"]
 _URL = "http://127.0.0.1:8000"
 
 
-class _WithDiff(click.Group):
+class _WithDiff(CommandGroup):
     """A group that is a command itself (`qserve eval`), with the subcommand `qserve eval diff A B`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -46,9 +47,7 @@ class _WithDiff(click.Group):
 @click.option("--url", help=f"A running server [{_URL}].")
 @click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="API key of the server.")
 @click.option("--served-model-name", help="Model to evaluate [the only chat model].")
-@click.option(
-    "--model", help="Instead of --url: serve this model for the evaluation. A folder, a hub id, an alias, or demo."
-)
+@model_options("Instead of --url: serve this model for the evaluation. A folder, a hub id, a short name, or demo.")
 @click.option("--quant", help="With --model: auto, fp16, bf16, fp8, int8, 4bit or a scheme [auto].")
 @plan_option("cpu_activations")
 @click.option("--up-args", default="", help='With --model: further flags of `qserve up`: "--engine vllm".')
@@ -107,7 +106,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
     \b
     qserve eval --suite offline
-    qserve eval --model ./my-checkpoint --quant 4bit --suite quick
+    qserve eval ./my-checkpoint --quant 4bit --suite quick
     qserve eval --url http://127.0.0.1:9000 --tasks gsm8k --limit 200
     qserve eval --tasks aime24 --chat --thinking on --num-samples 4
     qserve eval --tasks ./my-task.yaml --chat
@@ -217,7 +216,7 @@ def _keep_in_run(console: Console, state: Path, name: str, result: EvalResult) -
         console.print(f"the run store does not take the result ({error}); the file below holds it")
 
 
-@click.command("diff")
+@click.command("diff", cls=Command, short_help="Compare two results item by item.")
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 def diff(first: Path, second: Path) -> None:

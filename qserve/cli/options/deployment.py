@@ -141,7 +141,12 @@ def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None
 def _options() -> dict[str, click.Parameter]:
     """All options that a file may hold: those of `up` and `plan`, except for `gpu`."""
     commands = filter(None, (cli.get_command(click.Context(cli), name) for name in ("plan", "up")))
-    both = {str(option.name): option for command in commands for option in command.params}
+    both = {
+        str(option.name): option
+        for command in commands
+        for option in command.params
+        if isinstance(option, click.Option)
+    }
     return {name: option for name, option in both.items() if name not in _NOT_IN_A_FILE}
 
 

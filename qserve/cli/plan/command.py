@@ -14,6 +14,7 @@ import click
 from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.learning import with_learned
 from qserve.cli.options.chat_templates import with_checked_template
+from qserve.cli.options.command import CommandGroup, model_options, needed_model
 from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.load import load_options, price_options, speed_request_of
 from qserve.cli.options.numbers import Count
@@ -40,7 +41,7 @@ __all__ = ["command"]
 _DOES_NOT_FIT = 3
 
 
-class _WithTraining(click.Group):
+class _WithTraining(CommandGroup):
     """A group that is a command itself (`qserve plan`); `qserve plan train` is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -55,7 +56,7 @@ class _WithTraining(click.Group):
 
 @click.group("plan", cls=_WithTraining, invoke_without_command=True)
 @config_option
-@click.option("--model", help="A folder, a hub id, an alias, or demo.")
+@model_options()
 @click.option("--reward", help="A reward model that shares the cards with --model.")
 @click.option(
     "--reward-replicas", type=Count(min=1, max=1024), default=1, show_default=True, help="Servers of the reward model."
@@ -93,16 +94,15 @@ def command(
     Downloads only config.json and safetensors headers. Exit status: 0 fits, 3 does not, 2 bad input.
 
     \b
-    qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-4090
-    qserve plan --model Qwen/Qwen3-8B --reward ./my-reward-model --gpu a100-80gb
-    qserve plan --model ./my-checkpoint --json
+    qserve plan Qwen/Qwen3-32B --quant 4bit --gpu rtx-4090
+    qserve plan Qwen/Qwen3-8B --reward ./my-reward-model --gpu a100-80gb
+    qserve plan ./my-checkpoint --json
     qserve plan --config qwen3-32b-1x24gb
     qserve plan train --help
     """
     if ctx.invoked_subcommand is not None:
         return
-    if model is None:
-        raise click.UsageError("--model is missing: a folder, a hub id, an alias, or demo")
+    model = needed_model(model, "qserve plan Qwen/Qwen3-8B")
     wanted = speed_request_of(values)
     hardware = with_host(hardware_of(None if gpu == "any" else gpu))
     request = with_counted_flags(request_of(values), engine_args)

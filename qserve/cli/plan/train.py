@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
 from qserve.hub import resolve
@@ -19,23 +20,26 @@ __all__ = ["command"]
 _DOES_NOT_FIT = 3
 
 
-@click.command("train")
+@click.command("train", cls=Command, short_help="Plan the memory of a training run.")
 @click.option("--method", required=True, type=click.Choice(["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]))
-@click.option("--model", required=True, help="A folder, a hub id, an alias, or demo.")
+@model_options()
 @training_options("mixed")
 @click.option("--fused-loss", is_flag=True, help="Liger's fused linear cross-entropy (use_liger_kernel=True).")
 @click.option("--tiled-loss", is_flag=True, help="TRL 1.16 and later: log-probabilities in tiles, never all logits.")
 @click.option("--reward-model", help="ppo, grpo: a reward model on the same cards [ppo: one of the policy's size].")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
-def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool, explain: bool, **values: Any) -> None:
+def command(
+    model: str | None, gpu: str | None, reward_model: str | None, as_json: bool, explain: bool, **values: Any
+) -> None:
     """Plan the memory of a training run: does it fit, what fills the cards, and what to change first?
 
     \b
-    qserve plan train --method lora --model Qwen/Qwen3-8B --gpu rtx-4090
-    qserve plan train --method reward --model Qwen/Qwen2.5-3B --gpu rtx-3090:4
-    qserve plan train --method grpo --model Qwen/Qwen3-4B --gpu l40s:4 --zero 2
+    qserve plan train Qwen/Qwen3-8B --method lora --gpu rtx-4090
+    qserve plan train Qwen/Qwen2.5-3B --method reward --gpu rtx-3090:4
+    qserve plan train Qwen/Qwen3-4B --method grpo --gpu l40s:4 --zero 2
     """
+    model = needed_model(model, "qserve plan train Qwen/Qwen3-8B --method lora")
     checkpoint = resolve(model)
     reward = resolve(reward_model).spec if reward_model else None
     hardware = hardware_of(gpu)

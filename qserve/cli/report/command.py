@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import click
 
+from qserve.cli.options.command import Command
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.state import run_store
 from qserve.errors import UsageError
@@ -16,7 +17,7 @@ from qserve.errors import UsageError
 __all__ = ["command"]
 
 
-@click.command("report")
+@click.command("report", cls=Command)
 @click.argument("run", required=False)
 @click.option(
     "--format",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qserve.cli.options.command import CommandGroup
 from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.check_model import Checked, CheckedRewards, check_model, show_model
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.group("reward")
+@click.group("reward", cls=CommandGroup)
 def command() -> None:
     """Check a reward model or recipe against plain transformers, and part by part.
 
@@ -40,7 +41,7 @@ def command() -> None:
     """
 
 
-@command.command("check")
+@command.command("check", short_help="Compare rewards with plain transformers.")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, demo, or a recipe (YAML)."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qserve.cli.options.command import Command
 from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.keep import keep, state_option
@@ -31,7 +32,7 @@ __all__ = ["command"]
 Value = TypeVar("Value")
 
 
-@click.command("eval-reward")
+@click.command("eval-reward", cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
 @click.option("--url", type=ServerUrl(), help="Use a server that answers POST /v1/reward instead of loading a model.")

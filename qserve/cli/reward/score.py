@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from qserve.cli.options.command import Command
 from qserve.cli.reward.options import loading_options, reward_options
 from qserve.cli.reward.source import opened_rewards, with_progress
 from qserve.cli.reward.texts import Answered, records_in, texts_of
@@ -17,7 +18,7 @@ from qserve.cli.reward.texts import Answered, records_in, texts_of
 __all__ = ["command"]
 
 
-@click.command("score")
+@click.command("score", cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to write [standard output].")

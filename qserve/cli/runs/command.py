@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qserve.cli.options.command import CommandGroup
 from qserve.cli.options.numbers import Count
 from qserve.cli.state import run_store
 from qserve.errors import UsageError
@@ -38,7 +39,7 @@ def _shared(function: Function) -> Function:
     )(function)
 
 
-@click.group("runs", invoke_without_command=True)
+@click.group("runs", cls=CommandGroup, invoke_without_command=True)
 @click.option("--limit", type=Count(min=1), default=20, show_default=True, help="Newest runs to list.")
 @_shared
 @click.pass_context
@@ -67,7 +68,7 @@ def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: 
     show_list(store.runs(limit), store.path)
 
 
-@command.command("show")
+@command.command("show", short_help="Show one run.")
 @click.argument("run", required=False)
 @_shared
 def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
@@ -89,7 +90,7 @@ def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
     show_run(store, found)
 
 
-@command.command("compare")
+@command.command("compare", short_help="Compare two runs.")
 @click.argument("first")
 @click.argument("second")
 @_shared
@@ -109,7 +110,7 @@ def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> N
         show_compared(rows)
 
 
-@command.command("delete")
+@command.command("delete", short_help="Delete runs with their results and logs.")
 @click.argument("runs", nargs=-1)
 @click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 12h, 30d, 8w.")
 @_shared
@@ -131,7 +132,7 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
         click.echo(f"deleted {len(gone)} runs{': ' if gone else ''}{', '.join(gone)}")
 
 
-@command.command("residuals")
+@command.command("residuals", short_help="Show what the next plan corrects.")
 @_shared
 def residuals(state_dir: Path | None, as_json: bool) -> None:
     """Show measured beside planned memory of earlier runs: what the next plan is corrected by.

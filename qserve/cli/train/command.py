@@ -11,6 +11,7 @@ from typing import Any, cast
 import click
 
 from qserve.cli.options.chat_templates import check_template_to_train
+from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
 from qserve.cli.state import state_folder
@@ -35,23 +36,24 @@ from qserve.training.job import TrainingRun
 __all__ = ["command"]
 
 
-@click.command("train")
+@click.command("train", cls=Command)
 @click.argument("method", type=click.Choice(METHODS))
-@click.option("--model", required=True, help="A folder, a hub id, an alias, or demo.")
+@model_options()
 @run_options
 @training_options(None)
-def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
+def command(method: str, model: str | None, gpu: str | None, **values: Any) -> None:
     """Train a model or a reward model with TRL, planned first and measured against the plan.
 
     What does not fit is refused with the changes that would, cheapest first; --auto takes the first. Ctrl-C saves,
     --resume goes on. The configuration that was used lies in OUTPUT/run, in TRL's and accelerate's own formats.
 
     \b
-    qserve train reward --model Qwen/Qwen2.5-3B --data pairs.jsonl
-    qserve train lora --model Qwen/Qwen3-8B --data conversations.jsonl
-    qserve train grpo --model Qwen/Qwen3-4B --data prompts.jsonl --reward ./rm
+    qserve train reward Qwen/Qwen2.5-3B --data pairs.jsonl
+    qserve train lora Qwen/Qwen3-8B --data conversations.jsonl
+    qserve train grpo Qwen/Qwen3-4B --data prompts.jsonl --reward ./rm
     qserve up --reward my-reward-model
     """
+    model = needed_model(model, f"qserve train {method} Qwen/Qwen3-0.6B --data FILE")
     hardware, emit = hardware_of(gpu), values["emit"]
     if emit is None:
         need_trl()

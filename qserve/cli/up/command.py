@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from qserve.cli.options.command import Command
 from qserve.cli.options.deployment import config_option
 from qserve.cli.options.load import load_options
 from qserve.cli.options.planning import hardware_of, plan_options
@@ -24,7 +25,7 @@ from qserve.planner.memory.host import with_host
 __all__ = ["command"]
 
 
-@click.command("up")
+@click.command("up", cls=Command)
 @config_option
 @service_options
 @ray_options
@@ -35,15 +36,15 @@ def command(**values: Any) -> None:
     """Plan, start and serve models behind one port.
 
     \b
-    qserve up --model demo
-    qserve up --model ./my-checkpoint --quant 4bit --max-model-len 8192
-    qserve up --model Qwen/Qwen3-8B --reward ./my-reward-model
-    qserve up --model demo --engine vllm --engine-args "--seed 7"
-    qserve up --model Qwen/Qwen3-8B --replicas auto
-    qserve up --model Qwen/Qwen3-32B --users 30 --ttft 2s --tpot 50ms
+    qserve up demo
+    qserve up ./my-checkpoint --quant 4bit --max-model-len 8192
+    qserve up Qwen/Qwen3-8B --reward ./my-reward-model
+    qserve up demo --engine vllm --engine-args "--seed 7"
+    qserve up Qwen/Qwen3-8B --replicas auto
+    qserve up Qwen/Qwen3-32B --users 30 --ttft 2s --tpot 50ms
     qserve up --config qwen3-32b-1x24gb
-    qserve up --model Qwen/Qwen3-8B --ray auto --min-replicas 1 --max-replicas 8
-    qserve up --model Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key-file ~/.qserve-key
+    qserve up Qwen/Qwen3-8B --ray auto --min-replicas 1 --max-replicas 8
+    qserve up Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key-file ~/.qserve-key
 
     Exit status: 0 stopped and every request answered, 1 requests cut off, 2 bad input, 3 does not fit, 4 port in use,
     5 the worker failed.

@@ -54,8 +54,8 @@ def plan_models(
     """
     if wanted.model is None and wanted.reward is None:
         raise UsageError(
-            "--model and --reward are both missing; each takes a folder, a hub id, an alias, or demo, and one of them "
-            "is enough"
+            "no model is named; write it behind the command, qserve up Qwen/Qwen3-8B, or name a reward model with "
+            "--reward"
         )
     wanted = with_judge(wanted)
     reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None

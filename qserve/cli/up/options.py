@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qserve.cli.options.command import model_options
 from qserve.cli.options.numbers import Count, FiniteRange, number_option
 from qserve.planner.engine import SCORER, reward_engine_names
 
@@ -15,7 +16,7 @@ __all__ = ["service_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS = (
-    click.option("--model", help="A folder, a hub id, an alias, or demo."),
+    model_options(),
     click.option("--reward", help="A trained reward model: a folder, a file with --base, a hub id, or demo."),
     click.option(
         "--served-model-name", multiple=True, help="Name of the model in requests [the model's]. May be repeated."
