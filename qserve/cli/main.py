@@ -8,6 +8,7 @@ import sys
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from qserve.cli.usage_errors import sentence_of, sentence_of_os_error, shortened
 from qserve.errors import MissingExtra, QserveError, UsageError
@@ -16,28 +17,41 @@ from qserve.version import __version__
 
 __all__ = ["cli", "main"]
 
-# Name, module, first line of its help: here, so that `qserve --help` imports none of them.
-COMMANDS = {
-    "plan": "Compute memory and speed before anything is downloaded.",
-    "up": "Plan, start and serve models behind one port.",
-    "deploy": "Write deployment files: compose, systemd, Kubernetes, KubeRay.",
-    "ui": "Open the web UI for a running server.",
-    "eval": "Run lm-eval against a server; `eval diff` compares two results.",
-    "compare": "Compare quantizations of one model: accuracy, memory, latency.",
-    "batch": "Answer a file of requests in the background.",
-    "bench": "Load test of chat or reward: TTFT, TPOT, ITL, E2E, goodput, saturation.",
-    "train": "Train with TRL: SFT, LoRA, QLoRA, reward models, DPO, GRPO; planned, measured, hosted.",
-    "score": "Score a file of prompts and answers, without a server.",
-    "reward": "Check rewards against plain transformers, per quantization.",
-    "eval-reward": "Measure the accuracy of a reward model on preference data.",
-    "report": "Report on a run: memory and latency, planned and measured; results; faults.",
-    "runs": "List, show, compare or delete recorded runs.",
-    "models": "List known models, their sizes and aliases.",
-    "doctor": "Show what this machine can run, and how to install the rest.",
+# Name and first line of help, below a heading: here, so that `qserve --help` imports none of them.
+_SECTIONS = {
+    "Serve a model": {
+        "plan": "Compute memory and speed before anything is downloaded.",
+        "up": "Start a service: OpenAI's API and a web UI behind one port.",
+        "serve": "The same as up.",
+        "run": "Start a model and chat with it in the terminal.",
+        "chat": "Chat in the terminal with a service that runs.",
+        "ui": "Open the web UI for a service that runs.",
+        "batch": "Answer a file of requests in the background.",
+        "deploy": "Write files for compose, systemd, Kubernetes or KubeRay.",
+    },
+    "Measure it": {
+        "bench": "Load test: TTFT, TPOT, throughput, saturation.",
+        "eval": "Accuracy on tasks of lm-eval.",
+        "compare": "Accuracy, memory and speed of several quantizations.",
+    },
+    "Train and score": {
+        "train": "Train with TRL: SFT, LoRA, QLoRA, reward models, DPO, GRPO.",
+        "score": "Score a file of prompts and answers with a reward model.",
+        "eval-reward": "Accuracy of a reward model on preference data.",
+        "reward": "Compare rewards with those of plain transformers.",
+    },
+    "Look things up": {
+        "doctor": "What this machine can run, and how to install the rest.",
+        "models": "Known models, their sizes and short names.",
+        "runs": "List, show, compare or delete recorded runs.",
+        "report": "A run's memory and latency, planned and measured.",
+        "completion": "Completion of commands and models for bash, zsh or fish.",
+    },
 }
+COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
-_MODULES = {"eval-reward": "reward.eval_reward", "score": "reward.score"}
-_FILES = ("models", "ui")
+_MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
+_FILES = ("completion", "models", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 
@@ -54,8 +68,14 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands; click's own would import every one of them for its help."""
+        return [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -64,9 +84,10 @@ def cli() -> None:
     """Plan, serve and measure Qwen models up to 32B.
 
     \b
-    qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-4090
-    qserve up --model demo
-    qserve up --model ./my-checkpoint --port 8000
+    qserve plan Qwen/Qwen3-32B --gpu rtx-4090    does it fit, and how fast is it?
+    qserve run demo                              chat in this terminal
+    qserve up ./my-checkpoint --port 8000        serve OpenAI's API and a web UI
+    qserve up --help                             options of a command
     """
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from qserve.errors import UsageError, WorkerFailed
 __all__ = ["OwnServer", "own_server", "rounding_arguments", "up_arguments"]
 
 _POLL_S = 0.1
+StartedBy = Literal["compare", "eval", "library", "run"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,16 @@ def rounding_arguments(cpu_activations: str) -> list[str]:
 
 @contextlib.contextmanager
 def own_server(
-    arguments: Sequence[str], log: Path, state_dir: Path | None, started_by: Literal["compare", "eval", "library"]
+    arguments: Sequence[str],
+    log: Path,
+    state_dir: Path | None,
+    started_by: StartedBy,
+    follow: Callable[[str], None] = lambda line: None,
 ) -> Iterator[OwnServer]:
     """Runs `qserve up` with `arguments` until the block ends; its output goes to `log`, its run to `state_dir`.
 
-    It also stops when this process ends in any way. Raises WorkerFailed with the last lines of its log.
+    It also stops when this process ends in any way. `follow` is called with the log's last line until it is ready.
+    Raises WorkerFailed with the last lines of its log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     key, state = secrets.token_urlsafe(24), [] if state_dir is None else ["--state-dir", str(state_dir)]
@@ -71,6 +77,7 @@ def own_server(
             while not ready.is_file():
                 if process.poll() is not None:
                     raise WorkerFailed(f"`qserve up {shlex.join(arguments)}` did not start: {_last_lines(log)}")
+                follow(next(reversed(log.read_text(errors="replace").splitlines()), ""))
                 time.sleep(_POLL_S)
             yield OwnServer(str(json.loads(ready.read_text())["url"]), key, time.monotonic() - began)
         finally:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import getpass
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from qserve.cli.options.command import Command
 from qserve.cli.options.deployment import bundled, deployment_of
 from qserve.cli.options.numbers import Count
 from qserve.cli.up.command import command as up
+from qserve.cli.up.passed_on import passed_options
 from qserve.deploy.compose import compose_file
 from qserve.deploy.kuberay import kuberay_text
 from qserve.deploy.kubernetes import Cluster, kubernetes_text
@@ -44,16 +43,6 @@ _OF_KUBERAY = (
 )  # fmt: skip
 _OF_UP = frozenset(str(option.name) for option in up.params)
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
-
-
-def _up_options() -> Iterator[click.Parameter]:
-    """Every option of `up`, without its environment variables: those of this shell are not the target's."""
-    for option in up.params:
-        same = copy.copy(option)
-        same.envvar = None
-        if isinstance(same, click.Option):
-            same.hidden = same.name not in _SHOWN
-        yield same
 
 
 @click.command("deploy", cls=Command)
@@ -106,7 +95,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
         click.secho(f"planned: {line}", err=True)
 
 
-command.params.extend(_up_options())
+command.params.extend(passed_options(_SHOWN))
 
 
 def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:

@@ -30,6 +30,8 @@ _SECRET = "api_key"  # noqa: S105 - the name of an option
 _NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help"})
 # They describe cards of another machine; a service takes those that are installed.
 _FOR_NAMED_CARDS = ("plan", "deploy")
+# They don't decide where a service listens; `up` must not leave out a setting of the file.
+_MAY_IGNORE = ("plan", "run")
 _TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
 
 
@@ -127,9 +129,8 @@ def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None
         return
     deployment = load(value)
     own = {option.name for option in ctx.command.params}
-    # `plan` may ignore where a service listens; `up` must not leave out a setting of the file.
     strange = [key for key in deployment.options if key not in own]
-    if strange and ctx.command.name != "plan":
+    if strange and ctx.command.name not in _MAY_IGNORE:
         raise UsageError(f"{deployment.path}: `qserve {ctx.command.name}` has no {', '.join(strange)}; leave it out")
     defaults = {key: setting for key, setting in deployment.options.items() if key in own}
     if deployment.gpu is not None and (ctx.command.name in _FOR_NAMED_CARDS or deployment.gpu == "none"):

@@ -120,6 +120,7 @@ SECTIONS = (
     ),
     _section("Checks", "preflight eval:resume measure kernels self_test", "no_learn"),
     _section("Output", "out output errors csv_file form as_json json_file explain emit older_than"),
+    _section("Chat", "system verbose"),
     _section("Help", "version help_all help"),
 )  # fmt: skip
 

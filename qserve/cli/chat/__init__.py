@@ -1,0 +1,1 @@
+"""`qserve chat` and `qserve run`: a chat in the terminal."""

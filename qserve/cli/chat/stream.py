@@ -1,0 +1,92 @@
+"""One streamed answer from an OpenAI-compatible server, with the standard library alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from qserve.errors import QserveError
+
+__all__ = ["Delta", "NoAnswer", "stream_answer"]
+
+_CONNECT_TIMEOUT_S = 10
+_DATA = b"data:"
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of an answer. `usage`: the token counts, in the last piece."""
+
+    text: str = ""
+    thought: str = ""
+    usage: Mapping[str, Any] | None = None
+
+
+class NoAnswer(QserveError):
+    """The server refused, went away or broke off; the text says what to do."""
+
+
+def stream_answer(url: str, api_key: str, body: Mapping[str, Any]) -> Iterator[Delta]:
+    """The pieces of the answer as they come. Closing the iterator ends the request on the server, too.
+
+    Raises NoAnswer.
+    """
+    with contextlib.closing(_connection(url)) as connection:
+        answer = _answered(connection, url, api_key, body)
+        try:
+            yield from _deltas(answer)
+        except (OSError, HTTPException) as error:
+            raise NoAnswer(f"{url} broke off its answer: {error or type(error).__name__}") from None
+
+
+def _connection(url: str) -> HTTPConnection:
+    parts = urlsplit(url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    return kind(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
+
+
+def _answered(connection: HTTPConnection, url: str, api_key: str, body: Mapping[str, Any]) -> HTTPResponse:
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {api_key}"} if api_key else {})}
+    try:
+        connection.connect()
+        connection.sock.settimeout(None)  # the first token of a long prompt takes as long as it takes
+        connection.request("POST", f"{urlsplit(url).path}/v1/chat/completions", json.dumps(body).encode(), headers)
+        answer = connection.getresponse()
+    except (OSError, HTTPException) as error:
+        raise NoAnswer(f"no server answers at {url} ({error or type(error).__name__})") from None
+    except ValueError:  # of http.client, for what no header may hold
+        raise NoAnswer("the key of --api-key has characters that no key may have") from None
+    if answer.status == 401:
+        raise NoAnswer(f"{url} wants a key: --api-key, or QSERVE_API_KEY")
+    if answer.status != 200:
+        raise NoAnswer(f"{url} answered {answer.status}: {_message(answer.read())}")
+    return answer
+
+
+def _deltas(answer: HTTPResponse) -> Iterator[Delta]:
+    for line in answer:
+        if not line.startswith(_DATA):
+            continue
+        data = line[len(_DATA) :].strip()
+        if data == b"[DONE]":
+            return
+        event = json.loads(data)
+        if "error" in event:
+            raise NoAnswer(_message(data))
+        choices = event.get("choices") or [{}]
+        delta = choices[0].get("delta") or {}
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        yield Delta(delta.get("content") or "", thought, event.get("usage"))
+    raise HTTPException("the end is missing; the service may have stopped")
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return " ".join(body.decode(errors="replace").split())[:300]
