@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -31,8 +31,8 @@ class NoAnswer(QserveError):
     """The server refused, went away or broke off; the text says what to do."""
 
 
-def stream_answer(url: str, api_key: str, body: Mapping[str, Any]) -> Iterator[Delta]:
-    """The pieces of the answer as they come. Closing the iterator ends the request on the server, too.
+def stream_answer(url: str, api_key: str, body: Mapping[str, Any]) -> Generator[Delta, None, None]:
+    """The pieces of the answer as they come. Closing the generator ends the request on the server, too.
 
     Raises NoAnswer.
     """

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from qserve.cli.options.model_name import ModelName
+from qserve.cli.options.completions import ModelName
 from qserve.cli.options.sections import SECTIONS, Place, place_of
 from qserve.errors import UsageError
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from qserve.cli.main import cli
 from qserve.core import facts
@@ -112,10 +113,17 @@ def config_option(function: Function) -> Function:
         "--config",
         metavar="FILE",
         is_eager=True,
+        shell_complete=_complete_config,
         expose_value=False,
         callback=_into_defaults,
         help="Flags from a YAML file, or a name in configs/deployments; flags given here override it.",
     )(function)
+
+
+def _complete_config(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Bundled deployments that begin so, else files."""
+    names = [CompletionItem(name) for name in bundled() if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
 
 
 def deployment_of(ctx: click.Context) -> Deployment | None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qserve.cli.options.completions import complete_gpu
 from qserve.cli.options.device_map_file import DeviceMapParam
 from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.core.hardware import Hardware
@@ -68,6 +69,7 @@ _NO_LEARN = click.option(
 )
 _GPU = click.option(
     "--gpu",
+    shell_complete=complete_gpu,
     help="Plan for these cards instead of this machine's: rtx-4090:2, or memory=23.6GiB,sm=128. `none`: the CPU.",
 )
 

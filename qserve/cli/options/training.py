@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from qserve.cli.options.completions import complete_gpu
 from qserve.cli.options.numbers import FiniteRange
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
@@ -26,6 +27,7 @@ _OFFLOAD = click.Choice(["none", "cpu", "nvme"])
 _OPTIONS = (
     click.option(
         "--gpu",
+        shell_complete=complete_gpu,
         help="Plan for these cards instead of this machine's: rtx-3090:4, or memory=23.6GiB,count=4. none: the CPU.",
     ),
     click.option(

@@ -237,7 +237,7 @@ def test_ctrl_c_ends_the_request_on_the_server_and_keeps_what_came(
             yield next(pieces)
             raise KeyboardInterrupt  # as it comes in the middle of a read
         finally:
-            pieces.close()  # type: ignore[attr-defined]
+            pieces.close()
 
     monkeypatch.setattr(session_module, "stream_answer", interrupted)
     session = talk(service, monkeypatch, "Count.")

@@ -16,6 +16,7 @@ BEFORE = {"train": ["sft"], "plan train": ["--method", "sft"], "deploy": ["k8s"]
 TAKES_A_MODEL = [
     path for path, command in COMMANDS.items() if any(one.name == "model_argument" for one in command.params)
 ]
+TAKES_A_PROMPT = ("chat", "run")
 
 
 def parsed(path: str, *words: str) -> dict[str, Any]:
@@ -41,7 +42,9 @@ def test_it_is_the_same_as_the_flag(path: str) -> None:
 @pytest.mark.parametrize("path", TAKES_A_MODEL)
 def test_options_may_come_before_and_behind(path: str) -> None:
     option = next(
-        one for one in COMMANDS[path].params if isinstance(one, click.Option) and one.name in ("quant", "quants")
+        one
+        for one in COMMANDS[path].params
+        if isinstance(one, click.Option) and one.name in ("quant", "quants", "system")
     )
     flag, value = option.opts[0], "int8"
     assert parsed(path, "demo", flag, value) == parsed(path, flag, value, "demo")
@@ -53,7 +56,7 @@ def test_two_models_are_refused(path: str) -> None:
         parsed(path, "demo", "--model", "other")
 
 
-@pytest.mark.parametrize("path", TAKES_A_MODEL)
+@pytest.mark.parametrize("path", [path for path in TAKES_A_MODEL if path not in TAKES_A_PROMPT])
 def test_a_second_word_is_refused(path: str) -> None:
     with pytest.raises(click.UsageError, match="unexpected extra argument"):
         parsed(path, "demo", "another")
@@ -63,6 +66,13 @@ def test_it_overrides_a_settings_file() -> None:
     with COMMANDS["plan"].make_context("plan", ["--config", "demo-cpu", "qwen3-8b"]) as context:
         assert context.params["model"] == "qwen3-8b"
         assert context.params["gpu"] == "none"
+
+
+@pytest.mark.parametrize("path", TAKES_A_PROMPT)
+def test_a_chat_takes_a_prompt_behind_the_model(path: str) -> None:
+    assert parsed(path, "demo", "Hello")["prompt"] == "Hello"
+    with pytest.raises(click.UsageError, match="unexpected extra argument"):
+        parsed(path, "demo", "Hello", "another")
 
 
 GROUPS = [path for path in TAKES_A_MODEL if isinstance(COMMANDS[path], CommandGroup)]
