@@ -26,13 +26,13 @@ class PlanRequest:
     (lm-eval). `qserve.planner.engine.plan_request` makes one of options by their names, whosever they are.
     """
 
-    quant: str = option("text", "auto, fp16, bf16, fp8, int8, 4bit or a scheme.", "auto")
+    quant: str = option("text", "Quantization: auto, fp16, bf16, fp8, int8, 4bit, or an exact scheme.", "auto")
     dtype: str | None = option("text", "Compute in float16, bfloat16 or float32 [the checkpoint's own].")
-    engine: str | None = option("engine", "[vllm with a card, else transformers]")
+    engine: str | None = option("engine", "What runs the model [vllm with a card, else transformers].")
     engine_version: str | None = option("text", "Plan for this release of the engine.")
-    max_model_len: int | None = option("count", "Prompt and answer of one request, in tokens.")
-    max_num_seqs: int | None = option("count", "Requests that run at once.")
-    max_num_batched_tokens: int | None = option("count", "Tokens of one step.")
+    max_model_len: int | None = option("count", "Longest prompt and answer together, in tokens [what fits].")
+    max_num_seqs: int | None = option("count", "Most requests that run at once.")
+    max_num_batched_tokens: int | None = option("count", "Most tokens of one step.")
     kv_cache_memory_bytes: int | None = option("bytes", "KV cache per device, for example 6GiB.")
     prompt_len: int | None = option("count", "The part of max_model_len that arrives as one prompt.")
     prompt_logprobs: bool = option("flag", "Leave room for log-probabilities of prompts (lm-eval).", False)

@@ -100,19 +100,34 @@ class _Burstiness(FiniteRange):
 @click.option("--seed", type=Count(), default=0, show_default=True, help="Random seed of prompts and arrivals.")
 @click.option("--goodput", multiple=True, help="Latency limits of good requests, in ms: ttft:200 tpot:50 e2el:3000.")
 @click.option("--ignore-eos/--no-ignore-eos", default=None, help="Answers of exactly --output-len. [on if synthetic]")
-@click.option("--temperature", type=FiniteRange(min=0), default=0.0, show_default=True)
+@click.option("--temperature", type=FiniteRange(min=0), default=0.0, show_default=True, help="Sampling temperature.")
 @click.option("--extra-body", default="{}", help="Further fields of each request, as a JSON object.")
 @click.option("--stream/--no-stream", default=True, help="Stream the answers. [on]")
-@click.option("--timeout", type=FiniteRange(min=0, min_open=True), default=600.0, show_default=True, help="s.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON [below --state-dir].")
 @click.option(
-    "--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="CSV with one line per request."
+    "--timeout",
+    type=FiniteRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds that a request may take.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for the result, as JSON [below --state-dir].",
+)
+@click.option(
+    "--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="File for single requests, as CSV."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, without single requests.")
 @click.option(
     "--self-test", is_flag=True, help="Measure a fake server of known latencies, and the load generator's own cost."
 )
-@click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    envvar="QSERVE_STATE_DIR",
+    help="Where results are kept [~/.local/state/qserve].",
+)
 def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     """Load test of any OpenAI-compatible server: TTFT, TPOT, ITL, E2E as `vllm bench serve` defines them.
 

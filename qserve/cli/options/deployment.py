@@ -116,7 +116,7 @@ def config_option(function: Function) -> Function:
         shell_complete=_complete_config,
         expose_value=False,
         callback=_into_defaults,
-        help="Flags from a YAML file, or a name in configs/deployments; flags given here override it.",
+        help="A YAML file of flags, or a bundled deployment (qwen3-32b-1x24gb); flags given here win.",
     )(function)
 
 

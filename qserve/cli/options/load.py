@@ -65,31 +65,29 @@ class ReplicaCount(click.ParamType):  # type: ignore[type-arg]
 _OPTIONS = (
     click.option("--input", "input_tokens", type=_POSITIVE, help="Tokens of a prompt [1000]."),
     click.option("--output", "output_tokens", type=_POSITIVE, help="Tokens of an answer [300]."),
-    click.option("--concurrency", type=_POSITIVE, help="The load: constant number of running requests."),
-    click.option("--burst", type=_POSITIVE, help="The load: requests that arrive at the same time."),
-    click.option("--rps", type=_RATE, help="The load: requests per second, Poisson arrivals."),
-    click.option(
-        "--users", type=_POSITIVE, help="The load: users who pause between an answer and their next question."
-    ),
-    click.option("--think-time", type=_RATE, help=f"Mean pause of a user in seconds [{THINK_S:g}]."),
+    click.option("--concurrency", type=_POSITIVE, help="Requests that run at once, all the time."),
+    click.option("--burst", type=_POSITIVE, help="Requests that arrive at the same time."),
+    click.option("--rps", type=_RATE, help="Requests per second, with Poisson arrivals."),
+    click.option("--users", type=_POSITIVE, help="Users with a pause before each question (--think-time)."),
+    click.option("--think-time", type=_RATE, help=f"Mean pause of a user, in seconds [{THINK_S:g}]."),
     click.option(
         "--trace",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help='The load: JSON lines {"arrival": seconds, "input": tokens, "output": tokens}.',
+        help='Arrivals in JSON lines: {"arrival": seconds, "input": tokens, "output": tokens}.',
     ),
-    click.option("--num-prompts", type=_POSITIVE, help="Number of requests [10 per stream]."),
+    click.option("--num-prompts", type=_POSITIVE, help="Requests in all [10 per stream]."),
     click.option(
         "--prefix-share",
         type=FiniteRange(0, 1, max_open=True),
         help="Share of a prompt that is in the prefix cache [0].",
     ),
-    click.option("--ttft", type=_Milliseconds(), help="Target: time to first token, for 90 % of requests: 1s, 500ms."),
-    click.option("--tpot", type=_Milliseconds(), help="Target: time per output token after the first: 50ms."),
+    click.option("--ttft", type=_Milliseconds(), help="Target: first token of 90 % of requests within 1s, 500ms, …"),
+    click.option("--tpot", type=_Milliseconds(), help="Target: each further token within 50ms, …"),
     click.option(
         "--replicas",
         type=ReplicaCount(),
-        help="Replicas of the model, each on tensor-parallel-size cards, or that many parts of a CPU; "
-        "auto: as many as the cards hold, or as the load wants [1; with a load auto].",
+        help="Copies of the model, each on --tensor-parallel-size cards or a part of the CPU; auto: as many as fit, "
+        "or as the load needs [1; with a load auto].",
     ),
 )
 _PRICE_OPTIONS = (

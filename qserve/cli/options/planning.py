@@ -65,12 +65,12 @@ _NO_LEARN = click.option(
     "--no-learn",
     is_flag=True,
     envvar="QSERVE_NO_LEARN",
-    help="Ignore measurements of earlier runs on this machine (qserve runs residuals).",
+    help="Plan without what earlier runs on this machine measured (qserve runs residuals).",
 )
 _GPU = click.option(
     "--gpu",
     shell_complete=complete_gpu,
-    help="Plan for these cards instead of this machine's: rtx-4090:2, or memory=23.6GiB,sm=128. `none`: the CPU.",
+    help="Cards to plan for, in place of this machine's: rtx-4090:2, or memory=23.6GiB,sm=128; none: the CPU.",
 )
 
 

@@ -27,7 +27,8 @@ def _section(title: str, everyday: str, further: str = "") -> Section:
 
 
 SECTIONS = (
-    _section("Server to ask", "url api_key against eval:served_model_name endpoint timeout", "background stream"),
+    _section("Server to ask", "url api_key against eval:served_model_name bench:model endpoint timeout",
+        "background stream scores:concurrency"),
     _section(
         "Model",
         "model method config quant quants served_model_name up_args",
@@ -88,8 +89,8 @@ SECTIONS = (
     _section("Rollouts", "", "vllm vllm_gpus vllm_tensor_parallel_size vllm_sleep train:gpu_memory_utilization"),
     _section(
         "Reward model",
-        "reward base judge",
-        "reward_quant reward_engine reward_replicas served_reward_name",
+        "reward base judge scores:quant scores:quants",
+        "scores:dtype reward_quant reward_engine reward_replicas served_reward_name",
     ),
     _section(
         "How texts are scored",
@@ -114,12 +115,12 @@ SECTIONS = (
     _section("Deployment", "name image user namespace models_claim storage_class min_pods max_pods pod_monitor"),
     _section(
         "Files and records",
-        "up:state_dir",
+        "up:state_dir up:verbose",
         "state_dir log_level log_format otlp_traces_endpoint keep_runs_days keep_runs_gib max_file_mib keep_files_days "
         "keep_files_gib",
     ),
-    _section("Checks", "preflight eval:resume measure kernels self_test", "no_learn"),
-    _section("Output", "out output errors csv_file form as_json json_file explain emit older_than"),
+    _section("Checks", "preflight eval:resume measure kernels self_test scores:strict", "no_learn"),
+    _section("Output", "out output scores:resume errors csv_file form as_json json_file explain emit older_than"),
     _section("Chat", "system verbose"),
     _section("Help", "version help_all help"),
 )  # fmt: skip
@@ -145,9 +146,12 @@ def _places() -> dict[str, Place]:
 
 
 _PLACES = _places()
+# Commands that score texts share the prefix `scores`.
+_SHARED = {"score": "scores", "check": "scores", "eval-reward": "scores"}
 _UNKNOWN = Place(SECTIONS[-1].title, 0, True)
 
 
 def place_of(command: str, name: str) -> Place:
     """The place of an option of `command`; one that the table lacks is shown in the last section."""
-    return _PLACES.get(f"{command}:{name}") or _PLACES.get(name) or _UNKNOWN
+    own = f"{_SHARED.get(command, command)}:{name}"
+    return _PLACES.get(own) or _PLACES.get(name) or _UNKNOWN

@@ -38,22 +38,44 @@ _OPTIONS = (
     ),
     click.option("--completion-length", type=_TOKENS, help="ppo, grpo: the part whose log-probabilities count [all]."),
     click.option("--mean-length", type=_TOKENS, help="The data's mean, where batches are not padded to one length."),
-    click.option("--gradient-accumulation-steps", type=_POSITIVE, default=1, show_default=True),
-    click.option("--gradient-checkpointing/--no-gradient-checkpointing", default=True, show_default=True),
+    click.option(
+        "--gradient-accumulation-steps", type=_POSITIVE, default=1, show_default=True, help="Micro-batches of a step."
+    ),
+    click.option(
+        "--gradient-checkpointing/--no-gradient-checkpointing",
+        default=True,
+        show_default=True,
+        help="Compute activations twice instead of keeping them.",
+    ),
     click.option("--freeze-base", is_flag=True, help="reward: train only the head."),
     click.option(
         "--num-labels", type=_POSITIVE, help="reward: number of scores per text [one reward, trained on pairs]."
     ),
     click.option("--step-labels", is_flag=True, help="reward, with --num-labels 2: label each step as good or bad."),
-    click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default="adamw", show_default=True),
+    click.option(
+        "--optimizer",
+        type=click.Choice(list(OPTIMIZERS)),
+        default="adamw",
+        show_default=True,
+        help="Of the trained weights.",
+    ),
     click.option(
         "--zero", "zero_stage", type=click.IntRange(0, 3), default=0, show_default=True, help="DeepSpeed ZeRO."
     ),
     click.option("--fsdp", is_flag=True, help="Shard by torch's FSDP2 instead of ZeRO-3."),
-    click.option("--offload-optimizer", type=_OFFLOAD, default="none", show_default=True),
-    click.option("--offload-param", type=_OFFLOAD, default="none", show_default=True),
+    click.option(
+        "--offload-optimizer", type=_OFFLOAD, default="none", show_default=True, help="ZeRO: keep its states there."
+    ),
+    click.option(
+        "--offload-param", type=_OFFLOAD, default="none", show_default=True, help="ZeRO-3: keep weights there."
+    ),
     click.option("--lora-rank", type=_POSITIVE, help="Train adapters [8 with lora and qlora]."),
-    click.option("--lora-targets", type=click.Choice(["all-linear", "attention", "qkv"]), default="all-linear"),
+    click.option(
+        "--lora-targets",
+        type=click.Choice(["all-linear", "attention", "qkv"]),
+        default="all-linear",
+        help="Modules with an adapter [all-linear].",
+    ),
     click.option("--load-in-4bit", is_flag=True, help="Adapters on an nf4 base, with any method."),
     click.option(
         "--quant",
@@ -77,7 +99,13 @@ _OPTIONS = (
         help="Placement of the engine for rollouts [train grpo with a card and vLLM: colocated; else none].",
     ),
     click.option("--vllm-gpus", type=_POSITIVE, default=1, show_default=True, help="Cards of a separate engine."),
-    click.option("--vllm-tensor-parallel-size", type=_POSITIVE, default=1, show_default=True),
+    click.option(
+        "--vllm-tensor-parallel-size",
+        type=_POSITIVE,
+        default=1,
+        show_default=True,
+        help="Cards that share each layer of it.",
+    ),
     click.option(
         "--vllm-sleep",
         is_flag=True,
@@ -95,7 +123,11 @@ _PRECISION = click.Choice(list(PRECISIONS))
 def training_options(precision: str | None) -> Callable[[Function], Function]:
     """Adds the flags. `precision`: the default of --precision; None: decided by the machine and ZeRO stage."""
     kind = click.option(
-        "--precision", type=_PRECISION, default=precision, show_default=precision or "by device and ZeRO"
+        "--precision",
+        type=_PRECISION,
+        default=precision,
+        show_default=precision or "by device and ZeRO",
+        help="mixed: 16 bit and an fp32 copy; amp: fp32 under autocast; pure: 16 bit alone; fp32.",
     )
 
     def decorate(function: Function) -> Function:

@@ -21,7 +21,12 @@ _DOES_NOT_FIT = 3
 
 
 @click.command("train", cls=Command, short_help="Plan the memory of a training run.")
-@click.option("--method", required=True, type=click.Choice(["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]))
+@click.option(
+    "--method",
+    required=True,
+    type=click.Choice(["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]),
+    help="What is trained, and how.",
+)
 @model_options()
 @training_options("mixed")
 @click.option("--fused-loss", is_flag=True, help="Liger's fused linear cross-entropy (use_liger_kernel=True).")

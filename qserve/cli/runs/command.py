@@ -48,7 +48,7 @@ def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: 
 
     \b
     qserve runs
-    qserve runs show                       the newest run; or one by its id or the beginning of it
+    qserve runs show                       the newest run, or one by its id
     qserve runs compare 20261120 20261121
     qserve runs delete --older-than 30d
     qserve runs residuals                  what the next plan corrects by them

@@ -27,10 +27,14 @@ _OPTIONS = (
     click.option("--gpus", type=_STEPS, help="Cards of this machine to train on [all]; without one: processes [1]."),
     click.option("--output", type=_FOLDER, help="Folder for model, checkpoints and configuration [below --state-dir]."),
     click.option("--max-steps", type=_STEPS, help="Optimizer steps [by --epochs]."),
-    click.option("--epochs", type=FiniteRange(0, min_open=True), default=1.0, show_default=True),
+    click.option(
+        "--epochs", type=FiniteRange(0, min_open=True), default=1.0, show_default=True, help="Passes over the data."
+    ),
     click.option("--learning-rate", type=FiniteRange(0, min_open=True), help="[by method]"),
-    click.option("--warmup-steps", type=Count(0), default=0, show_default=True),
-    click.option("--seed", type=Count(0), default=0, show_default=True),
+    click.option(
+        "--warmup-steps", type=Count(0), default=0, show_default=True, help="Steps until the learning rate is reached."
+    ),
+    click.option("--seed", type=Count(0), default=0, show_default=True, help="Random seed."),
     click.option("--eval-steps", type=_STEPS, help="Steps between evaluations [a tenth of the run, at most 200]."),
     click.option("--save-steps", type=_STEPS, help="Steps between checkpoints [as --eval-steps]."),
     click.option("--save-total-limit", type=_STEPS, default=2, show_default=True, help="Checkpoints that are kept."),

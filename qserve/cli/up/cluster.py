@@ -45,7 +45,7 @@ _OPTIONS = (
         "--ray-nodes",
         Count(min=1),
         1,
-        "Wait with the plan until so many nodes can run a worker.",
+        "Nodes to wait for before the plan is made.",
     ),
     click.option("--min-replicas", type=Count(min=1, max=1024), help="With --ray: fewest replicas [1]."),
     click.option(
@@ -55,7 +55,7 @@ _OPTIONS = (
         "--scale-down-after",
         FiniteRange(min=1),
         180.0,
-        "Seconds during which one replica fewer must have sufficed before one is stopped.",
+        "Seconds of low load after which a replica is stopped.",
     ),
 )
 

@@ -21,8 +21,8 @@ _OPTIONS = (
     click.option(
         "--served-model-name", multiple=True, help="Name of the model in requests [the model's]. May be repeated."
     ),
-    click.option("--served-reward-name", multiple=True, help="The same for the reward model."),
-    click.option("--reward-quant", default="auto", show_default=True, help="--quant of the reward model's body."),
+    click.option("--served-reward-name", multiple=True, help="Name of the reward model in requests. May be repeated."),
+    click.option("--reward-quant", default="auto", show_default=True, help="Quantization of the reward model."),
     click.option(
         "--reward-engine",
         type=click.Choice(sorted(reward_engine_names())),
@@ -39,18 +39,24 @@ _OPTIONS = (
     click.option(
         "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs a key."
     ),
-    click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=8000,
+        show_default=True,
+        help="Port to listen on; 0 takes a free one.",
+    ),
     click.option(
         "--api-key",
         multiple=True,
         envvar="QSERVE_API_KEY",
-        help="Guards every route but /health. May be repeated; better kept in a file.",
+        help="A key that every request but /health needs; better in a file. May be repeated.",
     ),
     click.option(
         "--api-key-file",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="A file with API keys, one per line. May be repeated.",
+        help="A file of such keys, one per line. May be repeated.",
     ),
     click.option(
         "--admin-key-file",
@@ -62,7 +68,7 @@ _OPTIONS = (
     click.option(
         "--ui/--no-ui",
         default=None,
-        help="Start the web UI at once, or never [when a browser first opens /].",
+        help="Start the web UI at once, or never [when a browser opens /].",
     ),
     click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated."),
     number_option(
@@ -74,19 +80,18 @@ _OPTIONS = (
     click.option(
         "--shared-prefix-cache",
         is_flag=True,
-        help="Keys find each other's prompts in the KV cache: faster where they share a system prompt, and how fast an "
-        "answer begins tells each whether another has sent its prompt.",
+        help="Let keys share cached prompts: faster with a common system prompt, but the time of an answer tells a "
+        "client what others have sent.",
     ),
-    number_option("--max-queue", Count(min=0), 256, "Requests that may wait; more get 429."),
-    number_option("--max-body-mib", Count(min=1), 16, "Larger requests get 413."),
+    number_option("--max-queue", Count(min=0), 256, "Requests that may wait; more are refused with 429."),
+    number_option("--max-body-mib", Count(min=1), 16, "Largest request; larger ones are refused with 413."),
     number_option(
-        "--drain-timeout", FiniteRange(min=0), 30.0, "Seconds that running requests may take to finish on stop."
+        "--drain-timeout", FiniteRange(min=0), 30.0, "Seconds that running requests may take to finish after Ctrl-C."
     ),
     click.option(
         "--start-timeout",
         type=FiniteRange(min=1),
-        help="Seconds that a start may show no progress (no line of log, no bytes read). Then its stacks are "
-        "logged, and it is tried once more with what the cause suggests [120 to 1800, by phase].",
+        help="Seconds without progress after which a start is ended and tried once more [120 to 1800, by phase].",
     ),
     click.option(
         "--state-dir",
@@ -117,8 +122,7 @@ _OPTIONS = (
         "--packed-cache-gib",
         FiniteRange(0),
         32.0,
-        "Of quantized weights, packed for this CPU and kept in ~/.cache/qserve/packed, so that the next start maps "
-        "them; those used longest ago go first. 0 keeps none.",
+        "Size of the packed weights kept in ~/.cache/qserve/packed, for faster starts on a CPU; 0 keeps none.",
     ),
     click.option(
         "--ready-file",
@@ -130,14 +134,14 @@ _OPTIONS = (
         type=click.Choice(["debug", "info", "warning"]),
         default="warning",
         show_default=True,
-        help="`info` prints one line per request.",
+        help="info prints one line per request.",
     ),
     click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="`json`: one object per line on standard error, for log collectors; screen output as well.",
+        help="json: one object per line on standard error, for log collectors.",
     ),
     click.option(
         "--otlp-traces-endpoint",
@@ -149,13 +153,15 @@ _OPTIONS = (
         type=click.Choice(["auto", "dummy"]),
         default="auto",
         show_default=True,
-        help="`dummy`: random weights from the config alone, to size a model that is not on disk.",
+        help="dummy: random weights from the config alone, to size a model that is not on disk.",
     ),
     click.option(
         "--strict", is_flag=True, help="Exit with status 5 if the chat model serves noise, instead of a warning."
     ),
     click.option(
-        "--verify-quant", is_flag=True, help="Measure what quantizing while loading costs (KL, top-1 agreement)."
+        "--verify-quant",
+        is_flag=True,
+        help="Measure what quantizing while loading costs: KL, changed top tokens.",
     ),
 )
 

@@ -63,7 +63,9 @@ class VllmOptions(EngineOptions):
         "flag", "Do not load the vision encoder.", False, sent_as="--language-model-only"
     )
     enable_prefix_caching: bool | None = option(
-        "switch", "[on, for hybrids by release]", sent_as="--enable-prefix-caching"
+        "switch",
+        "Keep prompts in the KV cache for those that begin alike [on, for hybrids by release].",
+        sent_as="--enable-prefix-caching",
     )
     mamba_ssm_cache_dtype: str | None = option(
         "text", "Recurrent state of hybrids, for example bfloat16.", sent_as="--mamba-ssm-cache-dtype"
