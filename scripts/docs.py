@@ -47,7 +47,7 @@ def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[
         context = click.Context(command, info_name=path[-1])
         for name in command.list_commands(context):
             below = command.get_command(context, name)
-            if below is not None:
+            if below is not None and below.name == name:  # `serve` is another name of `up`
                 yield from walk(below, (*path, name))
 
 
