@@ -11,7 +11,9 @@ from qserve.cli.options.command import Command
 from qserve.core import facts
 from qserve.core.dimensions import num_parameters
 from qserve.core.model_spec import ModelSpec
+from qserve.errors import UsageError
 from qserve.hub.bundled import aliases, bundled_config, known_ids
+from qserve.hub.names import near_ids
 from qserve.planner.memory.kv import kv_bytes_per_token
 from qserve.units import format_bytes, format_parameters
 
@@ -25,17 +27,27 @@ _WIDE = 100
 @click.argument("part", default="")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def command(part: str, as_json: bool) -> None:
-    """List known models, their sizes and aliases. PART: only ids that contain it, in upper or lower case.
+    """List known models, their sizes and short names. PART: only ids that contain it, in upper or lower case.
 
     \b
     qserve models
     qserve models 32b
     """
-    rows = [_row(model_id) for model_id in known_ids() if part.lower() in model_id.lower()]
+    wanted = part.lower().replace(":", "-")
+    rows = [_row(model_id) for model_id in known_ids() if wanted in model_id.lower()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    if not rows:
+        near = near_ids(part, known_ids())
+        hint = f"; did you mean {', '.join(near)}?" if near else "; `qserve models` lists all"
+        raise UsageError(f"no known model has {part!r} in its name{hint}")
     _print(rows)
+    click.echo(f"A model's name without its organisation will do: qserve plan {_short(rows[0]['id'])}", err=True)
+
+
+def _short(model_id: str) -> str:
+    return model_id.rpartition("/")[2].lower()
 
 
 def _row(model_id: str) -> dict[str, Any]:

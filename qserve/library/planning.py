@@ -37,7 +37,7 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
     """Does `model` fit, with which quantization, placement and limits?
 
     Args:
-        model: a folder, a hub id, an alias, or `demo`.
+        model: a folder, a hub id, a short name, or `demo`.
         gpu: cards that are not here (`rtx-4090:2`), `none` for the CPU; None: this machine's own.
         options: the flags of `qserve plan` by name: `quant`, `max_model_len`, `max_num_seqs`, `engine`, …
 

@@ -80,7 +80,7 @@ def up(model: str | None = None, *, reward: str | None = None, **options: Value)
     """Serve `model`, a reward model, or both, until the block ends; running requests finish first.
 
     Args:
-        model: a folder, a hub id, an alias, or `demo`.
+        model: a folder, a hub id, a short name, or `demo`.
         reward: a trained reward model: a folder, a hub id, or `demo`.
         options: the flags of `qserve up` by name: `quant="4bit"`, `max_model_len=4096`, `engine="vllm"`.
 

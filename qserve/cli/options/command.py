@@ -104,7 +104,8 @@ class CommandGroup(Command, click.Group):
         _, words, _ = self.make_parser(ctx).parse_args(list(args))
         if words and words[0] in self.list_commands(ctx):
             return super().parse_args(ctx, args)
-        _refuse_near_miss(words[:1], self.list_commands(ctx))
+        if not ctx.resilient_parsing:
+            _refuse_near_miss(words[:1], self.list_commands(ctx))
         del ctx.meta[_NO_MODEL]
         ctx.allow_interspersed_args, ctx.allow_extra_args = True, False
         rest = click.Command.parse_args(self, ctx, args)
@@ -142,7 +143,8 @@ def _take_model(ctx: click.Context) -> None:
     if given is None:
         return
     flag = ctx.params.get("model")
-    if ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE and flag != given:
+    is_told = ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE and not ctx.resilient_parsing
+    if is_told and flag != given:
         raise UsageError(f"two models are named, {given} and --model {flag}; give one of them")
     ctx.params["model"] = given
     ctx.set_parameter_source("model", ParameterSource.COMMANDLINE)

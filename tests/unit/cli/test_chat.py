@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,10 +21,12 @@ from qserve.cli.chat.command import command
 from qserve.cli.chat.conversation import SETTINGS, Conversation
 from qserve.cli.chat.find import Partner, find_partner
 from qserve.cli.chat.run import command as run
+from qserve.cli.chat.screen import AnswerOnScreen
 from qserve.cli.chat.session import Session
 from qserve.cli.chat.stream import Delta, NoAnswer, stream_answer
 from qserve.errors import UsageError
 from qserve.wire.reward.native import RewardRequest
+from tests.terminal import Terminal
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 MODELS = [{"id": "demo", "kind": "chat"}, {"id": "judge", "kind": "reward"}]
@@ -225,25 +228,21 @@ def test_a_service_that_went_down_is_told_and_the_message_kept(
     assert session.draft == "Hello"
 
 
-def test_ctrl_c_ends_the_request_on_the_server_and_keeps_what_came(
-    service: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
+def test_ctrl_c_ends_the_request_on_the_server_and_keeps_what_came(service: Any, tmp_path: Path) -> None:
     service.answers = [[delta("4"), "wait"]]
-    real = stream_answer
-
-    def interrupted(*arguments: Any) -> Iterator[Delta]:
-        pieces = real(*arguments)
-        try:
-            yield next(pieces)
-            raise KeyboardInterrupt  # as it comes in the middle of a read
-        finally:
-            pieces.close()
-
-    monkeypatch.setattr(session_module, "stream_answer", interrupted)
-    session = talk(service, monkeypatch, "Count.")
+    state = ("--state-dir", str(tmp_path))
+    terminal = Terminal(sys.executable, "-m", "qserve", "chat", "--url", service.url, *state, QSERVE_API_KEY="")
+    terminal.until(">>> ")
+    terminal.type("Count.\n")
+    terminal.until("Count.")
+    terminal.until("4")
+    terminal.type("\x03")
     assert service.left.wait(30), "the connection stayed open"
-    assert session.conversation.messages[-1] == {"role": "assistant", "content": "4"}
-    assert any(line.startswith("stopped") for line in said)
+    terminal.until("stopped; the answer so far is part of the conversation")
+    terminal.until(">>> ")
+    terminal.type(f"/save {tmp_path / 'chat.json'}\n/bye\n")
+    assert terminal.status() == 0
+    assert json.loads((tmp_path / "chat.json").read_text())["messages"][-1] == {"role": "assistant", "content": "4"}
 
 
 def test_a_conversation_is_saved_and_loaded(
@@ -329,17 +328,24 @@ def test_run_tells_a_slip_before_anything_starts(words: list[str], told: str, tm
     assert isinstance(done.exception, UsageError) and told in str(done.exception)
 
 
-def test_a_text_of_a_model_does_not_move_the_cursor() -> None:
-    """On a terminal: an escape sequence in an answer is shown as a mark."""
-    from qserve.cli.chat.screen import AnswerOnScreen
-
-    shown = AnswerOnScreen()
-    shown._is_terminal = True
-    runner = CliRunner()
+def shown_on_a_terminal(*pieces: Delta) -> str:
+    screen = AnswerOnScreen()
+    screen._is_terminal = True
 
     @click.command()
     def show() -> None:
-        with shown:
-            shown.show(Delta("a\x1b[2Jb\x9bc\td\n"))
+        with screen:
+            for piece in pieces:
+                screen.show(piece)
 
-    assert runner.invoke(show).stdout == "a�[2Jb�c\td\n"
+    return CliRunner().invoke(show, color=True).stdout
+
+
+def test_a_thought_is_dimmed_above_its_answer() -> None:
+    shown = shown_on_a_terminal(Delta(thought="Hm."), Delta(thought=" 42"), Delta("\n\n4"), Delta("2"))
+    assert shown == "\x1b[2mHm.\x1b[0m\x1b[2m 42\x1b[0m\n\n42\n"
+
+
+def test_a_text_of_a_model_does_not_move_the_cursor() -> None:
+    """An escape sequence in an answer is shown as a mark."""
+    assert shown_on_a_terminal(Delta("a\x1b[2Jb\x9bc\td\n")) == "a�[2Jb�c\td\n"
