@@ -19,6 +19,8 @@ BASE = {
     "plan": {"--model": "demo", "--gpu": "rtx-4090"},
     "plan train": {"--method": "ppo", "--model": "Qwen/Qwen3-8B", "--gpu": "h100-80gb"},
     "up": {"--model": "demo"},
+    "run": {"--model": "demo"},
+    "chat": {"--url": "http://127.0.0.1:9"},
     "ui": {"--port": "0"},
     "eval": {"--url": "http://127.0.0.1:9", "--tasks": "gsm8k"},
     "eval diff": {},
@@ -144,7 +146,7 @@ def test_a_number_of_forty_digits_is_one_sentence(path, option):
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://", "ftp://host", "http://host:99999", "http://[1", "http://a b"])
-@pytest.mark.parametrize("path", ["reward check", "eval-reward", "ui", "bench", "report"])
+@pytest.mark.parametrize("path", ["reward check", "eval-reward", "ui", "bench", "report", "chat"])
 def test_an_address_that_is_none_is_told_before_anything_is_imported(path, url):
     status, said = called(path, with_one(path, "--url", url))
     assert status == 2 and "'--url'" in said and "http://127.0.0.1:8000" in said

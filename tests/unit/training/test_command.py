@@ -205,3 +205,10 @@ def test_a_hub_id_is_no_path(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").touch()
     assert source_at(str(tmp_path / "pairs.jsonl")) == str(tmp_path / "pairs.jsonl")
     assert source_at("trl-lib/ultrafeedback_binarized") == "trl-lib/ultrafeedback_binarized"
+
+
+def test_another_trainer_is_given_the_hub_id_of_a_short_name(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    words = ["reward", "qwen3-0.6b", "--data", data, "--gpu", "a100-80gb", "--emit", "ms-swift"]
+    printed = CliRunner().invoke(command, words).output
+    assert "--model Qwen/Qwen3-0.6B" in printed
