@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from qserve.cli.chat.command import chat_options, chat_with
 from qserve.cli.options.command import Command, needed_model
+from qserve.cli.up.checks import check_packages
 from qserve.cli.up.passed_on import passed_options
 
 __all__ = ["command"]
@@ -53,6 +54,7 @@ def command(
     if partner is not None:
         chat_with(partner, prompt, system, verbose, state_dir)
         return
+    check_packages("qserve run")
     if values["model"] is not None:
         resolve(values["model"])  # a slip in the name is told at once
     from qserve.cli.chat.screen import note, progress_of_start

@@ -27,14 +27,14 @@ _CHAT_FLAGS = (
 _LOADS = tuple(name for name in LOAD_FLAGS if name != "replicas")
 
 
-def check_packages() -> None:
-    """Refuse a light installation, with the command that installs what serving needs."""
+def check_packages(command: str = "qserve up") -> None:
+    """Refuse a light installation for `command`, with the one that installs what serving needs."""
     server = why_no_server()
     if server:
-        raise UsageError(f"`qserve up` {server}")
+        raise UsageError(f"`{command}` {server}")
     missing = missing_to_serve()
     if missing:
-        raise MissingExtra(missing[0], "`qserve up`", *missing[1:])
+        raise MissingExtra(missing[0], f"`{command}`", *missing[1:])
 
 
 def check_flags(values: dict[str, Any]) -> None:

@@ -177,6 +177,9 @@ def test_the_models_have_a_wheel_of_their_own(models):
         ("report", "--help"),
         ("eval", "--help"),
         ("up", "--help"),
+        ("chat", "--help"),
+        ("run", "--help"),
+        ("completion", "bash"),
     ],
     ids=" ".join,
 )
@@ -198,6 +201,8 @@ def test_doctor_says_what_is_missing(bare):
         (("up", "--model", "demo"), "`qserve up` needs the part of qserve that serves"),
         (("score", "pairs.jsonl", "--reward", "demo"), "`qserve score` needs the part of qserve that serves"),
         (("eval", "--tasks", "gsm8k"), "`qserve eval` needs the package lm-eval"),
+        (("run", "qwen3-8b"), "`qserve run` needs the part of qserve that serves"),
+        (("chat", "--url", "http://127.0.0.1:9"), "no server answers at http://127.0.0.1:9"),
         (("plan", "--model", "demo"), "the demo models are not installed"),
         (("bench", "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9"),
         (("runs", "show", "1"), "run"),
