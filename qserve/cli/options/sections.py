@@ -48,8 +48,8 @@ SECTIONS = (
     ),
     _section(
         "Load",
-        "users rps concurrency ttft tpot",
-        "input_tokens output_tokens burst think_time trace num_prompts prefix_share",
+        "users rps concurrency input_tokens output_tokens ttft tpot",
+        "burst think_time trace num_prompts prefix_share",
     ),
     _section("Prices", "prices", "monthly"),
     _section(

@@ -8,6 +8,7 @@ import pytest
 from qserve.cli.main import cli
 from tests.golden.screens import WIDTH, check_screen
 from tests.unit.cli.test_sections import COMMANDS, help_of
+from tests.unit.cli.test_sections import WIDTH as PAGE_WIDTH
 
 
 @pytest.mark.parametrize("path", ["plan", "up", "run", "chat"])
@@ -16,7 +17,8 @@ def test_help_of_a_command(path: str) -> None:
 
 
 def test_help_of_qserve() -> None:
-    check_screen("qserve-help", cli.get_help(click.Context(cli, info_name="qserve", terminal_width=WIDTH)))
+    settings = {**cli.context_settings, "terminal_width": PAGE_WIDTH}
+    check_screen("qserve-help", cli.get_help(click.Context(cli, info_name="qserve", **settings)))
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -14,6 +14,8 @@ from qserve.cli.options.command import ALL_OPTIONS, Command
 from qserve.cli.options.sections import SECTIONS, place_of
 
 MOST_OF_A_SECTION = 15
+WIDTH = 78
+"""Of a page on a terminal of 80 columns: click leaves two free."""
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -35,7 +37,8 @@ def options_of(command: click.Command) -> list[click.Option]:
 
 
 def help_of(path: str, *, shows_all: bool) -> str:
-    context = click.Context(COMMANDS[path], info_name=f"qserve {path}", terminal_width=80)
+    settings = {**cli.context_settings, "terminal_width": WIDTH}
+    context = click.Context(COMMANDS[path], info_name=f"qserve {path}", **settings)
     if shows_all:
         context.meta[ALL_OPTIONS] = True
     return COMMANDS[path].get_help(context)
