@@ -1,4 +1,7 @@
-"""`qserve completion bash`: completion of commands, options and models, as click writes it for each shell."""
+"""`qserve completion bash`: completion of commands, options and models, as click writes it for each shell.
+
+click asks its own commands for completions, so this needs no other package.
+"""
 
 from __future__ import annotations
 

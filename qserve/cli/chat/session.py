@@ -150,8 +150,7 @@ class Session:
 
     def _clear(self, _: str) -> None:
         self.conversation.messages.clear()
-        self.draft = ""
-        note("the conversation is empty")
+        note("the conversation is empty" + ("; Enter sends your last message again" if self.draft else ""))
 
     def _system(self, text: str) -> None:
         self.conversation.system = text or None

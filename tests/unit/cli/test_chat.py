@@ -35,6 +35,8 @@ MODELS = [{"id": "demo", "kind": "chat"}, {"id": "judge", "kind": "reward"}]
 class _Service(BaseHTTPRequestHandler):
     """As much of a service as a chat asks for; `answers` are the lines of the next streams."""
 
+    protocol_version = "HTTP/1.1"  # a connection is kept, so that only a client that leaves ends it
+
     def do_GET(self) -> None:
         self._json(200 if self._has_key() else 401, {"data": self.server.models})  # type: ignore[attr-defined]
 
@@ -53,16 +55,21 @@ class _Service(BaseHTTPRequestHandler):
 
     def _stream(self) -> None:
         self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for event in self.server.answers.pop(0):  # type: ignore[attr-defined]
             if event == "wait":
                 self._wait_until_left()
-                return
-            if event == "break":
+            if event in ("wait", "break"):
+                self.close_connection = True
                 return
             data = event if isinstance(event, str) else json.dumps(event)
-            self.wfile.write(f"data: {data}\n\n".encode())
-            self.wfile.flush()
+            self._chunk(f"data: {data}\n\n".encode())
+        self._chunk(b"")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
 
     def _wait_until_left(self) -> None:
         self.connection.settimeout(30)
@@ -215,6 +222,16 @@ def test_a_refusal_is_told_and_the_message_kept(service: Any, monkeypatch: pytes
     session = talk(service, monkeypatch, "/set temperature 9", "Hello")
     assert any("answered 400: temperature: 9 is more than 2" in line for line in said)
     assert session.draft == "Hello" and not session.conversation.messages
+
+
+def test_a_message_that_was_too_long_is_sent_again_after_clear(
+    service: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    refusal = [{"error": {"message": "longer than the context"}}]
+    service.answers = [ANSWER, refusal, ANSWER]
+    session = talk(service, monkeypatch, "One", "Two", "/clear", "")
+    assert "the conversation is empty; Enter sends your last message again" in said
+    assert [one["content"] for one in session.conversation.messages] == ["Two", "42"]
 
 
 def test_a_service_that_went_down_is_told_and_the_message_kept(
