@@ -7,11 +7,12 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from qserve.errors import QserveError
 from qserve.supervisor.screen import Screen
+from qserve.supervisor.screen.console import Row
 
 __all__ = ["JsonLines", "LoggedScreen", "log_event", "logged_failures", "set_up"]
 
@@ -52,7 +53,10 @@ class LoggedScreen(Screen):
     def phase(self, name: str, then: str = "") -> None:
         """Nothing: supervisor events are logged already."""
 
-    def ready(self, rows: list[tuple[str, str]]) -> None:
+    def progress(self, text: str) -> None:
+        """Nothing."""
+
+    def ready(self, rows: Sequence[Row]) -> None:
         by_name: dict[str, str] = {}
         for name, text in rows:
             # "" continues the row before; a second model has rows of the same names.
@@ -69,17 +73,17 @@ def log_event(worker: str, event: str, details: Mapping[str, Any]) -> None:
         _events.info("%s", f"{worker} worker: {event} {plain}".rstrip(), extra={"event": fields})
 
 
-def set_up(level: str, log_format: Literal["text", "json"]) -> Screen:
-    """Set up logging to standard error; returns the matching screen."""
+def set_up(level: str, log_format: Literal["text", "json"], *, is_verbose: bool = False) -> Screen:
+    """Set up logging to standard error; returns the matching screen. A log of JSON always has all rows."""
     if log_format == "text":
         logging.basicConfig(level=level.upper(), format=_TEXT)
-        return Screen()
+        return Screen(is_verbose=is_verbose)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.captureWarnings(True)
     _screen.setLevel(logging.INFO)  # a user acts on it, whatever --log-level is
-    return LoggedScreen()
+    return LoggedScreen(is_verbose=True)
 
 
 @contextlib.contextmanager

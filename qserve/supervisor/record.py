@@ -21,6 +21,8 @@ from qserve.supervisor.logs import log_event
 
 __all__ = ["Recording", "RunRecord"]
 
+_CUT_OFF = "worker_died"
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -49,7 +51,9 @@ class RunRecord:
         self._plans: dict[str, Plan] = {}
         self._teaches_nothing: set[str] = set()
         self._writer: RunWriter | None = None
-        self.kept = RunHistory()
+        self.num_cut_off = 0
+        """Requests that a worker did not answer to the end; lines of batches, which are asked again, not counted."""
+        self.kept = RunHistory(keep=self.request)
         if recording is not None:
             self._writer = RunWriter(recording.state_folder, recording.run, recording.retention)
             self.kept = RunHistory(RunStore(self._writer.path), recording.run.id, self.request)
@@ -90,14 +94,18 @@ class RunRecord:
 
     def request(self, record: RequestRecord) -> None:
         """Keep a request that is over: those of workers' routes, from clients that may ask."""
-        if self._writer is not None and (row := row_of(record)) is not None:
-            self._writer.request(row)
+        if (row := row_of(record)) is not None:
+            self._keep(row)
 
     def row(self, values: Sequence[Any]) -> None:
         """Keep a request that another process has made a row of, its label first."""
+        label, *rest = values
+        self._keep(RequestRow(RequestLabel(*label), *rest))
+
+    def _keep(self, row: RequestRow) -> None:
+        self.num_cut_off += row.label.error_code == _CUT_OFF and not row.label.is_background
         if self._writer is not None:
-            label, *rest = values
-            self._writer.request(RequestRow(RequestLabel(*label), *rest))
+            self._writer.request(row)
 
     def end(self, exit_status: int) -> None:
         """The run is over; waits until that is written, five seconds at most."""

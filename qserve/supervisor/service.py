@@ -30,7 +30,8 @@ from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
 from qserve.supervisor.runner import Runner, Worker
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity.checks import Checks
-from qserve.supervisor.screen import ReadyWorker, Screen, ready_rows
+from qserve.supervisor.screen import End, ReadyWorker, Screen, ready_rows
+from qserve.supervisor.screen.end import counted
 from qserve.supervisor.stop_signal import StopSignal
 from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
@@ -83,8 +84,8 @@ class UpOptions:
 async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, runner: Runner = _THIS_MACHINE) -> int:
     """Serve on workers of `runner` until stopped; returns the exit status.
 
-    0: stopped, every request that ran was answered. 1: stopped, but requests were cut off at the drain time-out.
-    Raises PortInUse, UsageError, BrokenCheckpoint, DoesNotFit or WorkerFailed when it can't start or go on.
+    0: stopped, every request was answered. 1: stopped, but requests were cut off, by a worker that ended or by the stop.
+    Raises PortInUse, UsageError, BrokenCheckpoint, DoesNotFit or WorkerFailed when it can't start or continue.
     """
     ports.check_exposure(options.host, options.gateway.keys)
     listener = ports.bind(options.host, options.port)
@@ -123,17 +124,23 @@ async def _serve(
             )
             gateway = gateway_of(options.processes, options.gateway, endpoints, service, ui, listener, record.event)
             gateway.begin()
+            end = None
             try:
-                status = await _live(workers, gateway, host, url, options, record, screen, stop, runner)
-                if status is None:
-                    status = await _drain(workers, gateway, options, screen, stop)
+                if await _live(workers, gateway, host, url, options, record, screen, stop, runner):
+                    num_left = await _drain(workers, gateway, options, screen, stop)
+                    end = End(record.num_cut_off, num_left)
             finally:
                 screen.end_progress()
                 await rolling.stop()
                 await measure_last(workers, host, record)
                 await asyncio.gather(*(worker.stop() for worker in workers))
                 await gateway.stop()
-    return status
+    if end is None:
+        screen.note("stopped before it was ready")
+        return 0
+    for line in end.lines(options.run_folder.name):
+        screen.note(line)
+    return end.exit_status
 
 
 def _workers(
@@ -151,15 +158,15 @@ def _workers(
 async def _live(
     workers: list[Worker], gateway: RunningGateway, host: HostMemory, url: str, options: UpOptions, record: RunRecord,
     screen: Screen, stop: StopSignal, runner: Runner,
-) -> int | None:  # fmt: skip
-    """Start the workers and watch them until the user stops the service."""
+) -> bool:  # fmt: skip
+    """Start the workers and watch them until the user stops the service; False: that was before they were ready."""
 
     async def start() -> None:
         await start_all(workers)
         await gateway.ready()
 
     if not await _unless_stopped(start(), stop):
-        return 0
+        return False
     memory = [await held_by(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
         record.memory(worker.endpoint.name, "ready", held)
@@ -172,8 +179,11 @@ async def _live(
             if worker.endpoint.state is not WorkerState.IDLE
         ]  # fmt: skip
         has_key, has_ui = bool(options.gateway.keys), options.ui is not False
-        beside = await host.documents()
-        screen.ready(ready_rows(url, shown, beside, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
+        rows = ready_rows(
+            url, shown, await host.documents(), has_key=has_key, has_ui=has_ui, logs=options.run_folder,
+            is_verbose=screen.is_verbose,
+        )  # fmt: skip
+        screen.ready(rows)
 
     try:
         if await _unless_stopped(tell_ready(), stop):
@@ -181,7 +191,7 @@ async def _live(
             await _unless_stopped(_watch(workers, gateway, host, record, after, runner), stop)
     finally:
         await checks.close()
-    return None
+    return True
 
 
 async def _after_checks(checks: Checks, url: str, options: UpOptions) -> None:
@@ -242,21 +252,17 @@ async def _watch(
 async def _drain(
     workers: list[Worker], gateway: RunningGateway, options: UpOptions, screen: Screen, stop: StopSignal
 ) -> int:
-    """Let running requests finish; new ones get 503 meanwhile."""
+    """Let running requests finish; new ones get 503 meanwhile. Returns how many did not finish in time."""
     for worker in workers:
         worker.endpoint.detail = "the service is stopping; running requests finish, new ones are not taken"
         worker.endpoint.state = WorkerState.DRAINING
     deadline = asyncio.get_running_loop().time() + options.drain_timeout_s
     if num_running := await gateway.num_in_flight():
         screen.note(
-            f"stopping: {num_running} running requests may take {options.drain_timeout_s:g} s to finish; "
+            f"stopping: {counted(num_running, 'running request')} may take {options.drain_timeout_s:g} s to finish; "
             "Ctrl-C again stops at once"
         )
     while num_running and not stop.second.is_set() and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(_POLL_S)
         num_running = await gateway.num_in_flight()
-    if num_running:
-        screen.note(f"stopped; {num_running} requests were cut off")
-        return 1
-    screen.note("stopped; every request was answered")
-    return 0
+    return num_running

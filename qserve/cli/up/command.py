@@ -60,7 +60,7 @@ def command(**values: Any) -> None:
     check_flags(values)
     if values["ui"]:
         check_installed()
-    screen = logs.set_up(values["log_level"], values["log_format"])
+    screen = logs.set_up(values["log_level"], values["log_format"], is_verbose=values["verbose"])
     gateway, processes, gpu = gateway_of(values), processes_of(values), values["gpu"]
     with (
         logs.logged_failures(values["log_format"]),

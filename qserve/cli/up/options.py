@@ -130,6 +130,9 @@ _OPTIONS = (
         help="Write a JSON file with url and pid when ready, for scripts.",
     ),
     click.option(
+        "-v", "--verbose", is_flag=True, help="Show each term of memory, the phases of the start and the self-test."
+    ),
+    click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning"]),
         default="warning",

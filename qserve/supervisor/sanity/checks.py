@@ -28,7 +28,7 @@ class Checks:
         self._workers = [worker for worker in workers if worker.vocab_size is not None]
         self._tasks = {worker.endpoint.name: asyncio.create_task(self._asked(worker)) for worker in self._workers}
         for name in self._tasks:
-            screen.phase(f"{name}: predicting known texts")
+            screen.phase(f"{name}: self-test")
 
     async def first(self, *, strict: bool, patience_s: float = PATIENCE_S) -> dict[str, Sanity]:
         """Results by worker, within `patience_s` unless `strict`; others are pending.

@@ -1,4 +1,4 @@
-"""Detects a model that serves noise, by its loss on bundled texts, once when its worker is ready.
+"""The self-test of a chat model: by its loss on bundled texts it tells a model from noise, once its worker is ready.
 
 A checkpoint whose scales or packed weights were misread (vllm#40252) loads and answers, but its text is meaningless.
 Its loss shows it: a uniform guess has a loss of ln(vocabulary) nats per token on any text, a confidently wrong model
@@ -27,6 +27,8 @@ TEXTS: Mapping[str, str] = {
     "Chinese": "一年有十二个月，一个星期有七天，中国的首都是北京。",
     "numbers": "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
 }
+TEXT_NAMES = {"English": "an English sentence", "Chinese": "a Chinese sentence", "numbers": "the numbers 1 to 20"}
+_CAUSE = "The checkpoint is damaged or untrained, or its quantization is misread: try another --quant or checkpoint"
 NOISE_SHARE = 0.75
 """Of ln(vocabulary): a model that needs more on every text is taken for noise."""
 LIMIT_S = 180.0
@@ -68,17 +70,20 @@ class Sanity:
 
     @property
     def summary(self) -> str:
-        """The figures in one line."""
+        """The result in one line."""
         if self.is_pending:
-            return "still measuring whether the model predicts text; the result follows below"
+            return "self-test is running; its result follows"
         if self.best is None:
-            return f"not known whether the model predicts text: {self.why_not}"
-        each = ", ".join(f"{name} {loss:.2f}" for name, loss in self.losses.items())
-        figures = f"loss on bundled texts in nats per token: {each} (a uniform guess: {self.noise_loss:.2f})"
+            return f"self-test not possible: {self.why_not}"
         if self.is_noise:
-            cause = "The checkpoint is damaged or untrained, or its quantization is misread"
-            return f"the model serves noise: {figures}. {cause}"
-        return f"the model predicts text: {figures}"
+            return f"self-test failed: the model answers noise, {self.figures}. {_CAUSE}"
+        return "self-test passed"
+
+    @property
+    def figures(self) -> str:
+        """The text that was predicted best, which decides; the others may be in a language that the model lacks."""
+        text, loss = min(self.losses.items(), key=lambda one: one[1])
+        return f"loss {loss:.2f} on {TEXT_NAMES[text]}, {self.noise_loss:.2f} if it guessed (nats per token)"
 
     def refuse_noise(self, worker: str) -> None:
         """--strict. Raises WorkerFailed for noise, and where the model failed when it was asked.
@@ -86,14 +91,17 @@ class Sanity:
         An engine without log-probabilities passes, with a note on the screen.
         """
         if self.is_noise or (self.best is None and not self.is_no_question):
-            raise WorkerFailed(
-                f"--strict: the {worker} worker is ready, but {self.summary}. Without --strict this is a warning"
-            )
+            raise WorkerFailed(f"--strict: {worker}: {self.summary}. Without --strict this is a warning")
+
+    @property
+    def told(self) -> str:
+        """The result with its figures."""
+        return self.summary if self.best is None or self.is_noise else f"{self.summary}: {self.figures}"
 
     def document(self) -> dict[str, Any]:
         """The result for the run store."""
         return {
-            "is_noise": self.is_noise, "losses": dict(self.losses), "noise_loss": self.noise_loss, "told": self.summary,
+            "is_noise": self.is_noise, "losses": dict(self.losses), "noise_loss": self.noise_loss, "told": self.told,
         }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_the_drain_time_out_cuts_off_with_status_1(start: Start) -> None:
     service = slow_echo(start, "--drain-timeout", "0.5")
     running = Stream(service, prompt=LONG, max_tokens=1900)
     assert service.end(limit_s=20) == 1
-    assert "1 requests were cut off" in service.output
+    assert "1 request was cut off by the stop" in service.output
     last = running.rest()[-1]
     assert running.error or last["error"]["code"] == "worker_died"
 

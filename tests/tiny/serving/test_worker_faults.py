@@ -24,7 +24,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     arguments = ("--model", "demo", "--max-num-seqs", str(MAX_NUM_SEQS), "--max-queue", str(MAX_QUEUE))
     one = Service(arguments, tmp_path_factory.mktemp("faults"))
     yield one.until_ready()
-    assert one.end() == 0
+    has_cut_off = 'code="worker_died"' in one.get("/metrics").text
+    assert one.end_as_told() == has_cut_off
 
 
 async def stream(client: httpx.AsyncClient, first: asyncio.Event, **fields: Any) -> tuple[str, float]:

@@ -17,6 +17,7 @@ from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen import ReadyWorker, ready_rows
+from qserve.supervisor.screen.console import row_lines
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
@@ -99,15 +100,14 @@ def test_python_blocks_compile():
 
 def test_the_ready_screen_has_the_rows_that_the_readme_shows():
     screen = README.partition("qserve is ready after")[2].partition("```")[0]
-    shown = [line.split()[0] for line in screen.splitlines()[1:]]
+    shown = [line.split()[0] for line in screen.splitlines()[1:] if line[0] != " "]
     memory = {"weights_bytes": 0, "kv_cache_bytes": 0, "kv_cache_tokens": 0, "resident_bytes": 0}
     plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
     demo = ReadyWorker("chat", ("demo",), plan, memory, {}, sanity=Sanity(1280, {"English": 3.0}))
     reward = ReadyWorker("reward", ("demo-reward",), plan, memory, {})
-    beside = [{"process": "gateway", "planned_bytes": 1, "resident_bytes": 1}]
-    rows = ready_rows("http://127.0.0.1:8000", [demo, reward], beside, has_key=False, has_ui=True, logs=Path("logs"))
-    assert [name for name, _ in rows] == shown
-    assert f"Try    {dict(rows)['Try']}\n" in screen
+    rows = ready_rows("http://127.0.0.1:8000", [demo, reward], has_key=False, has_ui=True, logs=Path("logs"))
+    assert [name for name, _ in rows if name] == shown
+    assert "\n".join(row_lines("Try", dict(rows)["Try"], 80)) in screen
 
 
 def test_exit_statuses_are_those_of_the_exceptions():

@@ -116,13 +116,16 @@ def test_a_model_that_fits_only_with_the_expected_terms_is_planned_so_and_says_i
     assert "--max-model-len" in note
 
 
-def test_the_ready_screen_says_what_is_held_back_and_why() -> None:
+def test_the_ready_screen_says_what_is_kept_as_a_margin_and_why() -> None:
     plan = plan_of("rtx-5090", "RedHatAI/Qwen3.6-35B-A3B-NVFP4", max_num_seqs=4)
-    (row,) = [row for _, row in ready_rows("http://127.0.0.1:1", [shown(plan)], has_key=False, logs=Path("/logs"))
-              if "held back" in row]  # fmt: skip
-    assert re.fullmatch(r"[\d.]+ GiB of a card held back: .*non-torch up to [\d.]+ GiB.* more than expected", row), row
-    sure = ready_rows("u", [shown(plan_of("h100-sxm", "Qwen/Qwen3-8B"))], has_key=False, logs=Path("/logs"))
-    assert not [row for _, row in sure if "held back" in row]
+    summary, reason = [row for _, row in rows_of(plan) if "margin" in row]
+    assert re.fullmatch(r"[\d.]+ GiB of each card kept as a safety margin", summary), summary
+    assert re.fullmatch(r"safety margin: .*non-torch up to [\d.]+ GiB.*", reason), reason
+    assert not [row for _, row in rows_of(plan_of("h100-sxm", "Qwen/Qwen3-8B")) if "margin" in row]
+
+
+def rows_of(plan: Plan) -> list[tuple[str, str]]:
+    return ready_rows("u", [shown(plan)], has_key=False, logs=Path("/logs"), is_verbose=True)
 
 
 def shown(plan: Plan) -> ReadyWorker:

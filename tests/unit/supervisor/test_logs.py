@@ -58,6 +58,7 @@ def test_the_screen_speaks_json_too(said):
     screen = LoggedScreen()
     screen.note("weights: bf16\nas stored")
     screen.phase("loading")
+    screen.progress("loading 1 of 2")
     screen.ready([("API", "http://x"), ("Layers", "a"), ("", "b")])
     note, ready = said()
     assert note["message"] == "weights: bf16\nas stored"

@@ -53,8 +53,8 @@ async def test_noise_is_what_saves_too_little_of_the_vocabulary_s_logarithm(loss
     assert found.losses == pytest.approx(dict.fromkeys(TEXTS, loss))
     assert (worker.asked["path"], worker.asked["model"], worker.asked["echo"]) == ("/v1/completions", "m", True)
     assert found.is_noise is is_noise
-    assert found.summary.startswith("the model serves noise" if is_noise else "the model predicts text")
-    assert "11.93" in found.summary
+    assert found.summary.startswith("self-test failed" if is_noise else "self-test passed")
+    assert "11.93" in found.told and ("11.93" in found.summary) is is_noise
 
 
 async def test_a_model_of_one_language_or_of_numbers_alone_is_no_noise() -> None:
@@ -103,18 +103,19 @@ async def test_adapters_on_a_cpu_are_not_asked_for_what_ends_their_engine(tmp_pa
 
 def test_strict_refuses_noise_and_nothing_else() -> None:
     Sanity(VOCAB, {"English": 2.5}).refuse_noise("chat")
-    with pytest.raises(WorkerFailed, match="--strict: the chat worker is ready, but the model serves noise") as error:
+    with pytest.raises(WorkerFailed, match="--strict: chat: self-test failed: the model answers noise") as error:
         Sanity(VOCAB, {"English": 12.0}).refuse_noise("chat")
     assert error.value.exit_status == 5
 
 
-def test_the_ready_screen_shows_the_figures_and_warns_of_noise() -> None:
-    def rows(loss: float) -> dict[str, str]:
+def test_the_ready_screen_says_that_it_passed_and_warns_of_noise() -> None:
+    def rows(loss: float) -> list[tuple[str, str]]:
         shown = replace(chat(), sanity=Sanity(VOCAB, {"English": loss}))
-        return dict(ready_rows("http://h", [shown], has_key=False, logs=Path("/logs")))
+        return ready_rows("http://h", [shown], has_key=False, logs=Path("/logs"))
 
-    assert "the model predicts text" in rows(2.5)["Check"] and "Warn" not in rows(2.5)
-    assert "the model serves noise" in rows(12.0)["Warn"] and "Check" not in rows(12.0)
+    assert any(text.endswith("self-test passed") for _, text in rows(2.5)) and "Warn" not in dict(rows(2.5))
+    assert dict(rows(12.0))["Warn"].startswith("self-test failed: the model answers noise, loss 12.00")
+    assert not any("passed" in text for _, text in rows(12.0))
 
 
 @pytest.fixture
@@ -136,10 +137,10 @@ async def asked(tmp_path: Path) -> Any:
 
 async def test_a_slow_check_is_told_after_the_service_is_ready(asked: Any) -> None:
     found = await asked.checks.first(strict=False, patience_s=0)
-    assert found["chat"].is_pending and "still measuring" in found["chat"].summary and not asked.events
+    assert found["chat"].is_pending and "is running" in found["chat"].summary and not asked.events
     asked.answer.set_result(Sanity(VOCAB, {"English": 12.0}))
     await asked.checks.rest()
-    assert asked.events[0]["is_noise"] and "Warn   the model serves noise" in asked.told.getvalue()
+    assert asked.events[0]["is_noise"] and "Warn    self-test failed" in asked.told.getvalue()
 
 
 async def test_strict_waits_for_it(asked: Any) -> None:
@@ -147,7 +148,7 @@ async def test_strict_waits_for_it(asked: Any) -> None:
     await asyncio.sleep(0)
     assert not first.done()
     asked.answer.set_result(Sanity(VOCAB, {"English": 12.0}))
-    with pytest.raises(WorkerFailed, match="serves noise"):
+    with pytest.raises(WorkerFailed, match="answers noise"):
         await first
 
 

@@ -29,15 +29,19 @@ def chat() -> ReadyWorker:
     return ReadyWorker("chat", ("a", "b"), plan, MEMORY, {"loading weights": 1.23, "listening": 0.01})
 
 
-def rows(*, has_key: bool) -> list[tuple[str, str]]:
-    return ready_rows("http://127.0.0.1:1", [chat()], has_key=has_key, logs=Path("/logs"))
+def rows(*, has_key: bool, is_verbose: bool = False) -> list[tuple[str, str]]:
+    return ready_rows("http://127.0.0.1:1", [chat()], has_key=has_key, logs=Path("/logs"), is_verbose=is_verbose)
+
+
+def lines(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(text for _, text in rows)
 
 
 def test_rows_name_url_model_memory_and_how_to_stop() -> None:
     shown = dict(rows(has_key=False))
     assert shown["API"].startswith("http://127.0.0.1:1/v1")
     assert "a, b" in shown["Model"]
-    assert "planned" in shown["Memory"]
+    assert "memory 259.8 MiB (planned" in lines(rows(has_key=False))
     assert "Ctrl-C" in shown["Stop"]
     assert '"model": "a"' in shown["Try"]
 
@@ -47,7 +51,8 @@ def test_with_a_key_the_example_reads_it_from_the_environment() -> None:
     assert "authorization" not in dict(rows(has_key=False))["Try"]
 
 
-def test_a_pipe_gets_plain_lines_and_none_is_wrapped() -> None:
+def test_a_pipe_gets_plain_lines_and_none_is_wrapped(monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     out = io.StringIO()
     screen = Screen(Console(file=out, width=40, highlight=False, soft_wrap=True))
     screen.phase("chat: loading weights [/not markup]")
@@ -55,18 +60,23 @@ def test_a_pipe_gets_plain_lines_and_none_is_wrapped() -> None:
     text = out.getvalue()
     assert "\x1b" not in text
     assert "loading weights [/not markup]" in text
-    assert next(line for line in text.splitlines() if line.startswith("Try")).endswith("'")
+    assert "memory 259.8 MiB (planned" in text, "narrower than the row, and yet one line"
+    assert "Try     curl http://127.0.0.1:1/v1/chat/completions \\\n" in text
 
 
 def test_what_the_start_was_spent_on_leaves_out_what_took_no_time() -> None:
-    assert dict(rows(has_key=False))["Start"] == "loading weights 1.2 s"
+    shown = rows(has_key=False, is_verbose=True)
+    assert [text for _, text in shown if text.startswith("start")] == ["start: loading weights 1.2 s"]
 
 
 def test_a_term_that_an_engine_does_not_tell_is_left_out() -> None:
     memory = {"kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "weights_bytes": None}
-    shown = dict(ready_rows("http://h", [replace(chat(), memory=memory)], has_key=False, logs=Path("/logs")))
-    assert "weights" not in shown["Memory"]
-    assert "KV 256 MiB" in shown["Memory"]
+    for is_verbose, told in ((False, "memory 256 MiB (planned"), (True, "weights              –")):
+        worker = replace(chat(), memory=memory)
+        shown = ready_rows(
+            "http://h", [worker], has_key=False, logs=Path("/logs"), is_verbose=is_verbose
+        )
+        assert told in lines(shown)
 
 
 def test_a_reward_model_has_rows_of_its_own_and_an_example_where_it_is_alone() -> None:
@@ -77,13 +87,15 @@ def test_a_reward_model_has_rows_of_its_own_and_an_example_where_it_is_alone() -
     assert "/v1/reward" in alone["Try"]
 
 
-def test_what_runs_beside_the_models_is_shown_planned_and_measured() -> None:
-    beside = [
+def test_processes_without_a_model_are_shown_planned_and_measured() -> None:
+    processes = [
         {"process": "gateway", "planned_bytes": 74 * 2**20, "resident_bytes": 70 * 2**20},
         {"process": "web UI", "planned_bytes": 160 * 2**20, "resident_bytes": None},
     ]
-    shown = dict(ready_rows("http://h", [chat()], beside, has_key=False, logs=Path("/logs")))
-    assert shown["Beside"] == "gateway 70 MiB (planned 74 MiB) · web UI planned 160 MiB"
+    shown = dict(
+        ready_rows("http://h", [chat()], processes, has_key=False, logs=Path("/logs"), is_verbose=True)
+    )
+    assert shown["others"] == "gateway 70 MiB (planned 74 MiB) · web UI not started (planned 160 MiB)"
 
 
 def test_a_long_phase_is_heard_of_again_in_a_pipe(monkeypatch) -> None:
@@ -135,18 +147,18 @@ def test_a_reader_that_leaves_ends_the_words_and_not_the_service() -> None:
     ended = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], env={**os.environ, "CODE": code}, capture_output=True, text=True
     )
-    assert ended.returncode == 0 and "still here" in ended.stderr and "serving goes on" in ended.stderr
+    assert ended.returncode == 0 and "still here" in ended.stderr and "the service continues" in ended.stderr
 
 
 def test_replicas_share_what_holds_for_all_and_have_a_line_each() -> None:
     replicas = [replace(chat(), name=f"chat-{index}") for index in range(3)]
     shown = ready_rows("http://h", replicas, has_key=False, logs=Path("/logs"))
     names = [name for name, _ in shown]
-    assert names.count("Model") == names.count("Limits") == 1
+    assert names.count("Model") == 1
     assert [name for name in names if name.startswith("chat")] == ["chat-0", "chat-1", "chat-2"]
     line = dict(shown)["chat-1"]
-    assert "KV 256 MiB (planned" in line and "resident now" in line and "start 1.2 s" in line
-    assert "Memory" not in names and "Start" not in names
+    assert "memory 259.8 MiB (planned" in line and "KV cache of 65,536 tokens" in line and "in 1.2 s" in line
+    assert lines(shown).count("memory") == 3
 
 
 def refused(kernel: str, reason: str) -> dict[str, object]:
