@@ -44,9 +44,10 @@ class LoadClient:
         self._pool = Pool(address)
         self._path = address.prefix + endpoint.path
 
-    def encoded(self, prompt: Prompt) -> bytes:
+    def encoded(self, prompt: Prompt, *, is_probe: bool = False) -> bytes:
         """The bytes of a request; making them is no part of its time."""
-        return message(self.address.netloc, self._path, self._api_key, self.endpoint.body(prompt))
+        body = self.endpoint.body(prompt)
+        return message(self.address.netloc, self._path, self._api_key, body, is_probe=is_probe)
 
     async def ask(self, record: RequestRecord, data: bytes) -> WholeAnswer | None:
         """Sends `data` and writes into `record` what is seen, but for `start_s`; the answer, where one came."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from qserve.wire.worker_headers import PROBE
+
 __all__ = ["ENDPOINTS", "Endpoint", "Prompt", "message"]
 
 
@@ -95,9 +97,10 @@ ENDPOINTS = {
 }
 
 
-def message(netloc: str, path: str, api_key: str, body: bytes) -> bytes:
-    """A whole HTTP/1.1 request."""
+def message(netloc: str, path: str, api_key: str, body: bytes, *, is_probe: bool = False) -> bytes:
+    """A whole HTTP/1.1 request; a qserve counts one that `is_probe` apart."""
     key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
+    key += f"{PROBE}: 1\r\n" if is_probe else ""
     head = (
         f"POST {path} HTTP/1.1\r\nhost: {netloc}\r\n{key}content-type: application/json\r\n"
         f"accept: */*\r\naccept-encoding: identity\r\nuser-agent: qserve-bench\r\ncontent-length: {len(body)}\r\n\r\n"

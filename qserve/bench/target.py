@@ -83,7 +83,7 @@ async def first_request(client: LoadClient, prompts: Iterator[Prompt]) -> tuple[
     prompt = next(prompts)
     while True:
         record = RequestRecord(0, 0.0, 0.0, prompt_tokens=prompt.prompt_tokens)
-        await client.ask(record, client.encoded(prompt))
+        await client.ask(record, client.encoded(prompt, is_probe=True))
         if record.failure is None:
             return record, [*notes, *(f"a prompt was refused and left out: {sentence}" for sentence in refused)]
         if (conceded := _conceded(client.endpoint, record.failure.sentence)) is not None:

@@ -59,7 +59,7 @@ def _largest_difference(served: ServedModel, answer: Sequence[float], echoed: Se
 
 
 def _choice(served: ServedModel, fields: dict[str, Any]) -> dict[str, Any]:
-    answer = post_json(f"{served.url}/v1/completions", served.api_key, {"model": served.model, **fields})
+    answer = post_json(f"{served.url}/v1/completions", served.api_key, {"model": served.model, **fields}, is_probe=True)
     try:
         return dict(answer["choices"][0])
     except (LookupError, TypeError, ValueError):

@@ -62,7 +62,7 @@ def seen_thinking(served: ServedModel) -> bool:
 
 def _ask(served: ServedModel, fields: Mapping[str, Any]) -> dict[str, Any]:
     body = {"model": served.model, "messages": [{"role": "user", "content": "What is 11+22+33?"}], **fields}
-    answer = post_json(f"{served.url}/v1/chat/completions", served.api_key, body)
+    answer = post_json(f"{served.url}/v1/chat/completions", served.api_key, body, is_probe=True)
     try:
         return dict(answer["choices"][0])
     except (LookupError, TypeError, ValueError):

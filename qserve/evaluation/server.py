@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
+from qserve.wire.worker_headers import PROBE
 
 __all__ = ["ServedModel", "get_json", "inspect_reward_server", "inspect_server", "post_json", "report_of"]
 
@@ -129,10 +130,10 @@ def get_json(url: str, api_key: str) -> Any:
     return _asked(urllib.request.Request(url), api_key)  # noqa: S310 - checked by `inspect_server` at the scheme
 
 
-def post_json(url: str, api_key: str, body: Mapping[str, Any]) -> Any:
-    """The answer to `body`. Raises UsageError with what was answered in its place."""
-    data = json.dumps(body).encode()
-    return _asked(urllib.request.Request(url, data, {"content-type": "application/json"}), api_key)  # noqa: S310
+def post_json(url: str, api_key: str, body: Mapping[str, Any], *, is_probe: bool = False) -> Any:
+    """The answer to `body`; `is_probe`: it only tests the server. Raises UsageError with what was answered instead."""
+    headers = {"content-type": "application/json", **({PROBE: "1"} if is_probe else {})}
+    return _asked(urllib.request.Request(url, json.dumps(body).encode(), headers), api_key)  # noqa: S310
 
 
 def _models(url: str, api_key: str) -> dict[str, dict[str, Any]]:

@@ -143,10 +143,11 @@ class StoredRequest(_Json):
         began_unix_s: when it arrived.
         queued_ms: wait for a place at the worker; None where it did not come so far.
         ttft_ms: arrival to the first event of the answer; None where it was no stream.
-        tpot_ms: (E2E − TTFT) / (tokens − 1), tokens as the worker told them, else events; None where it was no stream.
+        tpot_ms: (E2E − TTFT) / (tokens − 1), tokens as the worker told them, else events; None where it was no stream,
+            or all tokens were sent at once.
         e2e_ms: arrival to the last byte.
         prompt_tokens, completion_tokens: as the worker's usage told them.
-        num_events: server-sent events relayed; 0: the answer came whole.
+        num_events: server-sent events with tokens; 0: the answer came whole.
         status: 499 where the client left before there was one.
         error_code: empty where it went well.
     """

@@ -10,7 +10,8 @@ from qserve.runs.records import StoredRequest
 __all__ = ["RequestFilter", "requests_of"]
 
 _TOKENS = "coalesce(completion_tokens, num_events)"
-_TPOT_US = f"CASE WHEN {_TOKENS} > 1 THEN (e2e_us - ttft_us) / ({_TOKENS} - 1.0) END"
+# No time per token where all tokens were sent at once (`gateway/telemetry/request_rows.py`).
+_TPOT_US = f"CASE WHEN {_TOKENS} > 1 AND e2e_us > ttft_us THEN (e2e_us - ttft_us) / ({_TOKENS} - 1.0) END"
 
 
 @dataclass(frozen=True)

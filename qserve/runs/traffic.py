@@ -122,7 +122,7 @@ def _swept(connection: sqlite3.Connection, run: int, labels: Mapping[int, _Label
             bucket.queued.append(queued_us)
         if ttft_us is not None:
             bucket.ttft.append(ttft_us)
-            if completion_tokens > 1:
+            if completion_tokens > 1 and e2e_us > ttft_us:  # else its tokens were sent at once
                 bucket.tpot.append((e2e_us - ttft_us) / (completion_tokens - 1))
     return workers
 

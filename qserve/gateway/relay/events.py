@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_events"]
+__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_closings", "count_events"]
 
 # A longer event passes through in pieces: memory must stay bounded.
 MAX_HELD_BYTES = 1 << 20
@@ -17,6 +17,9 @@ _ANNOUNCEMENT = re.compile(
     rb"|message_start|content_block_start|ping)\r?$",
     re.MULTILINE,
 )
+
+# What follows the last token: usage alone, and the end.
+_CLOSING = re.compile(rb'"choices"\s*:\s*\[\s*\]|^data: ?\[DONE\]', re.MULTILINE)
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
@@ -61,3 +64,8 @@ def count_events(events: bytes) -> int:
 def count_announcements(events: bytes) -> int:
     """Number of events that only name the role."""
     return len(_ANNOUNCEMENT.findall(events))
+
+
+def count_closings(events: bytes) -> int:
+    """Number of events of a chat or completion that come after its last token."""
+    return len(_CLOSING.findall(events))

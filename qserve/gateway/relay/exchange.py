@@ -19,7 +19,7 @@ from qserve.engine.base import Api
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
-from qserve.gateway.relay.events import EventCutter, count_announcements, count_events
+from qserve.gateway.relay.events import EventCutter, count_announcements, count_closings, count_events
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.respond import JSON, send_body
@@ -285,15 +285,16 @@ class Exchange:
 
 
 class StreamCounts:
-    """Counts events and their times; keeps the last two, which hold the usage if requested."""
+    """Counts events and their times; keeps the last two pieces, which hold the usage if requested."""
 
-    __slots__ = ("_before_last", "_itl", "_last", "_last_s", "_metrics", "_num_events", "_record")
+    __slots__ = ("_before_last", "_itl", "_last", "_last_s", "_metrics", "_num_announced", "_num_events", "_num_pieces",
+                 "_record")  # fmt: skip
 
     def __init__(self, metrics: GatewayMetrics, record: RequestRecord) -> None:
         self._metrics = metrics
         self._record = record
         self._itl = metrics.itl.labels(record.model)
-        self._num_events = 0
+        self._num_events = self._num_announced = self._num_pieces = 0
         self._last_s = 0.0
         self._last = self._before_last = b""
 
@@ -311,16 +312,23 @@ class StreamCounts:
         if self._last_s:
             if count:
                 self._itl.observe((now_s - self._last_s) / count, count)
-        elif count > count_announcements(events):
+                if self._num_pieces < 2:  # more is not asked
+                    self._num_pieces += count > count_closings(events)
+        elif count > (num_announced := count_announcements(events)):
+            self._num_announced += num_announced
+            self._num_pieces += 1
             self._record.first_byte_s = self._record.elapsed_s
             self._metrics.ttft.labels(self._record.model).observe(self._record.first_byte_s)
         else:
+            self._num_announced += num_announced
             return
         self._last_s = now_s
 
     def finish(self) -> None:
         """The stream is over."""
-        self._record.num_events = self._num_events
+        num_others = self._num_announced + count_closings(self.end)
+        self._record.num_events = max(self._num_events - num_others, min(self._num_events, 1))
+        self._record.is_in_one_piece = self._num_pieces < 2
         self._metrics.stream_events.labels(self._record.model).inc(self._num_events)
 
 

@@ -47,6 +47,7 @@ class GatewayMetrics:
             return made
 
         self._requests = counter("requests", "Requests answered", "route", "model", "status")
+        self._probes = counter("probes", "Requests by which commands of qserve test the server", "route", "status")
         self._errors = counter("errors", "Errors by their code, those inside streams included", "code")
         self._disconnects = counter("disconnects", "Clients that left before their answer was complete", "phase")
         for phase in _PHASES:
@@ -115,6 +116,9 @@ class GatewayMetrics:
 
     def finish(self, record: RequestRecord) -> None:
         """Counts a request that is over."""
+        if record.is_probe:
+            self._probes.labels(record.route, str(record.status)).inc()
+            return
         self._requests.labels(record.route, record.model, str(record.status)).inc()
         if record.error_code:
             self.count_error(record.error_code)

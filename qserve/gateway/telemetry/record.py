@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from qserve.wire.worker_headers import PRIORITY, PROBE
+
 __all__ = ["RequestRecord", "log_request", "record_of"]
 
 _access = logging.getLogger("qserve.access")
@@ -18,7 +20,8 @@ _KEY = "qserve.record"
 # A process's ids are its own number and a count: as unique as random ones, and they sort.
 _PROCESS = secrets.token_hex(6)
 _count = itertools.count(1)
-_BACKGROUND = (b"x-qserve-priority", b"background")
+_BACKGROUND = (PRIORITY.encode(), b"background")
+_PROBE = (PROBE.encode(), b"1")
 
 
 @dataclass(slots=True)
@@ -32,12 +35,14 @@ class RequestRecord:
         phase: how far it got: `reading`, `queued`, `waiting` (for the first byte), `streaming`, `done`.
         client_left: the client closed the connection before its answer was complete.
         is_background: the client lets others go first (`x-qserve-priority: background`).
+        is_probe: a command of qserve tests what the server can do (`x-qserve-probe: 1`).
         queue_wait_s: the wait for a slot at the worker; None while it has none.
         admitted_s: received to the end of that wait.
         first_byte_s: received to the first event sent (of a stream, the one that only names the role not counted), or
             to the answer's first byte; None before.
         num_prompt_tokens, num_generated_tokens: as the worker's `usage` told them; None where it did not.
-        num_events: server-sent events relayed.
+        num_events: server-sent events with tokens; 0: no stream.
+        is_in_one_piece: all tokens of a stream were sent at once, so that nothing is known of the time between them.
         num_retries: retries at other replicas.
         trace_headers: W3C's trace context for the worker, name and value.
     """
@@ -53,19 +58,23 @@ class RequestRecord:
     phase: str = "reading"
     client_left: bool = False
     is_background: bool = False
+    is_probe: bool = False
     queue_wait_s: float | None = None
     admitted_s: float | None = None
     first_byte_s: float | None = None
     num_prompt_tokens: int | None = None
     num_generated_tokens: int | None = None
     num_events: int = 0
+    is_in_one_piece: bool = False
     num_retries: int = 0
     trace_headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def begin(cls, scope: Any, route: str) -> RequestRecord:
         """The record of this scope's request, which `record_of` finds from here on."""
-        record = cls(_request_id(scope), scope["method"], route, is_background=_BACKGROUND in scope["headers"])
+        headers = scope["headers"]
+        is_background, is_probe = _BACKGROUND in headers, _PROBE in headers
+        record = cls(_request_id(scope), scope["method"], route, is_background=is_background, is_probe=is_probe)
         scope[_KEY] = record
         return record
 
@@ -79,7 +88,7 @@ class RequestRecord:
 
         Valid once it is over. Tokens are those of the usage; without it, events are counted instead.
         """
-        if not self.num_events or self.first_byte_s is None:
+        if not self.num_events or self.first_byte_s is None or self.is_in_one_piece:
             return None
         num_tokens = self.num_generated_tokens or self.num_events
         return (self.elapsed_s - self.first_byte_s) / (num_tokens - 1) if num_tokens > 1 else None

@@ -15,11 +15,10 @@ _UNKNOWN_CLIENT = (401, 403)
 
 
 def row_of(record: RequestRecord) -> RequestRow | None:
-    """The row; None for requests that are not stored: routes of the gateway itself, and refused clients."""
-    if record.route not in _RELAYED or record.status in _UNKNOWN_CLIENT:
+    """The row; None for requests that are not stored: routes of the gateway itself, refused clients, and probes."""
+    if record.route not in _RELAYED or record.status in _UNKNOWN_CLIENT or record.is_probe:
         return None
     elapsed_s = record.elapsed_s
-    is_stream = record.num_events > 0
     return RequestRow(
         RequestLabel(
             record.method, record.route, record.model, record.worker, record.status, record.error_code,
@@ -28,9 +27,16 @@ def row_of(record: RequestRecord) -> RequestRow | None:
         int((time.time() - elapsed_s) * 1000),
         int(elapsed_s * 1e6),
         None if record.queue_wait_s is None else int(record.queue_wait_s * 1e6),
-        None if record.first_byte_s is None or not is_stream else int(record.first_byte_s * 1e6),
+        _ttft_us(record, elapsed_s),
         record.num_prompt_tokens,
         record.num_generated_tokens,
         record.num_events,
         record.request_id,
     )  # fmt: skip
+
+
+def _ttft_us(record: RequestRecord, elapsed_s: float) -> int | None:
+    """Of a stream; all of the time where its tokens were sent at once: `ttft == e2e` says that there is no TPOT."""
+    if record.first_byte_s is None or not record.num_events:
+        return None
+    return int((elapsed_s if record.is_in_one_piece else record.first_byte_s) * 1e6)

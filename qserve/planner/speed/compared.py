@@ -60,10 +60,12 @@ def compared(replica: Replica, served: Iterable[ServedRequest]) -> LatencyCompar
     ]
     if not pairs:
         return None
+    # An answer that was sent at once says nothing of the time between its tokens.
+    timed = [(one, planned) for one, planned in pairs if one.e2e_s > one.ttft_s]
     first: Metric = "ttft" if _overlap([one for one, _ in pairs]) else "ttft_one"
     return LatencyComparison(
         _figure([(one.ttft_s, planned.ttft_s) for one, planned in pairs], replica.band(first)),
-        _figure([(one.tpot_s, planned.tpot_s) for one, planned in pairs], replica.band("tpot")),
+        _figure([(one.tpot_s, planned.tpot_s) for one, planned in timed or pairs], replica.band("tpot")),
         len(pairs),
         replica.learned.run if replica.learned else None,
     )

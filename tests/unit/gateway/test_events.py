@@ -8,7 +8,17 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.gateway.relay.events import MAX_HELD_BYTES, EventCutter, count_announcements, count_events
+from qserve.gateway.relay.events import (
+    MAX_HELD_BYTES,
+    EventCutter,
+    count_announcements,
+    count_closings,
+    count_events,
+)
+from qserve.gateway.relay.exchange import StreamCounts
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.record import RequestRecord
+from qserve.gateway.telemetry.request_rows import row_of
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 _payloads = st.lists(st.text(max_size=20), max_size=8)
@@ -70,6 +80,40 @@ def test_an_endless_event_is_not_collected_for_ever():
 def test_the_usual_chunk_is_passed_on_without_a_copy():
     chunk = _stream(["hello"])
     assert EventCutter().feed(chunk) is chunk
+
+
+def test_usage_and_the_end_are_no_tokens():
+    token = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+    stop = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'  # its token ends the answer
+    usage = b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\n'
+    quoted = _stream(['"choices":[]', "data: [DONE]"])
+    end = b"data: [DONE]\n\n"
+    assert [count_closings(part) for part in (token, stop, usage, usage + end, end, quoted)] == [0, 0, 1, 2, 1, 0]
+
+
+def counted(*pieces):
+    """The record of a stream of these pieces."""
+    record = RequestRecord("r-1", "POST", "/v1/chat/completions")
+    counts = StreamCounts(GatewayMetrics(), record)
+    for piece in pieces:
+        counts.add(piece)
+    counts.finish()
+    return record
+
+
+def test_events_with_tokens_are_counted_where_nobody_tells_the_tokens():
+    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+    token = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+    end = b"data: [DONE]\n\n"
+    apart = counted(role, token, token, token, end)
+    assert apart.num_events == 3 and apart.tpot_s is not None
+    # Tokens that were sent at once say nothing of the time between them, whatever came before and after.
+    for pieces in ((role, token * 3, end), (role + token * 3 + end,), (token * 3, end)):
+        at_once = counted(*pieces)
+        assert at_once.num_events == 3 and at_once.tpot_s is None
+        row = row_of(at_once)
+        assert row is not None and row.ttft_us is not None and abs(row.ttft_us - row.e2e_us) <= 1
+    assert counted(role, end).num_events == 1, "0 is an answer that is no stream"
 
 
 def test_who_speaks_is_no_token():
