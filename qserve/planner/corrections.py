@@ -12,13 +12,13 @@ What the user fixed is never moved: a KV size in bytes stays those bytes, only h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qserve.planner.learned import Correction, LearnedTerm, Residual
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
-from qserve.units import format_bytes
+from qserve.units import MIB, format_bytes
 
 __all__ = ["Corrections", "corrections_for", "with_corrections"]
 
@@ -30,6 +30,12 @@ _CPU_TERMS = 3
 # A measurement further off than this is of something else (a device shared with others, a bug): it corrects nothing.
 _MOST_OF_DEVICE = 0.25
 _MOST_TOKENS = 2.0
+# A correction that moves less is made, but not told.
+_FEWEST_BYTES, _LEAST_OF_DEVICE, _FEWEST_TOKENS = 16 * MIB, 0.001, 0.01
+_NAMES: Mapping[LearnedTerm, str] = {
+    "weights": "weights", "activations": "activations", "cuda_graphs": "CUDA graphs", "runtime": "runtime",
+    "kv_cache_tokens": "KV cache tokens",
+}  # fmt: skip
 
 
 def corrections_for(setup: Setup, max_num_seqs: int, max_num_batched_tokens: int) -> Corrections:
@@ -58,7 +64,8 @@ def with_corrections(setup: Setup, plan: Plan) -> Plan:
             kv_cache_tokens=plan.kv_cache_tokens * tokens.measured // tokens.planned,
             max_concurrency=round(plan.max_concurrency * share, 2),
         )
-    notes = tuple(_note(one) for one in made.values() if one.difference)
+    told = [one for one in made.values() if _matters(one, setup.devices[0].total_bytes)]
+    notes = tuple(_note(run, [one for one in told if one.run == run]) for run in dict.fromkeys(one.run for one in told))
     return replace(
         plan, shape=_shape_of(setup), step=_step_of(setup, *steps), on_cpu=setup.on_cpu,
         corrections=tuple(made.values()), notes=(*plan.notes, *notes),
@@ -96,11 +103,20 @@ def _is_sane(one: Residual, device_bytes: int) -> bool:
     return one.measured >= 0 and abs(one.measured - one.planned) <= _MOST_OF_DEVICE * device_bytes
 
 
-def _note(correction: Correction) -> str:
-    name = correction.term.replace("_", " ")
+def _matters(correction: Correction, device_bytes: int) -> bool:
+    """Whether it moves what fits: not the hundreds of bytes by which two starts differ."""
     if correction.term == "kv_cache_tokens":
-        moved = f"{100 * (correction.measured / correction.planned - 1):+.2f} %"
-    else:
-        sign = "+" if correction.difference > 0 else "−"
-        moved = f"{sign}{format_bytes(abs(correction.difference))}"
-    return f"learned from run {correction.run}: {name} {moved} (--no-learn plans without)"
+        return abs(correction.difference) >= _FEWEST_TOKENS * correction.planned
+    return abs(correction.difference) >= max(_FEWEST_BYTES, _LEAST_OF_DEVICE * device_bytes)
+
+
+def _note(run: str, corrections: Sequence[Correction]) -> str:
+    moved = ", ".join(f"{_NAMES[one.term]} {_moved(one)}" for one in corrections)
+    return f"corrected by what run {run} measured: {moved} (--no-learn turns this off)"
+
+
+def _moved(correction: Correction) -> str:
+    if correction.term == "kv_cache_tokens":
+        return f"{100 * (correction.measured / correction.planned - 1):+.1f} %"
+    sign = "+" if correction.difference > 0 else "−"
+    return f"{sign}{format_bytes(abs(correction.difference))}"

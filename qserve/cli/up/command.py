@@ -71,7 +71,8 @@ def command(**values: Any) -> None:
         run_folder = _run_folder(values["state_dir"])
         hardware = with_host(machine, values["ui"] is not False, processes.count, is_driver=cluster is not None)
         options = up_options(values, gateway, processes, hardware, run_folder)
-        hosted = planned_hosts(values, hardware, cluster, run_folder.parent.parent, Path(configs), screen)
+        with screen.working("planning"):
+            hosted = planned_hosts(values, hardware, cluster, run_folder.parent.parent, Path(configs), screen)
         if cluster is None:
             sys.exit(uvloop.run(serve(hosted, options, screen)))
         hosted = cluster.spread(hosted, values["reward_replicas"], screen)

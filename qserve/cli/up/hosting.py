@@ -187,8 +187,9 @@ def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:
     if checkpoint.folder is None:
         from qserve.hub.download import download
 
-        screen.note(f"fetching {checkpoint.id} from the hub into the local cache")
-        checkpoint = download(checkpoint)
+        name = checkpoint.id
+        screen.phase(f"fetching {name} from the hub")
+        checkpoint = download(checkpoint, lambda told: screen.progress(f"fetching {name}: {told}"))
     assert checkpoint.folder is not None, "a download has a folder"
     if not any(any(checkpoint.folder.glob(kind)) for kind in _WEIGHTS):
         raise BrokenCheckpoint(

@@ -56,13 +56,15 @@ class Screen:
 
     still_after_s = 15.0
     """How long a phase may last before a pipe hears of it again."""
+    progress_after_s = 5.0
+    """How often a pipe hears how far a phase is."""
 
     def __init__(self, console: Console | None = None, *, is_verbose: bool = False) -> None:
         """`is_verbose`: the summary shows all that was planned and measured (--verbose)."""
         self.console = console or ServiceConsole(highlight=False, soft_wrap=True)
         self.is_verbose = is_verbose
         self._status: Status | None = None
-        self._phase = ""
+        self._phase, self._next_progress_s = "", 0.0
         self._started = time.monotonic()
         self._phase_ended = threading.Event()
 
@@ -84,9 +86,9 @@ class Screen:
         `then`: what follows it, where the phase itself is an end.
         """
         self._phase_ended.set()
-        self._phase = then or name
+        self._phase, self._next_progress_s = then or name, 0.0
         if not self.console.is_terminal:
-            self.console.print(f"  {self.seconds:5.1f} s  {name}", markup=False)
+            self._say(name)
             self._phase_ended = threading.Event()
             threading.Thread(target=self._say_still, args=(self._phase_ended,), daemon=True).start()
         elif self._status is None:
@@ -95,18 +97,33 @@ class Screen:
         else:
             self._status.update(_Timed(self._phase))
 
+    @contextlib.contextmanager
+    def working(self, name: str) -> Iterator[None]:
+        """Show the phase until the block ends, also by an error."""
+        self.phase(name)
+        try:
+            yield
+        finally:
+            self.end_progress()
+
     def progress(self, text: str) -> None:
-        """How far the phase is: shown at once on a terminal, with the next repetition elsewhere."""
+        """How far the phase is: shown at once on a terminal, every few seconds elsewhere."""
         self._phase = text
         if self._status is not None:
             self._status.update(escape(text))
+        elif time.monotonic() >= self._next_progress_s:
+            self._next_progress_s = time.monotonic() + self.progress_after_s
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"  {self.seconds:5.1f} s  {text}", markup=False)
 
     def _say_still(self, ended: threading.Event) -> None:
         """Repeat the phase now and then: vLLM's first start compiles for minutes without output."""
         began_s = time.monotonic()
         while not ended.wait(self.still_after_s):
             seconds = time.monotonic() - began_s
-            self.console.print(f"  {self.seconds:5.1f} s  still {self._phase} (for {seconds:.0f} s)", markup=False)
+            self._say(f"still {self._phase} (for {seconds:.0f} s)")
 
     @property
     def seconds(self) -> float:

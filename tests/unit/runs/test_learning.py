@@ -59,6 +59,17 @@ def test_the_second_plan_holds_what_the_first_start_measured() -> None:
     assert any("run-1" in note and "--no-learn" in note for note in second.notes)
 
 
+def test_only_what_matters_is_told_and_in_one_note() -> None:
+    first = planned()
+    for bytes_off in (256, -256, 8 * MIB):
+        second = planned(replace(VLLM, learned=learned(first, weights_bytes=bytes_off)))
+        assert second.corrections and not [note for note in second.notes if "run-1" in note]
+    moved = {"activations_bytes": -300 * MIB, "cuda_graphs_bytes": 128 * MIB, "weights_bytes": 256}
+    second = planned(replace(VLLM, learned=learned(first, **moved)))
+    (note,) = [note for note in second.notes if "run-1" in note]
+    assert "activations −300 MiB" in note and "CUDA graphs +128 MiB" in note and "weights" not in note
+
+
 def test_kv_tokens_follow_the_engine_and_a_fixed_size_stays() -> None:
     fixed = replace(VLLM, kv_cache_memory_bytes=2 * GIB)
     first = planned(fixed)

@@ -187,3 +187,16 @@ def test_replicas_warn_once_of_each_kernel() -> None:
     ]
     shown = ready_rows("http://h", replicas, has_key=False, logs=Path("/logs"))
     assert [text.split(" refused")[0] for name, text in shown if name == "Warn"] == ["int8 product", "add_rms_norm"]
+
+
+def test_progress_is_heard_of_at_once_and_then_now_and_then(monkeypatch) -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=200, highlight=False))
+    with screen.working("fetching a model"):
+        for number in range(3):
+            screen.progress(f"fetching a model: {number} of 9")
+        monkeypatch.setattr(Screen, "progress_after_s", 0.0)
+        screen._next_progress_s = 0.0
+        screen.progress("fetching a model: 9 of 9")
+    told = [line.split("s  ", 1)[1] for line in out.getvalue().splitlines()]
+    assert told == ["fetching a model", "fetching a model: 0 of 9", "fetching a model: 9 of 9"]

@@ -1,0 +1,84 @@
+"""How far a download is, by the growth of its folder: so it is known whatever protocol the library takes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qserve.units import format_bytes
+
+__all__ = ["Growth", "watched"]
+
+_INTERVAL_S = 1.0
+_RATE_OVER_S = 10.0
+_SILENT_AFTER_S = 15.0
+_MINUTES_FROM_S = 120
+
+
+@dataclass
+class Growth:
+    """Bytes that came, out of `total`, and their rate over the last seconds. Pure: it is told the time."""
+
+    total: int
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+    _last_growth_s: float = 0.0
+
+    def add(self, now_s: float, num_bytes: int) -> str:
+        """What is to be said when `num_bytes` are there."""
+        num_bytes = min(max(num_bytes, 0), self.total)
+        if not self._seen or num_bytes > self._seen[-1][1]:
+            self._last_growth_s = now_s
+        self._seen.append((now_s, num_bytes))
+        while len(self._seen) > 2 and now_s - self._seen[1][0] >= _RATE_OVER_S:
+            self._seen.popleft()
+        return f"{format_bytes(num_bytes)} of {format_bytes(self.total)}{self._pace(now_s, num_bytes)}"
+
+    def _pace(self, now_s: float, num_bytes: int) -> str:
+        if num_bytes == self.total:
+            return ""
+        silent_s = now_s - self._last_growth_s
+        if silent_s >= _SILENT_AFTER_S:
+            return f" · nothing came for {silent_s:.0f} s"
+        began_s, before = self._seen[0]
+        if num_bytes == before:
+            return ""
+        rate = (num_bytes - before) / (now_s - began_s)
+        left_s = (self.total - num_bytes) / rate
+        left = f"{left_s:.0f} s" if left_s < _MINUTES_FROM_S else f"{left_s / 60:.0f} min"
+        return f" · {format_bytes(rate)}/s · {left} left"
+
+
+@contextlib.contextmanager
+def watched(folder: Path, total: int, progress: Callable[[str], None]) -> Iterator[None]:
+    """Calls `progress` once a second while `folder` grows by `total` bytes."""
+    if not total:
+        yield
+        return
+    before, growth, ended = _size(folder), Growth(total), threading.Event()
+    progress(growth.add(time.monotonic(), 0))
+
+    def watch() -> None:
+        while not ended.wait(_INTERVAL_S):
+            progress(growth.add(time.monotonic(), _size(folder) - before))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _size(folder: Path) -> int:
+    """Bytes of its files; one may be renamed meanwhile."""
+    total = 0
+    for file in folder.glob("*"):
+        with contextlib.suppress(OSError):
+            total += file.stat().st_size
+    return total
