@@ -85,7 +85,7 @@ class LineCheck:
             message = _needed(value, "custom_id", f"a string of 1 to {_MAX_ID_CHARS} characters")
             return LineError("missing_required_parameter", message, number, "custom_id")
         if custom_id in self._seen:
-            message = f"the custom_id {custom_id[:100]!r} stands on an earlier line too; each must be unique"
+            message = f"the custom_id {custom_id[:100]!r} is on an earlier line too; each must be unique"
             return LineError("duplicate_custom_id", message, number, "custom_id")
         self._seen.add(custom_id)
         if unknown := value.keys() - _NAMES:

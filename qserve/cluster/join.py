@@ -81,7 +81,7 @@ def _refusal(address: str, error: Exception) -> UsageError | WorkerFailed:
             f"or join it: ray start --address={address}"
         )
     return WorkerFailed(
-        f"--ray {address}: the cluster let nobody in ({said[:200] or type(error).__name__}); where it wants a token, "
+        f"--ray {address}: the cluster refused ({said[:200] or type(error).__name__}); where it wants a token, "
         "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH must be set here as well"
     )
 

@@ -44,7 +44,7 @@ class PlacedAgent:
         except WorkerFailed:
             raise
         except Exception as error:
-            raise WorkerFailed(f"the Ray cluster gave no place: {_words(error)}") from error
+            raise WorkerFailed(f"the Ray cluster has no free place: {_words(error)}") from error
 
     @property
     def address(self) -> str:

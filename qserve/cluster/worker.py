@@ -37,7 +37,7 @@ _EXCHANGE_S = 0.5
 _HEALTH_TIMEOUT_S = 5.0
 _PLACE_LIMIT_S = 900.0
 _LOOK_S = 0.05
-_ASKED_FOR = "a restart was asked for"
+_ASKED_FOR = "a restart was requested"
 _NOT_WANTED = "it is started when the load wants it"
 
 

@@ -36,7 +36,7 @@ def attention_kernels(capability: tuple[int, int] | None, versions: Mapping[str,
     """For a card of this compute capability, with these packages installed: a sentence for people."""
     found = kernel_candidates(capability or (0, 0), versions)
     if not found.names:
-        return f"{_GATHERED}: kernels that read keys in their pages need compute capability 8.0"
+        return f"{_GATHERED}: paged kernels need compute capability 8.0"
     tried = ", then ".join(_title(name, versions) for name in found.names)
     return f"{tried}, then {_GATHERED}: the first that agrees with SDPA when the worker starts"
 
@@ -44,8 +44,8 @@ def attention_kernels(capability: tuple[int, int] | None, versions: Mapping[str,
 def attention_on_a_cpu(has_compiler: bool) -> str:
     """On a machine without a card: a sentence for people. The worker names what it took, of one model."""
     if not has_compiler:
-        return "torch's SDPA over gathered keys: there is no C compiler for kernels that read them in their pages"
-    return "kernels compiled for this CPU, which read keys in their pages, in bf16; torch's SDPA in float32 and float16"
+        return "torch's SDPA, which is slower: qserve's kernels need a C compiler"
+    return "qserve's kernels for this CPU in bf16; torch's SDPA in float32 and float16"
 
 
 def attention_remedy(capability: tuple[int, int] | None, versions: Mapping[str, str]) -> str:

@@ -70,7 +70,7 @@ class OwnProcess:
     def failure(self, returncode: int) -> QserveError:
         """Its own words, as the kind of error that its status names; without any, how it ended and its last line."""
         if not self._said:
-            return WorkerFailed(f"{death_of(returncode)}. Its last word: {self._last_line!r}")
+            return WorkerFailed(f"{death_of(returncode)}. Its last line: {self._last_line!r}")
         return _ERROR_OF_STATUS.get(returncode, WorkerFailed)(self._said)
 
     def retry(self) -> Retry | None:

@@ -32,7 +32,7 @@ class Administration:
             raise ApiError(501, "nobody supervises the workers here", "not_supervised")
         names = await begun(self._restart)
         if names is None:
-            raise ApiError(409, "a rolling restart is under way; GET /ready tells how far it is", "restart_under_way")
+            raise ApiError(409, "a rolling restart is running; GET /ready tells how far it is", "restart_under_way")
         if not names:
             raise ApiError(409, "no worker is ready, so there is none to restart; GET /ready tells why", "none_ready")
         await send_json(send, 202, {"status": "restarting", "workers": list(names)})

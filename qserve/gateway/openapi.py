@@ -35,7 +35,7 @@ _ERRORS_OF_RELAYED = {
     "408": "the body stopped arriving",
     "413": "the body is too large",
     "415": "the body is not declared as JSON",
-    "422": "this very request was in flight when workers died, twice",
+    "422": "two workers died while they answered this request",
     "502": "the worker died or answered nonsense",
     "503": "the worker is not ready, or the server drains; Retry-After tells when to come back",
 }
@@ -223,7 +223,7 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
             meanings["404"] = "no run's id begins so, or none is kept"
     elif route.path == _RESTART:
         meanings |= {
-            "403": "no admin key, or none is known here", "409": "a rolling restart is under way",
+            "403": "no admin key, or none is known here", "409": "a rolling restart is running",
             "501": "nobody here can restart workers",
         }  # fmt: skip
     elif route.path == "/ready":

@@ -195,7 +195,7 @@ _OWN = (
     Route("POST", "/v1/qserve/restart", "Restarts the workers one after the other, each when its requests are over."),
     Route("GET", "/v1/qserve/runs", "The runs of this machine's store, newest first."),
     Route("GET", "/v1/qserve/runs/{run}", "One of them: plan, start, memory over time, events, requests, results."),
-    Route("GET", "/v1/qserve/trainings", "The training runs of the store, newest first: which are there, which go on."),
+    Route("GET", "/v1/qserve/trainings", "The training runs of the store, newest first: with the state of each."),
     Route("GET", "/report", "This run's report as a page: planned against measured, latency, results, faults."),
     Route("GET", "/report/{run}", "The report of another run of this machine's store."),
     Route("GET", "/v1/qserve/tokenizer/{model}", "The files of a model's tokenizer, for clients that count tokens."),

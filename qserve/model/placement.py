@@ -135,7 +135,7 @@ def _offload_folder(folder: Path, skeleton: torch.nn.Module, device_map: DeviceM
     needed, free = rewritten_bytes(folder, skeleton, device_map), shutil.disk_usage(root).free
     if needed > free:
         raise DoesNotFit(
-            f"{format_bytes(needed)} of weights have to be written anew for offloading to disk, and {root} has "
+            f"{format_bytes(needed)} of weights have to be rewritten for offloading to disk, and {root} has "
             f"{format_bytes(free)} free; free space there, name a folder on another disk by XDG_CACHE_HOME, or offload "
             "less"
         )

@@ -45,4 +45,4 @@ class QuantQuality:
         )
         if self.activations is None:
             return line
-        return f"{line}. In it, activations in int8 against exact ones beside the same weights: {self.activations}"
+        return f"{line}. In it, activations in int8 against exact ones with the same weights: {self.activations}"

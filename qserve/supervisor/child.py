@@ -126,7 +126,7 @@ class Child:
         try:
             return io.FileIO(self._log_file, "a", opener=open_private)
         except OSError as error:
-            _log.warning("%s can't be written (%s); serving goes on", self._log_file, error)
+            _log.warning("%s can't be written (%s); the service continues", self._log_file, error)
             return io.FileIO(os.devnull, "a")
 
 

@@ -17,7 +17,7 @@ from qserve.planner.search.refusals import refuse_length
 
 __all__ = ["choose_engine"]
 
-_FASTER_START = "without a card the transformers engine starts in seconds; --engine vllm takes vLLM's CPU build"
+_FASTER_START = "it starts fastest on a CPU; --engine vllm uses vLLM's CPU build"
 
 
 def choose_engine(
@@ -39,7 +39,7 @@ def choose_engine(
     for engine in preferred:
         chosen, obstacle = _on(engine, checkpoint, hardware, request, packages)
         if obstacle is None:
-            return chosen, "it serves what was asked for"
+            return chosen, "the default for a card"
         reasons.append(f"not {engine.name}, because {obstacle}")
     refuse_length(last, last.planner.as_served(checkpoint, request), request)
     return replace(request, engine=last.name), "; ".join(reasons) or _FASTER_START

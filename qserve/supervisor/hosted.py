@@ -64,6 +64,6 @@ class Hosted:
             if not name.strip() or not name.isprintable():
                 flag = "--served-model-name" if self.role == "chat" else "--served-reward-name"
                 raise UsageError(
-                    f"{name!r} is no name that can stand in requests and on a terminal: it must be printable, and more "
+                    f"{name!r} can't be a name in requests: it must be printable, and more "
                     f"than spaces. Choose one with {flag}"
                 )

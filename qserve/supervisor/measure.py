@@ -29,7 +29,7 @@ async def held_by(worker: Worker) -> dict[str, Any]:
     try:
         return await worker.memory()
     except (QserveError, OSError, ValueError, psutil.Error) as error:
-        _log.warning("%s worker: what it holds in memory is not known: %s", worker.endpoint.name, error)
+        _log.warning("%s worker: its memory could not be measured: %s", worker.endpoint.name, error)
         return {}
 
 

@@ -49,9 +49,7 @@ def bind(host: str, port: int) -> socket.socket:
                 "for example --port 0 for any free one"
             ) from error
         if error.errno == errno.EACCES:
-            raise UsageError(
-                f"--port {port} needs more rights than you have; ports from 1024 on are free to all"
-            ) from error
+            raise UsageError(f"--port {port} needs more rights than you have; use a port from 1024 on") from error
         raise UsageError(f"--host {host} --port {port} can't be opened: {error.strerror}") from error
     listener.setblocking(False)
     return listener

@@ -51,7 +51,7 @@ class RollingRestart:
     def begin(self) -> tuple[str, ...] | None:
         """Start a rolling restart; returns the names of the ready workers in order, None while one is running."""
         if self._running is not None and not self._running.done():
-            _log.warning("a rolling restart is under way; this one is not begun")
+            _log.warning("a rolling restart is already running; this one was not started")
             return None
         ready = [one for one in self._workers if one.endpoint.state is WorkerState.READY]
         self._running = asyncio.create_task(self._roll(ready))
@@ -69,7 +69,7 @@ class RollingRestart:
             try:
                 await worker.restart()
             except QserveError as error:
-                _log.warning("the rolling restart ends at %s: %s", worker.endpoint.name, error)
+                _log.warning("the rolling restart stopped at %s: %s", worker.endpoint.name, error)
                 return
         names = ", ".join(one.endpoint.name for one in workers)
         _log.warning("rolling restart: %s", f"{names} ready again" if names else "no worker is ready to be restarted")
@@ -112,7 +112,7 @@ async def _watch(worker: Worker, replicas: Sequence[Worker]) -> None:
     except QserveError as error:
         if all(one.endpoint.state is WorkerState.FAILED for one in replicas):
             raise
-        _log.error("%s is out of service, the other replicas go on: %s", worker.endpoint.name, error)
+        _log.error("%s is out of service, the other replicas continue: %s", worker.endpoint.name, error)
 
 
 @contextlib.contextmanager

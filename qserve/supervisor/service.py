@@ -84,7 +84,7 @@ class UpOptions:
 async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, runner: Runner = _THIS_MACHINE) -> int:
     """Serve on workers of `runner` until stopped; returns the exit status.
 
-    0: stopped, every request was answered. 1: stopped, but requests were cut off, by a worker that ended or by the stop.
+    0: stopped, every request was answered. 1: requests were cut off, by a worker that ended or by the stop.
     Raises PortInUse, UsageError, BrokenCheckpoint, DoesNotFit or WorkerFailed when it can't start or continue.
     """
     ports.check_exposure(options.host, options.gateway.keys)
@@ -254,7 +254,7 @@ async def _drain(
 ) -> int:
     """Let running requests finish; new ones get 503 meanwhile. Returns how many did not finish in time."""
     for worker in workers:
-        worker.endpoint.detail = "the service is stopping; running requests finish, new ones are not taken"
+        worker.endpoint.detail = "the service is stopping; running requests finish, new ones are refused"
         worker.endpoint.state = WorkerState.DRAINING
     deadline = asyncio.get_running_loop().time() + options.drain_timeout_s
     if num_running := await gateway.num_in_flight():

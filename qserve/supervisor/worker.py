@@ -218,7 +218,7 @@ class SupervisedWorker:
         self._restarts.enter(WorkerState.RESTARTING, f"the worker {reason}")
         if has_stacks:
             await self._end_stuck()
-            return f"the worker {reason} and was ended; where its threads were stands in {self._log_file}"
+            return f"the worker {reason} and was ended; its stacks are in {self._log_file}"
         await self._end_now()
         return f"the worker {reason} and was ended"
 
@@ -226,7 +226,7 @@ class SupervisedWorker:
         """Waits for a requested restart, and until the worker is drained."""
         await self._restarts.requested()
         await self._restarts.drain("it is about to be restarted; running requests finish first")
-        return "a restart was asked for"
+        return "a restart was requested"
 
     async def _end_stuck(self) -> None:
         """End it with its stacks in the log."""

@@ -170,7 +170,7 @@ def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
 
 def internal_error(where: str = "") -> ApiError:
     """A fault of qserve's own; `where`: how its log names it."""
-    return ApiError(500, f"something broke inside qserve; its log tells more{where}", "internal_error")
+    return ApiError(500, f"an internal error of qserve; its log has the details{where}", "internal_error")
 
 
 def unknown_field(path: str, known: Iterable[str] = (), hint: str = "") -> ApiError:

@@ -74,10 +74,7 @@ def _machine(hardware: Hardware, cache: Path, port: int, port_is_free: bool) -> 
     ]
     ram, disk = hardware.ram_available_bytes, hardware.disk_free_bytes
     return [
-        *(
-            cards
-            or [Check("machine", "cards", "warning", "none with an NVIDIA driver", "models run on the CPU, slowly")]
-        ),
+        *(cards or [Check("machine", "cards", "warning", "none with an NVIDIA driver", "models run on the CPU")]),
         Check(
             "machine",
             "RAM",
@@ -110,15 +107,15 @@ def _compiler() -> Check:
         return Check(
             "machine", "compiler", "warning", "none: bf16, int8 and 4 bit run much slower on the CPU", INSTALL_COMPILER
         )
-    return Check("machine", "compiler", "ok", f"{found}, for kernels that bf16, int8 and 4 bit take on the CPU")
+    return Check("machine", "compiler", "ok", f"{found} (compiles the CPU kernels of bf16, int8 and 4 bit)")
 
 
 def _toolchain(packages: Packages) -> Check:
     """The toolchain with which Triton compiles kernels when vLLM starts on a card."""
     if packages.lacking:
-        found = "vLLM can't compile its kernels: there is not " + ", nor ".join(packages.lacking)
-        return Check("machine", "toolchain", "missing", found, "install it, then vLLM starts on the card")
-    return Check("machine", "toolchain", "ok", "a C compiler and Python's headers, for the kernels that vLLM compiles")
+        found = "vLLM can't compile its kernels without " + " and ".join(packages.lacking)
+        return Check("machine", "toolchain", "missing", found, "install it for vLLM")
+    return Check("machine", "toolchain", "ok", "a C compiler and Python's headers: vLLM can compile its kernels")
 
 
 def _cpu_formats(hardware: Hardware) -> str:

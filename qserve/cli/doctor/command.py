@@ -80,7 +80,7 @@ def _measured(state_dir: Path | None, hardware: Hardware) -> Check:
 
     rates = measure_cpu(state_folder(state_dir), hardware)
     found = f"reads {rates.read_bytes_per_s / 1e9:.1f} GB/s, multiplies {rates.gemm_flop_per_s / 1e9:.0f} GFLOP/s"
-    return Check("machine", "CPU, measured", "ok", f"{found}; `qserve plan` counts with it")
+    return Check("machine", "CPU, measured", "ok", f"{found}; `qserve plan` uses it")
 
 
 def _document(hardware: Hardware, packages: Packages, checks: list[Check], serves: bool) -> dict[str, Any]:

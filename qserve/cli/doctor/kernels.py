@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TRIAL", "as_last_start_told", "tried_now"]
 
 TRIAL = "qserve.engine.transformers.kernel_trial"
-_TRY, _ALL_OUTPUT = "qserve doctor --kernels tries them now", f"all that the compiler says: python -m {TRIAL}"
+_TRY, _ALL_OUTPUT = "qserve doctor --kernels tries them now", f"the compiler's full output: python -m {TRIAL}"
 _MOST_SECONDS = 300
 _MOST_RUNS = 20
 _OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -32,13 +32,13 @@ def tried_now(limit_s: float = _MOST_SECONDS, command: Sequence[str] = (sys.exec
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=_OFFLINE)
     except subprocess.TimeoutExpired:
-        return [_warning(f"they did not compile and run within {limit_s:.0f} s", _ALL_OUTPUT)]
+        return [_warning(f"the kernels did not compile and run within {limit_s:.0f} s", _ALL_OUTPUT)]
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
-        return [_warning(f"they could not be tried: {reason}", _ALL_OUTPUT)]
+        return [_warning(f"the kernels could not be tried: {reason}", _ALL_OUTPUT)]
     cards = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if not cards:
-        return [_warning("they were not tried: torch sees no card", "")]
+        return [_warning("the kernels were not tried: torch sees no card", "")]
     return [check for card in cards for check in _of_card(card)]
 
 
@@ -50,7 +50,7 @@ def as_last_start_told(state: Path) -> list[Check]:
     try:
         found = next(_starts_on_cards(RunStore.open(state)), None) if (state / FILE_NAME).exists() else None
     except QserveError as error:
-        return [_warning(f"what the last start told can't be read: {error}", _TRY)]
+        return [_warning(f"the result of the last start can't be read: {error}", _TRY)]
     if found is None:
         return [Check("engine", "kernels", "ok", "not tried yet: a worker tries them when it starts", _TRY)]
     run, document = found

@@ -49,7 +49,7 @@ def check_flags(values: dict[str, Any]) -> None:
     if values["ray"] is None:
         refuse_flags(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
     else:
-        refuse_flags(_LOADS, "of a load, which one machine is planned for; with --ray say --replicas or --max-replicas")
+        refuse_flags(_LOADS, "for a load on one machine; with --ray give --replicas or --max-replicas")
 
 
 def _check_roles(model: str | None, reward: str | None) -> None:
@@ -57,7 +57,7 @@ def _check_roles(model: str | None, reward: str | None) -> None:
     if reward is None and model is not None:
         refuse_flags(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
     if model is not None and reward is not None:
-        why = "of a load, which layouts are chosen for where one model has the cards; leave it out"
+        why = "for a load on a chat model without a reward model; leave it out"
         refuse_flags(_LOADS, why)
     if model is None and reward is not None:
         why = "for a chat model, and none is named; add --model, or leave it out"
@@ -81,5 +81,5 @@ def check_reads(hosted: Hosted, engine_args: str, verify_quant: bool, screen: Sc
     if verify_quant and not plan.quant.in_flight:
         raise UsageError(
             f"--verify-quant: {plan.quant.scheme} is loaded as it is stored, so there is nothing to compare with; "
-            "it goes with --quant int8 or 4bit on a 16-bit checkpoint"
+            "use it with --quant int8 or 4bit on a 16-bit checkpoint"
         )

@@ -167,9 +167,9 @@ def _bounds(values: dict[str, Any]) -> Bounds | None:
     if fewest is None and most is None:
         return None
     if most is None:
-        raise UsageError(f"--min-replicas {fewest} goes with --max-replicas; a fixed number is --replicas {fewest}")
+        raise UsageError(f"--min-replicas {fewest} needs --max-replicas; for a fixed number give --replicas {fewest}")
     if values["replicas"] is not None:
-        raise UsageError("--replicas is a fixed number, and --max-replicas a bound; leave one of them out")
+        raise UsageError("--replicas is a fixed number and --max-replicas an upper bound; leave one out")
     return Bounds(fewest or 1, most, values["scale_down_after"])
 
 

@@ -193,8 +193,8 @@ def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:
     assert checkpoint.folder is not None, "a download has a folder"
     if not any(any(checkpoint.folder.glob(kind)) for kind in _WEIGHTS):
         raise BrokenCheckpoint(
-            f"{checkpoint.folder} holds no weights ({', '.join(_WEIGHTS)}); download it again, or size it on random "
-            "weights with --load-format dummy"
+            f"{checkpoint.folder} holds no weights ({', '.join(_WEIGHTS)}); download it again, or use random "
+            "weights: --load-format dummy"
         )
     return checkpoint.folder
 

@@ -31,7 +31,7 @@ def with_judge(wanted: ModelsToServe) -> ModelsToServe:
         )
     if read_template(template, f"--judge {template}", Path.cwd()).needs_rubric:
         raise UsageError(
-            f"--judge {template}: the template asks for a rubric, which stands in a recipe: {{judge: {template}, url: "
+            f"--judge {template}: the template asks for a rubric, which a recipe gives: {{judge: {template}, url: "
             "served, rubric: …} (docs/reward.md)"
         )
     named = template if template in BUNDLED else str(Path(template).expanduser().absolute())

@@ -186,5 +186,5 @@ def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Pa
         return f"{checkpoint.id} has a {spec.head.kind} head of its own, which vLLM does not load"
     # Its Qwen3.5 code imports the image processors, which import torchvision, even for text.
     if not hardware.devices and spec.is_hybrid and "torchvision" not in packages.versions:
-        return f"vLLM needs torchvision for {spec.architecture}, and there is no CPU build of it beside this torch"
+        return f"vLLM needs torchvision for {spec.architecture}, and there is no CPU build of it for this torch"
     return None

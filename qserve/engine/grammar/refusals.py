@@ -50,7 +50,7 @@ def _why(first: str) -> str:
     if first.startswith("oneOf constraints"):
         return "a value may follow two alternatives of its 'oneOf'; write 'anyOf'"
     if first.startswith("Too many items"):
-        return "it has no end, or too many ways to go on"
+        return "it has no end, or too many ways to continue"
     if any(said in first for said in _TOO_LARGE):
         return "it is too large"
     return first

@@ -59,7 +59,7 @@ def _last_exception(text: str) -> Failure:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     exceptions = [line for line in lines if _EXCEPTION.match(line) and not any(vague in line for vague in _NO_REASON)]
     last = (exceptions or lines or ["nothing"])[-1]
-    return Failure(FailureKind.UNKNOWN, f"vLLM did not start. It said: {last}", last)
+    return Failure(FailureKind.UNKNOWN, f"vLLM did not start: {last}", last)
 
 
 def _beside(failure: Failure, plan: Plan) -> Failure:

@@ -209,7 +209,7 @@ class VllmLaunch:
         again = VllmLaunch(self._spec, extra, self._parser)
         again.environment = {**self.environment, **_NO_PEER_TO_PEER}
         reason = f"NCCL_P2P_DISABLE=1 and {_NO_ALL_REDUCE}, since cards that can't reach each other's memory hang so"
-        again.notes.append(f"started again with {reason}; slower between cards, until that is mended")
+        again.notes.append(f"started again with {reason}; slower between cards until that is fixed")
         return Retry(again, reason)
 
     async def memory(self, send: SendRequest, pid: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ __all__ = ["measured_memory"]
 _LOG = "vLLM's log"
 _METRICS = "vLLM's /metrics, vllm:cache_config_info"
 _NOT_LOGGED = "vLLM's CPU build does not say"
-_NOT_PROFILED = "vLLM does not measure it beside --kv-cache-memory-bytes"
+_NOT_PROFILED = "vLLM does not measure it with --kv-cache-memory-bytes"
 
 
 def measured_memory(

@@ -87,7 +87,7 @@ class FlagParser:
         if name in self.flags:
             return self.flags[name]
         if not name.startswith("-"):
-            raise UsageError(f"{word!r} stands where a flag of vLLM should; values follow their flag")
+            raise UsageError(f"{word!r} is not a flag of vLLM; a value follows its flag")
         near = difflib.get_close_matches(name, self.flags, n=3, cutoff=0.6)
         raise UsageError(
             f"vLLM {self.version} knows no flag {name}"

@@ -193,7 +193,7 @@ class Admission:
         """429 if the queue is full."""
         if self.count_waiting() < self._max_waiting:
             return
-        message = f"{self.count_waiting()} requests wait already; try again later or raise --max-queue"
+        message = f"{self.count_waiting()} requests are waiting already; try again later or raise --max-queue"
         raise ApiError(429, message, "queue_full", retry_after_s=self.retry_after_s())
 
     def retry_after_s(self) -> int:

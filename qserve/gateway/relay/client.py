@@ -160,7 +160,7 @@ class Reply(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:  # unrequested: it would be taken for the next request's answer
-            self._broke = "the worker spoke out of turn"
+            self._broke = "the worker sent data before it was asked"
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.lower()] = value

@@ -83,8 +83,8 @@ def refusal(num_deaths: int) -> ApiError:
     """The error of a poison request, with a status that clients do not retry."""
     minutes = _HOLDS_FOR_S / 60
     message = (
-        f"a worker died {num_deaths} times while it answered this very request; it is refused for {minutes:.0f} "
-        "minutes, so that it does not end another. Change the request, or look into the workers' logs"
+        f"a worker died {num_deaths} times while it answered this request; it is refused for {minutes:.0f} "
+        "minutes, so that it ends no other worker. Change the request, or read the workers' logs"
     )
     return ApiError(422, message, "request_ended_workers")
 

@@ -53,7 +53,7 @@ class GatewayMetrics:
         for phase in _PHASES:
             self._disconnects.labels(phase)  # exposed as 0 from the start, so that rates work
         self._retries = counter(
-            "retries", "Requests asked again of another replica, by the one that was lost and why", "worker", "code"
+            "retries", "Requests that another replica retried, by the replica that failed and why", "worker", "code"
         )
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")

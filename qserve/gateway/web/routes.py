@@ -49,7 +49,7 @@ UI_ROUTES: tuple[UiRoute, ...] = (
     UiRoute("GET", "/gradio_api/theme.css", "the same"),
     UiRoute("GET", "/favicon.ico", "the icon of the tab"),
     UiRoute("GET", "/manifest.json", "named by the page"),
-    UiRoute("GET", "/gradio_api/app_id", "whether the UI was started anew since the page was loaded"),
+    UiRoute("GET", "/gradio_api/app_id", "whether the UI was restarted since the page was loaded"),
     UiRoute("GET", "/gradio_api/heartbeat/{session}", "an open connection: the page is still there"),
     UiRoute("POST", "/gradio_api/queue/join", "something was clicked"),
     UiRoute("GET", "/gradio_api/queue/data", "what comes of it, as a stream of events"),

@@ -15,7 +15,7 @@ GATEWAY = HostProcess(
     "bodies that are read at a time, 256 MiB at most, come and go",
 )  # fmt: skip
 LARGE_BODIES = HostProcess(
-    "large bodies", 120 * MIB, 40 * MIB, 132 * MIB,
+    "large requests", 120 * MIB, 40 * MIB, 132 * MIB,
     "122 MiB in three processes that read bodies above 128 KiB, each while such bodies come (gateway/large_bodies.py)",
 )  # fmt: skip
 WEB_UI = HostProcess(

@@ -211,7 +211,7 @@ class _InProcesses:
             is_well = time.monotonic() - began_s > _WELL_AFTER_S
             num_failures, pause_s = (0, _FIRST_PAUSE_S) if is_well else (num_failures + 1, pause_s)
             if num_failures >= _MAX_FAILURES:
-                raise WorkerFailed(f"{name} failed {num_failures} times, one soon after the other: {reason}")
+                raise WorkerFailed(f"{name} failed {num_failures} times, one after the other: {reason}")
             self._report(name, "restart", reason=reason, pause_s=pause_s)
             _log.warning("%s: %s; restarting in %.2f s", name, reason, pause_s)
             await asyncio.sleep(pause_s)
@@ -269,7 +269,7 @@ class _InProcesses:
             while not ended.done():
                 await asyncio.wait([ended], timeout=_LOOK_S)
                 if silence.lasts(member.num_heard) and not ended.done():
-                    _log.warning("%s says nothing any more and is ended", member.name)
+                    _log.warning("%s hangs and is ended", member.name)
                     process.kill()
                 elif silence.is_silent and not ended.done():
                     _continue(process.pid, member.name)
@@ -288,5 +288,5 @@ def _continue(pid: int, name: str) -> None:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_STOPPED:
-            _log.warning("%s was stopped by a signal, and is continued: its streams wait for it", name)
+            _log.warning("%s was stopped by a signal and is resumed", name)
             process.resume()

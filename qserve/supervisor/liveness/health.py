@@ -23,7 +23,7 @@ async def until_sick(launch: Launch, send: SendRequest) -> str:
         is_well = await launch.is_well(send)
         missed = 0 if is_well else missed + 1
         if is_well is False:
-            return "said that it is not well"
+            return "reported that it is unhealthy"
         if missed >= MISSED_CHECKS:
             return f"did not answer {missed} health checks"
 

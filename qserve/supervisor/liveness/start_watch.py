@@ -38,7 +38,7 @@ class StartStuck(WorkerFailed):
             f"{what}. The usual causes: NCCL can't connect the cards (try --engine-args with "
             "NCCL_DEBUG=INFO in the environment), peer-to-peer access is broken by IOMMU or ACS (NCCL_P2P_DISABLE=1, "
             "--disable-custom-all-reduce; in the BIOS: IOMMU off), shared memory is too small (docker: --ipc=host or "
-            f"--shm-size=10g), or a slow network disk. Where each process was is at the end of {log_file}"
+            f"--shm-size=10g), or a slow network disk. The stack of each process is at the end of {log_file}"
         )
 
 
@@ -76,6 +76,6 @@ class StartWatch:
         if silent_s < (limit_of(phase) if self._limit_s is None else self._limit_s):
             return None
         return (
-            f"the start is stuck in the phase {phase!r}: no line of log and nothing read for {silent_s:.0f} s "
+            f"the start is stuck in the phase {phase!r}: no line in the log and nothing read for {silent_s:.0f} s "
             "(--start-timeout allows more)"
         )

@@ -43,7 +43,7 @@ def _with_format(body: dict[str, Any]) -> dict[str, Any]:
         return body
     kind = given.get("type")
     if given.keys() != {"type", "value"} or kind not in ("json", "json_object", "regex"):
-        message = "'response_format.value' goes with the types json, json_object and regex, and with nothing beside it"
+        message = "'response_format.value' goes with the types json, json_object and regex, and with no other field"
         raise ApiError(400, message, "invalid_value", "response_format")
     if body.get("structured_outputs") is not None:
         message = "'response_format' and 'structured_outputs' both say what the answer is; give one"

@@ -73,7 +73,7 @@ def test_the_first_that_is_there_and_right_is_taken(
     assert (chosen.name, chosen.page_tokens) == (FLASH_2, 256)
     assert set(chosen.passed_over) == passed_over
     told = attention_report(MODEL, chosen.name, chosen.passed_over)
-    assert told.startswith("flash-attn 2, which reads keys in their pages (")
+    assert told.startswith("flash-attn 2, paged (")
     assert "block_table is not for this kernel" in told
     monkeypatch.setattr(kernels, "_flash_2", lambda: iter([lambda: False]))
     chosen = choose_kernel(CARD, BF16)

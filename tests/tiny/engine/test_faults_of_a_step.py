@@ -123,7 +123,7 @@ async def company(batcher: Any, poisoned: Sequence | None, asked: list[list[int]
     """What `asked` become beside the poisoned sequence, which must fail by the code of any failure."""
     tasks = [asyncio.create_task(tokens_of(batcher, sequence(f"r{i}", p, NUM_TOKENS))) for i, p in enumerate(asked)]
     if poisoned is not None:
-        with pytest.raises(SequenceFailed, match="its log tells why, under poisoned") as caught:
+        with pytest.raises(SequenceFailed, match="its log says why, under poisoned") as caught:
             await choices_of(batcher, poisoned)
         assert caught.value.code == "generation_failed"
         batcher.cancel(poisoned)

@@ -305,7 +305,7 @@ async def test_the_queue_is_bounded_over_all_of_them(replicas: Start) -> None:
         asking = [asyncio.create_task(answer(service, question(f"{at}", fault="hang"))) for at in range(7)]
         await service.until_running(3)
         status, text = await answer(service, question("one more"))
-        assert status == 429 and "4 requests wait already" in text
+        assert status == 429 and "4 requests are waiting already" in text
         for task in asking:
             task.cancel()
 

@@ -37,7 +37,7 @@ def test_each_refused_kernel_has_a_line_and_the_others_one() -> None:
 
 
 def test_a_trial_that_fails_or_hangs_or_sees_no_card_is_told() -> None:
-    assert tried_now(command=say("", 1))[0].found == "they could not be tried: the last word"
+    assert tried_now(command=say("", 1))[0].found == "the kernels could not be tried: the last word"
     assert "torch sees no card" in tried_now(command=say(""))[0].found
     (slow,) = tried_now(0.2, (sys.executable, "-c", "import time; time.sleep(60)"))
     assert slow.state == "warning" and "within 0 s" in slow.found

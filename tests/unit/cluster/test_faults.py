@@ -47,11 +47,11 @@ def test_a_node_without_the_checkpoint(way: Location) -> None:
     [
         (("--max-replicas", "3"), "--max-replicas: for workers on a Ray cluster; add --ray"),
         (("--ray-ports", "1-2"), "--ray-ports: for workers on a Ray cluster"),
-        (("--ray", "auto", "--min-replicas", "2"), "--min-replicas 2 goes with --max-replicas"),
-        (("--ray", "auto", "--replicas", "2", "--max-replicas", "3"), "leave one of them out"),
+        (("--ray", "auto", "--min-replicas", "2"), "--min-replicas 2 needs --max-replicas"),
+        (("--ray", "auto", "--replicas", "2", "--max-replicas", "3"), "leave one out"),
         (("--ray", "auto", "--min-replicas", "4", "--max-replicas", "3"), "--min-replicas 4 is more than"),
         (("--ray", "auto", "--ray-ports", "7"), "--ray-ports '7' is not a range"),
-        (("--ray", "auto", "--users", "30"), "--users: of a load"),
+        (("--ray", "auto", "--users", "30"), "--users: for a load"),
     ],
 )
 def test_flags_that_do_not_go_together(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ async def test_each_process_is_told_by_its_command_line() -> None:
         for reader in readers:
             reader.kill()
             reader.communicate()
-    assert [one["process"] for one in (gateway, large, ui)] == ["gateway", "large bodies", "web UI"]
+    assert [one["process"] for one in (gateway, large, ui)] == ["gateway", "large requests", "web UI"]
     assert gateway["resident_bytes"] > 2**20 and gateway["planned_bytes"] == GATEWAY.num_bytes
     assert gateway["difference"] == gateway["resident_bytes"] / GATEWAY.num_bytes - 1
     assert large["resident_bytes"] > 2 * 2**20, "both of them"

@@ -59,15 +59,16 @@ class _Hub(BaseHTTPRequestHandler):
         elif path.endswith("/revision/main"):
             self._send(200, json.dumps({"id": "me/model", "sha": COMMIT, "siblings": []}).encode())
         elif "/tree/" in path:
-            tree = [{"type": "file", "path": name, "size": len(data), "oid": _oid(data)} for name, data in FILES.items()]
-            self._send(200, json.dumps(tree).encode())
+            files = [{"path": name, "size": len(data), "oid": _oid(data)} for name, data in FILES.items()]
+            self._send(200, json.dumps([{"type": "file", **file} for file in files]).encode())
         else:
             data = FILES[path.rpartition("/")[2]]
             self._send(200, data, {"ETag": f'"{_oid(data)}"', "X-Repo-Commit": COMMIT})
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), "Content-Type": "application/json", **(headers or {})}.items():
+        lines = {"Content-Length": str(len(body)), "Content-Type": "application/json", **(headers or {})}
+        for name, value in lines.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":

@@ -68,7 +68,7 @@ def test_a_card_loses_nothing() -> None:
 def test_each_is_in_the_json_and_on_the_screen_with_its_source() -> None:
     plan = plan_on(with_host(MACHINE))
     document = plan.to_json()
-    assert [one["name"] for one in document["host"]] == ["gateway", "large bodies", "web UI"]
+    assert [one["name"] for one in document["host"]] == ["gateway", "large requests", "web UI"]
     assert Plan.from_json(document) == plan
     assert "host" not in plan_on(MACHINE).to_json()
     console = Console(width=300)

@@ -71,13 +71,13 @@ def test_a_locked_store_is_waited_for_and_loses_nothing(
     holder.execute("BEGIN IMMEDIATE")
     run = writer(tmp_path, "after")
     run.request(request(1))
-    until(lambda: "serving goes on" in caplog.text)
+    until(lambda: "the service continues" in caplog.text)
     holder.execute("ROLLBACK")
     holder.close()
     until(lambda: RunStore.open(tmp_path).find("after") is not None)
     run.close(0)
     assert count(tmp_path) == 1
-    assert caplog.text.count("serving goes on") == 1, "one warning, not one a commit"
+    assert caplog.text.count("the service continues") == 1, "one warning, not one a commit"
     assert "written again" in caplog.text
 
 
@@ -109,7 +109,7 @@ def test_a_full_disk_costs_the_record_and_is_told_once(
     kept = RunStore.open(tmp_path).run("after")
     assert kept.num_requests == 50
     assert kept.num_lost == 30
-    assert caplog.text.count("serving goes on") == 1
+    assert caplog.text.count("the service continues") == 1
     with sqlite3.connect(tmp_path / FILE_NAME) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     file.close()

@@ -73,9 +73,7 @@ def test_a_term_that_an_engine_does_not_tell_is_left_out() -> None:
     memory = {"kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "weights_bytes": None}
     for is_verbose, told in ((False, "memory 256 MiB (planned"), (True, "weights              –")):
         worker = replace(chat(), memory=memory)
-        shown = ready_rows(
-            "http://h", [worker], has_key=False, logs=Path("/logs"), is_verbose=is_verbose
-        )
+        shown = ready_rows("http://h", [worker], has_key=False, logs=Path("/logs"), is_verbose=is_verbose)
         assert told in lines(shown)
 
 
@@ -92,9 +90,7 @@ def test_processes_without_a_model_are_shown_planned_and_measured() -> None:
         {"process": "gateway", "planned_bytes": 74 * 2**20, "resident_bytes": 70 * 2**20},
         {"process": "web UI", "planned_bytes": 160 * 2**20, "resident_bytes": None},
     ]
-    shown = dict(
-        ready_rows("http://h", [chat()], processes, has_key=False, logs=Path("/logs"), is_verbose=True)
-    )
+    shown = dict(ready_rows("http://h", [chat()], processes, has_key=False, logs=Path("/logs"), is_verbose=True))
     assert shown["others"] == "gateway 70 MiB (planned 74 MiB) · web UI not started (planned 160 MiB)"
 
 

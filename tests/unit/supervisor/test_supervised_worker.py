@@ -186,7 +186,7 @@ async def test_a_worker_that_says_it_is_not_well_is_ended_and_started_anew(plan:
     assert one.pid != first
     assert not psutil.pid_exists(first)
     assert launch.introduced == 2
-    assert "not well" in heard.of("restart")[0]["reason"]
+    assert "unhealthy" in heard.of("restart")[0]["reason"]
     watching.cancel()
     await one.stop()
 

@@ -197,7 +197,7 @@ def test_the_engines_numbers_are_kept_for_a_second_try():
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(-9, "when RAM runs out"), (-4, "without the instructions"), (1, "It said: Worker proc")]
+    ("code", "words"), [(-9, "when RAM runs out"), (-4, "without the instructions"), (1, "did not start: Worker proc")]
 )
 def test_a_process_that_was_killed(code, words):
     """Words of v1/executor/multiproc_executor.py, 0.28 to 0.32."""
@@ -215,8 +215,8 @@ def test_an_unknown_reason_is_quoted_without_the_stack():
     ]
     failure = failure_of(lines)
     assert failure.kind is Kind.UNKNOWN
-    assert failure.message == "vLLM did not start. It said: ZeroDivisionError: nobody has seen this"
-    assert failure_of([]).message == "vLLM did not start. It said: nothing"
+    assert failure.message == "vLLM did not start: ZeroDivisionError: nobody has seen this"
+    assert failure_of([]).message == "vLLM did not start: nothing"
 
 
 @pytest.mark.parametrize(

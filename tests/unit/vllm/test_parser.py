@@ -45,7 +45,7 @@ def test_a_dotted_key_belongs_to_its_flag(parser):
     [
         (["--max-modellen", "8"], "vLLM 0.32.0 knows no flag --max-modellen; near it are --max-model-len"),
         (["--max-model", "8"], "knows no flag --max-model"),
-        (["8"], "'8' stands where a flag of vLLM should"),
+        (["8"], "'8' is not a flag of vLLM"),
         (["--seed"], "--seed of vLLM needs a value"),
         (["--seed", "--enforce-eager"], "--seed of vLLM needs a value"),
         (["--enforce-eager=1"], "--enforce-eager of vLLM takes no value"),

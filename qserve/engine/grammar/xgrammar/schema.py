@@ -92,7 +92,7 @@ class _Rewriting:
         parts = self._schemas(given["anyOf"], f"{where}anyOf")
         types = _named(given.pop("type", None))
         if not all(self._types_of(part) <= types for part in parts):
-            raise UnenforceableSchema("anyOf", where, " beside another 'type'")
+            raise UnenforceableSchema("anyOf", where, " next to another 'type'")
         check_alone("anyOf", given, where)
         return {"anyOf": parts}
 
@@ -176,7 +176,7 @@ class _Rewriting:
         if own.get("additionalProperties") is False and keyword == "patternProperties":
             own.pop("additionalProperties")
         if own.pop("unevaluatedProperties", True) is not True or not isinstance(own[keyword], dict):
-            raise UnenforceableSchema(keyword, where, " beside 'unevaluatedProperties'")
+            raise UnenforceableSchema(keyword, where, " next to 'unevaluatedProperties'")
         check_alone(keyword, own, where)
         if keyword == "propertyNames":
             return {keyword: self.held({"type": "string", **own[keyword]}, f"{where}{keyword}.")}

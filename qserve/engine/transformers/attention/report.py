@@ -18,12 +18,12 @@ from qserve.engine.transformers.attention.compiled_step import COMPILED
 __all__ = ["attention_report"]
 
 _IN_PLACE = {
-    FLASH_3: "flash-attn 3, which reads keys in their pages",
-    FLASH_2: "flash-attn 2, which reads keys in their pages",
-    HUB_FLASH_3: "flash-attn 3 of Hugging Face's hub, which reads keys in their pages",
-    HUB_VLLM_FLASH_3: "vLLM's flash-attn 3 of Hugging Face's hub, which reads keys in their pages",
-    HUB_FLASH_2: "flash-attn 2 of Hugging Face's hub, which reads keys in their pages",
-    TORCH_VARLEN: "torch's own flash-attention, which reads keys in their pages",
+    FLASH_3: "flash-attn 3, paged",
+    FLASH_2: "flash-attn 2, paged",
+    HUB_FLASH_3: "flash-attn 3 of Hugging Face's hub, paged",
+    HUB_VLLM_FLASH_3: "vLLM's flash-attn 3 of Hugging Face's hub, paged",
+    HUB_FLASH_2: "flash-attn 2 of Hugging Face's hub, paged",
+    TORCH_VARLEN: "torch's own flash-attention, paged",
 }
 
 
@@ -33,8 +33,8 @@ def attention_report(model: Any, kernel: str, passed_over: dict[str, str] | None
     if kernel in _IN_PLACE:
         return f"{_IN_PLACE[kernel]}{f' ({reasons})' if reasons else ''}"
     if kernel == COMPILED:
-        return "kernels compiled for this CPU, which read keys in their pages: flash-attn has none for a CPU"
+        return "qserve's paged kernels for this CPU, since flash-attn has none"
     sdpa = "torch's SDPA, sequences of different lengths without padding"
-    why_not = reasons.removeprefix("flash-attn: ") or "no kernel reads the keys of this model in their pages"
+    why_not = reasons.removeprefix("flash-attn: ") or "no paged kernel supports this model"
     slower = compiled_step.why_not_compiled(model) or compiled_rows.why_not_compiled(model)
     return f"{sdpa}: {why_not}; there would be faster kernels, but {slower}" if slower else f"{sdpa}: {why_not}"

@@ -93,7 +93,7 @@ def failure_of(sequence: Sequence, error: BaseException) -> SequenceFailed:
         return error
     _log.error("request %s failed", sequence.request_id, exc_info=error)
     return SequenceFailed(
-        f"the worker failed on this request ({type(error).__name__}); its log tells why, under {sequence.request_id}"
+        f"the worker failed on this request ({type(error).__name__}); its log says why, under {sequence.request_id}"
     )
 
 

@@ -213,7 +213,7 @@ class FaultTolerantStages:
         self._ask_for_less(sum(entry.num_tokens for entry in entries), len(entries))
         what = "decoding" if largest.num_tokens == 1 else f"prefilling {largest.num_tokens} tokens of its prompt"
         if len(entries) > 1:
-            what += f" beside {len(entries) - 1} other sequences"
+            what += f" with {len(entries) - 1} other sequences"
         self._deliver([(failed, OutOfMemory.while_doing(what, error))])
 
     def _ask_for_less(self, num_tokens: int, num_sequences: int) -> None:

@@ -130,7 +130,7 @@ class PromptScorer:
             return OutOfMemory.while_doing(f"scoring {len(prompt.token_ids)} tokens of a prompt at once", error)
         _log.error("request %s failed while its prompt was scored", prompt.request_id, exc_info=error)
         return SequenceFailed(
-            f"the worker failed on this request ({type(error).__name__}); its log tells why, under {prompt.request_id}"
+            f"the worker failed on this request ({type(error).__name__}); its log says why, under {prompt.request_id}"
         )
 
 

@@ -36,7 +36,7 @@ RULES: tuple[Rule, ...] = (
         says(
             FailureKind.QUANTIZATION,
             "This release of vLLM quantizes while loading with --quantization {name}; give qserve --quant fp8, which "
-            "says it so.",
+            "passes it on.",
         ),
     ),
     rule(
@@ -62,7 +62,7 @@ RULES: tuple[Rule, ...] = (
         r"No module named '(?P<name>torchvision[\w.]*)'|(?P<other>torchvision::nms) does not exist",
         says(
             FailureKind.IMPORT,
-            "vLLM needs torchvision for this model, and there is no build of it beside a CPU torch. Serve it with "
+            "vLLM needs torchvision for this model, and there is no build of it for a CPU torch. Serve it with "
             "--engine transformers, or on a machine with a card.",
         ),
     ),
