@@ -173,6 +173,8 @@ def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
             going_on = [f"{name}: {phase}" for name, phase in latest.items() if phase != WorkerState.READY]
             then = (" · ".join(going_on) or "starting the others") if details["name"] == WorkerState.READY else ""
             screen.phase(f"{worker}: {details['name']}", then)
+            if screen.has_started and not going_on:  # a worker that was restarted is ready again
+                screen.end_progress()
         elif event == "retry":
             screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more with {details['reason']}")
 

@@ -67,7 +67,7 @@ class PromptTokenizer:
         most = self._limits.max_model_len
         prefix = text[: _PREFIX_CHARS_PER_TOKEN * most + _CUT_MARGIN_CHARS]
         if len(prefix) < len(text) and (at_least := self._num_tokens_before_cut(prefix)) > most:
-            known_by = f"so many are the first {len(prefix)} of its {len(text)} characters"
+            known_by = f"counted in the first {len(prefix):,} of its {len(text):,} characters"
             raise self._limits.too_long(at_least, known_by=known_by)
 
     def _num_tokens_before_cut(self, prefix: str) -> int:

@@ -63,6 +63,8 @@ class Screen:
         """`is_verbose`: the summary shows all that was planned and measured (--verbose)."""
         self.console = console or ServiceConsole(highlight=False, soft_wrap=True)
         self.is_verbose = is_verbose
+        self.has_started = False
+        """Whether the summary was printed."""
         self._status: Status | None = None
         self._phase, self._next_progress_s = "", 0.0
         self._started = time.monotonic()
@@ -140,6 +142,7 @@ class Screen:
     def ready(self, rows: Sequence[Row]) -> None:
         """Print the summary: address, models, memory, example, how to stop."""
         self.end_progress()
+        self.has_started = True
         self.console.print(f"\n[bold green]qserve is ready[/bold green] after {self.seconds:.1f} s")
         for name, text in rows:
             self.row(name, text)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qserve.supervisor.screen.console import Row
+from qserve.supervisor.screen.worker import ReadyWorker
 from qserve.units import format_bytes
-
-if TYPE_CHECKING:
-    from qserve.supervisor.screen.ready import ReadyWorker
 
 __all__ = ["TERMS", "detail_rows", "process_rows"]
 

@@ -5,43 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qserve.core.cards.refusals import Refusal
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
-from qserve.reward.recipe.config import WITHOUT_MODEL
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen.console import COMMAND, Row
 from qserve.supervisor.screen.details import TERMS, detail_rows, process_rows
+from qserve.supervisor.screen.worker import ReadyWorker
 from qserve.units import format_bytes, format_parameters
 
-__all__ = ["ReadyWorker", "check_rows", "ready_rows"]
+__all__ = ["check_rows", "ready_rows"]
 
 # A KV pool that is off its plan by less is not worth a figure.
 _SAME = 0.01
-
-
-@dataclass(frozen=True)
-class ReadyWorker:
-    """A worker that is ready: `memory` is what it holds as measured, `phases_s` what its start was spent on, `sanity`
-    the result of its self-test, where there was one. `name` tells replicas of one `role` apart."""
-
-    role: str
-    names: tuple[str, ...]
-    plan: Plan
-    memory: Mapping[str, Any]
-    phases_s: Mapping[str, float]
-    notes: Sequence[str] = ()
-    sanity: Sanity | None = None
-    name: str = ""
-
-    @property
-    def has_model(self) -> bool:
-        """False for a recipe of rules and judges alone."""
-        return self.plan.model.architecture != WITHOUT_MODEL
 
 
 def ready_rows(

@@ -121,6 +121,20 @@ def test_what_is_waited_for_is_said_and_not_what_is_ready(monkeypatch) -> None:
     assert "still chat: loading weights (for " in out.getvalue()
 
 
+def test_a_restart_after_the_start_ends_with_its_worker(monkeypatch) -> None:
+    monkeypatch.setattr(Screen, "still_after_s", 0.01)
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=200, highlight=False))
+    report = event_recorder(SimpleNamespace(event=lambda *_, **__: None), screen)
+    report("chat", "phase", {"name": "ready"})
+    screen.ready(rows(has_key=False))
+    report("chat", "phase", {"name": "loading weights"})
+    report("chat", "phase", {"name": "ready"})
+    before = out.getvalue()
+    time.sleep(0.05)
+    assert out.getvalue() == before and "chat: ready" in before.rpartition("Stop")[2]
+
+
 def test_a_spinner_tells_how_long_a_phase_has_lasted(monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")  # on a dumb terminal nothing spins
     out = io.StringIO()
