@@ -86,8 +86,8 @@ def _runs(schemes: Mapping[str, Mapping[str, str | None]], missing: Collection[s
     for scheme, reasons in schemes.items():
         cells = (_cell(reasons[engine], engine in missing) for engine in engines)
         alike.setdefault(tuple(cells), []).append(scheme)
-    for cells, names in alike.items():
-        table.add_row(", ".join(names), *(Text(cell, "green" if cell == _RUNS else "dim") for cell in cells))
+    for row, names in alike.items():
+        table.add_row(", ".join(names), *(Text(cell, "green" if cell == _RUNS else "dim") for cell in row))
     return table
 
 
