@@ -40,3 +40,14 @@ def test_the_report(
     schemes, serves = schemes_of(machine, packages), can_chat(machine, packages)
     show_doctor(found, schemes, machine, serves, console=Console(file=out, width=WIDTH))
     check_screen(f"doctor-{name}", out.getvalue())
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_no_word_is_cut_on_a_narrow_terminal(width: int) -> None:
+    out, cache = io.StringIO(), Path("/home/you/a-disk-of-a-long-name/.cache/huggingface/hub")
+    found = examine(CARD, Packages({}), cache, 8000, port_is_free=True)
+    console = Console(file=out, width=width)
+    show_doctor(found, schemes_of(CARD, Packages({})), CARD, serves=False, console=console)
+    words = set(out.getvalue().split())
+    told = {word for check in found for word in f"{check.name} {check.found} {check.remedy}".split()}
+    assert told <= words

@@ -72,6 +72,18 @@ def test_events_stand_for_tokens_that_nobody_asked_to_be_counted(tmp_path: Path)
     assert found.summary.latency_ms["tpot"].count == 1
 
 
+def test_answers_that_were_sent_at_once_have_no_time_per_token(tmp_path: Path) -> None:
+    run = writer(tmp_path)
+    for number in range(3):
+        run.request(request(number)._replace(ttft_us=1000 * (number + 1)))  # as long as the whole
+    run.request(request(9))
+    run.close(0)
+    store = RunStore.open(tmp_path)
+    (found,) = store.traffic(store.run()).workers
+    assert (found.summary.latency_ms["tpot"].count, found.summary.latency_ms["ttft"].count) == (1, 4)
+    assert [one.tpot_ms is None for one in store.requests(store.run())] == [False, True, True, True]
+
+
 def test_ids_may_be_cut_short_but_not_ambiguous(tmp_path: Path) -> None:
     stored(tmp_path, 1, "20261121-120000-1")
     store = stored(tmp_path, 1, "20261121-130000-2")

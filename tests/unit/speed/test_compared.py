@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -51,6 +51,15 @@ def test_a_server_that_keeps_its_plan_differs_by_nothing() -> None:
     assert found.ttft_ms.difference == pytest.approx(0, abs=0.02)
     assert found.tpot_ms.difference == pytest.approx(0, abs=0.02)
     assert found.tpot_ms.low < found.tpot_ms.planned_mean < found.tpot_ms.high
+
+
+def test_answers_that_were_sent_at_once_do_not_count_for_the_time_per_token() -> None:
+    """A short answer's tokens may come together: its TPOT would be nothing."""
+    apart = served(Load(100, 20, concurrency=1, num_prompts=5))
+    at_once = [replace(one, at_s=one.at_s + 1000, ttft_s=one.e2e_s) for one in apart]
+    found, plain = compared(REPLICA, apart + at_once), compared(REPLICA, apart)
+    assert found is not None and plain is not None and found.num_requests == 10
+    assert found.tpot_ms.measured_mean == pytest.approx(plain.tpot_ms.measured_mean)
 
 
 def test_a_server_of_half_the_speed_differs_by_its_double() -> None:

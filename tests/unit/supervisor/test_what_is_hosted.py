@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.up.hosting import ModelsToServe, plan_models
+from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
@@ -76,3 +78,20 @@ def test_a_name_that_a_terminal_would_obey_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--served-model-name") as refused:
         Hosted("chat", Path(), ("demo", name), plan)
     assert "\x1b" not in str(refused.value)
+
+
+def test_a_first_start_says_how_far_the_download_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetched(checkpoint: Checkpoint, progress: Callable[[str], None]) -> Checkpoint:
+        progress("1.00 of 1.50 GiB · 3 s left")
+        (tmp_path / "model.safetensors").touch()
+        return replace(checkpoint, folder=tmp_path)
+
+    monkeypatch.setattr("qserve.hub.download.download", fetched)
+    out, wanted = io.StringIO(), ModelsToServe("Qwen/Qwen3-0.6B", (), None, (), RewardSettings(), "auto", tmp_path)
+    screen = Screen(Console(file=out, soft_wrap=True, highlight=False))
+    for engine in ("transformers", "vllm"):
+        (chat,) = plan_models(wanted, hardware_of("none"), plan_request(engine=engine), "auto", screen)
+        assert chat.folder == tmp_path
+    screen.end_progress()
+    begun = out.getvalue().count("s  fetching Qwen/Qwen3-0.6B from the hub\n")
+    assert begun == out.getvalue().count("s  fetching Qwen/Qwen3-0.6B: 1.00 of 1.50 GiB · 3 s left\n") == 2
