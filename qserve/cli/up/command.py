@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +52,13 @@ def command(**values: Any) -> None:
     5 the worker failed.
     """  # fmt: skip
     check_packages()
-    import uvloop
+    with _starting(values["log_format"]):
+        import uvloop
 
-    from qserve.cli.up.plans import planned_hosts
-    from qserve.cli.up.settings import gateway_of, processes_of, up_options
-    from qserve.supervisor import logs, serve
-    from qserve.supervisor.web_ui import check_installed
+        from qserve.cli.up.plans import planned_hosts
+        from qserve.cli.up.settings import gateway_of, processes_of, up_options
+        from qserve.supervisor import logs, serve
+        from qserve.supervisor.web_ui import check_installed
 
     check_flags(values)
     if values["ui"]:
@@ -77,6 +80,15 @@ def command(**values: Any) -> None:
             sys.exit(uvloop.run(serve(hosted, options, screen)))
         hosted = cluster.spread(hosted, values["reward_replicas"], screen)
         sys.exit(uvloop.run(serve(hosted, options, screen, cluster.runner(hosted))))
+
+
+def _starting(log_format: str) -> AbstractContextManager[object]:
+    """A line on a terminal while the modules of a service are loaded: it takes a second, and more on a busy machine."""
+    if log_format != "text" or not sys.stdout.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console().status("starting")
 
 
 def _run_folder(state_dir: Path | None) -> Path:
