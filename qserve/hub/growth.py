@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_seconds
 
 __all__ = ["Growth", "watched"]
 
 _INTERVAL_S = 1.0
 _RATE_OVER_S = 10.0
 _SILENT_AFTER_S = 15.0
-_MINUTES_FROM_S = 120
 
 
 @dataclass
@@ -49,8 +48,7 @@ class Growth:
             return ""
         rate = (num_bytes - before) / (now_s - began_s)
         left_s = (self.total - num_bytes) / rate
-        left = f"{left_s:.0f} s" if left_s < _MINUTES_FROM_S else f"{left_s / 60:.0f} min"
-        return f" · {format_bytes(rate)}/s · {left} left"
+        return f" · {format_bytes(rate)}/s · {format_seconds(left_s)} left"
 
 
 @contextlib.contextmanager

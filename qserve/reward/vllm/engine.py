@@ -69,7 +69,7 @@ class _VllmReward:
             gone = asyncio.create_task(server.ended())
             await asyncio.wait((listening, gone), return_when=asyncio.FIRST_COMPLETED)
             if not listening.done():
-                raise WorkerFailed(f"vLLM ended with status {gone.result()}; the worker's log holds its last words")
+                raise WorkerFailed(f"vLLM ended with status {gone.result()}; see the worker's log")
             gone.cancel()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from qserve.supervisor.screen.console import Row
 from qserve.supervisor.screen.worker import ReadyWorker
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_seconds
 
 __all__ = ["TERMS", "detail_rows", "process_rows"]
 
@@ -26,7 +26,9 @@ def detail_rows(worker: ReadyWorker) -> list[Row]:
         rows.append((worker.name or worker.role, f"{plan.model.architecture} · {plan.dtype} · {engine}"))
         rows += [("", line) for line in _memory(worker)]
         rows += [("", f"safety margin: {reason}") for reason in _margins(worker)]
-    phases = " · ".join(f"{name} {seconds:.1f} s" for name, seconds in worker.phases_s.items() if seconds >= _LEAST_S)
+    phases = " · ".join(
+        f"{name} {format_seconds(seconds)}" for name, seconds in worker.phases_s.items() if seconds >= _LEAST_S
+    )
     if phases:
         rows.append(("" if worker.has_model else worker.name or worker.role, f"start: {phases}"))
     if worker.sanity is not None and worker.sanity.best is not None:

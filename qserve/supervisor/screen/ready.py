@@ -15,7 +15,7 @@ from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen.console import COMMAND, Row
 from qserve.supervisor.screen.details import TERMS, detail_rows, process_rows
 from qserve.supervisor.screen.worker import ReadyWorker
-from qserve.units import format_bytes, format_parameters
+from qserve.units import format_bytes, format_count, format_parameters, format_seconds
 
 __all__ = ["check_rows", "ready_rows"]
 
@@ -97,7 +97,7 @@ def _pool(worker: ReadyWorker) -> str:
     if not tokens:
         return ""
     is_same = abs(tokens - planned) <= _SAME * planned
-    return f"KV cache of {tokens:,} tokens" + ("" if is_same else f" (planned {planned:,})")
+    return f"KV cache of {format_count(tokens)} tokens" + ("" if is_same else f" (planned {format_count(planned)})")
 
 
 def _memory(worker: ReadyWorker) -> str:
@@ -113,7 +113,9 @@ def _memory(worker: ReadyWorker) -> str:
 
 def _replica(worker: ReadyWorker) -> str:
     parts = [_devices(worker.plan), _memory(worker), _pool(worker)]
-    return " · ".join([part for part in parts if part] + [f"started in {sum(worker.phases_s.values()):.1f} s"])
+    return " · ".join(
+        [part for part in parts if part] + [f"started in {format_seconds(sum(worker.phases_s.values()))}"]
+    )
 
 
 def _margin(plan: Plan) -> list[str]:

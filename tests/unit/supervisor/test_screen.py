@@ -66,7 +66,7 @@ def test_a_pipe_gets_plain_lines_and_none_is_wrapped(monkeypatch) -> None:
 
 def test_what_the_start_was_spent_on_leaves_out_what_took_no_time() -> None:
     shown = rows(has_key=False, is_verbose=True)
-    assert [text for _, text in shown if text.startswith("start")] == ["start: loading weights 1.2 s"]
+    assert [text for _, text in shown if text.startswith("start")] == ["start: loading weights 1.23 s"]
 
 
 def test_a_term_that_an_engine_does_not_tell_is_left_out() -> None:
@@ -167,7 +167,7 @@ def test_replicas_share_what_holds_for_all_and_have_a_line_each() -> None:
     assert names.count("Model") == 1
     assert [name for name in names if name.startswith("chat")] == ["chat-0", "chat-1", "chat-2"]
     line = dict(shown)["chat-1"]
-    assert "memory 259.8 MiB (planned" in line and "KV cache of 65,536 tokens" in line and "in 1.2 s" in line
+    assert "memory 259.8 MiB (planned" in line and "KV cache of 65,536 tokens" in line and "in 1.24 s" in line
     assert lines(shown).count("memory") == 3
 
 
