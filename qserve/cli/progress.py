@@ -1,14 +1,82 @@
-"""A progress bar for commands that send many requests, and their message after Ctrl-C."""
+"""What a long command is doing, on standard error, and its message after Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-__all__ = ["request_progress", "resumable"]
+from qserve.cli.terminal import console_of
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+__all__ = ["ProgressLine", "count_text", "progress_line", "request_progress", "resumable"]
+
+_SAY_EVERY_S = 30.0
+
+
+class ProgressLine:
+    """On a terminal one line that is rewritten; elsewhere a line for each phase, and its count every 30 seconds."""
+
+    def __init__(self, console: Console, bar: Progress, line: TaskID) -> None:
+        self._console, self._bar, self._line = console, bar, line
+        self._phase, self._began_s, self._said_s, self._first = "", 0.0, 0.0, 0
+
+    def phase(self, text: str, *, is_short: bool = False) -> None:
+        """What is done from now on: "loading demo". One that is short as a rule is told on a terminal alone."""
+        self._phase, self._began_s = text, time.monotonic()
+        self._said_s, self._first = self._began_s, 0
+        if self._console.is_terminal:
+            self._bar.update(self._line, description=text)
+        elif not is_short:
+            self._console.print(f"{text} …", markup=False, soft_wrap=True)
+
+    def begin_at(self, done: int) -> None:
+        """So many of the phase are there from before: they count, and not for the rate."""
+        self._first = done
+
+    def count(self, done: int, total: int) -> None:
+        """So many of the phase are done."""
+        now_s = time.monotonic()
+        text = f"{self._phase}: {count_text(done, total, now_s - self._began_s, self._first)}"
+        if self._console.is_terminal:
+            self._bar.update(self._line, description=text)
+        elif now_s - self._said_s >= _SAY_EVERY_S:
+            self._said_s = now_s
+            self._console.print(text, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress_line() -> Iterator[ProgressLine]:
+    """The line of one command; it is gone when the block ends."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = console_of(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield ProgressLine(console, bar, bar.add_task("", total=None))
+
+
+def count_text(done: int, total: int, elapsed_s: float, first: int = 0) -> str:
+    """'1,204 of 8,000 · 310/s · 22 s left'; without a rate until there is one."""
+    text = f"{done:,} of {total:,}"
+    rate = (done - first) / elapsed_s if elapsed_s > 0 else 0.0
+    if rate <= 0 or done >= total:
+        return text
+    speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+    return f"{text} · {speed}/s · {_left((total - done) / rate)} left"
+
+
+def _left(seconds: float) -> str:
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
 @contextlib.contextmanager
