@@ -6,15 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
+from qserve.core.hardware import Hardware
+from qserve.errors import BrokenCheckpoint, DoesNotFit, ModelNotFound, UsageError
 from qserve.hub import cache, resolve
 from qserve.hub.named_templates import check_template_file, check_templates, without_default
+from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor, recognise
 from qserve.reward.recipe import Recipe, is_recipe, read_recipe
 from qserve.reward.recipe.config import WITHOUT_MODEL
 from qserve.reward.settings import FLAGS, RewardSettings
 
-__all__ = ["find_reward", "planned_reward"]
+__all__ = ["find_reward", "plan_reward", "planned_reward"]
 
 # The smallest body that a plan can be made of: rules and judges have none, and its tensors are left out.
 NO_MODEL = {
@@ -75,6 +77,15 @@ def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings) -> RewardC
     return RewardCheckpoint(
         reward, "none", recipe.file.parent, NO_MODEL, (), "", nothing, recipe.file.parent, recipe=recipe.file
     )
+
+
+def plan_reward(checkpoint: RewardCheckpoint, hardware: Hardware, request: PlanRequest) -> Plan:
+    """Weights, and the activations of one row of texts. Raises DoesNotFit with what is missing and suggestions."""
+    plan = make_plan(checkpoint.planned(), hardware, replace(request, engine="transformers"))
+    if not plan.fits:
+        ways = "; ".join(suggestion.change for suggestion in plan.suggestions)
+        raise DoesNotFit(f"{checkpoint.id}: {plan.why_not}{f'. What would fit: {ways}' if ways else ''}")
+    return plan
 
 
 def planned_reward(reward: str) -> Checkpoint:

@@ -5,26 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qserve.core.hardware import Hardware
-from qserve.errors import DoesNotFit, UsageError
+from qserve.errors import UsageError
 from qserve.model.load_cost import reset_peaks
 from qserve.model.packed_cache.folder import PackedFolder
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
-from qserve.reward.find import find_reward
+from qserve.reward.find import find_reward, plan_reward
 from qserve.reward.model.load import load_reward_model
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
 
 __all__ = ["find_reward", "make_scorer", "open_scorer", "plan_reward"]
-
-
-def plan_reward(checkpoint: RewardCheckpoint, hardware: Hardware, request: PlanRequest) -> Plan:
-    """Weights, and the activations of one row of texts. Raises DoesNotFit with what is missing and suggestions."""
-    plan = make_plan(checkpoint.planned(), hardware, replace(request, engine="transformers"))
-    if not plan.fits:
-        ways = "; ".join(suggestion.change for suggestion in plan.suggestions)
-        raise DoesNotFit(f"{checkpoint.id}: {plan.why_not}{f'. What would fit: {ways}' if ways else ''}")
-    return plan
 
 
 def make_scorer(

@@ -35,9 +35,9 @@ Content = str | list[Message] | dict[str, Any]
 {"text", "add_eos"}, a whole text that the tokenizer's EOS ends."""
 
 _SUBSET_KEYS = ("subset", "domain", "category", "section", "source")
-_RESULTS = ("reference", "reward", "rewards", "ranking", "margin", "steps", "attributes", "truncated", "error",
-            "chosen_rewards", "rejected_rewards", "chosen_attributes", "rejected_attributes", "chosen_reward",
-            "rejected_reward")  # fmt: skip
+_RESULTS = ("reference", "reward", "rewards", "ranking", "margin", "steps", "attributes", "truncated", "num_tokens",
+            "error", "chosen_rewards", "rejected_rewards", "chosen_attributes", "rejected_attributes",
+            "chosen_num_tokens", "rejected_num_tokens", "chosen_reward", "rejected_reward")  # fmt: skip
 """What rules read of a record, and what `qserve score` has written beside it."""
 
 
@@ -45,7 +45,8 @@ _RESULTS = ("reference", "reward", "rewards", "ranking", "margin", "steps", "att
 class Record:
     """One line. `contents` are what to score; the first `num_chosen` of them are the preferred ones of a preference.
 
-    `num_chosen` is None where the line states no preference. `data` is the line itself.
+    `num_chosen` is None where the line states no preference. `data` is the line itself, or its number where the line
+    is no JSON object.
     """
 
     line: int
@@ -55,6 +56,12 @@ class Record:
     data: Mapping[str, Any]
     error: str | None = None
     """Why there are no contents."""
+
+    @property
+    def reference(self) -> str | None:
+        """What rules and judges compare the answers with."""
+        given = self.data.get("reference")
+        return given if isinstance(given, str) else None
 
     def alike(self, values: Sequence[Value]) -> list[Value]:
         """`values` of the contents, equal contents with equal values: those of the first of them. Whoever judged them
@@ -70,7 +77,7 @@ def read_records(file: Path, unread: Counter[str] | None = None, *, keep_broken:
     is one, and others have their `error`.
     """
     lines = read_text(file, "a file of JSON lines").split("\n")
-    records = list(_records(lines, file, Counter() if unread is None else unread))
+    records = list(_records(lines, Counter() if unread is None else unread))
     if not records:
         raise UsageError(f"{file} holds no line; each is a JSON object, for example {{'prompt': …, 'response': …}}")
     broken = next((record for record in records if record.error is not None), None)
@@ -79,16 +86,15 @@ def read_records(file: Path, unread: Counter[str] | None = None, *, keep_broken:
     return records
 
 
-def _records(lines: Sequence[str], file: Path, unread: Counter[str]) -> Iterator[Record]:
+def _records(lines: Sequence[str], unread: Counter[str]) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            data = json.loads(line)
+            data = _object(line)
         except ValueError as error:
-            raise UsageError(f"{file}, line {number} is not valid JSON ({error})") from None
-        if not isinstance(data, dict):
-            raise UsageError(f"{file}, line {number} is a JSON {type(data).__name__}; it must be an object")
+            yield Record(number, (), None, None, {"line": number}, str(error))
+            continue
         subset = next((str(data[key]) for key in _SUBSET_KEYS if isinstance(data.get(key), str)), None)
         try:
             contents, num_chosen = _contents(data, unread)
@@ -96,6 +102,19 @@ def _records(lines: Sequence[str], file: Path, unread: Counter[str]) -> Iterator
             yield Record(number, (), None, subset, data, str(error))
         else:
             yield Record(number, contents, num_chosen, subset, data)
+
+
+def _object(line: str) -> dict[str, Any]:
+    """Raises ValueError with what the line is instead."""
+    try:
+        data = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"a JSON {type(data).__name__}; it must be an object")
+    return data
 
 
 def _contents(data: Mapping[str, Any], unread: Counter[str]) -> tuple[tuple[Content, ...], int | None]:

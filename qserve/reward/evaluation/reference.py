@@ -117,6 +117,7 @@ def _by_library(checkpoint: RewardCheckpoint, plan: Plan) -> Any:
     folder = _of_library(checkpoint)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # a base has no head yet, of which transformers warns
+    transformers_logging.disable_progress_bar()  # the command has a line of its own
     try:
         model, report = AutoModelForSequenceClassification.from_pretrained(
             folder, dtype=torch.float32, num_labels=checkpoint.head.num_labels, local_files_only=True,

@@ -50,8 +50,8 @@ def test_every_shape_of_a_line_becomes_whole_texts(tmp_path: Path) -> None:
 
 
 BAD = {
-    "{": r"line 1 is not valid JSON",
-    "[1]": r"line 1 is a JSON list; it must be an object",
+    "{": r"line 1: not valid JSON: Expecting property name .* at character 2",
+    "[1]": r"line 1: a JSON list; it must be an object",
     '{"question": "q"}': r"line 1: the row has the one field question; it needs messages, or text",
     '{"response": "a"}': "no prompt that it answers",
     '{"prompt": 3, "response": "a"}': "line 1: 'prompt' must be a text or a list of messages; found int",
