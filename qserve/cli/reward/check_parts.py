@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qserve.cli.progress import ProgressLine
 from qserve.cli.reward.recipe_source import text_of
-from qserve.cli.reward.source import with_progress
-from qserve.cli.reward.texts import Answered, Rewards, TextToScore
+from qserve.cli.reward.source import all_answers
+from qserve.cli.reward.texts import Answered, Rewards, TextToScore, together
 from qserve.errors import UsageError
 from qserve.reward.recipe import JudgePart, ModelPart, Recipe, RulePart
 
@@ -26,8 +27,9 @@ __all__ = ["check_parts", "of_part", "show_parts"]
 
 
 def check_parts(
-    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None
-) -> list[PartFound]:
+    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None,
+    line: ProgressLine,
+) -> list[PartFound]:  # fmt: skip
     """Values of rules and judges for `asked`, the texts of `records`, and a server's values of each part.
 
     `served`: the server's answers; judges are then not called here. Raises UsageError for a judge that can't be
@@ -35,7 +37,7 @@ def check_parts(
     """
     if served is not None:
         _same_parts(recipe, served)
-    return list(_found(recipe, records, texts, served))
+    return list(_found(recipe, records, texts, served, line))
 
 
 def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
@@ -44,13 +46,9 @@ def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
     def raw(answer: Answered) -> Answered:
         return {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean, "attributes": {}}
 
-    def own(texts: Sequence[TextToScore]) -> list[Answered]:
-        return [
-            answer
-            if "error" in answer
-            else {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean}
-            for answer in rewards(texts)
-        ]
+    def own(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+        for answers in rewards(texts):
+            yield [answer if "error" in answer else raw(answer) for answer in answers]
 
     return own
 
@@ -67,20 +65,21 @@ def _same_parts(recipe: Recipe, served: Sequence[Answered]) -> None:
 
 
 def _found(
-    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None
-) -> Iterator[PartFound]:
+    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None,
+    line: ProgressLine,
+) -> Iterator[PartFound]:  # fmt: skip
     from qserve.reward.evaluation.parts import part_found
 
     for part in recipe.parts:
         part_rewards = None if served is None else [_attribute(answer, part.name) for answer in served]
         why = [] if served is None else [answer["error"] for answer in served if "error" in answer]
         if isinstance(part, RulePart):
-            yield _of_rule(part, records, texts, part_rewards)
+            yield _of_rule(part, records, texts, part_rewards, line)
         elif part_rewards is not None:
             kind, judge = ("model", None) if isinstance(part, ModelPart) else ("judge", _counted(part, served or ()))
             yield part_found(part.name, kind, part.weight, records, part_rewards, why_without=why, judge=judge)
         elif isinstance(part, JudgePart):
-            yield _of_judge(part, records, texts)
+            yield _of_judge(part, records, texts, line)
 
 
 def _counted(part: JudgePart, served: Sequence[Answered]) -> JudgeFound | None:
@@ -99,14 +98,15 @@ def _attribute(answer: Answered, name: str) -> float | None:
 
 
 def _of_rule(
-    part: RulePart, records: Sequence[Record], texts: Sequence[TextToScore], part_rewards: Sequence[float | None] | None
-) -> PartFound:
+    part: RulePart, records: Sequence[Record], texts: Sequence[TextToScore],
+    part_rewards: Sequence[float | None] | None, line: ProgressLine,
+) -> PartFound:  # fmt: skip
     from qserve.reward.evaluation.parts import part_found
     from qserve.reward.rules.process import RuleProcess
 
     process = RuleProcess([part.rule])
     try:
-        answers = with_progress(_rule_source(part, process), texts, f"asking {part.name}")
+        answers = all_answers(_rule_source(part, process), texts, f"asking {part.name}", line)
         faults = _unreadable_references(part, process, texts)
     finally:
         process.close()
@@ -125,8 +125,9 @@ def _difference(part_rewards: Sequence[float | None], values: Sequence[float | N
 
 
 def _rule_source(part: RulePart, process: RuleProcess) -> Rewards:
-    def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
-        return [_verdict(part, process, one) for one in texts]
+    def rewards(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+        for one in texts:
+            yield [_verdict(part, process, one)]
 
     return rewards
 
@@ -151,7 +152,9 @@ def _unreadable_references(part: RulePart, process: RuleProcess, texts: Sequence
     return [f"no reference can be reached: the rule {part.rule.kind} does not even take {references[0]!r} for itself"]
 
 
-def _of_judge(part: JudgePart, records: Sequence[Record], asked: Sequence[TextToScore]) -> PartFound:
+def _of_judge(
+    part: JudgePart, records: Sequence[Record], asked: Sequence[TextToScore], line: ProgressLine
+) -> PartFound:
     from qserve.reward.evaluation.parts import judge_found, part_found
     from qserve.reward.judges.judge import Judge
 
@@ -162,9 +165,13 @@ def _of_judge(part: JudgePart, records: Sequence[Record], asked: Sequence[TextTo
         lines = [list(line) for _, line in groupby(texts, key=lambda one: one.group)]
         return [answer for line in await asyncio.gather(*(_judged(judge, line) for line in lines)) for answer in line]
 
+    def rewards(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+        for some in together(texts, [text.group for text in texts], 2 * part.at_once):
+            yield runner.run(groups(some))
+
     with asyncio.Runner() as runner:
         try:
-            answers = with_progress(lambda texts: runner.run(groups(texts)), asked, f"asking {part.name}")
+            answers = all_answers(rewards, asked, f"asking {part.name}", line)
         finally:
             runner.run(judge.close())
     values = [None if "error" in one or math.isnan(one["reward"]) else one["reward"] for one in answers]
@@ -188,24 +195,29 @@ async def _judged(judge: object, line: Sequence[TextToScore]) -> list[Answered]:
 
 
 def show_parts(found: Sequence[PartFound]) -> None:
-    """Print one row per part, and below it its faults and notes."""
+    """Print one row per part, and below it its faults and notes; nothing for none."""
     from rich.table import Table
 
-    from qserve.cli.terminal import console_of
+    from qserve.cli.terminal import Hanging, console_of
 
-    table = Table(title=f"{found[0].num_texts} texts, part by part", box=None)
-    for heading in ("part", "kind", "weight", "no value", "mean", "lowest", "highest", "preferences right", "ties"):
+    if not found:
+        return
+    console = console_of()
+    console.print(f"[bold]{found[0].num_texts:,} texts, part by part[/bold]")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for heading in ("part", "kind", "weight", "no value", "mean", "lowest", "highest", "right", "ties"):
         table.add_column(heading, justify="left" if heading in ("part", "kind") else "right")
+    table.columns[0].overflow = "fold"
     for one in found:
         table.add_row(*_cells(one))
-    console_of().print(table)
+    console.print(table)
     for one in found:
         if one.judge is not None:
             _show_judge(one)
         for note in one.notes:
-            click.echo(f"{one.name}: {note}")
+            console.print(Hanging(f"{one.name}: {note}"))
         if one.served_difference is not None:
-            click.echo(f"{one.name}: the server differs by at most {one.served_difference:.1e}")
+            console.print(Hanging(f"{one.name}: the server differs by at most {one.served_difference:.1e}"))
 
 
 def _show_judge(one: PartFound) -> None:
@@ -213,7 +225,7 @@ def _show_judge(one: PartFound) -> None:
     assert judge is not None
     share = 100 * judge.num_unparsable / max(1, judge.num_verdicts)
     bias = "" if judge.position_bias is None else f", the first place wins {100 * (0.5 + judge.position_bias):.0f} %"
-    click.echo(f"{one.name}: {judge.num_verdicts} verdicts, {share:.1f} % can't be read{bias}")
+    click.echo(f"· {one.name}: {judge.num_verdicts} verdicts, {share:.1f} % can't be read{bias}")
 
 
 def _cells(one: PartFound) -> tuple[str, ...]:

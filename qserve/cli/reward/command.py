@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from qserve.cli.options.command import CommandGroup
+from qserve.cli.interrupted import INTERRUPTED, sigterm_as_ctrl_c, this_command
 from qserve.cli.options.given_flags import refuse_flags
-from qserve.cli.options.url import ServerUrl
-from qserve.cli.reward.check_model import Checked, CheckedRewards, check_model, show_model
+from qserve.cli.options.json_output import add_json_flag, print_json
+from qserve.cli.progress import progress_line
+from qserve.cli.reward.check_model import Checked, CheckedRewards, check_model, check_quants, show_model
 from qserve.cli.reward.check_parts import check_parts, of_part, show_parts
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_options
 from qserve.cli.reward.recipe_source import recipe_to_check
-from qserve.cli.reward.served_source import served_rewards
-from qserve.cli.reward.source import with_progress
-from qserve.cli.reward.texts import Rewards, TextToScore, records_in, texts_of
+from qserve.cli.reward.scored_rows import Failures
+from qserve.cli.reward.served_source import SERVER_FLAGS, ServedRewards, server_options
+from qserve.cli.reward.source import all_answers
+from qserve.cli.reward.texts import records_in, texts_of
+from qserve.errors import UnusableResult
 
 if TYPE_CHECKING:
     from qserve.reward.evaluation.agreement import Agreement
     from qserve.reward.evaluation.parts import PartFound
     from qserve.reward.evaluation.records import Record
-    from qserve.reward.recipe import Recipe
 
 __all__ = ["command"]
 
@@ -46,11 +48,10 @@ def command() -> None:
 @click.option(
     "--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, demo, or a recipe (YAML)."
 )
-@click.option("--url", type=ServerUrl(), help="Check a server that serves this reward instead of loading it here.")
-@click.option("--model", help="The name under which --url serves it [the only one].")
-@click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
+@server_options
 @click.option("--quants", help="Several quantizations in turn, for example bf16,int8,4bit [--quant].")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="File for the figures.")
+@click.option("--strict", is_flag=True, help="Stop at the first line that can't be read.")
+@add_json_flag
 @state_option
 @reward_options
 @loading_options
@@ -60,8 +61,10 @@ def check(
     url: str | None,
     model: str | None,
     api_key: str | None,
+    concurrency: int,
     quants: str | None,
-    json_file: Path | None,
+    strict: bool,
+    as_json: bool,
     state_dir: Path | None,
     **values: Any,
 ) -> None:
@@ -70,50 +73,67 @@ def check(
 
     FILE holds JSON lines as for `qserve score`; without it, a built-in set of preferences is scored, whose chosen
     answers are the references. Pairs are those of the file (chosen and rejected, answers to one prompt); if it has
-    none, all texts are compared with each other. Exit status: 0, or 1 if a part of a recipe fails (each is named).
+    none, all texts are compared with each other.
 
     \b
     qserve reward check preferences.jsonl --reward ./rm --quants bf16,int8,4bit
     qserve reward check --reward ./my-reward-model --url http://127.0.0.1:8000
     qserve reward check --reward rewards.yaml preferences.jsonl
+
+    Exit status: 0, 1 a part of a recipe fails (each is named), 2 bad input, 5 the server went away, 6 some lines were
+    left out, 130 after Ctrl-C.
     """
     if url is not None:
         refuse_flags(("quants", *LOADING_FLAGS), "a server loaded its model already; leave it out, or leave --url out")
     else:
-        refuse_flags(("model", "api_key"), "for a server; name one with --url, or leave it out")
+        refuse_flags(SERVER_FLAGS, "for a server; name one with --url, or leave it out")
     recipe = recipe_to_check(reward, values, has_url=url is not None)
     if recipe is not None and recipe.model is None:
         refuse_flags(("quants",), f"for a model, and {reward} names none; leave it out")
-    records = _records(file)
-    texts = texts_of(records)
-    source = None if url is None else served_rewards(url, model, api_key)
-    if source is not None:
-        source(texts[:1])  # before a model is loaded in vain
-    parts = [] if recipe is None else _parts(recipe, records, texts, source)
-    rows: Checked = {}
-    if recipe is None or recipe.model is not None:
-        own = reward if recipe is None or recipe.model is None else recipe.model.path
-        of_model = of_part(source, recipe.model) if source and recipe and recipe.model else source
-        rows, num_left_out = check_model(own, records, texts, values, (quants or values["quant"]).split(","), of_model)
-        show_model(rows, num_left_out)
-    if parts:
-        show_parts(parts)
+    failures, rows, parts = Failures(), Checked(), []
+    server = None if url is None else ServedRewards(url, model, api_key, concurrency)
+    try:
+        with progress_line() as line, sigterm_as_ctrl_c():
+            line.phase(f"reading {file.name if file else 'the built-in set'}", is_short=True)
+            records = _records(file, failures, is_strict=strict)
+            texts = texts_of(records)
+            if server is not None:
+                server.check(texts)  # before a model is loaded in vain
+            names = [values["quant"]] if quants is None else [name.strip() for name in quants.split(",")]
+            asked = reward if recipe is None else recipe.model.path if recipe.model is not None else None
+            if asked is not None:
+                check_quants(asked, values, names if server is None else ())
+            if recipe is not None:
+                served = None if server is None else all_answers(server, texts, f"asking {url}", line)
+                parts = check_parts(recipe, records, texts, served, line)
+            if asked is not None:
+                of_model = of_part(server, recipe.model) if server and recipe and recipe.model else server
+                check_model(asked, records, texts, values, names, of_model, rows, line)
+    except KeyboardInterrupt:
+        _interrupted(rows)
     figures = {name: _document(row, url) for name, row in rows.items()}
-    found_parts = {} if recipe is None else {"parts": [asdict(part) for part in parts]}
-    about = {"file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures}
-    keep(state_dir, "reward check", {**about, **found_parts}, url, api_key)
-    if json_file is not None:
-        document = figures if recipe is None else {**found_parts, "quantizations": figures}
-        json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    document = {
+        "file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures,
+        **({} if recipe is None else {"parts": [asdict(part) for part in parts]}),
+        "num_left_out": len(failures.lines), "errors": failures.to_json(),
+    }  # fmt: skip
+    keep(state_dir, "reward check", document, url, api_key)
+    if as_json:
+        print_json(document)
+    else:
+        show_model(rows)
+        show_parts(parts)
     _fail(parts)
+    if failures.lines:
+        raise UnusableResult(f"{len(failures.lines):,} lines could not be read; the figures are those of the rest")
 
 
-def _parts(
-    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], source: Rewards | None
-) -> list[PartFound]:
-    """`source` is a server that combines them."""
-    served = None if source is None else with_progress(source, texts, "asking the server")
-    return check_parts(recipe, records, texts, served)
+def _interrupted(rows: Checked) -> NoReturn:
+    """Show what is finished."""
+    show_model(rows)
+    done = f"the figures above are of {', '.join(rows)}; none" if rows else "nothing"
+    click.echo(f"interrupted; {done} is in the run store; start again with:\n  {this_command()}", err=True)
+    sys.exit(INTERRUPTED)
 
 
 def _fail(parts: Sequence[PartFound]) -> None:
@@ -134,8 +154,13 @@ def _figures(row: Agreement) -> dict[str, float | None]:
     return {name: value if value == value else None for name, value in vars(row).items()}
 
 
-def _records(file: Path | None) -> list[Record]:
-    return _built_in() if file is None else records_in(file)
+def _records(file: Path | None, failures: Failures, *, is_strict: bool) -> list[Record]:
+    """Those that can be read; the others go to `failures`."""
+    records = _built_in() if file is None else records_in(file, keep_broken=not is_strict)
+    for record in records:
+        if record.error is not None:
+            failures.add(record.line, record.error)
+    return [record for record in records if record.error is None]
 
 
 def _built_in() -> list[Record]:

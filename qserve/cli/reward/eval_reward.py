@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qserve.cli.options.command import Command
-from qserve.cli.options.given_flags import refuse_flags
+from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.url import ServerUrl
+from qserve.cli.progress import ProgressLine, progress_line
 from qserve.cli.reward.keep import keep, state_option
-from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
-from qserve.cli.reward.served_source import served_rewards
-from qserve.cli.reward.source import opened_rewards, with_progress
+from qserve.cli.reward.options import loading_options, reward_options
+from qserve.cli.reward.rows import answers_of, by_record
+from qserve.cli.reward.rows_file import RowsOut
+from qserve.cli.reward.scored_rows import Asked, Failures, check_which_reward, rows_in, write_rows
+from qserve.cli.reward.served_source import ServedRewards, server_options
+from qserve.cli.reward.show import show_against, show_attributes, show_next, show_preferences, show_quality
+from qserve.cli.reward.source import all_answers
 from qserve.cli.reward.texts import Answered, records_in, texts_of
-from qserve.errors import UsageError
+from qserve.errors import UnusableResult, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from qserve.reward.evaluation.accuracy import Accuracy, PreferenceReport
     from qserve.reward.evaluation.calibration import Calibration
     from qserve.reward.evaluation.length_bias import LengthBias
@@ -29,96 +33,153 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-Value = TypeVar("Value")
+_NO_PREFERENCE = "it states no preference: it needs chosen and rejected"
+_Scored = tuple["Record", list[Answered]]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What the rewards of a file of preferences show."""
+
+    report: PreferenceReport
+    attributes: Sequence[Accuracy]
+    calibration: Calibration
+    length_bias: LengthBias
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields."""
+        return {
+            **asdict(self.report),
+            "attributes": [asdict(one) for one in self.attributes],
+            "calibration": asdict(self.calibration),
+            "length_bias": _without_nan(asdict(self.length_bias)),
+        }
 
 
 @click.command("eval-reward", cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
-@click.option("--url", type=ServerUrl(), help="Use a server that answers POST /v1/reward instead of loading a model.")
-@click.option("--model", help="The name under which --url serves it [the only one].")
-@click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
+@server_options
 @click.option("--against", type=ServerUrl(), help="A second server, whose rewards are compared with the first ones.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="File for the figures.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File for rows, as of `qserve score`.")
+@click.option("--resume", is_flag=True, help="Continue an --output that was interrupted.")
+@click.option("--strict", is_flag=True, help="Stop at the first line that can't be scored.")
+@add_json_flag
 @state_option
 @reward_options
 @loading_options
 def command(
-    file: Path,
-    reward: str,
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    against: str | None,
-    json_file: Path | None,
-    state_dir: Path | None,
+    file: Path, reward: str, url: str | None, model: str | None, api_key: str | None, concurrency: int,
+    against: str | None, output: Path | None, resume: bool, strict: bool, as_json: bool, state_dir: Path | None,
     **values: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Measure accuracy on preferences (chosen, rejected) by subset, with confidence intervals, ties and margins; and
     the calibration and length bias of the model.
 
     A file with one chosen answer among several is scored as best-of-n (RewardBench 2); one with three styles of each
-    answer as easy, normal and hard (RM-Bench).
+    answer as easy, normal and hard (RM-Bench). Lines that can't be scored are left out.
 
     \b
     qserve eval-reward preferences.jsonl --reward ./my-reward-model
     qserve eval-reward reward-bench-2.jsonl --url http://127.0.0.1:8000
     qserve eval-reward pairs.jsonl --reward ./new --against http://127.0.0.1:8000
+    qserve eval-reward pairs.jsonl --reward ./my-reward-model --output rows.jsonl --resume
+
+    Exit status: 0, 1 the rows can't be written, 2 bad input, 5 the server went away, 6 some lines were left out, 130
+    after Ctrl-C. With --output the rows so far are kept.
     """
-    if url is not None:
-        flags = ("reward", *REWARD_FLAGS, *LOADING_FLAGS)
-        refuse_flags(flags, "a server loaded its model already; leave it out, or leave --url out")
-    else:
-        refuse_flags(("model", "api_key"), "for a server; name one with --url, or leave it out")
-    from qserve.reward.evaluation.accuracy import evaluate, shape_of
+    check_which_reward(url)
+    if resume and output is None:
+        raise UsageError("--resume needs the file of rows that it continues: --output rows.jsonl")
+    asked, failures = Asked(file, reward, url, model, api_key, concurrency, values), Failures()
+    with progress_line() as line:
+        line.phase(f"reading {file.name}", is_short=True)
+        records = _preferences(records_in(file, keep_broken=not strict), is_strict=strict)
+        out = RowsOut() if output is None else rows_in(asked, output, records, {}, resume=resume)
+        second = None if against is None else ServedRewards(against, None, None)
+        if second is not None:
+            second.check(texts_of(records))
+        failures.add_kept(records, out.kept)
+        answered: list[_Scored] = list(zip(records, map(answers_of, out.kept), strict=False))
+        write_rows(asked, records, out, line, failures, lambda *one: answered.append(one), is_strict=strict)
+        scored = [one for one in answered if one[1] and _rewards(*one) is not None]
+        if not scored:
+            raise UsageError(f"no line of {file} could be scored; line {failures.lines[0][0]}: {failures.lines[0][1]}")
+        others = None if second is None else _others(second, scored, line)
+    found = _measured(scored)
+    document = {"file": file.name, "model": asked.name, **found.to_json()}
+    if against is not None and others is not None:
+        document["against"] = _agreement(against, scored, others)
+    document |= {"num_left_out": len(failures.lines), "errors": failures.to_json()}
+    keep(state_dir, "reward preferences", document, url, api_key)
+    print_json(document) if as_json else _show(found, document, asked)
+    if failures.lines:
+        raise UnusableResult(
+            f"{len(failures.lines):,} of {len(records):,} lines could not be scored; the figures are those of the rest"
+        )
+
+
+def _preferences(records: Sequence[Record], *, is_strict: bool) -> list[Record]:
+    """The records, those without a preference as broken ones. Raises UsageError where none states one, or their shapes
+    are mixed; strict: where one does not.
+    """
+    from qserve.reward.evaluation.accuracy import shape_of
+
+    stated = [record for record in records if record.num_chosen is not None]
+    shape_of(stated if stated and not is_strict else records)
+    return [
+        record if record.num_chosen is not None else replace(record, contents=(), error=record.error or _NO_PREFERENCE)
+        for record in records
+    ]
+
+
+def _others(server: ServedRewards, scored: Sequence[_Scored], line: ProgressLine) -> list[list[float] | None]:
+    """A second model's rewards of each record; None where it has none."""
+    records = [record for record, _ in scored]
+    answers = all_answers(server, texts_of(records), "scoring with the second model", line)
+    return [_rewards(record, own) for part in by_record(records, [answers]) for record, own in part]
+
+
+def _rewards(record: Record, answers: Sequence[Answered]) -> list[float] | None:
+    """Equal texts have equal rewards."""
+    if any("error" in answer for answer in answers):
+        return None
+    return record.alike([float(answer["reward"]) for answer in answers])
+
+
+def _measured(scored: Sequence[_Scored]) -> _Measured:
+    from qserve.reward.evaluation.accuracy import evaluate
     from qserve.reward.evaluation.attributes import by_attribute
     from qserve.reward.evaluation.calibration import calibration
     from qserve.reward.evaluation.length_bias import length_bias
 
-    records = records_in(file)
-    shape_of(records)  # before a model is loaded in vain
-    texts = texts_of(records)
-    if against is not None:
-        served_rewards(against, None, None)(texts[:1])
-    if url is not None:
-        answers = with_progress(served_rewards(url, model, api_key), texts, f"scoring {file.name}")
-    else:
-        with opened_rewards(reward, values) as (source, _):
-            answers = with_progress(source, texts, f"scoring {file.name}")
-    rewards = _by_record(
-        records, [_reward(answer, line) for answer, line in zip(answers, _lines(records), strict=True)]
-    )
-    rewards = [record.alike(values) for record, values in zip(records, rewards, strict=True)]
-    lengths = _by_record(records, [int(answer["num_tokens"]) for answer in answers])
+    records = [record for record, _ in scored]
+    rewards = [_rewards(*one) or [] for one in scored]
+    lengths = [[int(answer["num_tokens"]) for answer in own] for _, own in scored]
     report = evaluate(records, rewards)
-    sure = calibration(report.margins)
+    each = by_attribute(records, [[answer.get("attributes") or {} for answer in own] for _, own in scored])
     bias = length_bias(rewards, lengths, [record.num_chosen or 0 for record in records])
-    _show(report, str(url or reward), file)
-    each = by_attribute(records, _by_record(records, [answer.get("attributes") or {} for answer in answers]))
-    _show_attributes(each)
-    _show_quality(sure, bias)
-    document = {
-        **asdict(report),
-        "attributes": [asdict(one) for one in each],
-        "calibration": asdict(sure),
-        "length_bias": _without_nan(asdict(bias)),
-    }
-    if against is not None:
-        others = with_progress(served_rewards(against, None, None), texts, f"scoring with {against}")
-        second = _by_record(records, [_reward(one, line) for one, line in zip(others, _lines(records), strict=True)])
-        document["against"] = _show_agreement(against, records, rewards, second)
-    keep(state_dir, "reward preferences", {"file": file.name, "model": url or reward, **document}, url, api_key)
-    if json_file is not None:
-        json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return _Measured(report, each, calibration(report.margins), bias)
 
 
-def _lines(records: Sequence[Record]) -> list[int]:
-    return [record.line for record in records for _ in record.contents]
+def _agreement(url: str, scored: Sequence[_Scored], others: Sequence[list[float] | None]) -> dict[str, Any]:
+    """How often both models prefer the same answer, and the rank correlation of their rewards."""
+    from qserve.reward.evaluation.accuracy import evaluate
+    from qserve.reward.evaluation.agreement import rank_correlation
 
-
-def _by_record(records: Sequence[Record], values: Sequence[Value]) -> list[list[Value]]:
-    rest = iter(values)
-    return [[next(rest) for _ in record.contents] for record in records]
+    both = [(one, _rewards(*one) or [], theirs) for one, theirs in zip(scored, others, strict=True) if theirs]
+    if not both:
+        raise UsageError(f"{url} scores none of the preferences; `qserve eval-reward --url {url}` says why")
+    records = [record for (record, _), _, _ in both]
+    first, second = [ours for _, ours, _ in both], [theirs for _, _, theirs in both]
+    ours, theirs = evaluate(records, first), evaluate(records, second)
+    same = sum((a > 0) == (b > 0) for a, b in zip(ours.margins, theirs.margins, strict=True)) / len(ours.margins)
+    flat = [[value for one in side for value in one] for side in (first, second)]
+    found = {
+        "url": url, "decided_alike": same, "rank_correlation": rank_correlation(*flat),
+        "accuracy": theirs.overall.accuracy, "num_left_out": len(scored) - len(both),
+    }  # fmt: skip
+    return _without_nan(found)
 
 
 def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
@@ -126,84 +187,10 @@ def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value != value else value for name, value in values.items()}
 
 
-def _show_attributes(each: Sequence[Accuracy]) -> None:
-    for one in each:
-        click.echo(
-            f"  {one.name}: right {100 * one.accuracy:.1f} % ({100 * one.low:.1f} – {100 * one.high:.1f}), "
-            f"{one.num_tied} ties, mean margin {one.mean_margin:.3f}"
-        )
-
-
-def _show_quality(sure: Calibration, bias: LengthBias) -> None:
-    click.echo(f"\ncalibration: expected error {sure.error:.3f}, log loss {sure.log_loss:.3f}")
-    for one in sure.bins:
-        click.echo(f"  sure {one.low:.2f} to {one.high:.2f}: right {100 * one.accuracy:5.1f} % of {one.count}")
-    longer, shorter = (
-        f"{100 * share:.1f} % of {count}" if share is not None else "none"
-        for share, count in ((bias.accuracy_longer, bias.num_longer), (bias.accuracy_shorter, bias.num_shorter))
-    )
-    click.echo(
-        f"length: rank correlation of reward and tokens {bias.correlation:.3f}; right where the chosen answer is "
-        f"longer {longer}, shorter {shorter}"
-    )
-
-
-def _show_agreement(
-    name: str, records: Sequence[Record], first: list[list[float]], second: list[list[float]]
-) -> dict[str, Any]:
-    """How often both models prefer the same answer, and the rank correlation of their rewards."""
-    from qserve.reward.evaluation.accuracy import evaluate
-    from qserve.reward.evaluation.agreement import rank_correlation
-
-    theirs = evaluate(records, second)
-    ours = evaluate(records, first)
-    same = sum((a > 0) == (b > 0) for a, b in zip(ours.margins, theirs.margins, strict=True)) / len(ours.margins)
-    flat = [[value for one in side for value in one] for side in (first, second)]
-    correlation = rank_correlation(*flat)
-    click.echo(
-        f"against {name}: {100 * same:.1f} % of preferences decided alike, rank correlation {correlation:.3f}; "
-        f"its accuracy {100 * theirs.overall.accuracy:.1f} %"
-    )
-    found = {"url": name, "decided_alike": same, "rank_correlation": correlation, "accuracy": theirs.overall.accuracy}
-    return _without_nan(found)
-
-
-def _reward(answer: Answered, line: int) -> float:
-    if "error" in answer:
-        raise UsageError(f"line {line} can't be scored: {answer['error']}")
-    return float(answer["reward"])
-
-
-def _show(report: PreferenceReport, name: str, file: Path) -> None:
-    from rich.table import Table
-
-    from qserve.cli.terminal import console_of
-    from qserve.reward.evaluation.accuracy import histogram
-
-    table = Table(title=f"{name} on {file.name} ({report.shape})", box=None)
-    for heading in ("", "right", "asked", "ties", "accuracy", "95 % interval", "mean margin"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for row in (*report.subsets, *report.levels, report.overall):
-        table.add_row(*_cells(row))
-    console_of().print(table)
-    chance = f"guessing would get {100 * report.chance:.1f} %"
-    if len(report.subsets) > 1:
-        click.echo(f"mean over subsets {100 * report.mean_of_subsets:.1f} %; {chance}")
-    else:
-        click.echo(chance)
-    if report.overall.num_tied:
-        click.echo(f"{report.overall.num_tied} ties (equal texts or equal rewards), which count as not right")
-    click.echo("\nmargins (lowest chosen - highest rejected)")
-    click.echo("\n".join(histogram(report.margins)))
-
-
-def _cells(row: Accuracy) -> tuple[str, ...]:
-    return (
-        row.name,
-        str(row.num_right),
-        str(row.num_asked),
-        str(row.num_tied),
-        f"{100 * row.accuracy:.1f} %",
-        f"{100 * row.low:.1f} – {100 * row.high:.1f} %",
-        f"{row.mean_margin:.3f}",
-    )
+def _show(found: _Measured, document: Mapping[str, Any], asked: Asked) -> None:
+    show_preferences(found.report, asked.name, asked.file.name)
+    show_attributes(found.attributes)
+    show_quality(found.calibration, found.length_bias)
+    if "against" in document:
+        show_against(document["against"])
+    show_next(found.report, f"--url {asked.url}" if asked.url else f"--reward {shlex.quote(asked.reward)}")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
+from qserve.planner import PlanRequest, plan_request
 from qserve.reward.settings import FLAGS, POOLINGS, TRUNCATIONS, RewardSettings
 
-__all__ = ["LOADING_FLAGS", "REWARD_FLAGS", "loading_options", "reward_options", "settings_of"]
+__all__ = ["LOADING_FLAGS", "REWARD_FLAGS", "loading_options", "request_of", "reward_options", "settings_of"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,6 +70,11 @@ def loading_options(function: Function) -> Function:
     for option in reversed(_LOADING):
         function = option(function)
     return function
+
+
+def request_of(values: Mapping[str, Any]) -> PlanRequest:
+    """The plan's request in a command's keyword arguments."""
+    return plan_request(**{name: values[name] for name in LOADING_FLAGS if values.get(name) is not None})
 
 
 def settings_of(values: dict[str, Any]) -> RewardSettings:

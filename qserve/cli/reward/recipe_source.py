@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.reward.texts import Answered, TextToScore, scored
+from qserve.cli.reward.texts import Answered, TextToScore, scored, together
 from qserve.errors import UsageError
 from qserve.reward.judges.template import read_template
 from qserve.reward.recipe import JudgePart, Recipe, is_recipe, read_recipe
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RecipeSource", "recipe_to_check", "recipe_to_score", "text_of"]
 
+# Texts that rules and judges are asked about at once.
+_AT_ONCE = 64
 # Defaults for loading a model (`options.loading_options`).
 _LOADED_AS_IS = {"quant": "auto", "dtype": None, "max_num_batched_tokens": None, "cpu_activations": "auto"}
 
@@ -36,8 +38,9 @@ class RecipeSource:
         self._runner = asyncio.Runner()
         self.meta: dict[str, Any] = {**(scorer.meta if scorer is not None else {}), **self._parts.meta}
 
-    def __call__(self, texts: Sequence[TextToScore]) -> list[Answered]:
-        return self._runner.run(self._answers(texts))
+    def __call__(self, texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+        for part in together(texts, [text.group for text in texts], _AT_ONCE):
+            yield self._runner.run(self._answers(part))
 
     def close(self) -> None:
         """End the rules' process and the connections to judges."""

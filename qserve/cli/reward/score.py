@@ -1,104 +1,110 @@
-"""`qserve score`: rewards for a file of prompts and answers, without a server."""
+"""`qserve score`: rewards for a file of prompts and answers, by a model in this process or by a server."""
 
 from __future__ import annotations
 
-import json
-import sys
-import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from qserve.cli.options.command import Command
+from qserve.cli.options.json_output import add_json_flag, print_json
+from qserve.cli.progress import progress_line
 from qserve.cli.reward.options import loading_options, reward_options
-from qserve.cli.reward.source import opened_rewards, with_progress
-from qserve.cli.reward.texts import Answered, records_in, texts_of
+from qserve.cli.reward.rows_file import RowsOut, StandardOutput
+from qserve.cli.reward.scored_rows import Asked, Failures, Written, check_which_reward, rows_in, write_rows
+from qserve.cli.reward.served_source import server_options
+from qserve.cli.reward.show import show_score
+from qserve.cli.reward.texts import Answered, records_in
+from qserve.errors import UnusableResult, UsageError
+from qserve.reward.evaluation.records import Record
 
 __all__ = ["command"]
+
+
+@dataclass
+class _Tally:
+    """Of the texts that this run scored."""
+
+    num_texts: int = 0
+    num_tokens: int = 0
+    num_truncated: int = 0
+
+    def add(self, _: Record, answers: Sequence[Answered]) -> None:
+        """Count a record's texts, without those that have no reward."""
+        for answer in answers:
+            if "error" not in answer:
+                self.num_texts += 1
+                self.num_tokens += answer["num_tokens"]
+                self.num_truncated += bool(answer.get("truncated"))
 
 
 @click.command("score", cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to write [standard output].")
+@server_options
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File for rows [standard output].")
+@click.option("--resume", is_flag=True, help="Continue an --output that was interrupted.")
 @click.option("--normalize", is_flag=True, help="(reward - mean) / std, as the checkpoint records them.")
+@click.option("--strict", is_flag=True, help="Stop at the first line that can't be scored.")
+@add_json_flag
 @reward_options
 @loading_options
-def command(file: Path, reward: str, output: Path | None, normalize: bool, **values: Any) -> None:
-    """Score a file of JSON lines: each line is written back with its rewards.
+def command(
+    file: Path, reward: str, url: str | None, model: str | None, api_key: str | None, concurrency: int,
+    output: Path | None, resume: bool, normalize: bool, strict: bool, as_json: bool, **values: Any,
+) -> None:  # fmt: skip
+    """Score a file of JSON lines: each line is written back with its rewards, as soon as it has them.
 
-    A line has `messages`, `text`, `prompt` with `response` or `responses`, or `chosen` with `rejected`. Exit status: 0,
-    or 1 if a line could not be scored; its "error" says why.
+    A line has `messages`, `text`, `prompt` with `response` or `responses`, or `chosen` with `rejected`. A line that
+    can't be scored gets an `error` that says why.
 
     \b
     qserve score answers.jsonl --reward ./my-reward-model --output rewards.jsonl
+    qserve score answers.jsonl --reward ./my-reward-model --output rewards.jsonl --resume
     qserve score answers.jsonl --reward adapter/ --base ./Qwen3-8B --quant 4bit
-    qserve score answers.jsonl --reward model.pt --base ./Qwen2.5-3B
+    qserve score answers.jsonl --url http://127.0.0.1:8000 --output rewards.jsonl
+
+    Exit status: 0, 1 the rows can't be written, 2 bad input, 5 the server went away, 6 some lines could not be
+    scored, 130 after Ctrl-C. The rows so far are kept; --resume continues.
     """
-    from qserve.reward.evaluation.records import Record
-
-    records = records_in(file, keep_broken=True)
-    texts = texts_of(records)
-    with opened_rewards(reward, values) as (rewards, meta):
-        scale = _scale(meta, normalize)
-        began_s = time.monotonic()
-        results = with_progress(rewards, texts, f"scoring {file.name}")
-    took_s, answers = time.monotonic() - began_s, iter(results)
-
-    def line(record: Record) -> dict[str, Any]:
-        own = [next(answers) for _ in record.contents]
-        failed = record.error or next((answer["error"] for answer in own if "error" in answer), None)
-        if failed is not None:
-            return {**record.data, "error": failed}
-        return {**record.data, **_scored(own, record.num_chosen, scale)}
-
-    lines = [line(record) for record in records]
-    _write(lines, output)
-    failed = sum("error" in one for one in lines)
-    scored = [answer for answer in results if "error" not in answer]
-    num_tokens, num_truncated = (sum(answer[name] for answer in scored) for name in ("num_tokens", "truncated"))
-    click.echo(
-        f"{len(scored)} texts, {num_tokens} tokens in {took_s:.1f} s "
-        f"({num_tokens / max(took_s, 1e-9):.0f} tokens/s, {num_truncated} truncated); {_how(meta)}",
-        err=True,
-    )
-    if failed:
-        click.echo(f"{failed} of {len(lines)} lines could not be scored; their 'error' says why", err=True)
-        sys.exit(1)
+    check_which_reward(url)
+    if output is None and (resume or as_json):
+        raise UsageError(f"{'--resume' if resume else '--json'} needs a file for the rows: --output rewards.jsonl")
+    asked, failures, tally = Asked(file, reward, url, model, api_key, concurrency, values), Failures(), _Tally()
+    with progress_line() as line:
+        line.phase(f"reading {file.name}", is_short=True)
+        records = records_in(file, keep_broken=not strict)
+        out: RowsOut = StandardOutput()
+        if output is not None:
+            out = rows_in(asked, output, records, {"--normalize": normalize}, resume=resume)
+        failures.add_kept(records, out.kept)
+        done = write_rows(asked, records, out, line, failures, tally.add, normalize=normalize, is_strict=strict)
+    document = _document(asked, output, records, len(out.kept), tally, failures, done)
+    print_json(document) if as_json else show_score(document)
+    if failures.lines:
+        told = f"{len(failures.lines):,} of {len(records):,} lines could not be scored"
+        raise UnusableResult(f"{told}; the 'error' of each in {output or 'its row'} says why")
 
 
-def _scale(meta: dict[str, Any], normalize: bool) -> tuple[float, float]:
-    if not normalize:
-        return 0.0, 1.0
-    if meta.get("mean") is None or not meta["std"]:
-        raise click.UsageError("--normalize: the checkpoint records no mean and standard deviation of its rewards")
-    return meta["mean"], meta["std"]
-
-
-def _scored(answers: list[Answered], num_chosen: int | None, scale: tuple[float, float]) -> dict[str, Any]:
-    rewards = [(answer["reward"] - scale[0]) / scale[1] for answer in answers]
-    attributes = [answer["attributes"] for answer in answers if "attributes" in answer]
-    if num_chosen is not None:
-        chosen, rejected = rewards[:num_chosen], rewards[num_chosen:]
-        pair = {"chosen_rewards": chosen, "rejected_rewards": rejected, "margin": min(chosen) - max(rejected)}
-        sides = {"chosen_attributes": attributes[:num_chosen], "rejected_attributes": attributes[num_chosen:]}
-        return {**pair, **(sides if attributes else {})}
-    if len(rewards) > 1:
-        ranking = sorted(range(len(rewards)), key=lambda index: -rewards[index])
-        return {"rewards": rewards, "ranking": ranking, **({"attributes": attributes} if attributes else {})}
-    own: dict[str, Any] = {name: answers[0][name] for name in ("steps", "attributes") if name in answers[0]}
-    return {"reward": rewards[0], **own, "truncated": answers[0]["truncated"]}
-
-
-def _write(lines: list[dict[str, Any]], output: Path | None) -> None:
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        output.write_text(text)
-
-
-def _how(meta: dict[str, Any]) -> str:
-    shown = ("format", "pooling", "dtype", "quant", "max_length", "template_hash")
-    return ", ".join(f"{name} {meta[name]}" for name in shown if name in meta) or f"weights {meta['weights']}"
+def _document(
+    asked: Asked, output: Path | None, records: Sequence[Record], num_kept: int, tally: _Tally, failures: Failures,
+    done: Written,
+) -> dict[str, Any]:  # fmt: skip
+    """What --json prints. Times and texts are those of this run, without the rows that it found."""
+    return {
+        "file": str(asked.file),
+        "output": None if output is None else str(output),
+        "model": asked.name,
+        "num_rows": len(records),
+        "num_kept_rows": num_kept,
+        "num_failed_rows": len(failures.lines),
+        "has_preferences": any(record.num_chosen is not None for record in records),
+        **vars(tally),
+        "duration_s": round(done.duration_s, 3),
+        "tokens_per_s": round(tally.num_tokens / max(done.duration_s, 1e-9), 1),
+        "errors": failures.to_json(),
+        "meta": dict(done.meta),
+    }

@@ -3,92 +3,161 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from qserve.cli.reward.texts import Answered, Rewards, TextToScore, together
-from qserve.errors import UsageError
+import click
+
+from qserve.cli.options.numbers import Count
+from qserve.cli.options.url import ServerUrl
+from qserve.cli.reward.texts import Answered, TextToScore, together
+from qserve.errors import QserveError, UsageError, WorkerFailed
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["served_rewards"]
+__all__ = ["SERVER_FLAGS", "ServedRewards", "server_options"]
 
-_AT_ONCE = 32
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_TEXTS_A_REQUEST = 32
+_REQUESTS_AT_ONCE = 8
 _TIMEOUT_S = 3600
+# A server that is full, or whose worker starts again, is asked again after as long as it says, so often.
+_TRIES, _LONGEST_WAIT_S = 20, 30
+
+SERVER_FLAGS = ("model", "api_key", "concurrency")
+"""Options that mean something with --url alone, by field name."""
 
 
-def served_rewards(url: str, model: str | None, api_key: str | None) -> Rewards:
-    """Rewards from POST /v1/reward of a server. Raises UsageError if it has no such route."""
+def server_options(function: Function) -> Function:
+    """Adds --url and `SERVER_FLAGS`."""
+    for option in (
+        click.option(
+            "--concurrency", type=Count(min=1, max=256), default=_REQUESTS_AT_ONCE, show_default=True,
+            help="Requests to --url at once, each of up to 32 texts.",
+        ),
+        click.option("--api-key", help="For --url [$QSERVE_API_KEY]."),
+        click.option("--model", help="The name under which --url serves it [the only one]."),
+        click.option(
+            "--url", type=ServerUrl(), help="Use a server that answers POST /v1/reward instead of loading a model here."
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
 
-    def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
-        return asyncio.run(_rewards(url, model, api_key or os.environ.get("QSERVE_API_KEY"), texts))
 
-    return rewards
+class ServedRewards:
+    """A callable from texts to rewards (`texts.Rewards`), from POST /v1/reward of a server."""
 
+    def __init__(self, url: str, model: str | None, api_key: str | None, concurrency: int = _REQUESTS_AT_ONCE) -> None:
+        self._url, self._model, self._concurrency = url.rstrip("/").removesuffix("/v1"), model, concurrency
+        self._api_key = api_key or os.environ.get("QSERVE_API_KEY")
+        self.meta: dict[str, Any] = {}
+        """How the server scores, as its last answer says."""
 
-async def _rewards(url: str, model: str | None, api_key: str | None, texts: Sequence[TextToScore]) -> list[Answered]:
-    import aiohttp
+    def __call__(self, texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+        """Raises UsageError for a server that has no such route or refuses the key, WorkerFailed where it goes away."""
 
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as session:
-            return await _RewardRequests(session, f"{url.rstrip('/')}/v1/reward", model, texts).all()
-    except (aiohttp.ClientError, KeyError, ValueError) as error:
-        raise UsageError(
-            f"{url} did not answer POST /v1/reward as qserve does ({error}); start one: qserve up --reward demo, and "
-            "name it: --url http://127.0.0.1:8000"
-        ) from error
+        async def following() -> list[Answered] | None:
+            return await anext(parts, None)
+
+        parts = self._parts(texts)
+        with asyncio.Runner() as runner:
+            try:
+                while (part := runner.run(following())) is not None:
+                    yield part
+            finally:
+                runner.run(parts.aclose())  # type: ignore[attr-defined]
+
+    def check(self, texts: Sequence[TextToScore]) -> None:
+        """Ask for the first line's rewards, before anything else is begun. Raises as a call does."""
+        with contextlib.closing(self([text for text in texts if text.group == texts[0].group])) as parts:  # type: ignore[type-var]
+            for _ in parts:
+                pass
+
+    async def _parts(self, texts: Sequence[TextToScore]) -> AsyncIterator[list[Answered]]:
+        import aiohttp
+
+        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        waiting: deque[asyncio.Task[list[Answered]]] = deque()
+        has_answered = False
+        try:
+            async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as session:
+                requests = _RewardRequests(session, self._url, self._model, self.meta)
+                for part in together(texts, [text.group for text in texts], _TEXTS_A_REQUEST):
+                    waiting.append(asyncio.ensure_future(requests.answers(part)))
+                    if len(waiting) >= self._concurrency:
+                        yield await waiting.popleft()
+                        has_answered = True
+                while waiting:
+                    yield await waiting.popleft()
+                    has_answered = True
+        except (aiohttp.ClientError, TimeoutError, KeyError, ValueError) as error:
+            if has_answered:
+                raise WorkerFailed(f"{self._url} stopped answering ({error})") from error
+            raise UsageError(
+                f"{self._url} did not answer POST /v1/reward as qserve does ({error}); start one: qserve up --reward "
+                "demo, and name it: --url http://127.0.0.1:8000"
+            ) from error
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 class _RewardRequests:
-    """Sends the requests, several at a time."""
+    """Makes requests of texts, as the server takes them. `meta` gets what its answers say of how it scores."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, url: str, model: str | None, texts: Sequence[TextToScore]
-    ) -> None:
-        self._session, self._url, self._texts = session, url, texts
+    def __init__(self, session: aiohttp.ClientSession, url: str, model: str | None, meta: dict[str, Any]) -> None:
+        self._session, self._url, self._meta = session, url, meta
         self._model = {"model": model} if model else {}
         self._takes_references = True
-        self._answers: list[Answered] = [{"error": "not asked"}] * len(texts)
 
-    async def all(self) -> list[Answered]:
-        """All answers, in the order of the texts."""
+    async def answers(self, texts: Sequence[TextToScore]) -> list[Answered]:
+        """In the order of the texts."""
         # A request holds texts or conversations, not both, and references for all of its texts or for none.
         kinds: dict[tuple[str, bool], list[int]] = defaultdict(list)
-        for index, text in enumerate(self._texts):
+        for index, text in enumerate(texts):
             kinds["texts" if isinstance(text.content, str) else "conversations", text.reference is not None].append(
                 index
             )
-        parts = [(kind, part) for (kind, _), indices in kinds.items() for part in self._together(indices, _AT_ONCE)]
-        await asyncio.gather(*(self._ask(kind, indices) for kind, indices in parts))
-        return self._answers
+        answers: list[Answered] = [{"error": "not asked"}] * len(texts)
+        for (kind, _), indices in kinds.items():
+            found = await self._asked(kind, [texts[index] for index in indices])
+            for index, answer in zip(indices, found, strict=True):
+                answers[index] = answer
+        return answers
 
-    def _together(self, indices: Sequence[int], at_once: int) -> list[list[int]]:
-        return together(indices, [self._texts[index].group for index in indices], at_once)
-
-    async def _ask(self, kind: str, indices: list[int]) -> None:
-        status, data = await self._post(kind, indices)
+    async def _asked(self, kind: str, texts: Sequence[TextToScore]) -> list[Answered]:
+        status, data = await self._post(kind, texts)
         if status != 200 and self._takes_references and _takes_none(data["error"]):
             self._takes_references = False
-        if status != 200 and not self._takes_references and self._texts[indices[0]].reference is not None:
-            status, data = await self._post(kind, indices)
-        groups = self._together(indices, 1)
+        if status != 200 and not self._takes_references and texts[0].reference is not None:
+            status, data = await self._post(kind, texts)
+        groups = together(texts, [text.group for text in texts], 1)
         if status != 200 and len(groups) > 1:  # one bad line must not fail the others
-            await asyncio.gather(*(self._ask(kind, group) for group in groups))
-            return
-        for index, row in zip(indices, _rows(status, data, len(indices)), strict=True):
-            self._answers[index] = row
+            return [answer for group in groups for answer in await self._asked(kind, group)]
+        self._meta.update(data.get("meta", {}))
+        return _rows(status, data, len(texts))
 
-    async def _post(self, kind: str, indices: list[int]) -> tuple[int, Any]:
-        texts = [self._texts[index] for index in indices]
+    async def _post(self, kind: str, texts: Sequence[TextToScore]) -> tuple[int, Any]:
         body: dict[str, Any] = {kind: [text.content for text in texts], **self._model}
         if self._takes_references and texts[0].reference is not None:
             body["references"] = [text.reference for text in texts]
-        async with self._session.post(self._url, json=body) as answer:
-            return answer.status, await answer.json()
+        for _ in range(_TRIES):
+            async with self._session.post(f"{self._url}/v1/reward", json=body) as answer:
+                status, data, wait = answer.status, await answer.json(), answer.headers.get("retry-after", "")
+            if status in (401, 403, 404):  # of the whole file, not of a line
+                key = "; name the key: --api-key, or $QSERVE_API_KEY" if status != 404 else ""
+                raise UsageError(f"{self._url}: {data['error']['message']}{key}")
+            if status not in (429, 503) or not wait.isdigit():
+                return status, data
+            await asyncio.sleep(min(int(wait), _LONGEST_WAIT_S))
+        raise QserveError(f"{self._url} had no room for a request after {_TRIES} tries: {data['error']['message']}")
 
 
 def _takes_none(error: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,30 +11,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qserve.cli.options.planning import hardware_of
-from qserve.cli.reward.options import LOADING_FLAGS, settings_of
+from qserve.cli.progress import ProgressLine
+from qserve.cli.reward.options import request_of, settings_of
 from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
-from qserve.cli.reward.texts import Answered, Rewards, TextToScore, scored, together
+from qserve.cli.reward.texts import Answered, Rewards, TextToScore, scored
 from qserve.errors import QserveError
-from qserve.planner import plan_request
+from qserve.reward.find import find_reward, plan_reward
 from qserve.reward.recipe import is_recipe
 
 if TYPE_CHECKING:
     from qserve.reward.scoring.scorer import RewardScorer
 
-__all__ = ["local_rewards", "opened_rewards", "opened_scorer", "with_progress"]
+__all__ = ["all_answers", "local_rewards", "opened_rewards", "opened_scorer"]
 
-_AT_ONCE = 256
+# Texts of so many rows are one part: few enough that answers come every few seconds, enough to fill the rows.
+_ROWS_AT_ONCE = 4
 
 
 @contextlib.contextmanager
-def opened_rewards(reward: str, values: dict[str, Any]) -> Iterator[tuple[Rewards, dict[str, Any]]]:
+def opened_rewards(reward: str, values: dict[str, Any], line: ProgressLine) -> Iterator[tuple[Rewards, dict[str, Any]]]:
     """The rewards function of a model or recipe in this process, and its metadata."""
     if not is_recipe(reward):
-        own = opened_scorer(reward, values)
+        own = opened_scorer(reward, values, line)
         yield local_rewards(own), own.meta
         return
     recipe = recipe_to_score(Path(reward).expanduser().absolute(), values)
-    scorer = opened_scorer(recipe.model.path, values) if recipe.model is not None else None
+    scorer = opened_scorer(recipe.model.path, values, line) if recipe.model is not None else None
     source = RecipeSource(recipe, scorer)
     try:
         yield source, source.meta
@@ -41,12 +44,17 @@ def opened_rewards(reward: str, values: dict[str, Any]) -> Iterator[tuple[Reward
         source.close()
 
 
-def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
-    """The scorer of a command's options. Takes seconds: torch is imported here."""
+def opened_scorer(reward: str, values: dict[str, Any], line: ProgressLine | None = None) -> RewardScorer:
+    """The scorer of a command's options. Takes seconds: torch is imported here. `line` is told how far it is."""
+    settings, hardware, request = settings_of(dict(values)), hardware_of(None), request_of(values)
+    plan_reward(find_reward(reward, settings), hardware, request)  # its refusals need no torch
+    if line is not None and "torch" not in sys.modules:
+        line.phase("importing torch")
     from qserve.reward.open import open_scorer
 
-    request = plan_request(**{name: values[name] for name in LOADING_FLAGS if values.get(name) is not None})
-    scorer = open_scorer(reward, settings_of(dict(values)), hardware_of(None), request)
+    if line is not None:
+        line.phase(f"loading {reward}")
+    scorer = open_scorer(reward, settings, hardware, request)
     for note in scorer.loaded.notes:
         click.echo(f"note: {note}", err=True)
     return scorer
@@ -59,25 +67,33 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
 
     labels = scorer.loaded.checkpoint.labels
 
-    def items(texts: Sequence[TextToScore]) -> Iterator[ScoreItem | str]:
-        for one in texts:
-            try:
-                encoded = scorer.template.encode(one.content)
-                item = ScoreItem(encoded.token_ids, truncated=encoded.truncated)
-                scorer.rule.pooled(item)
-                yield item
-            except TextRefused as error:
-                yield str(error)
+    def item_of(one: TextToScore) -> ScoreItem | str:
+        try:
+            encoded = scorer.template.encode(one.content)
+            item = ScoreItem(encoded.token_ids, truncated=encoded.truncated)
+            scorer.rule.pooled(item)
+            return item
+        except TextRefused as error:
+            return str(error)
 
-    def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
-        wanted = list(items(texts))
+    def rewards(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+        part: list[ScoreItem | str] = []
+        num_tokens = 0
+        for index, one in enumerate(texts):
+            if num_tokens >= _ROWS_AT_ONCE * scorer.row_tokens and one.group != texts[index - 1].group:
+                yield answers(part)
+                part, num_tokens = [], 0
+            item = item_of(one)
+            part.append(item)
+            num_tokens += 0 if isinstance(item, str) else len(item.token_ids)
+        if part:
+            yield answers(part)
+
+    def answers(wanted: Sequence[ScoreItem | str]) -> list[Answered]:
         read = [item for item in wanted if not isinstance(item, str)]
         outcomes = iter(scored(scorer, read))
-        answers: list[Answered] = []
-        for item in wanted:
-            outcome = item if isinstance(item, str) else next(outcomes)
-            answers.append(outcome_json(outcome) if isinstance(outcome, Score) else {"error": str(outcome)})
-        return answers
+        found = [item if isinstance(item, str) else next(outcomes) for item in wanted]
+        return [outcome_json(one) if isinstance(one, Score) else {"error": str(one)} for one in found]
 
     def outcome_json(score: Score) -> Answered:
         steps: Answered = {} if score.steps is None else {"steps": list(score.steps)}
@@ -88,15 +104,14 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
     return rewards
 
 
-def with_progress(rewards: Rewards, texts: Sequence[TextToScore], what: str) -> list[Answered]:
-    """All answers, with a progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    parts = together(texts, [text.group for text in texts], _AT_ONCE)
-    shown = track(parts, description=what, console=console, disable=not console.is_terminal, transient=True)
-    answers = [answer for part in shown for answer in rewards(part)]
+def all_answers(rewards: Rewards, texts: Sequence[TextToScore], what: str, line: ProgressLine) -> list[Answered]:
+    """The answers to all texts; `line` says how far it is."""
+    line.phase(what)
+    answers: list[Answered] = []
+    with contextlib.closing(rewards(texts)) as parts:  # type: ignore[type-var]
+        for part in parts:
+            answers += part
+            line.count(len(answers), len(texts))
     if len(answers) != len(texts):
         raise QserveError(f"{len(answers)} answers came for {len(texts)} texts")
     return answers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,7 +39,8 @@ class TextToScore:
     reference: str | None = None
 
 
-Rewards = Callable[[Sequence[TextToScore]], list[Answered]]
+Rewards = Callable[[Sequence[TextToScore]], Iterator[list[Answered]]]
+"""The answers in the order of the texts, part by part as they are scored; no group is divided."""
 
 
 def records_in(file: Path, *, keep_broken: bool = False) -> list[Record]:
@@ -59,13 +60,7 @@ def scored(scorer: RewardScorer, items: Sequence[ScoreItem]) -> list[Score | Seq
 
 def texts_of(records: Sequence[Record]) -> list[TextToScore]:
     """The texts of all records, in order, each with the `reference` of its record, if any."""
-    return [
-        TextToScore(
-            content, record.line, record.data["reference"] if isinstance(record.data.get("reference"), str) else None
-        )
-        for record in records
-        for content in record.contents
-    ]
+    return [TextToScore(content, record.line, record.reference) for record in records for content in record.contents]
 
 
 def together(items: Sequence[Item], groups: Sequence[int], at_once: int) -> list[list[Item]]:

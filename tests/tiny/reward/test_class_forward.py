@@ -153,17 +153,17 @@ def test_check_sees_a_scorer_that_reads_elsewhere(
     padded: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The truth shares no code with the scorer: a rule that reads the wrong token shows as a difference."""
-    model, file, figures = padded("sequence-classification", PAD), tmp_path / "texts.jsonl", tmp_path / "figures.json"
+    model, file = padded("sequence-classification", PAD), tmp_path / "texts.jsonl"
     pad = reference(str(model)).tokenizer.decode([PAD])
     lines = [{"text": f"one {number} two{pad}"} for number in range(4)]
     file.write_text("\n".join(map(json.dumps, lines)) + "\n")
     arguments = ["check", str(file), "--reward", str(model), "--dtype", "float32", "--quants", "fp32"]
 
     def difference() -> float:
-        done = CliRunner().invoke(reward, [*arguments, "--json", str(figures)])
+        done = CliRunner().invoke(reward, [*arguments, "--json"])
         assert done.exit_code == 0, done.output
-        assert "Qwen3ForSequenceClassification" in done.output
-        return float(json.loads(figures.read_text())["fp32"]["largest_difference"])
+        assert "Qwen3ForSequenceClassification" in done.stderr
+        return float(json.loads(done.stdout)["quantizations"]["fp32"]["largest_difference"])
 
     monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path / "state"))
     assert difference() < 1e-5

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from qserve.cli.reward.command import command as reward
+from qserve.cli.state import state_folder
 from qserve.errors import UsageError
+from qserve.runs import RunStore
 from tests.unit.evaluation.answering import answering
 
 PAIRS = [
@@ -27,18 +29,18 @@ def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
     """`check(parts, *flags)`: exit status, the parts of the JSON by name, and all that was said."""
 
     def run(parts: list[dict[str, Any]], *flags: str, lines: list[dict[str, Any]] | None = None) -> Any:
-        recipe, file, out = tmp_path / "rewards.yaml", tmp_path / "pairs.jsonl", tmp_path / "out.json"
+        recipe, file = tmp_path / "rewards.yaml", tmp_path / "pairs.jsonl"
         recipe.write_text(json.dumps({"parts": parts}))
         file.write_text("".join(json.dumps(line) + "\n" for line in lines or PAIRS))
-        arguments = ["check", str(file), "--reward", str(recipe), "--json", str(out), "--state-dir", str(tmp_path)]
+        arguments = ["check", str(file), "--reward", str(recipe), "--state-dir", str(tmp_path), *flags]
         status = 0
         try:
-            reward.main([*arguments, *flags], standalone_mode=False)
+            reward.main(arguments, standalone_mode=False)
         except SystemExit as ended:
             status = int(ended.code or 0)
         said = capsys.readouterr()
-        found = {part["name"]: part for part in json.loads(out.read_text())["parts"]}
-        return status, found, said.out + said.err
+        (kept, *_) = reversed(RunStore.open(state_folder(tmp_path)).evals())
+        return status, {part["name"]: part for part in kept.document["parts"]}, said.out + said.err
 
     return run
 

@@ -1,0 +1,172 @@
+"""What `score` and `eval-reward` print at their end."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qserve.cli.terminal import Hanging, console_of
+
+if TYPE_CHECKING:
+    from qserve.reward.evaluation.accuracy import Accuracy, PreferenceReport
+    from qserve.reward.evaluation.calibration import Calibration
+    from qserve.reward.evaluation.length_bias import LengthBias
+
+__all__ = ["show_against", "show_attributes", "show_next", "show_preferences", "show_quality", "show_score"]
+
+
+def show_score(document: Mapping[str, Any]) -> None:
+    """On standard error: rows may go to standard output."""
+    console = console_of(stderr=True)
+    for marker, text in _score_lines(document):
+        console.print(Hanging(text, marker))
+
+
+def _score_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    scored, before = document["num_rows"] - document["num_failed_rows"], document["num_kept_rows"]
+    yield (
+        "Scored ",
+        (
+            f"{scored:,} of {document['num_rows']:,} rows{f', {before:,} of them before' if before else ''}"
+            f" · {document['num_texts']:,} texts, {document['num_tokens']:,} tokens in {document['duration_s']:.1f} s"
+            f" · {document['tokens_per_s']:,.0f} tokens/s"
+        ),
+    )
+    if document["num_truncated"]:
+        yield "Cut    ", f"{document['num_truncated']:,} texts to {document['meta'].get('max_length', '?')} tokens"
+    yield "Model  ", " · ".join([document["model"], *_how(document["meta"])])
+    if document["output"]:
+        yield "Rows   ", document["output"]
+    if document["has_preferences"]:
+        yield "Next   ", f"qserve eval-reward {shlex.quote(document['file'])} {_served_by(document)}"
+
+
+def _served_by(document: Mapping[str, Any]) -> str:
+    flag = "--url" if document["model"].startswith(("http://", "https://")) else "--reward"
+    return f"{flag} {shlex.quote(document['model'])}"
+
+
+def _how(meta: Mapping[str, Any]) -> list[str]:
+    """Without what is empty, and hashes: --json has them."""
+    shown = [f"{name} {meta[name]}" for name in ("pooling", "dtype", "quant", "max_length") if meta.get(name)]
+    weights = meta.get("weights") or {}
+    parts = [f"weights {', '.join(f'{name} {weight:g}' for name, weight in weights.items())}"] if weights else []
+    return [*([meta["format"]] if "format" in meta else []), *(one for one in shown if one != "quant none"), *parts]
+
+
+def show_preferences(report: PreferenceReport, name: str, file: str) -> None:
+    """Accuracy, by subset where there are several, and the margins."""
+    from qserve.reward.evaluation.accuracy import histogram
+
+    console, overall = console_of(), report.overall
+    what = "comparisons" if report.shape == "rm-bench" else "preferences"
+    console.print(f"[bold]{name} on {file}[/bold]", soft_wrap=True)
+    console.print(
+        Hanging(
+            f"{_percent(overall.accuracy)} right ({overall.num_right:,} of {overall.num_asked:,} {what}); "
+            f"95 % interval {_interval(overall)}; guessing gets {_percent(report.chance)}",
+            "  ",
+        )
+    )
+    if overall.num_tied:
+        console.print(
+            Hanging(f"{overall.num_tied:,} ties (equal texts or equal rewards), which count as not right", "  ")
+        )
+    if len(report.subsets) > 1 or report.levels:
+        console.print()
+        console.print(_subsets(report))
+    if len(report.subsets) > 1:
+        console.print(f"  mean over subsets {_percent(report.mean_of_subsets)}")
+    console.print("\n[bold]Margins[/bold]  lowest chosen reward minus highest rejected one")
+    for line in histogram(report.margins):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _subsets(report: PreferenceReport) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for heading in ("", "right", "of", "ties", "accuracy", "95 % interval", "margin"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    table.columns[0].overflow = "fold"
+    for row in (*report.subsets, *report.levels):
+        counts = (f"{row.num_right:,}", f"{row.num_asked:,}", f"{row.num_tied:,}")
+        table.add_row(row.name, *counts, _percent(row.accuracy), _interval(row), f"{row.mean_margin:.3g}")
+    return table
+
+
+def show_attributes(each: Sequence[Accuracy]) -> None:
+    """What each attribute alone would get right."""
+    console = console_of()
+    if each:
+        console.print("\n[bold]Each attribute alone[/bold]")
+    for one in each:
+        console.print(
+            Hanging(
+                f"{one.name}: right {_percent(one.accuracy)} ({_interval(one)}), {one.num_tied:,} ties, "
+                f"mean margin {one.mean_margin:.3f}",
+                "  ",
+            )
+        )
+
+
+def show_quality(sure: Calibration, bias: LengthBias) -> None:
+    """Calibration, and length bias."""
+    console = console_of()
+    console.print(
+        f"\n[bold]Calibration[/bold]  how often it is right, by how sure it is\n"
+        f"  expected error {sure.error:.3f}, log loss {sure.log_loss:.3f}"
+    )
+    for one in sure.bins:
+        console.print(
+            f"  {100 * one.low:.0f} to {100 * one.high:.0f} % sure: right {_percent(one.accuracy)} of {one.count:,}"
+        )
+    correlation = "none" if math.isnan(bias.correlation) else f"{bias.correlation:.3f}"
+    console.print(
+        f"\n[bold]Length bias[/bold]  rank correlation of reward and tokens {correlation}\n"
+        f"  right where the chosen answer is longer: {_share(bias.accuracy_longer, bias.num_longer)}\n"
+        f"  right where it is shorter: {_share(bias.accuracy_shorter, bias.num_shorter)}"
+    )
+
+
+def show_against(against: Mapping[str, Any]) -> None:
+    """How far a second model agrees."""
+    correlation = against["rank_correlation"]
+    text = (
+        f"{_percent(against['decided_alike'])} of preferences decided alike, rank correlation "
+        f"{'none' if correlation is None else f'{correlation:.3f}'}; its accuracy {_percent(against['accuracy'])}"
+    )
+    console = console_of()
+    console.print(f"\n[bold]Against {against['url']}[/bold]", soft_wrap=True)
+    console.print(Hanging(text, "  "))
+
+
+def show_next(report: PreferenceReport, served: str) -> None:
+    """What to do with such a model; `served`: the flag that names it, "--reward ./rm"."""
+    console = console_of()
+    console.print()
+    if report.overall.low <= report.chance:
+        console.print(
+            Hanging(
+                "Guessing may do as well: the interval holds it. Is the chat template that of training? "
+                "`qserve reward check` compares the rewards with plain transformers.",
+                "Warning  ",
+                style="yellow",
+            )
+        )
+    if served.startswith("--reward"):
+        console.print(Hanging(f"qserve up {served}", "Next     "))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _interval(one: Accuracy) -> str:
+    return f"{100 * one.low:.1f} – {100 * one.high:.1f} %"
+
+
+def _share(share: float | None, count: int) -> str:
+    return f"{_percent(share)} of {count:,}" if share is not None else "there is none"
