@@ -34,9 +34,9 @@ def this_command(*more: str) -> str:
 
 @contextlib.contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt in the block, as Ctrl-C does. Outside of the main thread nothing changes."""
+    """SIGTERM does in the block what Ctrl-C does, in an event loop too. Outside of the main thread nothing changes."""
     try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     except ValueError:
         yield
         return

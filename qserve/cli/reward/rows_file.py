@@ -65,8 +65,8 @@ class StandardOutput(RowsOut):
             sys.stdout.write(_lines(rows).decode())
             sys.stdout.flush()
         except OSError as error:
-            # What the stream still holds must not be tried again at exit.
-            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+            with Path(os.devnull).open("w") as nowhere:  # at exit Python tries once more to write what is left
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
             raise RowsNotWritten(f"standard output takes no more rows: {error.strerror}") from error
         self.num_written += len(rows)
 
@@ -207,8 +207,8 @@ def _check_place(path: Path) -> None:
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"{path}: there is no folder {folder}; make it first, or name another file")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"{path} can't be written: it is a folder, or its permissions forbid it; name another file")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{path} can't be written: permission denied; name another file")
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
