@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from qserve.errors import DoesNotFit, PortInUse, QserveError, UsageError, WorkerFailed
+from qserve.errors import DoesNotFit, PortInUse, QserveError, UnusableResult, UsageError, WorkerFailed
 
 __all__ = ["Value", "called", "flags_of"]
 
 Value = str | int | float | bool | Sequence[str] | None
-_ERRORS: tuple[type[QserveError], ...] = (UsageError, DoesNotFit, PortInUse, WorkerFailed)
+_ERRORS: tuple[type[QserveError], ...] = (UsageError, DoesNotFit, PortInUse, WorkerFailed, UnusableResult)
 
 
 def flags_of(options: Mapping[str, Value]) -> list[str]:
@@ -33,7 +33,8 @@ def flags_of(options: Mapping[str, Value]) -> list[str]:
 def called(*words: str) -> str:
     """What `qserve …` prints, in a process of its own.
 
-    Raises the error that its exit status stands for (UsageError, DoesNotFit, PortInUse, WorkerFailed), with its words.
+    Raises the error that its exit status stands for (UsageError, DoesNotFit, PortInUse, WorkerFailed, UnusableResult), with
+    its words.
     """
     done = subprocess.run([sys.executable, "-m", "qserve", *words], capture_output=True, text=True, check=False)
     if done.returncode:

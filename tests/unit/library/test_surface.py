@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
 
@@ -17,7 +18,7 @@ from qserve.units import format_bytes
 SIGNATURES = {
     "plan": "(model: 'str', *, gpu: 'str | None' = None, **options: 'Any') -> 'Plan'",
     "up": "(model: 'str | None' = None, *, reward: 'str | None' = None, **options: 'Value') -> 'Iterator[Service]'",
-    "score": "(records: 'Iterable[Mapping[str, Any]]', *, reward: 'str' = 'demo', **options: 'Value')"
+    "score": "(records: 'Iterable[Mapping[str, Any]] | str | Path', *, reward: 'str' = 'demo', **options: 'Value')"
     " -> 'list[dict[str, Any]]'",
     "evaluate": "(model: 'str | None' = None, *, url: 'str | None' = None, tasks: 'Sequence[str]' = (), "
     "suite: 'str | None' = None, **options: 'Value') -> 'EvalResult'",
@@ -123,3 +124,20 @@ def test_results_print_in_a_line_or_two():
     assert repr(result) == "<EvalResult Qwen/Qwen3-8B, gsm8k>"
     assert str(result).splitlines() == ["Qwen/Qwen3-8B", "gsm8k exact_match 0.5200 ± 0.0200 of 500 items"]
     assert repr(candidate) == "<Candidate int8: accuracy 0.5200, 9.00 GiB of weights>"
+def test_a_file_or_a_list_is_scored_and_what_is_neither_is_named(tmp_path):
+    recipe, file = tmp_path / "rewards.yaml", tmp_path / "answers.jsonl"
+    recipe.write_text("parts:\n- {name: form, rule: regex, pattern: '[.]$'}\n")
+    records = [{"prompt": "p", "response": "Yes."}, {"nothing": 1}, {"prompt": "p", "response": "No"}]
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    with pytest.warns(UserWarning, match="^1 of 3 lines could not be scored$"):
+        found = qserve.score(str(file), reward=str(recipe))
+    assert [row.get("reward") for row in found] == [1.0, None, 0.0]
+    assert found[1]["nothing"] == 1 and "needs messages" in found[1]["error"]
+    with pytest.raises(UsageError, match=r"line 2: the row has the one field nothing"):
+        qserve.score(iter(records), reward=str(recipe), strict=True)
+    for wrong, words in (
+        (records[0], "this is one record: put it into a list"),
+        (["prompt", "response"], r"records\[0\] is str 'prompt'; each record is a dict such as"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            qserve.score(wrong, reward=str(recipe))
