@@ -11,7 +11,7 @@ from qserve.errors import UsageError
 if TYPE_CHECKING:
     from qserve.runs import RunStore
 
-__all__ = ["run_store", "state_folder"]
+__all__ = ["existing_store", "run_store", "state_folder"]
 
 
 def state_folder(state_dir: Path | None) -> Path:
@@ -21,11 +21,20 @@ def state_folder(state_dir: Path | None) -> Path:
 
 
 def run_store(state_dir: Path | None) -> RunStore:
-    """The existing run store. Raises UsageError if there is none: reading creates no file."""
+    """The existing run store. Raises UsageError if there is none."""
+    store = existing_store(state_dir)
+    if store is None:
+        raise UsageError(
+            f"no runs yet in {state_folder(state_dir)}; `qserve up --model demo` makes one, and --state-dir names "
+            "another folder"
+        )
+    return store
+
+
+def existing_store(state_dir: Path | None) -> RunStore | None:
+    """The run store; None if there is none yet: reading creates no file."""
     from qserve.runs import RunStore
     from qserve.runs.database import FILE_NAME
 
     folder = state_folder(state_dir)
-    if not (folder / FILE_NAME).exists():
-        raise UsageError(f"no run is stored in {folder}; start one with `qserve up`, or name the place: --state-dir")
-    return RunStore.open(folder)
+    return RunStore.open(folder) if (folder / FILE_NAME).exists() else None

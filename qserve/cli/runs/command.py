@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qserve.cli.options.command import CommandGroup
+from qserve.cli.options.json_output import print_json
 from qserve.cli.options.numbers import Count
-from qserve.cli.state import run_store
+from qserve.cli.state import existing_store, run_store
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,21 +51,24 @@ def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: 
     qserve runs show                       the newest run, or one by its id
     qserve runs compare 20261120 20261121
     qserve runs delete --older-than 30d
-    qserve runs residuals                  what the next plan corrects by them
+    qserve runs residuals                  measurements that correct the next plan
 
     Exit status: 0, or 2 if there is no such run.
     """
     if ctx.invoked_subcommand is not None:
         return
-    store = run_store(state_dir)
+    store = existing_store(state_dir)
     if as_json:
         from qserve.runs.document import runs_document
 
-        _print_json(runs_document(store, limit))
+        print_json({"object": "list", "data": []} if store is None else runs_document(store, limit))
         return
-    from qserve.cli.runs.show import show_list
+    from qserve.cli.runs.show import show_empty, show_list
 
-    show_list(store.runs(limit), store.path)
+    if store is None:
+        show_empty()
+    else:
+        show_list(store.runs(limit), store.path)
 
 
 @command.command("show", short_help="Show one run.")
@@ -83,7 +86,7 @@ def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
     if as_json:
         from qserve.runs.document import run_document
 
-        _print_json(run_document(store, found))
+        print_json(run_document(store, found))
         return
     from qserve.cli.runs.show import show_run
 
@@ -105,7 +108,7 @@ def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> N
     store = run_store(state_dir)
     rows = compared(store, store.run(first), store.run(second))
     if as_json:
-        _print_json([row.to_json() for row in rows])
+        print_json([row.to_json() for row in rows])
     else:
         show_compared(rows)
 
@@ -123,11 +126,14 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
     """
     if bool(runs) == (older_than is not None):
         raise UsageError("name the runs to delete (`qserve runs` lists them), or give --older-than 30d; one of the two")
-    store = run_store(state_dir)
-    chosen = [store.run(name) for name in runs] if runs else _older(store, older_than or "")
-    gone = store.delete(chosen)
+    before_s = None if older_than is None else _before_s(older_than)
+    store = run_store(state_dir) if runs else existing_store(state_dir)
+    chosen = (
+        [] if store is None else [store.run(name) for name in runs] if before_s is None else _older(store, before_s)
+    )
+    gone = () if store is None else store.delete(chosen)
     if as_json:
-        _print_json({"deleted": list(gone)})
+        print_json({"deleted": list(gone)})
     else:
         click.echo(f"deleted {len(gone)} runs{': ' if gone else ''}{', '.join(gone)}")
 
@@ -135,29 +141,30 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
 @command.command("residuals", short_help="Show what the next plan corrects.")
 @_shared
 def residuals(state_dir: Path | None, as_json: bool) -> None:
-    """Show measured beside planned memory of earlier runs: what the next plan is corrected by.
+    """Show planned and measured memory of earlier runs, which the next plan is corrected by.
 
     \b
     qserve runs residuals
     """
-    found = run_store(state_dir).residuals()
+    store = existing_store(state_dir)
+    found = () if store is None else store.residuals()
     if as_json:
         from dataclasses import asdict
 
-        _print_json([asdict(one) for one in found])
+        print_json([asdict(one) for one in found])
         return
     from qserve.cli.runs.show import show_residuals
 
     show_residuals(found)
 
 
-def _older(store: RunStore, age: str) -> list[StoredRun]:
+def _before_s(age: str) -> float:
+    """The time that lies so long ago. Raises UsageError for what is no age."""
     found = _AGE.fullmatch(age.strip())
     if found is None:
         raise UsageError(f"--older-than {age!r} is not an age; write a number and h, d or w: 12h, 30d, 8w")
-    before = time.time() - float(found[1]) * _SECONDS[found[2]]
-    return [run for run in store.runs() if run.state != "running" and run.last_seen_unix_s < before]
+    return time.time() - float(found[1]) * _SECONDS[found[2]]
 
 
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def _older(store: RunStore, before_s: float) -> list[StoredRun]:
+    return [run for run in store.runs() if run.state != "running" and run.last_seen_unix_s < before_s]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from qserve.cli.runs.show import TERMS, duration_text
 from qserve.cli.terminal import console_of
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
     from qserve.runs import RunStore, StoredRun, StoredWorker
@@ -64,6 +64,8 @@ def show_compared(rows: list[Row]) -> None:
     """Print the rows as a table, grouped by worker."""
     table = Table("", "first", "second", "change", box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     table.columns[3].justify = "right"
+    for column in table.columns:
+        column.overflow = "fold"
     worker = ""
     for row in rows:
         if row.worker != worker:
@@ -116,5 +118,5 @@ def _text(row: Row, value: Any) -> str:
     if row.unit == "s":
         return duration_text(value)
     if row.unit == "ms":
-        return f"{value:,.1f} ms"
+        return format_ms(value)
     return f"{value:,}" if isinstance(value, int) else str(value)

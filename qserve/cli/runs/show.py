@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from qserve.cli.terminal import console_of
-from qserve.units import format_bytes
+from qserve.cli.terminal import Hanging, console_of
+from qserve.units import format_bytes, format_count, format_ms
 
 if TYPE_CHECKING:
     from qserve.planner.learned import Residual
     from qserve.runs import MemorySample, RunStore, StoredRun, StoredWorker, WorkerTraffic
 
-__all__ = ["TERMS", "duration_text", "show_list", "show_residuals", "show_run"]
+__all__ = ["TERMS", "duration_text", "show_empty", "show_list", "show_residuals", "show_run"]
 
 TERMS = {
     "weights_bytes": "weights",
@@ -26,45 +28,83 @@ TERMS = {
     "cuda_graphs_bytes": "CUDA graphs",
     "runtime_bytes": "runtime",
 }
-_COLOURS = {"running": "green", "ended": "", "died": "red"}
+_COLOURS = {"running": "green", "ended": "default", "died": "red"}
 _FAULTS = ("restart", "retry", "down", "failed")
 _WORTH_TELLING_S = 0.1
 _WIDE = 110
+_MOST_FAULTS = 20
+_TOGETHER = "\N{NO-BREAK SPACE}"
 
 
 def show_list(runs: Sequence[StoredRun], path: Path) -> None:
-    """One line a run, newest first."""
+    """One line a run, newest first; the models in lines of their own where a name has no room behind it."""
     console = console_of()
-    is_wide = console.width >= _WIDE
-    table = _table("run", "state", "lasted", "requests", "errors", "restarts", "models", right=(2, 3, 4, 5))
-    table.padding = (0, 2 if is_wide else 1)
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    for run in runs:
-        restarts = sum(one.num_restarts for one in run.workers)
-        table.add_row(
-            run.id, _state(run), duration_text(run.duration_s, is_wide), f"{run.num_requests:,}",
-            _count(run.num_errors), _count(restarts), _served(run, is_wide),
-        )  # fmt: skip
-    console.print(table)
+    if not runs:
+        show_empty()
+        return
+    for line in _list_lines(runs, console.width):
+        console.print(line, soft_wrap=True)
     size = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*") if each.is_file())
-    console.print(f"[dim]{path} · {format_bytes(size)} · one in full: qserve runs show RUN[/dim]", soft_wrap=True)
+    console.print()
+    console.print(Hanging(f"{format_bytes(size)} in {path}", "Store  ", style="dim"))
+    console.print(f"Next   qserve runs show {runs[0].id}", soft_wrap=True)
+
+
+def show_empty() -> None:
+    """Say how the first run comes about; no runs are no error."""
+    console_of().print("No runs yet.\nNext   qserve up --model demo")
+
+
+def _list_lines(runs: Sequence[StoredRun], width: int) -> Iterator[Text]:
+    is_wide = width >= _WIDE
+    rows = [
+        (run.id, _state_text(run), duration_text(run.duration_s, is_wide), f"{run.num_requests:,}",
+         _count(run.num_errors), _served(run, is_wide))
+        for run in runs
+    ]  # fmt: skip
+    headings = ("run", "state", "lasted", "requests", "errors", "models")
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-1]
+    room = width - sum(widths) - 2 * len(widths)
+    is_beside = room >= max(len(word) for row in [headings, *rows] for word in row[-1].split())
+    yield Text(_list_line(headings if is_beside else (*headings[:-1], ""), widths), style="bold")
+    for run, row in zip(runs, rows, strict=True):
+        first, *others = textwrap.wrap(row[-1], room if is_beside else width - 2, break_long_words=False,
+                                       break_on_hyphens=False)  # fmt: skip
+        line = Text(_list_line((*row[:-1], first.replace(_TOGETHER, " ") if is_beside else ""), widths))
+        at = widths[0] + 2
+        line.stylize(_colour(run), at, at + len(row[1]))
+        yield line
+        indent = " " * (width - room) if is_beside else "  "
+        for rest in others if is_beside else [first, *others]:
+            yield Text(f"{indent}{rest}".replace(_TOGETHER, " "))
+
+
+def _list_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    justified = (
+        cell.ljust(width) if place < 2 else cell.rjust(width)
+        for place, (cell, width) in enumerate(zip(cells, widths, strict=False))
+    )
+    return "  ".join([*justified, cells[-1]]).rstrip()
 
 
 def show_run(store: RunStore, run: StoredRun) -> None:
     """Print a run in full, except for single requests."""
     console = console_of()
-    console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {duration_text(run.duration_s)} · began {_when(run)}")
-    console.print(f"  {' '.join(run.command)}", markup=False, soft_wrap=True)
+    when = f"{duration_text(run.duration_s)} from {_when(run)}"
+    console.print(f"[bold]{run.id}[/bold]  [{_colour(run)}]{_state_text(run)}[/] · {when}")
+    _print(console, " ".join(run.command), "Command  ")
     if run.started_by and run.started_by != "train":
-        console.print(f"  started by qserve {run.started_by} for itself")
-    console.print(f"  {_machine(run)}", markup=False, soft_wrap=True)
-    console.print(f"  logs: {run.folder}", markup=False, soft_wrap=True)
+        _print(console, f"qserve {run.started_by}", "For      ")
+    _print(console, _machine(run), "Machine  ")
+    console.print(f"Logs     {run.folder}", markup=False, soft_wrap=True)
     if run.num_lost:
-        console.print(f"  [red]{run.num_lost:,} requests could not be kept[/red] (full disk, or a locked store)")
+        lost = f"{run.num_lost:,} requests were not recorded: the disk was full, or the store locked"
+        _print(console, lost, "Lost     ", "red")
     memory, traffic = store.memory(run), store.traffic(run)
     for worker in run.workers:
-        console.print(f"\n[bold]{worker.name}[/bold]  {', '.join(worker.models)} · {_how(worker)}")
+        console.print()
+        about = Text.assemble((worker.name, "bold"), f"  {', '.join(worker.models)} · {_how(worker)}")
+        console.print(Hanging(about, ""))
         _show_start(console, worker)
         _show_memory(console, worker, [one for one in memory if one.worker == worker.name])
         for found in traffic.workers:
@@ -72,13 +112,14 @@ def show_run(store: RunStore, run: StoredRun) -> None:
                 _show_traffic(console, found)
     _show_faults(console, store, run)
     _show_results(console, store, run)
+    console.print(f"\nNext     qserve report {run.id}", soft_wrap=True)
 
 
 def show_residuals(residuals: Sequence[Residual]) -> None:
     """Print what corrects the next plan: the latest measurement of each term, grouped by run and device."""
     console = console_of()
     if not residuals:
-        console.print("nothing was measured yet; the next `qserve up` does")
+        console.print("Nothing was measured yet.\nNext   qserve up --model demo")
         return
     last = {(one.engine, one.engine_version, one.device, one.shape, one.step, one.term): one for one in residuals}
     groups: dict[tuple[str, str], list[Residual]] = {}
@@ -86,8 +127,8 @@ def show_residuals(residuals: Sequence[Residual]) -> None:
         about = f"{one.engine} {one.engine_version} on {one.device}, {one.step}; run {one.run}"
         groups.setdefault((one.shape, about), []).append(one)
     for (shape, about), measured in groups.items():
-        console.print(f"[bold]{shape}[/bold]", soft_wrap=True)
-        console.print(f"[dim]{about}[/dim]", soft_wrap=True)
+        _print(console, shape, "", "bold")
+        _print(console, about, "", "dim")
         table = _table("", "planned", "measured", "correction", right=(1, 2, 3))
         for one in measured:
             table.add_row(f"  {one.term.replace('_', ' ')}", *_corrected(one))
@@ -95,7 +136,7 @@ def show_residuals(residuals: Sequence[Residual]) -> None:
         console.print()
     if len(last) < len(residuals):
         older = len(residuals) - len(last)
-        console.print(f"[dim]{older:,} older measurements of the same terms count no more; --json has them[/dim]")
+        _print(console, f"{older:,} older measurements of the same terms are not used; --json lists them", "", "dim")
 
 
 def duration_text(seconds: float, in_full: bool = True) -> str:
@@ -114,10 +155,12 @@ def _served(run: StoredRun, is_wide: bool) -> str:
     """The models of each worker; on a wide terminal also how they are served."""
     workers = (f"{', '.join(one.models)} ({_how(one)})" if is_wide else ", ".join(one.models) for one in run.workers)
     if run.started_by == "train":
-        return f"training, {' '.join(run.command[2:3])}"
+        return " ".join([*run.command[2:3], "training"])
     served = " + ".join(workers) or "not planned"
     by = f"qserve {run.started_by}" if is_wide else run.started_by
-    return f"{served}, for {by}" if run.started_by else served
+    restarts = sum(one.num_restarts for one in run.workers)
+    restarted = [f"{restarts:,}{_TOGETHER}restart{'s' if restarts > 1 else ''}"] if restarts else []
+    return ", ".join([served, *([f"for {by}"] if run.started_by else []), *restarted])
 
 
 def _corrected(one: Residual) -> tuple[str, str, str]:
@@ -133,7 +176,7 @@ def _change(one: Residual) -> str:
 
 def _show_start(console: Console, worker: StoredWorker) -> None:
     phases = [f"{name} {s:.1f} s" for name, s in worker.start_phases_s.items() if s >= _WORTH_TELLING_S]
-    console.print(f"  start: {' · '.join(phases)}" if phases else "  it never was ready", markup=False, soft_wrap=True)
+    _print(console, " · ".join(phases) if phases else "it never was ready", "  start  ")
 
 
 def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[MemorySample]) -> None:
@@ -157,17 +200,17 @@ def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[Memor
 def _show_traffic(console: Console, found: WorkerTraffic) -> None:
     summary = found.summary
     errors = ", ".join(f"{count:,} × {code}" for code, count in summary.errors.items())
-    console.print(
-        f"  {summary.num_requests:,} requests · {summary.prompt_tokens:,} prompt tokens · "
-        f"{summary.completion_tokens:,} generated · {errors or 'no errors'}",
-        markup=False,
+    text = (
+        f"{summary.num_requests:,} requests · {format_count(summary.prompt_tokens)} prompt tokens · "
+        f"{format_count(summary.completion_tokens)} generated · {errors or 'no errors'}"
     )
+    _print(console, text, "  ")
     if not summary.latency_ms:
         return
-    table = _table("ms", "p50", "p90", "p99", "most", right=(1, 2, 3, 4))
+    table = _table("", "p50", "p90", "p99", "most", right=(1, 2, 3, 4))
     for name, values in summary.latency_ms.items():
         figures = (values.p50, values.p90, values.p99, values.max)
-        table.add_row("queued" if name == "queued" else name.upper(), *(f"{value:,.1f}" for value in figures))
+        table.add_row("queued" if name == "queued" else name.upper(), *map(format_ms, figures))
     console.print(table)
 
 
@@ -176,20 +219,29 @@ def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
 
     faults = [event for event in store.events(run) if event.event in _FAULTS]
     if run.state == "died":
-        console.print("\n[red]its process is gone without having said so[/red] (killed, or the power was cut)")
+        console.print()
+        _print(console, "qserve ended without a word: it was killed, or the power was cut", "Died     ", "red")
     if faults:
-        console.print("\n[bold]what went wrong[/bold]")
-    for event in faults[-20:]:
+        console.print("\n[bold]Faults[/bold]")
+    for event in faults[-_MOST_FAULTS:]:
         at = time.strftime("%H:%M:%S", time.localtime(event.unix_s))
-        fault = fault_text(event.details)
-        console.print(f"  {at} {event.worker} {event.event}: {fault}", markup=False, soft_wrap=True)
+        _print(console, f"{event.worker} {event.event}: {fault_text(event.details)}", f"  {at}  ")
+    if len(faults) > _MOST_FAULTS:
+        console.print(
+            f"  {len(faults) - _MOST_FAULTS:,} earlier ones: qserve runs show {run.id} --json", soft_wrap=True
+        )
 
 
 def _show_results(console: Console, store: RunStore, run: StoredRun) -> None:
     results = [*store.evals(run), *store.benches(run), *store.comparisons(run), *store.trainings(run)]
     if results:
-        names = "; ".join(f"{one.kind} {one.name}".strip() for one in results)
-        console.print(f"\nresults: {names}; qserve report {run.id} shows them", markup=False, soft_wrap=True)
+        console.print()
+        _print(console, "; ".join(f"{one.kind} {one.name}".strip() for one in results), "Results  ")
+
+
+def _print(console: Console, text: str, marker: str, style: str = "") -> None:
+    """A paragraph that is wrapped between words; in a pipe it is one line."""
+    console.print(Hanging(text, marker, style))
 
 
 def _table(*columns: str, right: tuple[int, ...]) -> Table:
@@ -206,10 +258,12 @@ def _how(worker: StoredWorker) -> str:
     return f"{plan['quant']['scheme']}, {plan['engine']} {plan['engine_version']}"
 
 
-def _state(run: StoredRun) -> str:
-    state = run.state if run.exit_status in (0, None) else f"{run.state}, status {run.exit_status}"
-    colour = "yellow" if run.exit_status else _COLOURS[run.state]
-    return f"[{colour}]{state}[/{colour}]" if colour else state
+def _state_text(run: StoredRun) -> str:
+    return run.state if run.exit_status in (0, None) else f"{run.state}, status {run.exit_status}"
+
+
+def _colour(run: StoredRun) -> str:
+    return "yellow" if run.exit_status else _COLOURS[run.state]
 
 
 def _when(run: StoredRun) -> str:

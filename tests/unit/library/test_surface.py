@@ -124,6 +124,8 @@ def test_results_print_in_a_line_or_two():
     assert repr(result) == "<EvalResult Qwen/Qwen3-8B, gsm8k>"
     assert str(result).splitlines() == ["Qwen/Qwen3-8B", "gsm8k exact_match 0.5200 ± 0.0200 of 500 items"]
     assert repr(candidate) == "<Candidate int8: accuracy 0.5200, 9.00 GiB of weights>"
+
+
 def test_a_file_or_a_list_is_scored_and_what_is_neither_is_named(tmp_path):
     recipe, file = tmp_path / "rewards.yaml", tmp_path / "answers.jsonl"
     recipe.write_text("parts:\n- {name: form, rule: regex, pattern: '[.]$'}\n")

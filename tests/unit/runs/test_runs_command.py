@@ -40,10 +40,9 @@ def test_the_list_fits_a_narrow_terminal_and_says_what_a_run_was_for(tmp_path: P
     RunWriter(tmp_path / "qserve", new_run(tmp_path / "qserve", "2-compared", "compare"), Retention()).close(0)
     output = runs(tmp_path, width=80).output
     lines = output.splitlines()
-    assert lines[0].split()[-2:] == ["restarts", "models"]
+    assert lines[0].split()[-2:] == ["errors", "models"]
     (mine,) = (line for line in lines if line.startswith("20261121-120000-1  "))
-    assert mine.split()[-1] == "demo" and "…" not in output
-    assert max(map(len, lines[:-1])) <= 80
+    assert mine.endswith("  demo, 1 restart") and "…" not in output
     assert "for qserve compare" in runs(tmp_path).output
 
 
@@ -56,7 +55,7 @@ def test_residuals_are_the_last_of_each_term(tmp_path: Path) -> None:
         run.close(0)
     output = runs(tmp_path, "residuals", width=80).output
     assert output.count("a shape") == 1 and "run 2" in output
-    assert "-9.80 %" in output and "1 older measurements" in output
+    assert "-9.80 %" in output and "1 older measurements of the same terms are not used" in output
     assert len(json.loads(runs(tmp_path, "residuals", "--json").output)) == 2
 
 
@@ -104,10 +103,25 @@ def test_a_mistake_is_a_sentence(tmp_path: Path, arguments: list[str], words: st
         runs(tmp_path, *arguments)
 
 
-def test_without_a_store_none_is_made(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="qserve up"):
-        runs(tmp_path)
+def test_an_empty_store_is_no_error_and_none_is_made(tmp_path: Path) -> None:
+    """A list of nothing is one; what asks for a run says how one comes about."""
+    for arguments, words, document in (
+        ([], "No runs yet.\nNext   qserve up --model demo", {"object": "list", "data": []}),
+        (["residuals"], "Nothing was measured yet.\nNext   qserve up --model demo", []),
+        (["delete", "--older-than", "1d"], "deleted 0 runs", {"deleted": []}),
+    ):
+        done = runs(tmp_path, *arguments)
+        assert (done.exit_code, done.output.rstrip()) == (0, words)
+        assert json.loads(runs(tmp_path, *arguments, "--json").output) == document
+    for arguments in (["show"], ["show", "1"], ["compare", "1", "2"], ["delete", "1"]):
+        with pytest.raises(UsageError, match=r"no runs yet in .*; `qserve up --model demo` makes one"):
+            runs(tmp_path, *arguments)
+    with pytest.raises(UsageError, match="12h, 30d, 8w"):
+        runs(tmp_path, "delete", "--older-than", "1 year")
     assert list(tmp_path.iterdir()) == []
+    stored(tmp_path / "qserve", 1, "a")
+    runs(tmp_path, "delete", "a")
+    assert runs(tmp_path).output.startswith("No runs yet.")
 
 
 @pytest.mark.parametrize(
