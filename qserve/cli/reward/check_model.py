@@ -172,11 +172,11 @@ def show_model(rows: Checked) -> None:
         for label, found in row.labels.items():
             table.add_row(f"  {label}", *_cells(found))
     console.print(table)
-    console.print(f"The true rewards have a standard deviation of {first.reward.spread:.3g}.")
+    console.print(f"Standard deviation of the true rewards: {first.reward.spread:.3g}")
 
 
 def _cells(row: Agreement) -> tuple[str, ...]:
     return (
-        f"{row.largest_difference:.2e}", f"{row.mean_difference:.2e}", f"{row.rank_correlation:.5f}",
+        f"{row.largest_difference:.3g}", f"{row.mean_difference:.3g}", f"{row.rank_correlation:.5f}",
         f"{row.num_flipped} of {row.num_pairs}",
     )  # fmt: skip

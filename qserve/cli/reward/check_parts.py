@@ -203,7 +203,7 @@ def show_parts(found: Sequence[PartFound]) -> None:
     if not found:
         return
     console = console_of()
-    console.print(f"[bold]{found[0].num_texts:,} texts, part by part[/bold]")
+    console.print(f"\n[bold]{found[0].num_texts:,} texts, part by part[/bold]")
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     for heading in ("part", "kind", "weight", "no value", "mean", "lowest", "highest", "right", "ties"):
         table.add_column(heading, justify="left" if heading in ("part", "kind") else "right")

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.terminal import Hanging, console_of
+from qserve.cli.terminal import Hanging, Items, console_of
+from qserve.units import format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from qserve.reward.evaluation.accuracy import Accuracy, PreferenceReport
@@ -20,27 +21,25 @@ __all__ = ["show_against", "show_attributes", "show_next", "show_preferences", "
 def show_score(document: Mapping[str, Any]) -> None:
     """On standard error: rows may go to standard output."""
     console = console_of(stderr=True)
-    for marker, text in _score_lines(document):
-        console.print(Hanging(text, marker))
+    for marker, items in _score_lines(document):
+        console.print(Items(items, marker))
 
 
-def _score_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _score_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     scored, before = document["num_rows"] - document["num_failed_rows"], document["num_kept_rows"]
-    yield (
-        "Scored ",
-        (
-            f"{scored:,} of {document['num_rows']:,} rows{f', {before:,} of them before' if before else ''}"
-            f" · {document['num_texts']:,} texts, {document['num_tokens']:,} tokens in {document['duration_s']:.1f} s"
-            f" · {document['tokens_per_s']:,.0f} tokens/s"
-        ),
-    )
+    earlier = [f"{before:,} of them in an earlier run"] if before else []
+    yield "Scored ", [f"{scored:,} of {document['num_rows']:,} rows", *earlier]
+    yield "Time   ", [
+        format_seconds(document["duration_s"]), f"{format_count(document['num_texts'])} texts",
+        f"{format_count(document['num_tokens'])} tokens", f"{format_rate(document['tokens_per_s'])} tokens/s",
+    ]  # fmt: skip
     if document["num_truncated"]:
-        yield "Cut    ", f"{document['num_truncated']:,} texts to {document['meta'].get('max_length', '?')} tokens"
-    yield "Model  ", " · ".join([document["model"], *_how(document["meta"])])
+        yield "Cut    ", [f"{document['num_truncated']:,} texts were longer than the limit (--truncate)"]
+    yield "Model  ", [document["model"], *_how(document["meta"])]
     if document["output"]:
-        yield "Rows   ", document["output"]
+        yield "Rows   ", [document["output"]]
     if document["has_preferences"]:
-        yield "Next   ", f"qserve eval-reward {shlex.quote(document['file'])} {_served_by(document)}"
+        yield "Next   ", [f"qserve eval-reward {shlex.quote(document['file'])} {_served_by(document)}"]
 
 
 def _served_by(document: Mapping[str, Any]) -> str:
@@ -63,17 +62,12 @@ def show_preferences(report: PreferenceReport, name: str, file: str) -> None:
     console, overall = console_of(), report.overall
     what = "comparisons" if report.shape == "rm-bench" else "preferences"
     console.print(f"[bold]{name} on {file}[/bold]", soft_wrap=True)
-    console.print(
-        Hanging(
-            f"{_percent(overall.accuracy)} right ({overall.num_right:,} of {overall.num_asked:,} {what}); "
-            f"95 % interval {_interval(overall)}; guessing gets {_percent(report.chance)}",
-            "  ",
-        )
-    )
+    right = f"{_percent(overall.accuracy)} right ({overall.num_right:,} of {overall.num_asked:,} {what})"
+    guessing = f"guessing gets {_percent(report.chance)}"
+    console.print(Items([right, f"95 % interval {_interval(overall)}", guessing], "  "))
     if overall.num_tied:
-        console.print(
-            Hanging(f"{overall.num_tied:,} ties (equal texts or equal rewards), which count as not right", "  ")
-        )
+        ties = "ties (equal texts or equal rewards), which count" if overall.num_tied > 1 else "tie, which counts"
+        console.print(Items([f"{overall.num_tied:,} {ties} as not right"], "  "))
     if len(report.subsets) > 1 or report.levels:
         console.print()
         console.print(_subsets(report))
@@ -87,7 +81,7 @@ def show_preferences(report: PreferenceReport, name: str, file: str) -> None:
 def _subsets(report: PreferenceReport) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     for heading in ("", "right", "of", "ties", "accuracy", "95 % interval", "margin"):
         table.add_column(heading, justify="left" if not heading else "right")
     table.columns[0].overflow = "fold"
@@ -103,13 +97,8 @@ def show_attributes(each: Sequence[Accuracy]) -> None:
     if each:
         console.print("\n[bold]Each attribute alone[/bold]")
     for one in each:
-        console.print(
-            Hanging(
-                f"{one.name}: right {_percent(one.accuracy)} ({_interval(one)}), {one.num_tied:,} ties, "
-                f"mean margin {one.mean_margin:.3f}",
-                "  ",
-            )
-        )
+        about = [f"right {_percent(one.accuracy)} ({_interval(one)})", f"{one.num_tied:,} ties"]
+        console.print(Items([f"{one.name}: {about[0]}", about[1], f"mean margin {one.mean_margin:.3f}"], "  "))
 
 
 def show_quality(sure: Calibration, bias: LengthBias) -> None:
@@ -134,13 +123,14 @@ def show_quality(sure: Calibration, bias: LengthBias) -> None:
 def show_against(against: Mapping[str, Any]) -> None:
     """How far a second model agrees."""
     correlation = against["rank_correlation"]
-    text = (
-        f"{_percent(against['decided_alike'])} of preferences decided alike, rank correlation "
-        f"{'none' if correlation is None else f'{correlation:.3f}'}; its accuracy {_percent(against['accuracy'])}"
+    items = (
+        f"{_percent(against['decided_alike'])} of preferences decided alike",
+        f"rank correlation {'none' if correlation is None else f'{correlation:.3f}'}",
+        f"its accuracy {_percent(against['accuracy'])}",
     )
     console = console_of()
     console.print(f"\n[bold]Against {against['url']}[/bold]", soft_wrap=True)
-    console.print(Hanging(text, "  "))
+    console.print(Items(items, "  "))
 
 
 def show_next(report: PreferenceReport, served: str) -> None:
@@ -150,14 +140,16 @@ def show_next(report: PreferenceReport, served: str) -> None:
     if report.overall.low <= report.chance:
         console.print(
             Hanging(
-                "Guessing may do as well: the interval holds it. Is the chat template that of training? "
-                "`qserve reward check` compares the rewards with plain transformers.",
+                f"Not shown to be better than guessing: the 95 % interval begins at {_percent(report.overall.low)}, "
+                f"and guessing gets {_percent(report.chance)}. Check that training used the same chat template, then "
+                "train on more pairs.",
                 "Warning  ",
                 style="yellow",
             )
         )
-    if served.startswith("--reward"):
-        console.print(Hanging(f"qserve up {served}", "Next     "))
+        console.print(f"Next     qserve reward check {served}", soft_wrap=True)
+    elif served.startswith("--reward"):
+        console.print(f"Next     qserve up {served}", soft_wrap=True)
 
 
 def _percent(share: float) -> str:

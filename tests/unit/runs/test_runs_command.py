@@ -41,8 +41,8 @@ def test_the_list_fits_a_narrow_terminal_and_says_what_a_run_was_for(tmp_path: P
     output = runs(tmp_path, width=80).output
     lines = output.splitlines()
     assert lines[0].split()[-2:] == ["errors", "models"]
-    (mine,) = (line for line in lines if line.startswith("20261121-120000-1  "))
-    assert mine.endswith("  demo, 1 restart") and "…" not in output
+    (mine,) = (line for line in lines if line.startswith("20261121-120000-1 "))
+    assert mine.endswith(" demo, 1 restart") and "…" not in output
     assert "for qserve compare" in runs(tmp_path).output
 
 
@@ -55,7 +55,7 @@ def test_residuals_are_the_last_of_each_term(tmp_path: Path) -> None:
         run.close(0)
     output = runs(tmp_path, "residuals", width=80).output
     assert output.count("a shape") == 1 and "run 2" in output
-    assert "-9.80 %" in output and "1 older measurements of the same terms are not used" in output
+    assert "-9.80 %" in output and "Older measurements of the same terms: 1" in output
     assert len(json.loads(runs(tmp_path, "residuals", "--json").output)) == 2
 
 
