@@ -33,8 +33,8 @@ def flags_of(options: Mapping[str, Value]) -> list[str]:
 def called(*words: str) -> str:
     """What `qserve …` prints, in a process of its own.
 
-    Raises the error that its exit status stands for (UsageError, DoesNotFit, PortInUse, WorkerFailed, UnusableResult), with
-    its words.
+    Raises the error that its exit status stands for (UsageError, DoesNotFit, PortInUse, WorkerFailed,
+    UnusableResult), with its words.
     """
     done = subprocess.run([sys.executable, "-m", "qserve", *words], capture_output=True, text=True, check=False)
     if done.returncode:
