@@ -11,7 +11,7 @@ import click
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.progress import ProgressLine
 from qserve.cli.reward.options import request_of, settings_of
-from qserve.cli.reward.source import all_answers, local_rewards, opened_scorer
+from qserve.cli.reward.source import all_answers, check_installed, local_rewards, opened_scorer
 from qserve.cli.reward.texts import Answered, Rewards, TextToScore
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
@@ -47,6 +47,7 @@ class _Truth:
 
 def check_quants(model: str, values: Mapping[str, Any], quants: Sequence[str]) -> None:
     """Raises UsageError for a model or a quantization that there is not, DoesNotFit; before anything is loaded."""
+    check_installed()
     settings = settings_of(dict(values))
     checkpoint = find_reward(model, settings)
     for name in quants:

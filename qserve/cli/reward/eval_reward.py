@@ -18,7 +18,7 @@ from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import loading_options, reward_options
 from qserve.cli.reward.rows import answers_of, by_record
 from qserve.cli.reward.rows_file import RowsOut
-from qserve.cli.reward.scored_rows import Asked, Failures, check_which_reward, rows_in, write_rows
+from qserve.cli.reward.scored_rows import Failures, ScoreRequest, check_which_reward, rows_in, write_rows
 from qserve.cli.reward.served_source import ServedRewards, server_options
 from qserve.cli.reward.show import show_against, show_attributes, show_next, show_preferences, show_quality
 from qserve.cli.reward.source import all_answers
@@ -91,28 +91,28 @@ def command(
     check_which_reward(url)
     if resume and output is None:
         raise UsageError("--resume needs the file of rows that it continues: --output rows.jsonl")
-    asked, failures = Asked(file, reward, url, model, api_key, concurrency, values), Failures()
+    request, failures = ScoreRequest(file, reward, url, model, api_key, concurrency, values), Failures()
     with progress_line() as line:
         line.phase(f"reading {file.name}", is_short=True)
         records = _preferences(records_in(file, keep_broken=not strict), is_strict=strict)
-        out = RowsOut() if output is None else rows_in(asked, output, records, {}, resume=resume)
+        out = RowsOut() if output is None else rows_in(request, output, records, {}, resume=resume)
         second = None if against is None else ServedRewards(against, None, None)
         if second is not None:
             second.check(texts_of(records))
         failures.add_kept(records, out.kept)
         answered: list[_Scored] = list(zip(records, map(answers_of, out.kept), strict=False))
-        write_rows(asked, records, out, line, failures, lambda *one: answered.append(one), is_strict=strict)
+        write_rows(request, records, out, line, failures, lambda *one: answered.append(one), is_strict=strict)
         scored = [one for one in answered if one[1] and _rewards(*one) is not None]
         if not scored:
             raise UsageError(f"no line of {file} could be scored; line {failures.lines[0][0]}: {failures.lines[0][1]}")
         others = None if second is None else _others(second, scored, line)
     found = _measured(scored)
-    document = {"file": file.name, "model": asked.name, **found.to_json()}
+    document = {"file": file.name, "model": request.name, **found.to_json()}
     if against is not None and others is not None:
         document["against"] = _agreement(against, scored, others)
     document |= {"num_left_out": len(failures.lines), "errors": failures.to_json()}
     keep(state_dir, "reward preferences", document, url, api_key)
-    print_json(document) if as_json else _show(found, document, asked)
+    print_json(document) if as_json else _show(found, document, request)
     if failures.lines:
         raise UnusableResult(
             f"{len(failures.lines):,} of {len(records):,} lines could not be scored; the figures are those of the rest"
@@ -187,10 +187,10 @@ def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value != value else value for name, value in values.items()}
 
 
-def _show(found: _Measured, document: Mapping[str, Any], asked: Asked) -> None:
-    show_preferences(found.report, asked.name, asked.file.name)
+def _show(found: _Measured, document: Mapping[str, Any], request: ScoreRequest) -> None:
+    show_preferences(found.report, request.name, request.file.name)
     show_attributes(found.attributes)
     show_quality(found.calibration, found.length_bias)
     if "against" in document:
         show_against(document["against"])
-    show_next(found.report, f"--url {asked.url}" if asked.url else f"--reward {shlex.quote(asked.reward)}")
+    show_next(found.report, f"--url {request.url}" if request.url else f"--reward {shlex.quote(request.reward)}")

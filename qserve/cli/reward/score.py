@@ -14,7 +14,7 @@ from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.progress import progress_line
 from qserve.cli.reward.options import loading_options, reward_options
 from qserve.cli.reward.rows_file import RowsOut, StandardOutput
-from qserve.cli.reward.scored_rows import Asked, Failures, Written, check_which_reward, rows_in, write_rows
+from qserve.cli.reward.scored_rows import Failures, ScoreRequest, Written, check_which_reward, rows_in, write_rows
 from qserve.cli.reward.served_source import server_options
 from qserve.cli.reward.show import show_score
 from qserve.cli.reward.texts import Answered, records_in
@@ -73,16 +73,20 @@ def command(
     check_which_reward(url)
     if output is None and (resume or as_json):
         raise UsageError(f"{'--resume' if resume else '--json'} needs a file for the rows: --output rewards.jsonl")
-    asked, failures, tally = Asked(file, reward, url, model, api_key, concurrency, values), Failures(), _Tally()
+    request, failures, tally = (
+        ScoreRequest(file, reward, url, model, api_key, concurrency, values),
+        Failures(),
+        _Tally(),
+    )
     with progress_line() as line:
         line.phase(f"reading {file.name}", is_short=True)
         records = records_in(file, keep_broken=not strict)
         out: RowsOut = StandardOutput()
         if output is not None:
-            out = rows_in(asked, output, records, {"--normalize": normalize}, resume=resume)
+            out = rows_in(request, output, records, {"--normalize": normalize}, resume=resume)
         failures.add_kept(records, out.kept)
-        done = write_rows(asked, records, out, line, failures, tally.add, normalize=normalize, is_strict=strict)
-    document = _document(asked, output, records, len(out.kept), tally, failures, done)
+        done = write_rows(request, records, out, line, failures, tally.add, normalize=normalize, is_strict=strict)
+    document = _document(request, output, records, len(out.kept), tally, failures, done)
     print_json(document) if as_json else show_score(document)
     if failures.lines:
         told = f"{len(failures.lines):,} of {len(records):,} lines could not be scored"
@@ -90,14 +94,14 @@ def command(
 
 
 def _document(
-    asked: Asked, output: Path | None, records: Sequence[Record], num_kept: int, tally: _Tally, failures: Failures,
-    done: Written,
+    request: ScoreRequest, output: Path | None, records: Sequence[Record], num_kept: int, tally: _Tally,
+    failures: Failures, done: Written,
 ) -> dict[str, Any]:  # fmt: skip
     """What --json prints. Times and texts are those of this run, without the rows that it found."""
     return {
-        "file": str(asked.file),
+        "file": str(request.file),
         "output": None if output is None else str(output),
-        "model": asked.name,
+        "model": request.name,
         "num_rows": len(records),
         "num_kept_rows": num_kept,
         "num_failed_rows": len(failures.lines),

@@ -26,14 +26,14 @@ from qserve.cli.reward.texts import Answered, Rewards, texts_of
 from qserve.errors import QserveError, UsageError
 from qserve.reward.evaluation.records import Record
 
-__all__ = ["Asked", "Failures", "Written", "check_which_reward", "rows_in", "write_rows"]
+__all__ = ["Failures", "ScoreRequest", "Written", "check_which_reward", "rows_in", "write_rows"]
 
 _MOST_TOLD = 10
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What `score` and `eval-reward` are asked to score, and with what."""
+class ScoreRequest:
+    """What `score` and `eval-reward` score, and with what."""
 
     file: Path
     reward: str
@@ -107,32 +107,32 @@ def check_which_reward(url: str | None) -> None:
 
 
 def rows_in(
-    asked: Asked, output: Path, records: Sequence[Record], settings: Mapping[str, Any], *, resume: bool
+    request: ScoreRequest, output: Path, records: Sequence[Record], settings: Mapping[str, Any], *, resume: bool
 ) -> RowsFile:
     """The file that rows go to; `settings` are what they depend on besides. Raises UsageError as RowsFile."""
-    if output.exists() and asked.file.exists() and output.samefile(asked.file):
+    if output.exists() and request.file.exists() and output.samefile(request.file):
         raise UsageError(f"--output {output} is the input itself; name another file")
-    file = RowsFile(output, {**asked.about(), **settings}, resume=resume)
+    file = RowsFile(output, {**request.about(), **settings}, resume=resume)
     if file.num_written > len(records):
-        raise UsageError(f"{output} has {file.num_written:,} rows, and {asked.file} {len(records):,} lines")
+        raise UsageError(f"{output} has {file.num_written:,} rows, and {request.file} {len(records):,} lines")
     rest = records[file.num_written :]
-    file.check_room(asked.file.stat().st_size * len(rest) // len(records), sum(len(one.contents) for one in rest))
+    file.check_room(request.file.stat().st_size * len(rest) // len(records), sum(len(one.contents) for one in rest))
     return file
 
 
 @contextlib.contextmanager
-def _opened(asked: Asked, line: ProgressLine) -> Iterator[Source]:
+def _opened(request: ScoreRequest, line: ProgressLine) -> Iterator[Source]:
     """The server that is named; else a model or recipe, loaded here."""
-    if asked.url is None:
-        with opened_rewards(asked.reward, dict(asked.values), line) as (rewards, meta):
+    if request.url is None:
+        with opened_rewards(request.reward, dict(request.values), line) as (rewards, meta):
             yield Source(rewards, meta)
         return
-    server = ServedRewards(asked.url, asked.model, asked.api_key, asked.concurrency)
+    server = ServedRewards(request.url, request.model, request.api_key, request.concurrency)
     yield Source(server, server.meta)
 
 
 def write_rows(
-    asked: Asked, records: Sequence[Record], out: RowsOut, line: ProgressLine, failures: Failures,
+    request: ScoreRequest, records: Sequence[Record], out: RowsOut, line: ProgressLine, failures: Failures,
     on_answers: Callable[[Record, list[Answered]], None], *, normalize: bool = False, is_strict: bool = False,
 ) -> Written:  # fmt: skip
     """Score the records after those that `out` has from before, and write their rows.
@@ -145,8 +145,8 @@ def write_rows(
     with _telling_what_is_kept(out, len(records)), contextlib.ExitStack() as stack:
         source = Source(lambda texts: iter(()), {})
         if any(record.contents for record in rest):
-            source = stack.enter_context(_opened(asked, line))
-        line.phase(f"scoring {asked.file.name}")
+            source = stack.enter_context(_opened(request, line))
+        line.phase(f"scoring {request.file.name}")
         line.begin_at(len(out.kept))
         began_s = time.monotonic()
         parts = stack.enter_context(contextlib.closing(source.rewards(texts_of(rest))))  # type: ignore[type-var]

@@ -16,13 +16,14 @@ from qserve.cli.reward.options import request_of, settings_of
 from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
 from qserve.cli.reward.texts import Answered, Rewards, TextToScore, scored
 from qserve.errors import QserveError
+from qserve.packages import missing_to_serve, why_no_server
 from qserve.reward.find import find_reward, plan_reward
 from qserve.reward.recipe import is_recipe
 
 if TYPE_CHECKING:
     from qserve.reward.scoring.scorer import RewardScorer
 
-__all__ = ["all_answers", "local_rewards", "opened_rewards", "opened_scorer"]
+__all__ = ["all_answers", "check_installed", "local_rewards", "opened_rewards", "opened_scorer"]
 
 # Texts of so many rows are one part: few enough that answers come every few seconds, enough to fill the rows.
 _ROWS_AT_ONCE = 4
@@ -46,6 +47,7 @@ def opened_rewards(reward: str, values: dict[str, Any], line: ProgressLine) -> I
 
 def opened_scorer(reward: str, values: dict[str, Any], line: ProgressLine | None = None) -> RewardScorer:
     """The scorer of a command's options. Takes seconds: torch is imported here. `line` is told how far it is."""
+    check_installed()
     settings, hardware, request = settings_of(dict(values)), hardware_of(None), request_of(values)
     plan_reward(find_reward(reward, settings), hardware, request)  # its refusals need no torch
     if line is not None and "torch" not in sys.modules:
@@ -58,6 +60,13 @@ def opened_scorer(reward: str, values: dict[str, Any], line: ProgressLine | None
     for note in scorer.loaded.notes:
         click.echo(f"note: {note}", err=True)
     return scorer
+
+
+def check_installed() -> None:
+    """Raises ModuleNotFoundError as an import would that takes seconds, where what computes rewards is missing."""
+    missing = ["qserve.reward.scoring"] if why_no_server() is not None else missing_to_serve()
+    if missing:
+        raise ModuleNotFoundError(name=missing[0].replace("-", "_"))
 
 
 def local_rewards(scorer: RewardScorer) -> Rewards:

@@ -184,8 +184,7 @@ def test_whatever_a_flag_holds_there_is_no_traceback(where, value):
     assert status in STATUSES | {None}
     assert "Traceback" not in said
     if status == 2:
-        phases = [line for line in said.splitlines() if line.endswith(" …")]  # told before torch is missed
-        assert said.removeprefix("".join(f"{line}\n" for line in phases)).startswith("qserve: ")
+        assert said.startswith("qserve: ")
         assert len(said) < 2000
 
 
