@@ -72,7 +72,7 @@ def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings) -> RewardC
     set_flags = [name for name in FLAGS if getattr(settings, name) != getattr(RewardSettings(), name)]
     if set_flags:
         flag = f"--{set_flags[0].replace('_', '-')}"
-        raise UsageError(f"{flag} says how a model is asked, and {reward} names none; leave it out")
+        raise UsageError(f"{flag} is about a model, and {reward} names none; leave it out")
     nothing = RewardHead("none", (HeadLayer(StoredTensor("none", "F32", (1, 1), recipe.file), None),))
     return RewardCheckpoint(
         reward, "none", recipe.file.parent, NO_MODEL, (), "", nothing, recipe.file.parent, recipe=recipe.file

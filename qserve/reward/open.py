@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from qserve.core.hardware import Hardware
@@ -19,13 +20,14 @@ __all__ = ["find_reward", "make_scorer", "open_scorer", "plan_reward"]
 
 
 def make_scorer(
-    checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings, packed: PackedFolder | None = None
-) -> RewardScorer:
+    checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings, packed: PackedFolder | None = None,
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> RewardScorer:  # fmt: skip
     """Load `checkpoint` as `plan` says and try it once. The scorer's thread is not started.
 
-    `packed`: where quantized weights are kept as a CPU computes with them.
+    `packed`: where quantized weights are kept as a CPU computes with them. `on_progress` hears the loaded share.
     """
-    loaded = load_reward_model(checkpoint, plan, packed=packed)
+    loaded = load_reward_model(checkpoint, plan, on_progress, packed)
     reset_peaks()
     scorer = RewardScorer(
         loaded,
@@ -37,7 +39,10 @@ def make_scorer(
     return scorer
 
 
-def open_scorer(reward: str, settings: RewardSettings, hardware: Hardware, request: PlanRequest) -> RewardScorer:
+def open_scorer(
+    reward: str, settings: RewardSettings, hardware: Hardware, request: PlanRequest,
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> RewardScorer:  # fmt: skip
     """All of it: find, plan, load, try."""
     checkpoint = find_reward(reward, settings)
     if checkpoint.recipe is not None:
@@ -47,4 +52,4 @@ def open_scorer(reward: str, settings: RewardSettings, hardware: Hardware, reque
         )
     if settings.max_length is not None and request.max_model_len is None:
         request = replace(request, max_model_len=settings.max_length)
-    return make_scorer(checkpoint, plan_reward(checkpoint, hardware, request), settings)
+    return make_scorer(checkpoint, plan_reward(checkpoint, hardware, request), settings, on_progress=on_progress)

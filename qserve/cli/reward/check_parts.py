@@ -149,7 +149,7 @@ def _unreadable_references(part: RulePart, process: RuleProcess, texts: Sequence
         return []
     if any(verdict == 1.0 for verdict in process.verdicts(0, [(one, one) for one in references])):
         return []
-    return [f"no reference can be reached: the rule {part.rule.kind} does not even take {references[0]!r} for itself"]
+    return [f"no answer can match a reference: the rule {part.rule.kind} does not accept even {references[0]!r} itself"]
 
 
 def _of_judge(

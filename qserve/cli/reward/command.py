@@ -125,7 +125,9 @@ def check(
         show_parts(parts)
     _fail(parts)
     if failures.lines:
-        raise UnusableResult(f"{len(failures.lines):,} lines could not be read; the figures are those of the rest")
+        raise UnusableResult(
+            f"Lines that could not be read: {len(failures.lines):,}; the figures are those of the others"
+        )
 
 
 def _interrupted(rows: Checked) -> NoReturn:

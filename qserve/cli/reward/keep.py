@@ -37,7 +37,7 @@ def keep(state_dir: Path | None, kind: str, document: Mapping[str, Any], url: st
         store = RunStore.open(state_folder(state_dir))
         store.add_eval({"kind": kind, **document}, name=kind, run=_run_of(url, api_key) if url else None)
     except StoreUnusable as error:
-        click.echo(f"the run store does not take the result ({error})", err=True)
+        click.echo(f"the result is not in the run store: {error}", err=True)
 
 
 def _run_of(url: str, api_key: str | None) -> str | None:

@@ -100,8 +100,8 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
     recipe = read_recipe(file)
     if recipe.asks_served:
         raise UsageError(
-            f"{file}: a judge in it is the chat model of the same service (url: served), and here is none; start it "
-            f"with qserve up --model … --reward {file} and ask it by --url"
+            f"{file}: a judge in it is the chat model of the same service (url: served), which only `qserve up` "
+            f"has: qserve up --model … --reward {file}, then --url http://127.0.0.1:8000"
         )
     if recipe.model is None:
         from qserve.reward.settings import FLAGS, RewardSettings
@@ -109,7 +109,7 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
         defaults = {name: getattr(RewardSettings(), name) for name in FLAGS} | _LOADED_AS_IS
         given = next((name for name, default in defaults.items() if values.get(name, default) != default), None)
         if given is not None:
-            raise UsageError(f"--{given.replace('_', '-')} says how a model is asked, and {file} names none")
+            raise UsageError(f"--{given.replace('_', '-')} is about a model, and {file} names none")
     return recipe
 
 

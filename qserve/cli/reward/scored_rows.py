@@ -69,7 +69,7 @@ class Failures:
         if len(self.lines) <= _MOST_TOLD:
             click.echo(f"line {line} is left out: {error}", err=True)
         elif len(self.lines) == _MOST_TOLD + 1:
-            click.echo("further lines are left out; their number follows at the end", err=True)
+            click.echo("more lines are left out; their number follows at the end", err=True)
 
     def add_kept(self, records: Sequence[Record], rows: Sequence[Mapping[str, Any]]) -> None:
         """Those of an earlier run, which told them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +54,18 @@ def opened_scorer(reward: str, values: dict[str, Any], line: ProgressLine | None
         line.phase("importing torch")
     from qserve.reward.open import open_scorer
 
-    if line is not None:
+    if line is None:
+        scorer = open_scorer(reward, settings, hardware, request)
+    else:
         line.phase(f"loading {reward}")
-    scorer = open_scorer(reward, settings, hardware, request)
+        scorer = open_scorer(reward, settings, hardware, request, on_progress=_told_on(line, reward))
     for note in scorer.loaded.notes:
         click.echo(f"note: {note}", err=True)
     return scorer
+
+
+def _told_on(line: ProgressLine, reward: str) -> Callable[[float], None]:
+    return lambda share: line.phase(f"loading {reward}: {100 * share:.0f} %", is_short=True)
 
 
 def check_installed() -> None:

@@ -116,7 +116,7 @@ def _faults(
     faults = []
     if not num_said:
         why = f": {why_without[0]}" if why_without else ""
-        faults.append(f"it says nothing of any of the {num_texts} texts{why}")
+        faults.append(f"it has no value for any of the {num_texts} texts{why}")
     if judge is not None and judge.num_unparsable > judge.max_unparsable * judge.num_verdicts:
         example = f"; one of them ends: {judge.unparsable_example!r}" if judge.unparsable_example else ""
         faults.append(
@@ -124,7 +124,7 @@ def _faults(
             f"{judge.max_unparsable:g}){example}"
         )
     if difference is not None and difference > _EXACT:
-        faults.append(f"the server tells other values than it has here, by up to {difference:.3g}: its file is another")
+        faults.append(f"the values of the server differ by up to {difference:.3g}: it was started with another file")
     return faults
 
 
@@ -132,11 +132,11 @@ def _notes(known: Sequence[float], num_texts: int, why_without: Sequence[str], j
     notes = []
     if 0 < len(known) < num_texts:
         why = f", for example: {why_without[0]}" if why_without else ""
-        notes.append(f"it says nothing of {num_texts - len(known)} of {num_texts} texts{why}")
+        notes.append(f"it has no value for {num_texts - len(known)} of {num_texts} texts{why}")
     if len(known) > 1 and min(known) == max(known):
-        notes.append(f"it says {known[0]:g} of every text, so no training learns from it")
+        notes.append(f"it is {known[0]:g} for every text, so training learns nothing from it")
     if judge is not None and judge.position_bias is not None and abs(judge.position_bias) > _BIASED:
         place = "first" if judge.position_bias > 0 else "second"
         share = 100 * (0.5 + abs(judge.position_bias))
-        notes.append(f"the answer that stands {place} wins {share:.0f} % of comparisons; both orders are averaged")
+        notes.append(f"the {place} answer wins {share:.0f} % of comparisons; both orders are averaged")
     return notes

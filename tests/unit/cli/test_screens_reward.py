@@ -96,7 +96,21 @@ def test_the_end_of_reward_check(capsys: pytest.CaptureFixture[str]) -> None:
     show_model(rows)
     judge = JudgeFound(120, 14, 0.1, 0.3, "I prefer the second.")
     part = PartFound(
-        "helpful", "judge", 1.0, 120, 14, 0.62, 0.0, 1.0, 60, 41, 3, None, judge, (), ("it says 0.5 of every text",)
+        "helpful",
+        "judge",
+        1.0,
+        120,
+        14,
+        0.62,
+        0.0,
+        1.0,
+        60,
+        41,
+        3,
+        None,
+        judge,
+        (),
+        ("it is 0.5 for every text, so training learns nothing from it",),
     )
     show_parts([part])
     check_screen("reward-check-end", capsys.readouterr().out)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from qserve.cli.reward.check_model import CheckedRewards
 from qserve.cli.reward.command import command as reward
 from qserve.cli.state import state_folder
-from qserve.errors import UsageError
+from qserve.errors import UnusableResult, UsageError
+from qserve.reward.evaluation.agreement import Agreement
 from qserve.runs import RunStore
 from tests.unit.evaluation.answering import answering
 
@@ -57,9 +59,9 @@ def test_rules_are_held_against_references_and_preferences(check: Callable[..., 
 def test_a_rule_that_can_t_be_right_fails_the_check(check: Callable[..., Any]) -> None:
     words = [{**line, "reference": "the second"} for line in PAIRS]
     status, _, said = check([{"name": "sum", "rule": "math"}], lines=words)
-    assert status == 1 and "error: sum: no reference can be reached" in said
+    assert status == 1 and "error: sum: no answer can match a reference" in said
     status, _, said = check([RIGHT], lines=PAIRS[2:])
-    assert status == 1 and "it says nothing of any of the 2 texts: line 1 has no 'reference'" in said
+    assert status == 1 and "it has no value for any of the 2 texts: line 1 has no 'reference'" in said
 
 
 def test_a_built_in_set_has_references(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +101,7 @@ def test_a_judge_s_verdicts_are_counted(check: Callable[..., Any]) -> None:
 def test_a_pattern_that_never_matches_and_a_judge_that_is_not_there(check: Callable[..., Any]) -> None:
     with saying(lambda question: "I prefer the second.") as url:
         status, _, said = check([judge_part(f"{url}/v1")])
-    assert status == 1 and "it says nothing of any of the 6 texts" in said and "6 of 6 verdicts can't be read" in said
+    assert status == 1 and "it has no value for any of the 6 texts" in said and "6 of 6 verdicts can't be read" in said
     with pytest.raises(UsageError, match=r"^the judge 'nice' at http://127.0.0.1:9/v1 can't be asked"):
         check([judge_part("http://127.0.0.1:9/v1")])
     with pytest.raises(UsageError, match=r"a judge in it is the chat model of the same service"):
@@ -131,7 +133,7 @@ def test_a_server_s_parts_are_held_against_the_file_s(check: Callable[..., Any])
             check([RIGHT, {**FORM, "name": "other"}], "--url", url)
     with serving(lambda text: 1.0) as url:
         status, _, said = check([RIGHT, FORM], "--url", url)
-    assert status == 1 and "form: the server tells other values than it has here, by up to 1" in said
+    assert status == 1 and "form: the values of the server differ by up to 1" in said
 
 
 def test_a_server_s_judge_is_told_as_it_counts(check: Callable[..., Any]) -> None:
@@ -144,7 +146,7 @@ def test_a_server_s_judge_is_told_as_it_counts(check: Callable[..., Any]) -> Non
     with answering(answer) as url:
         status, found, said = check([judge_part("served")], "--url", url)
     assert status == 1 and "8 of 40 verdicts can't be read" in said and "wins 80 % of comparisons" in said
-    assert found["nice"]["num_tied"] == 3 and "it says 0.5 of every text" in said
+    assert found["nice"]["num_tied"] == 3 and "it is 0.5 for every text" in said
 
 
 def test_a_checkpoint_that_is_served_as_a_judge_is_checked_by_its_template(
@@ -165,3 +167,43 @@ def test_a_checkpoint_that_is_served_as_a_judge_is_checked_by_its_template(
     assert "1 of 2" in capsys.readouterr().out
     with pytest.raises(UsageError, match=r"--judge pointwise: .* ask it by --url"):
         reward.main(arguments, standalone_mode=False)
+
+
+def test_a_quantization_that_there_is_not_is_told_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qserve.cli.reward.command.check_model", lambda *_: pytest.fail("it was begun"))
+    with pytest.raises(UsageError, match="'int9' is no quantization; did you mean int8"):
+        reward.main(["check", "--quants", "bf16, int9"], standalone_mode=False)
+
+
+def test_an_interrupted_check_shows_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(*arguments: Any) -> None:
+        arguments[-2]["bf16"] = CheckedRewards(Agreement(600, 0.2, 0.04, 6.7, 0.9999, 300, 0), {}, {})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("qserve.cli.reward.command.check_model", check)
+    monkeypatch.setattr("sys.argv", ["qserve", "reward", "check", "--quants", "bf16,int8"])
+    with pytest.raises(SystemExit) as ended:
+        reward.main(["check", "--quants", "bf16,int8", "--state-dir", str(tmp_path)], standalone_mode=False)
+    told = capsys.readouterr()
+    assert ended.value.code == 130 and "600 texts against plain transformers" in told.out
+    assert told.err.endswith(
+        "interrupted; the figures above are of bf16; none is in the run store; start again with:\n"
+        "  qserve reward check --quants bf16,int8\n"
+    )
+
+
+def test_json_is_one_object_and_lines_that_can_t_be_read_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, file = tmp_path / "rewards.yaml", tmp_path / "pairs.jsonl"
+    recipe.write_text(json.dumps({"parts": [FORM]}))
+    file.write_text("{\n" + "".join(json.dumps(line) + "\n" for line in PAIRS))
+    arguments = ["check", str(file), "--reward", str(recipe), "--state-dir", str(tmp_path), "--json"]
+    with pytest.raises(UnusableResult, match="Lines that could not be read: 1; the figures are"):
+        reward.main(arguments, standalone_mode=False)
+    document = json.loads(capsys.readouterr().out)
+    assert [one["line"] for one in document["errors"]] == [1] and document["parts"][0]["num_texts"] == 6
+    with pytest.raises(UsageError, match="line 1: not valid JSON"):
+        reward.main([*arguments, "--strict"], standalone_mode=False)

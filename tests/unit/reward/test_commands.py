@@ -114,8 +114,8 @@ def test_rules_are_scored_here_without_a_model(tmp_path: Path, capsys: pytest.Ca
     assert "compares with a reference" in without["error"]
     assert "weights right 1, form 0.5" in capsys.readouterr().err
     for flag, words in (
-        ("--max-length=5", "--max-length says how a model is asked"),
-        ("--quant=4bit", "--quant says"),
+        ("--max-length=5", "--max-length is about a model"),
+        ("--quant=4bit", "--quant is about"),
         ("--judge=pointwise", "--judge"),
     ):
         with pytest.raises(UsageError, match=words):
