@@ -25,8 +25,7 @@ def run_store(state_dir: Path | None) -> RunStore:
     store = existing_store(state_dir)
     if store is None:
         raise UsageError(
-            f"no runs yet in {state_folder(state_dir)}; `qserve up --model demo` makes one, and --state-dir names "
-            "another folder"
+            f"no runs yet in {state_folder(state_dir)}; start one with `qserve up`, or name another folder: --state-dir"
         )
     return store
 

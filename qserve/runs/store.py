@@ -235,7 +235,7 @@ class RunStore:
         if not rows and name:
             raise UsageError(f"no run's id begins with {name[:100]!r}; `qserve runs` lists them")
         if not rows:
-            raise UsageError(f"no runs yet in {self.path.parent}; `qserve up --model demo` makes one")
+            raise UsageError(f"no runs yet in {self.path.parent}; start one with `qserve up`")
         if name and rows[0][1] != name and len(rows) > 1:
             raise UsageError(f"several runs' ids begin with {name!r}: {', '.join(row[1] for row in rows)}; write more")
         return rows[0]

@@ -115,7 +115,7 @@ def command(
     print_json(document) if as_json else _show(found, document, request)
     if failures.lines:
         raise UnusableResult(
-            f"{len(failures.lines):,} of {len(records):,} lines could not be scored; the figures are those of the others"
+            f"{len(failures.lines):,} of {len(records):,} lines could not be scored; the figures are of the others"
         )
 
 

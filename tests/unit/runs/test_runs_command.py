@@ -114,7 +114,7 @@ def test_an_empty_store_is_no_error_and_none_is_made(tmp_path: Path) -> None:
         assert (done.exit_code, done.output.rstrip()) == (0, words)
         assert json.loads(runs(tmp_path, *arguments, "--json").output) == document
     for arguments in (["show"], ["show", "1"], ["compare", "1", "2"], ["delete", "1"]):
-        with pytest.raises(UsageError, match=r"no runs yet in .*; `qserve up --model demo` makes one"):
+        with pytest.raises(UsageError, match=r"no runs yet in .*; start one with `qserve up`"):
             runs(tmp_path, *arguments)
     with pytest.raises(UsageError, match="12h, 30d, 8w"):
         runs(tmp_path, "delete", "--older-than", "1 year")
