@@ -23,8 +23,8 @@ __all__ = ["RowsFile", "RowsNotWritten", "RowsOut", "StandardOutput", "fingerpri
 
 # What `row_of` adds to a line, for each of its texts.
 _BYTES_A_TEXT = 60
-# Of `meta`: counts since a start, which say nothing of how a text is scored.
-_COUNTS = ("judges", "rules_failed")
+# Of `meta`: counts of a request or since a start, which do not say how a text is scored.
+_COUNTS = ("judges", "rules_failed", "truncated")
 
 
 class RowsNotWritten(QserveError):
