@@ -46,6 +46,7 @@ _TOGETHER = {
             "same_as_transformers",
             "compare_command",
             "engine_of_another_package",
+            "eval_mixed",
             "eval_thinking",
             "preflight",
             "task_names",

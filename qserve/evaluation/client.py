@@ -5,6 +5,7 @@ Imported where lm-eval is called, never before: it takes a second.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -25,6 +26,8 @@ from qserve.evaluation.server import ServedModel
 
 __all__ = ["ChatClient", "CompletionClient", "Settings"]
 
+# Of log-likelihoods: several prompts a request save round trips; the server packs them with those of other requests.
+PROMPTS_A_REQUEST = 8
 # OpenAI takes four stop strings; more are applied to the answer here.
 _MOST_STOPS = 4
 _REFUSED_STATUS = 400
@@ -47,6 +50,11 @@ class _Recording:
 
     settings: Settings
     _asked: ContextVar[tuple[Any, Any]] = ContextVar("asked")
+
+    async def get_batched_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """All answers. The first that fails ends the others, for each of which asyncio would print a traceback."""
+        asyncio.get_running_loop().set_exception_handler(_but_for_unawaited)
+        return await super().get_batched_requests(*args, **kwargs)  # type: ignore[misc]
 
     async def amodel_call(self, session: Any, sem: Any, messages: Any, **kwargs: Any) -> Any:
         """One request, in a task of its own; its question is known while it is parsed.
@@ -85,13 +93,13 @@ class _Recording:
         texts: list[str | None] = []
         for output in outputs if isinstance(outputs, list) else [outputs]:
             used = (output.get("usage") or {}).get("completion_tokens")
-            for choice in sorted(output["choices"], key=lambda one: int(one["index"])):
-                answer = split_answer(choice, self.settings.thinking, used)
-                text = cut_at_stops(answer.text, stops)
-                self.settings.generations.add(
-                    context, gen_kwargs, Answer(text, answer.thought, answer.outcome, answer.num_tokens)
-                )
-                texts.append(None if answer.outcome == "null" else text)
+            choice = min(output["choices"], key=lambda one: int(one["index"]))  # lm-eval scores one answer a prompt
+            answer = split_answer(choice, self.settings.thinking, used)
+            text = cut_at_stops(answer.text, stops)
+            self.settings.generations.add(
+                context, gen_kwargs, Answer(text, answer.thought, answer.outcome, answer.num_tokens)
+            )
+            texts.append(None if answer.outcome == "null" else text)
         return texts
 
     def _limited(self, payload: dict[str, Any], gen_kwargs: Mapping[str, Any], prompt_bytes: int) -> dict[str, Any]:
@@ -127,7 +135,16 @@ class ChatClient(_Recording, LocalChatCompletion):  # type: ignore[misc]
 
 
 class CompletionClient(_Recording, LocalCompletionsAPI):  # type: ignore[misc]
-    """Completions: log-likelihoods, and generated answers to plain prompts."""
+    """Completions: log-likelihoods, several prompts a request, and generated answers to plain prompts."""
+
+    def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+        """Generated answers go one a request: servers tell the tokens of a request, which are to be an answer's."""
+        self._batch_size = PROMPTS_A_REQUEST
+        try:
+            found: list[tuple[float, bool]] = super()._loglikelihood_tokens(requests, **kwargs)
+        finally:
+            self._batch_size = 1
+        return found
 
     def _create_payload(
         self, messages: Any, generate: bool = False, gen_kwargs: dict[str, Any] | None = None, **kwargs: Any
@@ -149,6 +166,11 @@ class CompletionClient(_Recording, LocalCompletionsAPI):  # type: ignore[misc]
             continue_final_message=not add_generation_prompt,
             **(self.settings.thinking.template_kwargs or {}),
         )
+
+
+def _but_for_unawaited(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not context["message"].endswith("exception was never retrieved"):
+        loop.default_exception_handler(context)
 
 
 def _stops(gen_kwargs: Mapping[str, Any]) -> tuple[str, ...]:

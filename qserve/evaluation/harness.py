@@ -24,8 +24,6 @@ __all__ = ["Progress", "evaluate"]
 Progress = Callable[[int, int], None]
 """`progress(answered, wanted)`, in requests; `wanted` grows as tasks begin."""
 
-# Several prompts a request save round trips; the server packs them with those of other requests.
-_PROMPTS_A_REQUEST = 8
 _TIMEOUT_S = 3600
 
 
@@ -156,6 +154,7 @@ class _HarnessRun:
         served = self.served
         path = "chat/completions" if one.by_chat else "completions"
         shared = {
+            "batch_size": 1,
             "model": served.model,
             "base_url": f"{served.url}/v1/{path}",
             **({"max_length": served.max_model_len} if served.max_model_len else {}),
@@ -166,14 +165,8 @@ class _HarnessRun:
             **({"header": _background_header(served.api_key)} if self.request.background else {}),
         }
         if one.by_chat:
-            return {**shared, "tokenizer_backend": None, "tokenized_requests": False, "batch_size": 1}
-        generates = all(spec.only_generates for spec in one.specs)
-        return {
-            **shared,
-            "tokenizer": served.tokenizer,
-            "tokenizer_backend": "huggingface",
-            "batch_size": 1 if generates else _PROMPTS_A_REQUEST,
-        }
+            return {**shared, "tokenizer_backend": None, "tokenized_requests": False}
+        return {**shared, "tokenizer": served.tokenizer, "tokenizer_backend": "huggingface"}
 
 
 class _Counted:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from qserve.cli.eval.request import eval_request
+from qserve.cli.eval.request import check_samples, eval_request
 from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
 from qserve.cli.options.command import Command, CommandGroup, model_options
 from qserve.cli.options.numbers import Count
@@ -125,6 +125,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     from qserve.evaluation.tasks import load_tasks
 
     tasks = load_tasks(request.tasks, request.include_path)  # before a server is started in vain
+    check_samples(request, tasks)
     console = Console(highlight=False, soft_wrap=True)
     with _server(console, values, tasks) as (url, api_key):
         result = _evaluate(console, url, api_key, request, tasks, values)

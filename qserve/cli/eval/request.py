@@ -9,10 +9,13 @@ from qserve.errors import UsageError
 
 if TYPE_CHECKING:
     from qserve.evaluation.request import EvalRequest
+    from qserve.evaluation.tasks import Tasks
 
-__all__ = ["eval_request", "gen_kwargs_of"]
+__all__ = ["check_samples", "eval_request", "gen_kwargs_of"]
 
 _FOR_CHAT = ("thinking", "thinking_budget")
+# Of a request, and no sampling: one answer to one prompt is scored.
+_REFUSED = ("n", "best_of", "stream", "echo", "prompt", "messages", "model")
 
 
 def eval_request(values: dict[str, Any]) -> EvalRequest:
@@ -48,9 +51,29 @@ def eval_request(values: dict[str, Any]) -> EvalRequest:
     )
 
 
+def check_samples(request: EvalRequest, tasks: Tasks) -> None:
+    """Raises UsageError for a group of which --num-samples could repeat a part only."""
+    mixed = [spec.name for spec in tasks.specs if "generate_until" in spec.kinds and not spec.only_generates]
+    if request.num_samples > 1 and mixed:
+        raise UsageError(
+            f"--num-samples {request.num_samples}: {mixed[0]} holds generated and scored tasks, only generated ones "
+            "are asked several times; name its tasks one by one with --tasks"
+        )
+
+
 def gen_kwargs_of(text: str) -> dict[str, Any]:
     """`temperature=0.6,top_p=0.95`, or a JSON object. Raises UsageError for anything else."""
-    text = text.strip()
+    fields = _fields(text.strip())
+    for name in _REFUSED:
+        if name in fields:
+            raise UsageError(
+                f"--gen-kwargs {name}: it takes sampling parameters only, such as temperature and top_p; --num-samples "
+                "asks for several answers to each item"
+            )
+    return fields
+
+
+def _fields(text: str) -> dict[str, Any]:
     if not text:
         return {}
     if text.startswith("{"):

@@ -14,10 +14,14 @@ from qserve.evaluation.server import ServedModel
 
 __all__ = ["answers_stem", "forget_answers", "generations_file", "kept_answers"]
 
+# Of the files: what an earlier version left is asked again. It kept one answer for each eight prompts.
+_FORMAT = 2
+
 
 def answers_stem(cache: Path, served: ServedModel, request: EvalRequest) -> Path:
     """The beginning of lm-eval's cache file. Answers to one seed, of one model, are never taken for another's."""
-    request_json = json.dumps({**asdict(request), "background": None}, sort_keys=True, default=str)
+    asked = {**asdict(request), "background": None, "format": _FORMAT}
+    request_json = json.dumps(asked, sort_keys=True, default=str)
     return cache / f"{served.fingerprint()}-{hashlib.sha256(request_json.encode()).hexdigest()[:16]}"
 
 

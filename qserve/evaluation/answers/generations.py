@@ -6,8 +6,10 @@ interruption knows them too.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,39 +38,50 @@ class OutcomeCounts:
 
 
 class Generations:
-    """Answers by their question; `file` keeps them, None: this process only."""
+    """Answers by their question, in the order they came; `file` keeps them, None: this process only.
+
+    A question has several answers where an item is repeated, where two items ask the same, and where an answer came
+    again after an interruption.
+    """
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._answers: dict[str, Answer] = {}
-        if file is not None and file.is_file():
-            for line in file.read_text().splitlines():
-                key, _, told = line.partition(" ")
-                if told.endswith("}"):  # the last line may have been cut off
-                    self._answers[key] = Answer(**json.loads(told))
+        self._answers: dict[str, list[Answer]] = {}
+        for line in [] if file is None or not file.is_file() else file.read_text().splitlines():
+            key, _, told = line.partition(" ")
+            with contextlib.suppress(ValueError, TypeError):  # a line that was cut off
+                self._answers.setdefault(key, []).append(Answer(**json.loads(told)))
 
     def add(self, context: object, gen_kwargs: object, answer: Answer) -> None:
         """Keep one answer."""
         key = _key(context, gen_kwargs)
-        self._answers[key] = answer
+        self._answers.setdefault(key, []).append(answer)
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a") as lines:
-                lines.write(f"{key} {json.dumps(asdict(answer), ensure_ascii=False)}\n")
+            with self._file.open("a") as lines:  # the line break comes first: the line before may have been cut off
+                lines.write(f"\n{key} {json.dumps(asdict(answer))}")
 
-    def of(self, context: object, gen_kwargs: object) -> Answer | None:
-        """The answer to this question; None where it was not asked for as text."""
-        return self._answers.get(_key(context, gen_kwargs))
+    def of(self, context: object, gen_kwargs: object, text: str, taken: set[int]) -> Answer | None:
+        """The newest answer with this text to this question, one whose id is not in `taken` before others; takes it."""
+        fits = [one for one in reversed(self._answers.get(_key(context, gen_kwargs), ())) if one.text == text]
+        answer = next((one for one in fits if id(one) not in taken), next(iter(fits), None))
+        taken.add(id(answer))
+        return answer
 
 
 def with_generations(result: dict[str, Any], generations: Generations) -> dict[str, Any]:
-    """lm-eval's result with `generations` in each sample: a list, as lm-eval's own `resps`, of plain dictionaries."""
-    for samples in result["samples"].values():
-        for sample in samples:
-            several = [generations.of(*arguments) for arguments in sample["arguments"] if len(arguments) > 1]
-            found = [asdict(answer) for answer in several if answer is not None]
-            if found:
-                sample["generations"] = found
+    """lm-eval's result with `generations` in each sample: plain dictionaries, one for each text of its `resps`."""
+    taken: defaultdict[str, set[int]] = defaultdict(set)  # by filter: each filter has a sample of every item
+    for sample in (sample for samples in result["samples"].values() for sample in samples):
+        several = [
+            generations.of(arguments[0], arguments[1], text, taken[sample["filter"]])
+            for arguments, texts in zip(sample["arguments"], sample["resps"], strict=True)
+            if len(arguments) > 1
+            for text in texts
+        ]
+        found = [asdict(answer) for answer in several if answer is not None]
+        if found:
+            sample["generations"] = found
     return result
 
 

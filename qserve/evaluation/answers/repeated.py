@@ -45,10 +45,14 @@ def repeated_figures(metric: str, runs: Sequence[_Samples]) -> list[Repeated]:
 
 
 def combined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """lm-eval's results of k runs as one: the first's, with avg@k in the place of each figure and the others beside."""
+    """lm-eval's results of k runs as one: the first's, with avg@k in place of each figure, pass@k and maj@k added.
+
+    Tasks that only the first run asked are left as they are: log-likelihoods are the same each time.
+    """
     whole = dict(runs[0])
     whole["results"] = {task: dict(figures) for task, figures in runs[0]["results"].items()}
-    for task, samples in runs[0]["samples"].items():
+    repeated = {task: samples for task, samples in runs[0]["samples"].items() if task in runs[1]["samples"]}
+    for task, samples in repeated.items():
         for metric, kind in sorted({(name, sample["filter"]) for sample in samples for name in sample["metrics"]}):
             of_kind = [[one for one in run["samples"][task] if one["filter"] == kind] for run in runs]
             if not all(_is_number(sample.get(metric)) for run in of_kind for sample in run):
@@ -58,10 +62,11 @@ def combined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 _write(figures, f"{metric}_{figure.name}", kind, figure)
                 if figure.name.startswith("avg"):
                     _write(figures, metric, kind, figure)
-    whole["samples"] = {
+    others = {
         task: [_with_others(sample, index, task, runs) for index, sample in enumerate(samples)]
-        for task, samples in runs[0]["samples"].items()
+        for task, samples in repeated.items()
     }
+    whole["samples"] = {**runs[0]["samples"], **others}
     return whole
 
 

@@ -78,10 +78,11 @@ class Candidate:
     @property
     def tokens_per_right(self) -> float | None:
         """Tokens generated for each right answer: a quantization that thinks longer, or errs more, pays more."""
-        tasks = self.result.outcomes()
-        right = [score.value for score in main_scores(self.result) if score.task in tasks]
-        share = sum(right) / len(right) if right else 0.0
-        return None if self.answer_tokens is None or not share else self.answer_tokens / share
+        outcomes = self.result.outcomes()
+        counted = [(score, outcomes[score.task]) for score in main_scores(self.result) if score.task in outcomes]
+        tokens = sum((counts.mean_tokens or 0.0) * counts.num_answers for _, counts in counted)
+        right = sum(score.value * counts.num_answers for score, counts in counted)
+        return tokens / right if tokens and right else None
 
     @property
     def seconds_per_right(self) -> float | None:
