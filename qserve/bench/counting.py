@@ -14,7 +14,7 @@ from typing import Any
 from qserve.bench.connection import Address
 from qserve.errors import MissingExtra, UsageError
 
-__all__ = ["Counter", "counter_of", "local_counter"]
+__all__ = ["Counter", "counter_of", "local_counter", "named_counter"]
 
 _TIMEOUT_S = 60
 
@@ -44,9 +44,7 @@ def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | Non
     Raises UsageError for a folder that holds no tokenizer.
     """
     if tokenizer is not None:
-        if importlib.util.find_spec("tokenizers") is None:
-            raise MissingExtra("tokenizers", "--tokenizer")
-        return local_counter(tokenizer)
+        return named_counter(tokenizer)
     server = _Server(address, api_key)
     status, given = server.ask("GET", f"/v1/qserve/tokenizer/{model}")
     if status == 200 and "tokenizer.json" in given.get("files", {}) and importlib.util.find_spec("tokenizers"):
@@ -59,6 +57,13 @@ def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | Non
         )
     server.close()
     return Counter(_guess, "a guess: a common English word for a token", is_exact=False)
+
+
+def named_counter(folder: Path) -> Counter:
+    """Of --tokenizer. Raises UsageError for a folder that holds none, MissingExtra without the package."""
+    if importlib.util.find_spec("tokenizers") is None:
+        raise MissingExtra("tokenizers", "--tokenizer")
+    return local_counter(folder)
 
 
 def local_counter(folder: Path) -> Counter:

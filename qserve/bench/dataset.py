@@ -14,7 +14,7 @@ from qserve.bench.endpoints import Prompt
 from qserve.encodings import read_text
 from qserve.errors import UsageError
 
-__all__ = ["FromFile", "read_dataset"]
+__all__ = ["Entry", "FromFile", "read_dataset"]
 
 _PROMPT_FIELDS = ("prompt", "question", "instruction", "text", "input")
 _ANSWER_FIELDS = ("response", "completion", "answer", "output")

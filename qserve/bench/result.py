@@ -19,7 +19,7 @@ from qserve.csv_cells import written_cell
 from qserve.errors import UsageError
 from qserve.version import __version__
 
-__all__ = ["BenchResult", "check_writable"]
+__all__ = ["BenchResult"]
 
 _SPREADS = ("ttft", "tpot", "itl", "e2el")
 
@@ -76,16 +76,6 @@ class BenchResult:
                     rows.writerows(map(written_cell, _row(run, record)) for record in run.records)
         except OSError as error:
             raise UsageError(f"{file} can't be written: {error.strerror}") from error
-
-
-def check_writable(file: Path) -> None:
-    """Before a load of minutes, not after it. Raises UsageError."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a"):
-            pass
-    except OSError as error:
-        raise UsageError(f"{file} can't be written: {error.strerror}") from error
 
 
 def _write(file: Path, text: str) -> None:

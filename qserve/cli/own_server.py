@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Literal
 
 from qserve.cli.up.recording import STARTED_BY
-from qserve.errors import UsageError, WorkerFailed
+from qserve.errors import DoesNotFit, UsageError, WorkerFailed
 
 __all__ = ["OwnServer", "own_server", "rounding_arguments", "up_arguments"]
 
 _POLL_S = 0.1
 StartedBy = Literal["compare", "eval", "library", "run"]
+_FAILURES = {kind.exit_status: kind for kind in (UsageError, DoesNotFit)}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def own_server(
     """Runs `qserve up` with `arguments` until the block ends; its output goes to `log`, its run to `state_dir`.
 
     It also stops when this process ends in any way. `follow` is called with the log's last line until it is ready.
-    Raises WorkerFailed with the last lines of its log.
+    Raises UsageError, DoesNotFit or WorkerFailed, by its exit status, with the last lines of its log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     key, state = secrets.token_urlsafe(24), [] if state_dir is None else ["--state-dir", str(state_dir)]
@@ -76,7 +77,8 @@ def own_server(
         try:
             while not ready.is_file():
                 if process.poll() is not None:
-                    raise WorkerFailed(f"`qserve up {shlex.join(arguments)}` did not start: {_last_lines(log)}")
+                    failure = _FAILURES.get(process.returncode, WorkerFailed)
+                    raise failure(f"`qserve up {shlex.join(arguments)}` did not start: {_last_lines(log)}")
                 follow(next(reversed(log.read_text(errors="replace").splitlines()), ""))
                 time.sleep(_POLL_S)
             yield OwnServer(str(json.loads(ready.read_text())["url"]), key, time.monotonic() - began)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 
+from qserve.cli.interrupted import sigterm_as_ctrl_c, this_command
 from qserve.cli.terminal import console_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["ProgressLine", "count_text", "progress_line", "request_progress", "resumable"]
+__all__ = ["ProgressLine", "count_text", "progress_line", "resumable"]
 
 _SAY_EVERY_S = 30.0
 
@@ -57,6 +59,7 @@ def progress_line() -> Iterator[ProgressLine]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = console_of(stderr=True)
+    console.file = sys.stderr  # this one: a library that is run may have its own redirected
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield ProgressLine(console, bar, bar.add_task("", total=None))
@@ -80,20 +83,11 @@ def _left(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def request_progress() -> Iterator[Callable[[int, int], None]]:
-    """`progress(answered, wanted)`: a bar on a terminal, nothing elsewhere."""
-    from rich.progress import Progress
-
-    with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
-        line = bar.add_task("asking", total=None)
-        yield lambda answered, wanted: bar.update(line, completed=answered, total=wanted)
-
-
-@contextlib.contextmanager
-def resumable(console: Console) -> Iterator[None]:
-    """On Ctrl-C in the block, say that the same command resumes."""
+def resumable() -> Iterator[None]:
+    """On Ctrl-C or SIGTERM in the block, print the command that continues."""
     try:
-        yield
+        with sigterm_as_ctrl_c():
+            yield
     except KeyboardInterrupt:
-        console.print("interrupted; the answers so far are kept, and the same command goes on from there")
+        click.echo(f"Interrupted. The answers so far are kept; to continue: {this_command()}", err=True)
         raise

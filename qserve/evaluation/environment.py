@@ -17,12 +17,14 @@ from qserve.evaluation.tasks import quiet
 __all__ = ["REFUSAL", "LmEvalLog", "lm_eval_environment"]
 
 _MOST_CHARACTERS = 300
+# Hints about lm-eval's own command line, whose flags are not ours, or which repeat what was asked.
+_HINTS = ("Custom kwargs can be passed to `--metadata`", "specified through cli", "Overwriting default num_fewshot")
 REFUSAL: ContextVar[str] = ContextVar("refusal", default="")
 """What the server said in place of the answer that this task waited for."""
 
 
 class LmEvalLog(logging.Handler):
-    """What lm-eval and its libraries said: every line to a file, warnings counted by their text.
+    """What lm-eval and its libraries said: every line to a file, warnings that may matter counted by their text.
 
     `last_refusal` is what the server answered in place of an answer: lm-eval logs it and raises an error without it.
     """
@@ -40,7 +42,7 @@ class LmEvalLog(logging.Handler):
         if found:
             self.last_refusal = refusal.removesuffix(". Retrying...")[:500]
             REFUSAL.set(self.last_refusal)
-        if not record.name.startswith("transformers"):
+        if not record.name.startswith("transformers") and not any(hint in text for hint in _HINTS):
             self.warnings[" ".join(text.split())[:_MOST_CHARACTERS]] += 1
         self.write(f"{record.levelname} {record.name}: {text}\n")
 

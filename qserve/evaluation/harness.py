@@ -131,11 +131,9 @@ class _HarnessRun:
             except Exception as error:
                 if not _is_of_the_server(error):
                     raise
-                goes_on = "; the same command goes on where it stopped" if self.stem else ""
-                raise WorkerFailed(
-                    f"{self.served.url} stopped answering in the middle of it: "
-                    f"{self.log.last_refusal or repr(error)}{goes_on}"
-                ) from error
+                kept = ". The answers so far are kept; the same command continues" if self.stem else ""
+                reason = self.log.last_refusal or repr(error)
+                raise WorkerFailed(f"{self.served.url} stopped answering: {reason}{kept}") from error
         assert result is not None, "lm-eval says nothing only on ranks other than 0"
         return with_generations(dict(result), generations)
 

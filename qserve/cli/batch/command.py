@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -9,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qserve.cli.batch.document import batch_json
+from qserve.cli.batch.endpoints import ENDPOINTS, WINDOW
 from qserve.cli.options.command import Command
+from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.url import ServerUrl
+from qserve.cli.progress import progress_line
+from qserve.cli.writable import check_file_writable
 from qserve.encodings import check_text_file
 from qserve.errors import QserveError, UsageError
 
@@ -22,18 +28,29 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _LOOK_S = 1.0
-_SAY_EVERY_S = 30.0
 _INTERRUPTED = 130
 _ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+class _Window(click.ParamType):  # type: ignore[type-arg]
+    """A time as servers take it: 30m, 24h, 7d."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if re.fullmatch(WINDOW, str(value)) is None:
+            self.fail(f"{value!r} is no time; write for example 30m, 24h or 7d", param, ctx)
+        return str(value)
 
 
 @click.command("batch", cls=Command)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to ask.")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the server.")
-@click.option("--endpoint", help="Route of the requests [the `url` of the first line].")
+@click.option("--endpoint", type=click.Choice(ENDPOINTS), help="Route of the requests [`url` of the first line].")
 @click.option(
     "--completion-window",
+    type=_Window(),
     default="24h",
     show_default=True,
     help="Time after which unanswered requests expire: 30m, 24h, 7d.",
@@ -46,9 +63,10 @@ _ENDED = ("completed", "failed", "expired", "cancelled")
 )
 @click.option("--resume", metavar="BATCH_ID", help="Wait for a batch that was started before.")
 @click.option("--no-wait", is_flag=True, help="Start the batch, print its id, and exit.")
+@add_json_flag
 def command(
     file: Path | None, url: str, api_key: str, endpoint: str | None, completion_window: str, output: Path | None,
-    errors: Path | None, resume: str | None, no_wait: bool,
+    errors: Path | None, resume: str | None, no_wait: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Answer a file of requests in the background, behind all other clients, and write the results.
 
@@ -69,7 +87,9 @@ def command(
         raise UsageError("--resume needs --output: where the answers go")
     if file is not None:
         check_text_file(file, "a file with a request a line (see `qserve batch --help`)")
-    _check_folders(output, errors)
+    targets = _targets(file, output, errors)
+    for target in targets or ():
+        check_file_writable(target)
     from qserve.cli.batch.client import BatchServer
     from qserve.cli.batch.results import endpoint_of
     from qserve.cli.terminal import console_of
@@ -77,64 +97,63 @@ def command(
     server, console = BatchServer(url.rstrip("/").removesuffix("/v1"), api_key), console_of(stderr=True)
     if file is not None:
         path = endpoint or endpoint_of(file)
+        console.print(f"sending {file} …", soft_wrap=True)
         server.check()
         batch = server.create(server.upload(file), path, completion_window)
-        console.print(f"{batch['id']} was begun on {server.url}")
+        console.print(f"{batch['id']} started on {server.url}")
     else:
         batch = server.batch(str(resume))
     if no_wait:
-        click.echo(batch["id"])
+        if as_json:
+            print_json(batch_json(batch, {}))
+        else:
+            click.echo(batch["id"])
         return
+    assert targets is not None, "of --resume without --output, which was refused"
+    again = f"To wait for it again: qserve batch --url {server.url} --resume {batch['id']} --output {targets[0]}"
     try:
-        batch = _waited(server, batch, console)
-        status = _written(server, batch, console, file, output, errors)
+        batch = _waited(server, batch)
+        written = _written(server, batch, console, file, targets)
     except KeyboardInterrupt:
-        console.print(f"it goes on; {_again(batch)}", soft_wrap=True)
+        console.print(f"The server continues the batch. {again}", soft_wrap=True)
         sys.exit(_INTERRUPTED)
     except (QserveError, OSError) as error:
         if not isinstance(error, UsageError):
-            console.print(f"nothing of the batch is lost; {_again(batch)}", soft_wrap=True)
+            console.print(f"The server keeps the batch and its answers. {again}", soft_wrap=True)
         raise
-    sys.exit(status)
+    if as_json:
+        print_json(batch_json(batch, written))
+    sys.exit(int(batch["status"] != "completed" or batch["request_counts"]["failed"] > 0))
 
 
-def _again(batch: dict[str, Any]) -> str:
-    return f"wait again with: qserve batch --resume {batch['id']} --output FILE"
+def _targets(file: Path | None, output: Path | None, errors: Path | None) -> tuple[Path, Path] | None:
+    """Where answers and failed requests are written; None where --resume has no place for them."""
+    base = output or file
+    if base is None:
+        return None
+    return output or base.with_suffix(".results.jsonl"), errors or base.with_suffix(".errors.jsonl")
 
 
-def _check_folders(*files: Path | None) -> None:
-    """Refuse output files that can't be written, before anything is sent."""
-    for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise UsageError(f"{file}: there is no folder {file.parent}; make it first, or name another file")
-
-
-def _waited(server: BatchServer, batch: dict[str, Any], console: Console) -> dict[str, Any]:
-    """Wait for the batch, with its progress on the screen; returns it when it has ended."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    said_s = time.monotonic()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(batch["status"], total=None)
+def _waited(server: BatchServer, batch: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the batch; returns it when it has ended."""
+    with progress_line() as line:
+        status = ""
         while batch["status"] not in _ENDED:
+            if batch["status"] != status:
+                status = batch["status"]
+                line.phase(f"batch {status.replace('_', ' ')}")
+            counts = batch["request_counts"]
+            if counts["total"]:
+                line.count(counts["completed"] + counts["failed"], counts["total"])
             time.sleep(_LOOK_S)
             batch = server.batch(batch["id"])
-            counts = batch["request_counts"]
-            num_done = counts["completed"] + counts["failed"]
-            total = counts["total"] or None
-            progress.update(task, description=batch["status"], total=total, completed=num_done)
-            if not console.is_terminal and time.monotonic() - said_s > _SAY_EVERY_S:
-                said_s = time.monotonic()
-                console.print(f"{batch['status']}: {num_done} of {total or '?'}")
     return batch
 
 
 def _written(
-    server: BatchServer, batch: dict[str, Any], console: Console, file: Path | None, output: Path | None,
-    errors: Path | None,
-) -> int:  # fmt: skip
-    """Write the results and report them; returns the exit status."""
+    server: BatchServer, batch: dict[str, Any], console: Console, file: Path | None, targets: tuple[Path, Path]
+) -> dict[str, Path]:
+    """Write the results and tell of them; returns the files by their kind."""
     from qserve.cli.batch.results import write_results
 
     if batch["status"] == "failed":
@@ -142,18 +161,17 @@ def _written(
             f"line {one['line']}: {one['message']}" if one["line"] else one["message"] for one in _errors_of(batch)
         ]
         raise UsageError("\n  ".join(["the batch can't be run:", *lines[:10]]))
-    base = output or file
-    assert base is not None, "one of the two was given"
-    output = output or base.with_suffix(".results.jsonl")
-    errors = errors or base.with_suffix(".errors.jsonl")
-    for file_id, target in ((batch["output_file_id"], output), (batch["error_file_id"], errors)):
-        if file_id is not None:
-            write_results(server, file_id, target, file)
-            console.print(f"{target}", soft_wrap=True)
+    written = {}
+    for kind, target in zip(("output", "error"), targets, strict=True):
+        if batch[f"{kind}_file_id"] is not None:
+            write_results(server, batch[f"{kind}_file_id"], target, file)
+            written[kind] = target
     counts = batch["request_counts"]
-    failed = f", {counts['failed']} were not: see {errors}" if counts["failed"] else ""
-    console.print(f"{batch['status']}: {counts['completed']} of {counts['total']} answered{failed}", soft_wrap=True)
-    return int(batch["status"] != "completed" or counts["failed"] > 0)
+    console.print(f"{batch['status']}: {counts['completed']:,} of {counts['total']:,} requests answered")
+    for kind, name in (("output", "Answers"), ("error", "Errors ")):
+        if kind in written:
+            console.print(f"{name} {written[kind]}", soft_wrap=True)
+    return written
 
 
 def _errors_of(batch: dict[str, Any]) -> list[dict[str, Any]]:

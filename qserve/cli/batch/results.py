@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.cli.batch.client import BatchServer
+from qserve.cli.batch.endpoints import ENDPOINTS
 from qserve.encodings import check_text_file, no_utf8, wrong_byte
 from qserve.errors import UsageError
 
@@ -37,6 +38,11 @@ def endpoint_of(file: Path) -> str:
     if not isinstance(request, dict) or not isinstance(request.get("url"), str):
         what = f"has no 'url' but {', '.join(map(str, request))[:200]}" if isinstance(request, dict) else "is no object"
         raise UsageError(f"{file}, line {number} is not a request: it {what}; {_NEEDED} is needed")
+    if request["url"] not in ENDPOINTS:
+        raise UsageError(
+            f"{file}, line {number}: {request['url'][:100]!r} is no route of batches; it is one of "
+            f"{', '.join(ENDPOINTS)}"
+        )
     return str(request["url"])
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.bench.request import client_of, load_plan_of, source_of
+from qserve.cli.bench.request import Inputs, client_of, inputs_of, load_plan_of, source_of
 from qserve.cli.options.command import Command
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.state import state_folder
+from qserve.cli.writable import check_file_writable
 from qserve.errors import QserveError
 
 if TYPE_CHECKING:
@@ -146,15 +147,15 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     plan = load_plan_of(values)
     state = state_folder(state_dir)
     output = values["output"] or _own_file(state)
-    from qserve.bench.result import check_writable
     from qserve.cli.bench.show import show_result
     from qserve.cli.terminal import console_of
 
     for file in (output, values["csv_file"]):
         if file is not None:
-            check_writable(file)
+            check_file_writable(file)
+    inputs = inputs_of(values)
     console = console_of(stderr=values["as_json"])
-    result, status = _measured(plan, values, console)
+    result, status = _measured(plan, inputs, values, console)
     result.save(output)
     if values["csv_file"] is not None:
         result.save_csv(values["csv_file"])
@@ -172,7 +173,7 @@ def _own_file(state: Path) -> Path:
     return state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json"
 
 
-def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
+def _measured(plan: LoadPlan, inputs: Inputs, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
     """Run the load test; returns the result and the exit status."""
     from qserve.bench.connection import Address
     from qserve.bench.counting import counter_of
@@ -185,8 +186,8 @@ def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple
     address = Address.of(values["url"])
     scores = values["endpoint"] in ("reward", "classify")
     target = inspect_target(address, values["api_key"], values["model"], scores, values["stream"])
-    counter = counter_of(address, values["api_key"], target.model, values["tokenizer"])
-    client = client_of(target, values, counter)
+    counter = inputs.counter or counter_of(address, values["api_key"], target.model, None)
+    client = client_of(target, values, inputs.extra, counter)
     stopped: list[bool] = []
 
     async def run() -> Session:
@@ -195,7 +196,7 @@ def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple
             return await run_session(client, plan, source, stop, show)
 
     with contextlib.closing(counter):
-        source = source_of(values, counter)
+        source = source_of(values, inputs.entries, counter)
         console.print(header(target, values, counter), soft_wrap=True)
         session = _on_uvloop(run())
     saturation = saturation_of(session.figures, "tokens/s" if scores else "output tokens/s")

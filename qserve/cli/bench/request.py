@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from qserve.errors import UsageError
@@ -13,14 +14,36 @@ from qserve.errors import UsageError
 if TYPE_CHECKING:
     from qserve.bench.client import LoadClient
     from qserve.bench.counting import Counter
+    from qserve.bench.dataset import Entry
     from qserve.bench.load import Stage
     from qserve.bench.session import LoadPlan, PromptSource
     from qserve.bench.target import Target
 
-__all__ = ["client_of", "load_plan_of", "source_of"]
+__all__ = ["Inputs", "client_of", "inputs_of", "load_plan_of", "source_of"]
 
 _DEFAULT_OUTPUT_LEN = 128
 _MOST_REQUESTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What flags and files hold, read before the first request: fields of a request, prompts, a tokenizer's counter."""
+
+    extra: dict[str, Any]
+    entries: list[Entry] | None
+    counter: Counter | None
+
+
+def inputs_of(values: dict[str, Any]) -> Inputs:
+    """Raises UsageError for --extra-body, --dataset and --tokenizer that can't be read."""
+    from qserve.bench.counting import named_counter
+    from qserve.bench.dataset import read_dataset
+
+    return Inputs(
+        _extra_body(values["extra_body"]),
+        None if values["dataset"] is None else read_dataset(values["dataset"]),
+        None if values["tokenizer"] is None else named_counter(values["tokenizer"]),
+    )
 
 
 def load_plan_of(values: dict[str, Any]) -> LoadPlan:
@@ -76,8 +99,8 @@ def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
     return tuple(Stage(concurrency=int(one), **ends) for one in values["concurrency"] or (8,))
 
 
-def client_of(target: Target, values: dict[str, Any], counter: Counter) -> LoadClient:
-    """The client for the endpoint and model. Raises UsageError for --extra-body that is not an object."""
+def client_of(target: Target, values: dict[str, Any], extra: dict[str, Any], counter: Counter) -> LoadClient:
+    """The client for the endpoint and model; `extra` are further fields of each request."""
     from qserve.bench.client import LoadClient
     from qserve.bench.endpoints import ENDPOINTS, Endpoint
 
@@ -91,7 +114,7 @@ def client_of(target: Target, values: dict[str, Any], counter: Counter) -> LoadC
         streams=values["stream"] and generates,
         ignore_eos=ignore_eos and generates,
         temperature=values["temperature"],
-        extra=_extra_body(values["extra_body"]),
+        extra=extra,
     )
     return LoadClient(target.address, endpoint, values["api_key"], values["timeout"], counter.count)
 
@@ -108,14 +131,13 @@ def _extra_body(text: str) -> dict[str, Any]:
     return fields
 
 
-def source_of(values: dict[str, Any], counter: Counter) -> PromptSource:
-    """Synthetic prompts, or those of --dataset. Raises UsageError where they can't be made or read."""
-    from qserve.bench.dataset import FromFile, read_dataset
+def source_of(values: dict[str, Any], entries: list[Entry] | None, counter: Counter) -> PromptSource:
+    """Synthetic prompts, or `entries` of a file. Raises UsageError where they can't be made."""
+    from qserve.bench.dataset import FromFile
     from qserve.bench.prompts import Synthetic, TextMaker
 
     scores = values["endpoint"] in ("reward", "classify")
     prefix_len = values["shared_prefix_len"]
-    entries = None if values["dataset"] is None else read_dataset(values["dataset"])
     prefix, maker = "", None
     if entries is None or prefix_len:
         maker = TextMaker(counter)

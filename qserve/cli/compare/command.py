@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
-from qserve.cli.compare.show import picture_of, show_candidates
+from qserve.cli.compare.show import show_candidates
+from qserve.cli.eval.request import check_thinking
 from qserve.cli.options.command import Command, model_options
+from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.load import price_file
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
-from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
-from qserve.cli.progress import request_progress, resumable
+from qserve.cli.own_server import rounding_arguments, up_arguments
+from qserve.cli.progress import progress_line, resumable
 from qserve.cli.state import state_folder
+from qserve.cli.terminal import console_of
+from qserve.cli.writable import check_folder_writable
+from qserve.core.quantization import resolve_scheme
 from qserve.errors import UnusableResult, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ __all__ = ["command"]
 
 # The share of a task's items; `qserve eval` takes the same by default (--max-truncated).
 _MOST_UNSCORABLE = 0.02
+# What a server needs to be asked for log-probabilities of choices, and no other client of it.
+_FOR_QUESTIONS = "--prompt-logprobs"
 
 
 @click.command("compare", cls=Command)
@@ -65,10 +71,11 @@ _MOST_UNSCORABLE = 0.02
     help="Folder of the results; an existing one is resumed [named after model and suite].",
 )
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
+@add_json_flag
 def command(
     model: str | None, reward: str | None, quants: str, suite: str | None, thinking: str, preferences: Path | None,
     limit: int | None, seed: int, prices: Path | None, cpu_activations: str, up_args: str, out: Path | None,
-    state_dir: Path | None,
+    state_dir: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare quantizations of one model: accuracy, memory and latency.
 
@@ -85,20 +92,36 @@ def command(
     names = tuple(dict.fromkeys(word.strip() for word in quants.split(",") if word.strip()))
     if len(names) < 2:
         raise UsageError(f"--quants {quants!r} is fewer than two quantizations; write for example --quants bf16,4bit")
+    for name in names:
+        resolve_scheme(name)  # all of them, before any is measured
     serve = _model_arguments(model, reward, [*rounding_arguments(cpu_activations), *up_arguments(up_args)])
     table = None if prices is None else price_file(prices)
-    questions, title, settings = _questions(model, reward, suite, thinking, preferences, limit, seed)
-    state, console = state_folder(state_dir), Console(highlight=False, soft_wrap=True)
-    folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
-    with resumable(console):
-        for name in names:
-            _measure(console, questions, name, serve, {**settings, "up": [*serve, up_args]}, folder / name, state_dir)
-    document, unscorable = _finish(console, f"{model or reward} on {title}", folder, names, table)
-    _keep_in_store(console, state, ", ".join(names), document)
+    from qserve.cli.compare.steps import Comparing
+
+    state = state_folder(state_dir)
+    check_folder_writable(state)
+    with progress_line() as line, resumable():
+        line.phase("loading questions")
+        questions, title, settings = _questions(model, reward, suite, thinking, preferences, limit, seed)
+        folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
+        comparing = Comparing(names, serve, questions, folder, state_dir, line)
+        comparing.check({**settings, "up": [*serve, up_args]})
+        comparing.measure()
+    done = comparing.finished(f"{model or reward} on {title}", table)
+    done.keep(state)
+    if as_json:
+        print_json({**done.document, "folder": str(folder)})
+    else:
+        console = console_of()
+        show_candidates(console, done.title, done.candidates)
+        console.print(f"Chart   {done.chart}\nFigures {done.figures}", soft_wrap=True)
+        words = [word for word in (*serve, done.recommended) if word != _FOR_QUESTIONS]
+        console.print(f"Next    qserve up {shlex.join(words)}", soft_wrap=True)
+    unscorable = done.unscorable(_MOST_UNSCORABLE)
     if unscorable:
         raise UnusableResult(
-            f"the comparison is kept, but not to be used: {'; '.join(unscorable)}. A gold must be one of its item's "
-            "choices, and the server must take each item"
+            f"{'; '.join(unscorable)}. The comparison is kept, but its figures can't be trusted: the right answer of "
+            "an item must be one of its choices, and the server must accept each item"
         )
 
 
@@ -108,7 +131,7 @@ def _model_arguments(model: str | None, reward: str | None, more: list[str]) -> 
         raise UsageError("name what to compare: a model, qserve compare MODEL, or a reward model with --reward")
     if reward is not None:
         return ["--reward", reward, *more, "--reward-quant"]
-    return ["--model", str(model), "--prompt-logprobs", *more, "--quant"]
+    return ["--model", str(model), _FOR_QUESTIONS, *more, "--quant"]
 
 
 def _questions(
@@ -145,7 +168,9 @@ def _questions(
     chosen = suites.load(suite or ("thinking" if _thinks(str(model)) else "offline"))
     request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed, thinking=thinking)
     settings = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed, "thinking": thinking}
-    return ChatQuestions(request, load_tasks(request.tasks)), chosen.name, settings
+    tasks = load_tasks(request.tasks)
+    check_thinking(str(model), request, tasks)
+    return ChatQuestions(request, tasks), chosen.name, settings
 
 
 def _thinks(model: str) -> bool:
@@ -159,56 +184,3 @@ def _thinks(model: str) -> bool:
 
 def _folder_name(model: str, title: str) -> str:
     return f"{model.strip('./').replace('/', '--')}-{title}"
-
-
-def _measure(
-    console: Console, questions: Questions, quant: str, serve: list[str], settings: dict[str, Any], folder: Path,
-    state_dir: Path | None,
-) -> None:  # fmt: skip
-    from qserve.evaluation.comparison import compare
-
-    folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder, settings)
-    if compare.is_complete(folder):
-        console.print(f"{quant}: measured before; --out names another folder to measure anew")
-        return
-    console.print(f"{quant}: starting")
-    with own_server([*serve, quant], folder / "up.log", state_dir, "compare") as server:
-        console.print(f"{quant}: ready after {server.start_s:.1f} s; measuring")
-        with request_progress() as progress:
-            compare.measure(questions, quant, (server.url, server.api_key), folder, server.start_s, progress)
-
-
-def _check_same(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuse to resume a folder that was made with other settings."""
-    file = folder / "asked.json"
-    if file.is_file() and json.loads(file.read_text()) != settings:
-        raise UsageError(f"{folder} holds another comparison ({file.read_text()}); name another folder with --out")
-    file.write_text(json.dumps(settings))
-
-
-def _finish(
-    console: Console, title: str, folder: Path, names: tuple[str, ...], prices: dict[str, Any] | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Print the comparison and write its files; returns it as JSON, and what makes it unusable."""
-    from qserve.evaluation.comparison.compare import advice, candidates_of, summary_of, unscorable_in
-
-    candidates = candidates_of([folder / name for name in names], prices)
-    show_candidates(console, candidates)
-    recommendation = advice(candidates)
-    console.print(recommendation, style="bold")
-    picture, file = folder / "pareto.svg", folder / "comparison.json"
-    picture.write_text(picture_of(title, candidates))
-    document = {"title": title, "advice": recommendation, "candidates": [summary_of(one) for one in candidates]}
-    file.write_text(json.dumps(document, indent=1, ensure_ascii=False))
-    console.print(f"picture: {picture}\nfigures: {file}\nall of it: {folder}")
-    return document, unscorable_in(candidates, _MOST_UNSCORABLE)
-
-
-def _keep_in_store(console: Console, state: Path, name: str, document: dict[str, Any]) -> None:
-    from qserve.runs import RunStore, StoreUnusable
-
-    try:
-        RunStore.open(state).add_comparison(document, name=name)
-    except StoreUnusable as error:
-        console.print(f"the run store does not take the comparison ({error}); the folder holds it")

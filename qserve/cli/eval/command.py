@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
-from qserve.cli.eval.request import check_samples, eval_request
+from qserve.cli.eval.documents import diff_json, result_json
+from qserve.cli.eval.request import check_samples, check_thinking, eval_request
 from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
 from qserve.cli.options.command import Command, CommandGroup, model_options
+from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
+from qserve.cli.options.url import ServerUrl
 from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
-from qserve.cli.progress import request_progress, resumable
+from qserve.cli.progress import ProgressLine, progress_line, resumable
 from qserve.cli.state import state_folder
+from qserve.cli.terminal import console_of
+from qserve.cli.writable import check_folder_writable
 from qserve.errors import UnusableResult, UsageError
 
 if TYPE_CHECKING:
     from qserve.evaluation.answers.thinking import Thinking
+    from qserve.evaluation.environment import LmEvalLog
     from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.results import EvalResult
     from qserve.evaluation.server import ServedModel
@@ -44,7 +49,7 @@ class _WithDiff(CommandGroup):
 
 
 @click.group("eval", cls=_WithDiff, invoke_without_command=True)
-@click.option("--url", help=f"A running server [{_URL}].")
+@click.option("--url", type=ServerUrl(), help=f"A running server [{_URL}].")
 @click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="API key of the server.")
 @click.option("--served-model-name", help="Model to evaluate [the only chat model].")
 @model_options("Instead of --url: serve this model for the evaluation. A folder, a hub id, a short name, or demo.")
@@ -100,6 +105,7 @@ class _WithDiff(CommandGroup):
 @click.option("--resume/--no-resume", default=True, help="Reuse the answers of an interrupted run. [on]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the result [below --state-dir].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
+@add_json_flag
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> None:
     """Run lm-eval against a server: accuracies with standard errors; every answer is kept.
@@ -122,19 +128,30 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         return
     _check_which_server(values)
     request = eval_request(values)
+    state = state_folder(values["state_dir"])
+    for folder in (state, *filter(None, [values["out"]])):
+        check_folder_writable(folder)
     from qserve.evaluation.tasks import load_tasks
 
-    tasks = load_tasks(request.tasks, request.include_path)  # before a server is started in vain
-    check_samples(request, tasks)
-    console = Console(highlight=False, soft_wrap=True)
-    with _server(console, values, tasks) as (url, api_key):
-        result = _evaluate(console, url, api_key, request, tasks, values)
+    with progress_line() as line:
+        line.phase("loading tasks")
+        tasks = load_tasks(request.tasks, request.include_path)
+        check_samples(request, tasks)
+        with _server(line, values, request, tasks) as (url, api_key):
+            result, file, log = _evaluate(line, url, api_key, request, tasks, values)
+    if values["as_json"]:
+        print_json({**result_json(result, log.warnings), "file": str(file)})
+    else:
+        console = console_of()
+        show_result(console, result)
+        show_warnings(console, log.warnings)
+        console.print(f"Result  {file}\nNext    qserve eval diff {file.parent} OTHER", markup=False, soft_wrap=True)
     unusable = result.unusable(values["max_truncated"] / 100)
     if unusable:
         raise UnusableResult(
-            f"the result is kept, but not to be used: {'; '.join(unusable)}. --max-gen-toks gives answers more room, "
-            "--thinking off leaves thoughts out, a gold must be one of its item's choices, the server must take each "
-            "item, --max-truncated accepts more"
+            f"{'; '.join(unusable)}: more than --max-truncated {values['max_truncated']:g}. The result is kept, but "
+            "its figures can't be trusted. --max-gen-toks gives answers more room, --thinking off leaves thoughts out; "
+            "the right answer of an item must be one of its choices"
         )
 
 
@@ -153,7 +170,9 @@ def _check_which_server(values: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[tuple[str, str]]:
+def _server(
+    line: ProgressLine, values: dict[str, Any], request: EvalRequest, tasks: Tasks
+) -> Iterator[tuple[str, str]]:
     """Address and key of the running server, or of a temporary one that is planned for these tasks."""
     if values["model"] is None:
         yield values["url"] or _URL, values["api_key"]
@@ -161,67 +180,76 @@ def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[
     arguments = ["--model", values["model"], *(["--quant", values["quant"]] if values["quant"] else [])]
     arguments += rounding_arguments(values["cpu_activations"])
     arguments += [] if tasks.only_generate else ["--prompt-logprobs"]
+    arguments += up_arguments(values["up_args"])
+    line.phase(f"planning {values['model']}")
+    from qserve.cli.up.check_start import check_start
+
+    check_start(arguments, values["state_dir"])
+    check_thinking(values["model"], request, tasks)
     log = state_folder(values["state_dir"]) / "eval-servers" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
-    console.print(f"starting {values['model']}; its log: {log}")
-    with own_server([*arguments, *up_arguments(values["up_args"])], log, values["state_dir"], "eval") as server:
-        console.print(f"ready after {server.start_s:.1f} s")
+    line.phase(f"starting {values['model']}")
+    with own_server(arguments, log, values["state_dir"], "eval") as server:
+        click.echo(f"{values['model']}: ready after {server.start_s:.1f} s (log: {log})", err=True)
         yield server.url, server.api_key
+        line.phase(f"stopping {values['model']}")
 
 
 def _evaluate(
-    console: Console, url: str, api_key: str, request: EvalRequest, tasks: Tasks, values: dict[str, Any]
-) -> EvalResult:
+    line: ProgressLine, url: str, api_key: str, request: EvalRequest, tasks: Tasks, values: dict[str, Any]
+) -> tuple[EvalResult, Path, LmEvalLog]:
+    """The result, its file, and what lm-eval said."""
     from qserve.evaluation import harness, results, server
     from qserve.evaluation.answers import cache as answers
     from qserve.evaluation.answers.thinking_mode import thinking_mode
     from qserve.evaluation.environment import LmEvalLog
 
+    line.phase(f"asking {url}")
     state = state_folder(values["state_dir"])
     served = server.inspect_server(
         url, api_key, values["served_model_name"], values["tokenizer"], state / "tokenizers", values["max_length"],
         counts_tokens=not (request.chat and tasks.only_generate),
     )  # fmt: skip
-    console.print(f"{served.model} at {served.url} · {_run_text(served)} · {served.concurrency} requests at once")
     thinking, notes = thinking_mode(served, request, tasks)
-    for note in notes:
-        console.print(note)
+    for note in (f"{served.model} at {served.url} · {_run_text(served)}", *notes):
+        click.echo(note, err=True)
     if values["preflight"]:
-        _preflight(console, served, request, tasks, thinking)
+        line.phase("checking the server")
+        _preflight(served, request, tasks, thinking)
     cache = state / "eval-cache"
     if not values["resume"]:
         answers.forget_answers(cache, served, request)
     num_kept = answers.kept_answers(cache, served, request)
     if num_kept:
-        console.print(f"going on: {num_kept:,} answers are there from an interrupted run (--no-resume asks anew)")
+        kept = f"Continuing: {num_kept:,} answers are kept from the interrupted run (--no-resume starts over)"
+        click.echo(kept, err=True)
     folder = values["out"] or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
     began, log = time.monotonic(), LmEvalLog(folder / "lm-eval.log")
-    with request_progress() as progress, resumable(console):
-        outcome = harness.evaluate(served, request, cache, progress, tasks, thinking, log)
+    line.phase("answers")
+    with resumable():
+        outcome = harness.evaluate(served, request, cache, line.count, tasks, thinking, log)
     result = results.EvalResult.of(served, request, outcome, time.monotonic() - began, num_kept, notes)
     file = result.save(folder)
     answers.forget_answers(cache, served, request)
-    _keep_in_run(console, state, values["suite"] or ",".join(request.tasks), result)
-    show_result(console, result)
-    show_warnings(console, log.warnings)
-    console.print(f"kept in {file}")
-    return result
+    _keep_in_run(state, values["suite"] or ",".join(request.tasks), result)
+    return result, file, log
 
 
-def _keep_in_run(console: Console, state: Path, name: str, result: EvalResult) -> None:
+def _keep_in_run(state: Path, name: str, result: EvalResult) -> None:
     """Add the result to the run store, and to the evaluated run if that is in the same store."""
     from qserve.runs import RunStore, StoreUnusable
 
     try:
         RunStore.open(state).add_eval(result.document(), name=name, run=result.about["run"])
     except StoreUnusable as error:
-        console.print(f"the run store does not take the result ({error}); the file below holds it")
+        click.echo(f"note: the result is not in the run store ({error}); its file has all of it", err=True)
 
 
 @click.command("diff", cls=Command, short_help="Compare two results item by item.")
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
-def diff(first: Path, second: Path) -> None:
-    """Compare two results item by item; McNemar's exact test says whether the difference can be chance.
+@add_json_flag
+def diff(first: Path, second: Path, as_json: bool) -> None:
+    """Compare two results item by item. p is the exact McNemar test's: below 0.05 the difference is hardly chance.
 
     \b
     qserve eval diff evals/bf16 evals/4bit
@@ -229,27 +257,25 @@ def diff(first: Path, second: Path) -> None:
     from qserve.evaluation.comparison.diff import compare
     from qserve.evaluation.results import EvalResult
 
-    console = Console(highlight=False, soft_wrap=True)
-    for one in compare(EvalResult.load(first), EvalResult.load(second)):
-        show_diff(console, one)
+    diffs = compare(EvalResult.load(first), EvalResult.load(second))
+    if as_json:
+        print_json({"first": str(first), "second": str(second), "tasks": [diff_json(one) for one in diffs]})
+    else:
+        show_diff(console_of(), diffs)
 
 
-def _preflight(console: Console, served: ServedModel, request: EvalRequest, tasks: Tasks, thinking: Thinking) -> None:
+def _preflight(served: ServedModel, request: EvalRequest, tasks: Tasks, thinking: Thinking) -> None:
     from qserve.evaluation import preview
     from qserve.evaluation.preflight import check
 
     if request.thinking_budget is not None:
         preview.check_budget(served, request.thinking_budget)
     if any(not spec.only_generates for spec in tasks.specs):
-        console.print(f"preflight: log-probabilities of its own answer agree to {check(served):.4f}")
+        click.echo(f"Server check passed: log-probabilities agree to {check(served):.4f}", err=True)
     for one in preview.previews(served, request, tasks, thinking):
-        show_preview(console, one)
+        show_preview(one)
 
 
 def _run_text(served: ServedModel) -> str:
     run = served.run
-    return (
-        f"{run['engine']} {run['engine_version']}, {run['scheme']}, {run['dtype']}"
-        if run
-        else "not a qserve: engine unknown"
-    )
+    return f"{run['engine']} {run['engine_version']}, {run['scheme']}, {run['dtype']}" if run else "engine unknown"

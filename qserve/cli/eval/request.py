@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.tasks import Tasks
 
-__all__ = ["check_samples", "eval_request", "gen_kwargs_of"]
+__all__ = ["check_samples", "check_thinking", "eval_request", "gen_kwargs_of"]
 
 _FOR_CHAT = ("thinking", "thinking_budget")
 # Of a request, and no sampling: one answer to one prompt is scored.
@@ -59,6 +59,20 @@ def check_samples(request: EvalRequest, tasks: Tasks) -> None:
             f"--num-samples {request.num_samples}: {mixed[0]} holds generated and scored tasks, only generated ones "
             "are asked several times; name its tasks one by one with --tasks"
         )
+
+
+def check_thinking(model: str, request: EvalRequest, tasks: Tasks) -> None:
+    """Raises UsageError for thinking that a model's chat template has no place for, where the model is on this machine.
+
+    Before its server starts; `thinking_mode` says the same of any server.
+    """
+    from qserve.evaluation.answers.thinking_mode import thinking_mode
+    from qserve.evaluation.server import ServedModel
+    from qserve.hub.resolve import resolve
+
+    folder = resolve(model).folder
+    if folder is not None and request.chat:
+        thinking_mode(ServedModel("", "", model, 0, str(folder), 1, {}), request, tasks)
 
 
 def gen_kwargs_of(text: str) -> dict[str, Any]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.table import Table
+
+from qserve.cli.terminal import console_of
+from qserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
     from qserve.evaluation.preview import Preview
     from qserve.evaluation.results import EvalResult
 
-__all__ = ["show_diff", "show_preview", "show_result", "show_warnings", "summary_of_diff"]
+__all__ = ["diff_table", "show_diff", "show_preview", "show_result", "show_warnings"]
 
 _MOST_FLIPS_SHOWN = 10
 _MOST_WARNINGS = 5
@@ -25,9 +30,9 @@ _LARGE = 1000
 
 def show_result(console: Console, result: EvalResult) -> None:
     """All metrics of all tasks, with standard errors."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for name in ("task", "metric"):
-        table.add_column(name, no_wrap=True, overflow="ignore")
+    about = result.about
+    console.print(" · ".join(filter(None, (about.get("model"), about.get("scheme")))), style="bold", markup=False)
+    table = _table("task", "metric")
     for name in ("value", "± stderr", "items", "shots"):
         table.add_column(name, justify="right", no_wrap=True)
     for score in result.scores():
@@ -36,11 +41,20 @@ def show_result(console: Console, result: EvalResult) -> None:
         items, shots = f"{score.num_items:,}", str(score.num_fewshot)
         table.add_row(score.task, score.metric + better, _figure(score.value), stderr, items, shots)
     console.print(table)
+    if not all(score.higher_is_better for score in result.scores()):
+        console.print("↓ lower is better")
     for task, counts in result.outcomes().items():
-        console.print(f"{task}: {_ended(counts)}")
+        console.print(f"{task}: {_ended(counts)}", markup=False)
     for task, unscorable in result.unscorable().items():
         console.print(f"{unscorable.sentence(task)}; they were left out", markup=False)
-    console.print(f"{result.about['seconds']:.1f} s; ↓: lower is better")
+    console.print(f"Took    {format_seconds(about['seconds'])}")
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def _ended(counts: OutcomeCounts) -> str:
@@ -49,24 +63,25 @@ def _ended(counts: OutcomeCounts) -> str:
     thoughts = f", {counts.num_thoughts:,} with a thought" if counts.num_thoughts else ""
     lost = [f"{number:,} {name}" for name, number in
             (("cut off", counts.truncated), ("empty", counts.empty), ("null", counts.null)) if number]  # fmt: skip
-    return f"{counts.num_answers:,} answers{thoughts}{tokens}; {', '.join(lost) or 'none cut off, empty or null'}"
+    return f"{counts.num_answers:,} answers{thoughts}{tokens}; {', '.join(lost) or 'none cut off or empty'}"
 
 
-def show_preview(console: Console, one: Preview) -> None:
-    """The first item of a task: prompt, answer, what was extracted, target."""
-    console.print(f"preflight: the first item of {one.task}")
+def show_preview(one: Preview) -> None:
+    """The first item of a task, on standard error: prompt, answer, what was extracted, target."""
+    click.echo(f"First item of {one.task}:", err=True)
     rows = (("prompt", one.prompt), ("thought", one.thought), ("answer", one.answer), ("scored", one.extracted),
             ("right", one.target))  # fmt: skip
+    most = min(_MOST_SHOWN, console_of(stderr=True).width - 10)
     for name, text in rows:
         if text or name in ("answer", "scored"):
-            console.print(f"  {name:8}{_short(text)}", markup=False)
+            click.echo(f"  {name:8}{_short(text, most)}", err=True)
     if one.outcome != "complete":
-        console.print(f"  its answer is {one.outcome}: see --max-gen-toks and --thinking")
+        click.echo(f"  Its answer is {one.outcome}: see --max-gen-toks and --thinking", err=True)
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int) -> str:
     line = " ⏎ ".join(part for part in text.splitlines() if part.strip())
-    return line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN // 2]} … {line[-_MOST_SHOWN // 2 :]}"
+    return line if len(line) <= most else f"{line[: most // 2 - 2]} … {line[-(most // 2 - 2) :]}"
 
 
 def show_warnings(console: Console, warnings: Mapping[str, int]) -> None:
@@ -74,7 +89,7 @@ def show_warnings(console: Console, warnings: Mapping[str, int]) -> None:
     for text, times in list(warnings.items())[:_MOST_WARNINGS]:
         console.print(f"lm-eval: {text}{f' ({times:,} times)' if times > 1 else ''}", markup=False)
     if len(warnings) > _MOST_WARNINGS:
-        console.print(f"… and {len(warnings) - _MOST_WARNINGS} more in lm-eval.log")
+        console.print(f"{len(warnings) - _MOST_WARNINGS:,} more warnings in lm-eval.log")
 
 
 def _figure(value: float) -> str:
@@ -82,25 +97,41 @@ def _figure(value: float) -> str:
     return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.4g}"
 
 
-def show_diff(console: Console, diff: TaskDiff) -> None:
-    """One task: both scores, changed answers, whether chance explains them, and the first changed items."""
-    console.print(f"[bold]{diff.task}[/bold]  {summary_of_diff(diff)}")
-    for flip in diff.flips[:_MOST_FLIPS_SHOWN]:
-        sign = "better" if flip.is_better else "worse "
-        console.print(
-            f"  {sign} item {flip.doc_id}: {flip.before!r} → {flip.after!r} (right: {flip.target!r})", markup=False
-        )
-    if len(diff.flips) > _MOST_FLIPS_SHOWN:
-        console.print(f"  … and {len(diff.flips) - _MOST_FLIPS_SHOWN} more")
+def show_diff(console: Console, diffs: Sequence[TaskDiff]) -> None:
+    """Every task in a row, then the first items of each that were right once only."""
+    console.print(diff_table(diffs))
+    console.print(LEGEND, style="dim")
+    for diff in diffs:
+        for flip in diff.flips[:_MOST_FLIPS_SHOWN]:
+            sign = "better" if flip.is_better else "worse "
+            change = f"{flip.before!r} → {flip.after!r} (right: {flip.target!r})"
+            console.print(f"{sign}  {diff.task} item {flip.doc_id}: {change}", markup=False)
+        if len(diff.flips) > _MOST_FLIPS_SHOWN:
+            console.print(f"{len(diff.flips) - _MOST_FLIPS_SHOWN:,} more of {diff.task}: see --json", markup=False)
 
 
-def summary_of_diff(diff: TaskDiff) -> str:
-    """One line with the figures of a task."""
-    drift = "" if diff.drift is None else f" · {diff.drift}"
-    if not diff.has_answers:
-        return f"mean {diff.metric} {diff.before:.4f} → {diff.after:.4f} on {diff.num_items:,} texts{drift}"
-    better = sum(flip.is_better for flip in diff.flips)
-    return (
-        f"{diff.metric} {diff.before:.4f} → {diff.after:.4f} on {diff.num_items:,} items · "
-        f"{len(diff.flips)} flipped ({better} better, {len(diff.flips) - better} worse) · p = {diff.p_value:.3f}{drift}"
-    )
+LEGEND = (
+    "better, worse: items that were wrong and are right now, and the reverse. p below 0.05: hardly chance. drift: mean "
+    "change of the scores behind the answers."
+)
+
+
+def diff_table(diffs: Sequence[TaskDiff]) -> Table:
+    """One row a task: what was right before and after, answers that changed, and whether it can be chance."""
+    table = _table("task")
+    for name in ("right", "changed", "better", "worse", "p", "drift"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for diff in diffs:
+        drift = "" if diff.drift is None else f"{diff.drift.mean:.2g}"
+        if diff.has_answers:
+            num_better = sum(flip.is_better for flip in diff.flips)
+            right = f"{100 * diff.before:.1f} → {100 * diff.after:.1f} %"
+            counts = (
+                f"{diff.num_changed:,} of {diff.num_items:,}",
+                f"{num_better:,}",
+                f"{len(diff.flips) - num_better:,}",
+            )
+            table.add_row(diff.task, right, *counts, f"{diff.p_value:.3f}", drift)
+        else:
+            table.add_row(f"{diff.task} ({diff.metric})", f"{diff.before:.4g} → {diff.after:.4g}", *[""] * 4, drift)
+    return table

@@ -35,9 +35,6 @@ class Drift:
     mean: float
     largest: float
 
-    def __str__(self) -> str:
-        return f"scores differ by {self.mean:.4g} in the mean, {self.largest:.4g} at most"
-
 
 @dataclass(frozen=True)
 class TaskDiff:
@@ -52,6 +49,7 @@ class TaskDiff:
         flips: items that are right in one only.
         p_value: probability of a difference at least so large if neither is better.
         drift: of the scores behind the answers; None for generated ones.
+        num_changed: items with another answer, right or wrong.
     """
 
     task: str
@@ -62,6 +60,7 @@ class TaskDiff:
     flips: tuple[Flip, ...]
     p_value: float
     drift: Drift | None
+    num_changed: int = 0
 
     @property
     def has_answers(self) -> bool:
@@ -114,6 +113,7 @@ def _task(task: str, before: Mapping[int, Any], after: Mapping[int, Any]) -> Tas
         flips=flips,
         p_value=mcnemar(num_better, len(flips) - num_better),
         drift=_drift(pairs),
+        num_changed=0 if metric == _LOG_LIKELIHOOD else sum(_answer(one) != _answer(other) for one, other in pairs),
     )
 
 

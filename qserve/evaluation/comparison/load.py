@@ -21,6 +21,8 @@ from qserve.evaluation.server import ServedModel
 __all__ = ["LoadFigures", "chat_load", "reward_load"]
 
 _WARM_UP_REQUESTS = 2
+# No engine decodes 20,000 tokens/s in one stream: the tokens of an answer came together, and tell no time of one.
+_TOGETHER_MS = 0.05
 _Item = TypeVar("_Item")
 
 
@@ -28,8 +30,8 @@ _Item = TypeVar("_Item")
 class LoadFigures:
     """Medians over requests. `tpot_ms` is (E2E − TTFT) / (tokens − 1), as `vllm bench` has it.
 
-    Tokens are those of the answers; for a reward model, which answers none, those that were read, and its `ttft_ms` and
-    `tpot_ms` are None.
+    `tpot_ms` is None where the tokens of an answer came together. Tokens are those of the answers; for a reward model,
+    which answers none, those that were read, and its `ttft_ms` and `tpot_ms` are None.
     """
 
     num_streams: int
@@ -60,9 +62,9 @@ def chat_load(served: ServedModel, prompts: Sequence[str], *, num_streams: int, 
         return await _chat(session, served, prompt, num_tokens)
 
     timed, took_s = asyncio.run(_run(served, prompts, ask, num_streams))
-    tpots = [(one.e2e_s - one.ttft_s) / max(1, one.num_tokens - 1) for one in timed]
-    ttft_ms, tpot_ms = _median_ms([one.ttft_s for one in timed]), _median_ms(tpots)
-    return _figures(timed, took_s, num_streams, ttft_ms, tpot_ms)
+    ttft_ms = _median_ms([one.ttft_s for one in timed])
+    tpot_ms = _median_ms([(one.e2e_s - one.ttft_s) / max(1, one.num_tokens - 1) for one in timed])
+    return _figures(timed, took_s, num_streams, ttft_ms, None if tpot_ms < _TOGETHER_MS else tpot_ms)
 
 
 def reward_load(served: ServedModel, batches: Sequence[Sequence[Any]], *, num_streams: int) -> LoadFigures:

@@ -103,7 +103,7 @@ def _round(value: float) -> float:
 
 
 def _head(title: str) -> list[str]:
-    says = "whiskers: ± standard error · area of a point: tokens/s · blue: nothing is both smaller and better"
+    says = "whiskers: ± standard error · area of a point: tokens/s · blue: best trade-offs"
     return [
         f'<text x="{_LEFT}" y="30" font-size="17" font-weight="600" fill="{_INK}">{html.escape(title)}</text>',
         f'<text x="{_LEFT}" y="52" font-size="12" fill="{_PALE}">{says}</text>',

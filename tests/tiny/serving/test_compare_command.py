@@ -79,18 +79,20 @@ def test_killed_and_given_again_it_goes_on(tmp_path: Path) -> None:
     before = (tmp_path / "out" / "bf16" / "measured.json").read_bytes()
 
     output = finished(tmp_path, *arguments)
-    assert "bf16: measured before" in output and "auto: ready after" in output
+    assert "1 of 2 · bf16: measured before" in output and "2 of 2 · auto: ready after" in output
+    assert "2 of 2 · auto: load test" in output and "2 of 2 · auto: answers" in output
     assert (tmp_path / "out" / "bf16" / "measured.json").read_bytes() == before
     for diff in compare(EvalResult.load(tmp_path / "out" / "bf16"), EvalResult.load(second)):
         assert diff.num_items == 12 and not diff.flips, diff
         assert diff.drift is None or diff.drift.largest < 1e-4, diff
-    assert output.count(" 0 flipped") == 2 and output.count("p = 1.000") == 2 and "scores differ by" in output
+    assert "auto against bf16" in output and output.count(" 0 of 12 ") == 2 and output.count(" 1.000 ") == 2
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [one["quant"] for one in document["candidates"]] == ["bf16", "auto"]
     for one in document["candidates"]:
         assert one["weights_bytes"] > 0 and one["memory"]["resident_bytes"] > 0 and one["start_s"] > 0
         assert one["load"]["ttft_ms"] > 0 and one["load"]["tpot_ms"] > 0 and one["load"]["tokens_per_s"] > 0
-    assert "stay with bf16" in document["advice"] and document["advice"] in output
+    assert "Stay with bf16" in document["advice"] and document["advice"] in output
+    assert "Next    qserve up --model demo --dtype float32 --quant bf16" in output
     assert ET.parse(tmp_path / "out" / "pareto.svg").getroot().tag.endswith("svg")
     store = RunStore.open(tmp_path / "state" / "qserve")
     (stored,) = store.comparisons()
@@ -106,7 +108,7 @@ def test_a_reward_model_at_two_quantizations(tmp_path: Path) -> None:
     assert second.held_bytes < 0.5 * first.held_bytes
     output = finished(tmp_path, "--reward", "demo", "--quants", "bf16,4bit", "--limit", "60")
     assert "bf16: measured before" in output and "4bit: measured before" in output
-    assert "4bit against bf16, preferences: acc" in output and "flipped" in output
+    assert "4bit against bf16" in output and "smaller" in output
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())
     bf16, int4 = document["candidates"]
     assert bf16["scores"]["preferences"] > 0.9 and bf16["load"]["tokens_per_s"] > 0

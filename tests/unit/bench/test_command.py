@@ -14,10 +14,11 @@ from rich.console import Console
 from qserve.bench.endpoints import ENDPOINTS, Endpoint, Prompt
 from qserve.bench.load import Stage
 from qserve.bench.metrics import figures_of
-from qserve.bench.result import BenchResult, check_writable
+from qserve.bench.result import BenchResult
 from qserve.bench.self_test import Check
 from qserve.cli.bench.command import command
 from qserve.cli.bench.show import show_result
+from qserve.cli.writable import check_file_writable
 from qserve.errors import UsageError
 from tests.unit.bench.builders import failed, figures, record, run_of
 
@@ -154,10 +155,10 @@ def test_csv_has_a_line_for_each_request(tmp_path):
 
 
 def test_a_file_that_can_not_be_written_is_known_before_the_load(tmp_path):
-    check_writable(tmp_path / "new" / "r.json")
+    check_file_writable(tmp_path / "new" / "r.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="can't be written"):
-        check_writable(tmp_path / "file" / "r.json")
+        check_file_writable(tmp_path / "file" / "r.json")
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,9 @@ def test_a_service_that_is_not_there(questions: Path) -> None:
 
 
 def test_results_that_could_not_be_written(url: str, questions: Path, tmp_path: Path) -> None:
-    error = refused(questions, "--url", url, "--api-key", KEY, "--output", tmp_path / "none" / "x")
-    assert "there is no folder" in str(error)
+    (tmp_path / "file").write_text("")
+    error = refused(questions, "--url", url, "--api-key", KEY, "--output", tmp_path / "file" / "x")
+    assert "can't be written" in str(error) and error.exit_status == 2
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

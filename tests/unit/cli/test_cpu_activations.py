@@ -67,9 +67,9 @@ def test_a_model_that_is_scored_with_here_is_planned_with_it(asked: str, monkeyp
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """`started("eval", …)`: the arguments of the server that the command starts for itself."""
+    """`started("compare", "compare.steps", …)`: the arguments of the server that the command starts for itself."""
 
-    def run(command: str, *words: str) -> list[str]:
+    def run(command: str, module: str, *words: str) -> list[str]:
         told: list[str] = []
 
         @contextlib.contextmanager
@@ -78,7 +78,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             raise Stop
             yield
 
-        monkeypatch.setattr(f"qserve.cli.{command}.command.own_server", own_server)
+        monkeypatch.setattr(f"qserve.cli.{module}.own_server", own_server)
         with pytest.raises(Stop):
             cli.main([command, *words], standalone_mode=False)
         return told
@@ -93,9 +93,9 @@ def test_servers_of_their_own_are_started_with_it(
     pairs.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
     monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path / "state"))
     asked = ("--reward", "demo", "--preferences", str(pairs))
-    there = started("compare", *asked, "--cpu-activations", "exact", "--out", str(tmp_path / "exact"))
+    there = started("compare", "compare.steps", *asked, "--cpu-activations", "exact", "--out", str(tmp_path / "exact"))
     assert there[2:4] == ["--cpu-activations", "exact"]
-    assert "--cpu-activations" not in started("compare", *asked, "--out", str(tmp_path / "auto"))
+    assert "--cpu-activations" not in started("compare", "compare.steps", *asked, "--out", str(tmp_path / "auto"))
 
 
 def test_a_running_server_is_told_nothing() -> None:

@@ -29,7 +29,7 @@ def candidate(quant: str, weights_bytes: int, tokens_per_s: float = 10.0, *diffs
 
 
 def task(before: float, after: float, p_value: float) -> TaskDiff:
-    return TaskDiff("t", "acc", 100, before, after, (), p_value, None)
+    return TaskDiff("t", "acc", 100, before, after, (), p_value, None, num_changed=4)
 
 
 def test_the_smallest_that_is_not_measurably_worse() -> None:
@@ -40,18 +40,17 @@ def test_the_smallest_that_is_not_measurably_worse() -> None:
             candidate("4bit", 400, 8.0, task(0.9, 0.7, 0.001)),
         ]
     )
-    assert said.startswith("int8 holds 40 % less")
-    assert "0.50 ×" in said
+    assert said == "Use int8: 40 % smaller, 2.0 × slower, 4 of 100 answers changed, no measurable loss"
 
 
 def test_a_loss_that_chance_can_explain_does_not_count_and_a_gain_never() -> None:
     said = advice([candidate("bf16", 1000), candidate("4bit", 400, 8.0, task(0.7, 0.9, 0.001), task(0.9, 0.88, 0.5))])
-    assert said.startswith("4bit")
+    assert said.startswith("Use 4bit: 60 % smaller, 1.2 × slower, ")
 
 
 def test_where_everything_is_worse_or_no_smaller_the_first_stays() -> None:
-    assert "stay with bf16" in advice([candidate("bf16", 1000), candidate("4bit", 400, 1.0, task(0.9, 0.5, 0.0))])
-    assert "stay with bf16" in advice([candidate("bf16", 1000), candidate("fp16", 1000, 1.0, task(0.9, 0.9, 1.0))])
+    assert "Stay with bf16" in advice([candidate("bf16", 1000), candidate("4bit", 400, 1.0, task(0.9, 0.5, 0.0))])
+    assert "Stay with bf16" in advice([candidate("bf16", 1000), candidate("fp16", 1000, 1.0, task(0.9, 0.9, 1.0))])
 
 
 def test_an_engine_that_does_not_tell_its_weights_counts_as_planned() -> None:
@@ -102,7 +101,7 @@ def test_items_that_cant_be_scored_are_named_as_an_evaluation_names_them(capsys:
     ]
     (said,) = unscorable_in(same)
     assert said == "t: 1 of 10 items can't be scored (item 0: gold 9 is none of its choices 0 to 3)"
-    show_candidates(Console(soft_wrap=True), same)
+    show_candidates(Console(soft_wrap=True, width=200), "m on t", same)
     assert f"{said}; they were left out" in capsys.readouterr().out
     assert summary_of(same[0])["unscorable"]["t"]["num_items"] == 10
     other = [candidate("bf16", 1), left_out("int8", "the server refused it")]

@@ -1,0 +1,140 @@
+"""The steps of `qserve compare`: all checks, then each quantization measured, then files and run store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qserve.cli.compare.show import picture_of
+from qserve.cli.own_server import own_server
+from qserve.cli.progress import ProgressLine
+from qserve.cli.up.check_start import check_start
+from qserve.cli.writable import check_folder_writable
+from qserve.errors import UsageError
+from qserve.evaluation.comparison.compare import (
+    Candidate,
+    advice,
+    candidates_of,
+    is_complete,
+    measure,
+    recommended,
+    summary_of,
+    unscorable_in,
+)
+from qserve.evaluation.comparison.questions import Questions
+from qserve.runs import RunStore, StoreUnusable
+
+__all__ = ["Compared", "Comparing"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison that is finished; `document` is what its file and the run store hold."""
+
+    title: str
+    names: tuple[str, ...]
+    folder: Path
+    candidates: Sequence[Candidate]
+    document: dict[str, Any]
+
+    @property
+    def recommended(self) -> str:
+        """The quantization to use."""
+        return str(self.document["recommended"])
+
+    @property
+    def chart(self) -> Path:
+        return self.folder / "pareto.svg"
+
+    @property
+    def figures(self) -> Path:
+        return self.folder / "comparison.json"
+
+    def unscorable(self, max_share: float) -> list[str]:
+        """A sentence for each task of which more than `max_share` of the items can't be scored."""
+        return unscorable_in(self.candidates, max_share)
+
+    def write(self) -> None:
+        """The chart and the figures."""
+        self.chart.write_text(picture_of(self.title, self.candidates))
+        self.figures.write_text(json.dumps(self.document, indent=1, ensure_ascii=False))
+
+    def keep(self, state: Path) -> None:
+        """Add it to the run store."""
+        try:
+            RunStore.open(state).add_comparison(self.document, name=", ".join(self.names))
+        except StoreUnusable as error:
+            click.echo(f"note: the comparison is not in the run store ({error}); its folder has all of it", err=True)
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """What all quantizations share; `serve` are the arguments of `qserve up` but for the quantization at their end."""
+
+    names: tuple[str, ...]
+    serve: Sequence[str]
+    questions: Questions
+    folder: Path
+    state_dir: Path | None
+    line: ProgressLine
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Refuse what any of the quantizations would be refused for, before the first is measured.
+
+        `settings` tell this comparison from others.
+        """
+        for name in self.names:
+            folder = self.folder / name
+            check_folder_writable(folder)
+            _check_same(folder, settings)
+            if is_complete(folder):
+                candidates_of([folder])
+            else:
+                self.line.phase(f"planning {name}")
+                check_start([*self.serve, name], self.state_dir, f"{name}: ")
+
+    def measure(self) -> None:
+        """Start and measure each that was not measured before."""
+        for number, name in enumerate(self.names, 1):
+            where = f"{number} of {len(self.names)} · {name}"
+            if is_complete(self.folder / name):
+                click.echo(f"{where}: measured before (--out names another folder, to measure again)", err=True)
+            else:
+                self._measure(name, where)
+
+    def _measure(self, name: str, where: str) -> None:
+        folder, line = self.folder / name, self.line
+        line.phase(f"{where}: starting")
+        with own_server([*self.serve, name], folder / "up.log", self.state_dir, "compare") as server:
+            click.echo(f"{where}: ready after {server.start_s:.1f} s", err=True)
+            measure(
+                self.questions, name, (server.url, server.api_key), folder, server.start_s,
+                lambda what: line.phase(f"{where}: {what}"), line.count,
+            )  # fmt: skip
+            line.phase(f"{where}: stopping")
+
+    def finished(self, title: str, prices: dict[str, Any] | None) -> Compared:
+        """The comparison, written to its files."""
+        candidates = candidates_of([self.folder / name for name in self.names], prices)
+        document = {
+            "title": title,
+            "advice": advice(candidates),
+            "recommended": recommended(candidates).quant,
+            "candidates": [summary_of(one) for one in candidates],
+        }
+        done = Compared(title, self.names, self.folder, candidates, document)
+        done.write()
+        return done
+
+
+def _check_same(folder: Path, settings: dict[str, Any]) -> None:
+    """Refuse to continue in a folder that was made with other settings."""
+    file = folder / "asked.json"
+    if file.is_file() and json.loads(file.read_text()) != settings:
+        raise UsageError(f"{folder} holds another comparison ({file.read_text()}); name another folder with --out")
+    file.write_text(json.dumps(settings))

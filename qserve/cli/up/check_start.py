@@ -1,0 +1,39 @@
+"""What `qserve up` would refuse, found without a start: for commands that start it themselves, some of them often."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.state import state_folder
+from qserve.cli.up.checks import check_flags, check_packages
+from qserve.cli.up.command import command
+from qserve.cli.up.plans import planned_hosts
+from qserve.errors import QserveError
+from qserve.supervisor.screen import Screen
+
+__all__ = ["check_start"]
+
+
+def check_start(arguments: Sequence[str], state_dir: Path | None, where: str = "") -> None:
+    """Plans the service of these arguments of `qserve up`; nothing is downloaded or started.
+
+    Raises what `qserve up` would, with `where` before its sentence: UsageError, DoesNotFit, or click's own.
+    """
+    check_packages()
+    try:
+        words = [*arguments, *([] if state_dir is None else ["--state-dir", str(state_dir)])]
+        with command.make_context("up", words) as context, tempfile.TemporaryDirectory() as configs:
+            values = {**context.params, "load_format": "dummy"}  # of which the weights need not be there
+            check_flags(values)
+            screen = Screen(Console(file=io.StringIO()))
+            state = state_folder(values["state_dir"])
+            planned_hosts(values, hardware_of(values["gpu"]), None, state, Path(configs), screen)
+    except QserveError as error:
+        error.args = (f"{where}{error}",)
+        raise
