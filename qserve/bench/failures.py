@@ -27,7 +27,7 @@ def broken_off(url: str, reason: str, answer: WholeAnswer | None) -> Failure:
     came = len(answer.arrivals_s) if isinstance(answer, StreamAnswer) else 0
     return Failure(
         "broke off",
-        f"{url} broke an answer off after {came} tokens ({reason}): the server died, or a proxy in between gave up",
+        f"{url} ended an answer after {came} tokens ({reason}): the server died, or a proxy in between gave up",
     )
 
 
@@ -56,9 +56,9 @@ def refused(url: str, path: str, model: str, answer: WholeAnswer) -> Failure:
             "without a path of its own? --endpoint names another route",
         )
     if status == 429:
-        return Failure("refused as too busy (429)", f"{url} turned requests away as too many ({words})")
+        return Failure("refused as too busy (429)", f"{url} refused requests as too many ({words})")
     if 300 <= status < 400:
-        return Failure(f"HTTP {status}", f"{url} sends clients elsewhere ({status}); name the final address with --url")
+        return Failure(f"HTTP {status}", f"{url} redirects clients ({status}); name the final address with --url")
     return Failure(f"HTTP {status}", f"{url} answered {status}: {words}")
 
 

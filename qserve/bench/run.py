@@ -156,4 +156,4 @@ class _Loop:
             return
         self._num_unreachable += 1
         if self._num_unreachable >= _GONE_AFTER:
-            self._run.gone = f"the server went away: {record.failure.sentence}"
+            self._run.gone = f"the server stopped answering: {record.failure.sentence}"

@@ -24,7 +24,7 @@ class Saturation:
     """What a series of stages says.
 
     Attributes:
-        stage: name of the first stage that does nearly all that can be done; "" where the end was not reached.
+        stage: name of the first stage that does nearly all that can be done; "" where not saturated.
         rate: work a second at the best stage.
         waiting_share: of what a request takes longer at the heaviest stage than at the lightest, the part before its
             first token: waiting for a place and for its prompt. The rest is slower tokens. None where it can't be told.
@@ -76,12 +76,10 @@ def _open(done: Sequence[StageFigures], unit: str) -> Saturation:
     best = max(one.rate for one in done)
     behind = next((one for one in done if (one.kept_up or 0.0) < _KEEPS_UP), None)
     if behind is None:
-        return Saturation(
-            "", best, share, f"Keeps up with {done[-1].stage.name} ({best:,.0f} {unit}): the end was not reached."
-        )
+        return Saturation("", best, share, f"Keeps up with {done[-1].stage.name} ({best:,.0f} {unit}): not saturated.")
     before = [one for one in done if one.stage.load < behind.stage.load]
-    kept = f"Keeps up with {before[-1].stage.name}; at" if before else "Does not keep up with the least of them: at"
-    grows = ", and the queue grows as long as that lasts" if behind.backlog_growth else "; the rest fails"
+    kept = f"Keeps up with {before[-1].stage.name}; at" if before else "Does not keep up with the lowest rate: at"
+    grows = ", and the queue grows" if behind.backlog_growth else "; the rest fails"
     return Saturation(
         behind.stage.name, best, share,
         f"{kept} {behind.stage.name} it answers {100 * (behind.kept_up or 0.0):.0f} % of what arrives{grows} "

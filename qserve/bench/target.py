@@ -101,13 +101,15 @@ def _conceded(endpoint: Endpoint, message: str) -> tuple[Endpoint, str] | None:
     if not endpoint.generates:
         return None
     if endpoint.ignore_eos and "ignore_eos" in message:
-        note = "the server knows no ignore_eos: answers may be shorter than --output-len"
+        note = "the server does not know ignore_eos: answers may be shorter than --output-len"
         return dataclasses.replace(endpoint, ignore_eos=False), note
     if endpoint.length_field == "max_tokens" and "max_completion_tokens" in message:
         note = "the server calls the length max_completion_tokens"
         return dataclasses.replace(endpoint, length_field="max_completion_tokens"), note
     if endpoint.temperature is not None and "temperature" in message:
-        return dataclasses.replace(endpoint, temperature=None), "the server takes no temperature: its default holds"
+        return dataclasses.replace(
+            endpoint, temperature=None
+        ), "the server does not accept temperature: it uses its default"
     return None
 
 

@@ -99,4 +99,4 @@ def _rewards(served: ServedModel, conversations: Sequence[Any]) -> list[float]:
     try:
         return [float(row["reward"]) for row in answer["data"]]
     except (LookupError, TypeError, ValueError):
-        raise WorkerFailed(f"{served.url}/v1/reward answered something else than rewards") from None
+        raise WorkerFailed(f"{served.url}/v1/reward did not answer with rewards") from None

@@ -155,7 +155,7 @@ def _asked(request: urllib.request.Request, api_key: str) -> Any:
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 401:
-                raise UsageError(f"{request.full_url} wants a key: --api-key, or QSERVE_API_KEY") from None
+                raise UsageError(f"{request.full_url} needs a key: --api-key, or QSERVE_API_KEY") from None
             raise UsageError(f"{request.full_url} answered {error.code}: {_words(error)}") from None
     except ValueError:
         raise UsageError(
@@ -200,7 +200,7 @@ def _given_tokenizer(url: str, api_key: str, model: str, cache: Path, is_needed:
         if not is_needed:
             return ""
         raise UsageError(
-            f"{url} does not give its tokenizer away, which is needed to count tokens; name it with --tokenizer "
+            f"{url} does not serve its tokenizer, which is needed to count tokens; name one with --tokenizer "
             "(a folder, or a hub id)"
         ) from None
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]

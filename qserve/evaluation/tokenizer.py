@@ -19,5 +19,5 @@ def load_tokenizer(name: str) -> Any:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
             f"--tokenizer {name} can't be loaded ({reason}); it takes a folder with tokenizer.json, or a hub id. A "
-            "qserve gives its own away, so that it can be left out"
+            "qserve server has its own, so that it can be left out"
         ) from None

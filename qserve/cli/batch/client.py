@@ -80,7 +80,7 @@ class BatchServer:
             try:
                 value: dict[str, Any] = json.load(answer)
             except ValueError as error:
-                raise UsageError(f"{self.url}{path} answered no JSON: {error}") from error
+                raise UsageError(f"{self.url}{path} did not answer with JSON: {error}") from error
         return value
 
     def _opened(self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None) -> Any:
@@ -102,13 +102,13 @@ class BatchServer:
         message = f"{self.url}{path} answered {status}: {_said(body)}"
         if status >= 500:
             return QserveError(message)
-        return UsageError(f"{message}; it is named with --api-key or in QSERVE_API_KEY" if status == 401 else message)
+        return UsageError(f"{message}; give one with --api-key or QSERVE_API_KEY" if status == 401 else message)
 
     def _failure(self, reason: object) -> QserveError:
         if isinstance(reason, BrokenPipeError | ConnectionResetError):
             return QserveError(
-                f"{self.url} broke the connection off: {reason}; it may have ended, or the file be longer than its "
-                "--max-file-mib (200 unless it was told otherwise)"
+                f"{self.url} closed the connection: {reason}; it may have stopped, or the file is longer than its "
+                "--max-file-mib (default: 200)"
             )
         return QserveError(f"{self.url} can't be reached: {reason}; is `qserve up` running there?")
 

@@ -82,7 +82,7 @@ def command(
     be reached, 2 bad input, 130 after Ctrl-C.
     """  # fmt: skip
     if (file is None) == (resume is None):
-        raise UsageError("give FILE, to begin a batch, or --resume BATCH_ID, to wait for one")
+        raise UsageError("give FILE to start a batch, or --resume BATCH_ID to wait for one")
     if file is None and output is None and not no_wait:
         raise UsageError("--resume needs --output: where the answers go")
     if file is not None:

@@ -40,7 +40,7 @@ def endpoint_of(file: Path) -> str:
         raise UsageError(f"{file}, line {number} is not a request: it {what}; {_NEEDED} is needed")
     if request["url"] not in ENDPOINTS:
         raise UsageError(
-            f"{file}, line {number}: {request['url'][:100]!r} is no route of batches; it is one of "
+            f"{file}, line {number}: {request['url'][:100]!r} is not a route for batches; it is one of "
             f"{', '.join(ENDPOINTS)}"
         )
     return str(request["url"])

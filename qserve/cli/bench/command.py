@@ -140,7 +140,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     qserve bench --dataset sharegpt.json --num-prompts 200 --csv requests.csv
 
     Ctrl-C ends the load and prints what was measured so far. Exit status: 0, 1 nothing was measured or the server
-    went away, 2 bad input or a server that can't be measured, 130 after Ctrl-C.
+    stopped answering, 2 bad input or a server that can't be measured, 130 after Ctrl-C.
     """
     if self_test:
         sys.exit(0 if _self_test() else 1)
@@ -164,7 +164,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     else:
         show_result(console, result)
     kept = _keep(result, state, output)
-    console.print(f"kept in {output}{kept}", soft_wrap=True)
+    console.print(f"Result  {output}{kept}", soft_wrap=True)
     sys.exit(status)
 
 
@@ -245,7 +245,7 @@ def _keep(result: BenchResult, state: Path, output: Path) -> str:
     except QserveError as error:
         logging.getLogger("qserve.bench").warning("not kept in the run store: %s", error)
         return ""
-    return f", and beside run {run_id}"
+    return f"\nRun     qserve runs show {run_id}"
 
 
 def _self_test() -> bool:

@@ -109,7 +109,7 @@ def show_result(console: Console, result: BenchResult) -> None:
     elif figures:
         _show_stages(console, figures)
     else:
-        console.print("No request was answered completely: there is nothing to tell.", style="bold")
+        console.print("No request was answered completely: there is nothing to show.", style="bold")
     if result.saturation is not None:
         console.print(result.saturation.sentence, style="bold", soft_wrap=True)
     _show_trouble(console, result.figures)
@@ -186,25 +186,25 @@ def _remarks(figures: Sequence[StageFigures]) -> list[str]:
     cut_off = [one for one in figures if one.num_cut_off]
     if cut_off:
         one = cut_off[-1]
-        notes.append(f"Stopped at {one.stage.name}: {one.num_cut_off} requests that ran then are in no figure.")
+        notes.append(f"Stopped at {one.stage.name}: {one.num_cut_off} requests were cut off and are not counted.")
     ahead = [one for one in figures if one.ttft.p50 - one.announced.p50 > max(2.0, 0.05 * one.ttft.p50)]
     if ahead:
         one = ahead[0]
         notes.append(
-            f"The server announces the role before it has a token ({one.stage.name}: {_ms(one.announced.p50)} ms, the "
-            f"token at {_ms(one.ttft.p50)} ms). TTFT here is the token's; vllm bench serve would tell the announcement."
+            f"The server sends the role before the first token ({one.stage.name}: {_ms(one.announced.p50)} ms, "
+            f"the token after {_ms(one.ttft.p50)} ms). TTFT is the token's; vllm bench serve counts the role."
         )
     together = [one for one in figures if one.total_output_tokens > one.completed and one.tpot.p50 < _TOGETHER_MS]
     if together:
         notes.append(
-            f"TPOT of {_ms(together[0].tpot.p50)} ms at {together[0].stage.name} is no speed: most answers' tokens "
-            "arrived together, as one piece. The server, or a proxy before it, holds them back; E2E tells the time."
+            f"TPOT of {_ms(together[0].tpot.p50)} ms at {together[0].stage.name} is not a speed: the tokens of most "
+            "answers arrived together. The server, or a proxy before it, holds them back; E2E is right."
         )
     busy = [one for one in figures if one.completed and (one.cpu_share > _BUSY or one.lag.p99 > _LATE_MS)]
     if busy:
         one = max(busy, key=lambda worst: worst.cpu_share)
         notes.append(
-            f"The generator itself was busy at {one.stage.name}: {100 * one.cpu_share:.0f} % of a core, requests up to "
+            f"The load generator was busy at {one.stage.name}: {100 * one.cpu_share:.0f} % of a core, requests up to "
             f"{_ms(one.lag.p99)} ms late (p99). Latencies there may be partly its own."
         )
     return notes
@@ -225,8 +225,8 @@ def show_self_test(console: Console, tested: SelfTest) -> None:
     console.print(table)
     cost = tested.cost
     console.print(
-        f"The generator takes {cost.paced_us:.0f} µs of CPU a chunk where chunks come one by one, "
-        f"{cost.flooded_us:.1f} µs where they flood in, and took in {cost.most_chunks_per_s:,.0f} chunks/s.",
+        f"The load generator needs {cost.paced_us:.0f} µs of CPU for a chunk that comes alone, "
+        f"{cost.flooded_us:.1f} µs in a burst, and reads up to {cost.most_chunks_per_s:,.0f} chunks/s.",
         soft_wrap=True,
     )
     console.print(

@@ -61,7 +61,7 @@ def _rows(candidates: Sequence[Candidate]) -> Iterator[tuple[str, list[str]]]:
     for name, figure in _MEASURED.items():
         row = [figure(one) for one in candidates]
         if any(row):
-            yield name, row
+            yield name, [cell or "–" for cell in row]
     yield "accuracy", [""] * len(candidates)
     scores = [main_score(one.result) for one in candidates]
     for task in scores[0]:

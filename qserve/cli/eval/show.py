@@ -101,19 +101,25 @@ def show_diff(console: Console, diffs: Sequence[TaskDiff]) -> None:
     """Every task in a row, then the first items of each that were right once only."""
     console.print(diff_table(diffs))
     console.print(LEGEND, style="dim")
-    for diff in diffs:
+    for diff in (one for one in diffs if one.flips):
+        console.print(f"\n{diff.task}", style="bold", markup=False)
         for flip in diff.flips[:_MOST_FLIPS_SHOWN]:
             sign = "better" if flip.is_better else "worse "
             change = f"{flip.before!r} → {flip.after!r} (right: {flip.target!r})"
-            console.print(f"{sign}  {diff.task} item {flip.doc_id}: {change}", markup=False)
+            console.print(f"  {sign}  item {flip.doc_id}: {change}", markup=False)
         if len(diff.flips) > _MOST_FLIPS_SHOWN:
-            console.print(f"{len(diff.flips) - _MOST_FLIPS_SHOWN:,} more of {diff.task}: see --json", markup=False)
+            console.print(f"  {len(diff.flips) - _MOST_FLIPS_SHOWN:,} more: see --json", markup=False)
 
 
 LEGEND = (
     "better, worse: items that were wrong and are right now, and the reverse. p below 0.05: hardly chance. drift: mean "
     "change of the scores behind the answers."
 )
+
+
+def _p(value: float) -> str:
+    """A probability: '0.250', '<0.001'."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def diff_table(diffs: Sequence[TaskDiff]) -> Table:
@@ -131,7 +137,7 @@ def diff_table(diffs: Sequence[TaskDiff]) -> Table:
                 f"{num_better:,}",
                 f"{len(diff.flips) - num_better:,}",
             )
-            table.add_row(diff.task, right, *counts, f"{diff.p_value:.3f}", drift)
+            table.add_row(diff.task, right, *counts, _p(diff.p_value), drift)
         else:
             table.add_row(f"{diff.task} ({diff.metric})", f"{diff.before:.4g} → {diff.after:.4g}", *[""] * 4, drift)
     return table

@@ -57,7 +57,7 @@ def resolve_thinking(wanted: str, template: ThinkingTemplate, model: str) -> Thi
     """`wanted` is on, off or auto (the template's default). Raises UsageError where the template can't do it."""
     if wanted == "on" and not template.thinks:
         raise UsageError(
-            f"--thinking on: the chat template of {model} knows no thinking (no <think> and no enable_thinking in it); "
+            f"--thinking on: the chat template of {model} has no thinking (no <think> and no enable_thinking in it); "
             "leave the flag out"
         )
     if wanted == "off" and template.thinks and not template.has_switch:

@@ -31,9 +31,7 @@ def thinking_mode(served: ServedModel, request: EvalRequest, tasks: Tasks) -> tu
     of_choices = [spec.name for spec in tasks.specs if not (spec.only_generates or spec.only_reads)]
     if of_choices and template.thinks:
         thinking = _for_choices(thinking, template, request, of_choices)
-        notes.append(
-            f"{', '.join(of_choices)}: log-probabilities of choices are asked with thinking off: a choice is no thought"
-        )
+        notes.append(f"{', '.join(of_choices)}: choices are scored with thinking off")
     return thinking, notes
 
 
@@ -47,26 +45,26 @@ def _without_template(served: ServedModel, request: EvalRequest) -> tuple[Thinki
     switch = None if request.thinking == "auto" else {"enable_thinking": request.thinking == "on"}
     on = request.thinking == "on" or (request.thinking == "auto" and seen_thinking(served))
     told = "answers with thoughts" if on else "answers without thoughts"
-    return Thinking(on, switch), [f"its chat template is not known here; {served.model} {told}"]
+    return Thinking(on, switch), [f"{served.model} {told} (its chat template is not known)"]
 
 
 def _for_choices(thinking: Thinking, template: ThinkingTemplate, request: EvalRequest, tasks: list[str]) -> Thinking:
     if not template.has_switch:
         raise UsageError(
-            f"{', '.join(tasks)} asks for log-probabilities of choices, and this model always thinks first: they "
-            "would be those of an answer that it never gives. Take tasks that generate, or leave --chat out"
+            f"{', '.join(tasks)} scores choices without a thought, and this model always thinks first. Use tasks "
+            "that generate, or leave --chat out"
         )
     if request.thinking == "on":
         raise UsageError(
-            f"--thinking on: {', '.join(tasks)} asks for log-probabilities of choices, before which there is no "
-            "thought. Take tasks that generate, or --thinking off"
+            f"--thinking on: {', '.join(tasks)} scores choices, without a thought. Use tasks that "
+            "generate, or --thinking off"
         )
     return thinking
 
 
 def _note(thinking: Thinking, request: EvalRequest) -> str:
     if not thinking.on:
-        return "thinking: off"
+        return "Thinking is off"
     if request.gen_kwargs.get("temperature") == 0:
-        return "thinking: on, greedy as --gen-kwargs says: Qwen3 repeats itself then, its card recommends sampling"
-    return "thinking: on, sampled as the model's generation_config.json says; scored is what follows the thought"
+        return "Thinking is on and greedy, as --gen-kwargs says; Qwen3 repeats itself so, its card recommends sampling"
+    return "Thinking is on, sampled by the model's generation_config.json; the answer after the thought is scored"

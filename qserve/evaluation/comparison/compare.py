@@ -220,9 +220,7 @@ def _changed(one: Candidate) -> str:
     if not items:
         return ""
     worse = [
-        f"{task.task} ({100 * task.before:.1f} → {100 * task.after:.1f} %, p = {task.p_value:.3f})"
-        for task in compared
-        if _is_worse(task)
+        f"{task.task} ({100 * task.before:.1f} → {100 * task.after:.1f} %)" for task in compared if _is_worse(task)
     ]
     if not changed:
         return f", same answers (0 of {items:,} changed)"

@@ -107,9 +107,12 @@ def test_a_reward_model_at_two_quantizations(tmp_path: Path) -> None:
     assert (first.quant, second.quant) == ("bf16", "4bit") and first.accuracy > 0.9
     assert second.held_bytes < 0.5 * first.held_bytes
     output = finished(tmp_path, "--reward", "demo", "--quants", "bf16,4bit", "--limit", "60")
+    again = finished(tmp_path, "--reward", "demo", "--quants", "bf16,4bit", "--limit", "60", "--json")
+    told = json.loads(again[again.index("{") :])
     assert "bf16: measured before" in output and "4bit: measured before" in output
     assert "4bit against bf16" in output and "smaller" in output
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert told == {**document, "folder": str(tmp_path / "out")} and told["recommended"] in ("bf16", "4bit")
     bf16, int4 = document["candidates"]
     assert bf16["scores"]["preferences"] > 0.9 and bf16["load"]["tokens_per_s"] > 0
     assert int4["weights_bytes"] < 0.5 * bf16["weights_bytes"]

@@ -80,6 +80,8 @@ class Command:
 
     folder: Path
     capture: pytest.CaptureFixture[str]
+    out: str = ""
+    """Standard output of the last call."""
 
     def said(self, *arguments: str, status: int = 0) -> str:
         """What it printed, the sentence of its failure included; on one line."""
@@ -88,7 +90,8 @@ class Command:
             ended, failure = 0, ""
         except QserveError as error:
             ended, failure = error.exit_status, str(error)
-        text = " ".join(f"{self.capture.readouterr().out} {failure}".split())
+        self.out, err = self.capture.readouterr()
+        text = " ".join(f"{self.out} {err} {failure}".split())
         assert ended == status, text
         return text
 
@@ -112,9 +115,13 @@ def figures(result: EvalResult) -> dict[str, Any]:
 @pytest.mark.parametrize("thinker", [True, False], ids=["reasoning_content", "tags"], indirect=True)
 def test_the_answer_after_the_thought_is_scored(thinker: tuple[Thinker, str], run: Command) -> None:
     server, url = thinker
-    result, text = run.result(url)
+    result, text = run.result(url, "--json")
     told = figures(result)
     assert told["exact_match,none"] == 1.0
+    document = json.loads(run.out)
+    assert document["scores"][0]["value"] == 1.0 and document["file"] == str(run.folder / "out" / "result.json")
+    assert document["outcomes"]["qserve_demo_think"]["num_answers"] == LIMIT and document["duration_s"] > 0
+    assert document["model"] == "thinker" and document["warnings"] == {}
     assert (told["num_answers"], told["truncated"], told["empty"], told["null"]) == (LIMIT, 0, 0, 0)
     assert told["num_thoughts"] == LIMIT and told["mean_tokens"] == THOUGHT_TOKENS + ANSWER_TOKENS
     for sample in result.samples("qserve_demo_think").values():

@@ -143,7 +143,7 @@ def test_what_was_cut_off_is_told(num_stages):
     stopped = BenchResult(0.0, {}, {}, runs, [figures_of(one, {}) for one in runs], None, {}, [])
     console = Console(record=True, file=io.StringIO(), width=160)
     show_result(console, stopped)
-    assert "Stopped at 2 at once: 3 requests that ran then are in no figure." in console.export_text()
+    assert "Stopped at 2 at once: 3 requests were cut off and are not counted." in console.export_text()
 
 
 def test_csv_has_a_line_for_each_request(tmp_path):
@@ -173,4 +173,4 @@ def test_the_self_test_wants_2_ms_and_2_percent(true_ms, seen_ms, is_good):
 def test_tokens_that_arrive_together_are_no_speed(tpot_s, is_said):
     console = Console(file=io.StringIO(), width=200)
     show_result(console, BenchResult(0.0, {}, {}, [], [figures(8, 0.5, tpot_s, 100.0)], None, {}, []))
-    assert ("tokens arrived together" in console.file.getvalue()) == is_said
+    assert ("answers arrived together" in console.file.getvalue()) == is_said

@@ -13,6 +13,7 @@ import uvloop
 from click.testing import CliRunner
 
 from qserve.cli.batch.command import command
+from qserve.cli.batch.document import batch_json
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.errors import QserveError, UsageError
 from qserve.gateway.app import build_gateway
@@ -68,7 +69,7 @@ def test_a_wrong_key_is_told_before_the_file_is_sent(url: str, questions: Path) 
         file.truncate(64 << 20)
     error = refused(questions, "--url", url, "--api-key", "sk-wrong")
     assert isinstance(error, UsageError)
-    assert "/v1/files?limit=1 answered 401" in str(error) and "with --api-key or in QSERVE_API_KEY" in str(error)
+    assert "/v1/files?limit=1 answered 401" in str(error) and "give one with --api-key or QSERVE_API_KEY" in str(error)
 
 
 def test_a_key_that_no_header_holds(url: str, questions: Path) -> None:
@@ -92,6 +93,17 @@ def test_results_that_could_not_be_written(url: str, questions: Path, tmp_path: 
     (tmp_path / "file").write_text("")
     error = refused(questions, "--url", url, "--api-key", KEY, "--output", tmp_path / "file" / "x")
     assert "can't be written" in str(error) and error.exit_status == 2
+
+
+def test_the_document_names_what_was_written(tmp_path: Path) -> None:
+    batch = {
+        "id": "batch_1", "status": "completed", "endpoint": "/v1/chat/completions",
+        "request_counts": {"total": 3, "completed": 2, "failed": 1},
+    }  # fmt: skip
+    assert batch_json(batch, {"output": tmp_path / "a"}) == {
+        "id": "batch_1", "status": "completed", "endpoint": "/v1/chat/completions", "num_requests": 3,
+        "num_completed": 2, "num_failed": 1, "output_file": str(tmp_path / "a"), "error_file": None,
+    }  # fmt: skip
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

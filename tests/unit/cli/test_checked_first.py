@@ -129,7 +129,7 @@ def test_what_is_right_is_started(folder: Path, arguments: tuple[str, ...]) -> N
         (("bench", "--goodput", "speed:1"), "speed"),
         (("batch", "nowhere.jsonl"), "no such file"),
         (("batch", "file"), "empty"),
-        (("batch", "other.jsonl"), "'/v1/nothing' is no route of batches"),
+        (("batch", "other.jsonl"), "'/v1/nothing' is not a route for batches"),
         (("batch", "requests.jsonl", "--endpoint", "/v1/nothing"), "is not one of"),
         (("batch", "requests.jsonl", "--completion-window", "soon"), "is no time"),
         (("batch", "requests.jsonl", "--output", "file/x"), "can't be written"),

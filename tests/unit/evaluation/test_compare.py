@@ -14,7 +14,7 @@ from rich.console import Console
 from qserve.cli.compare.show import show_candidates
 from qserve.cli.main import cli
 from qserve.errors import UnusableResult
-from qserve.evaluation.comparison.compare import Candidate, advice, summary_of, unscorable_in
+from qserve.evaluation.comparison.compare import Candidate, advice, summary_of, unscorable_in, verdict
 from qserve.evaluation.comparison.diff import TaskDiff
 from qserve.evaluation.comparison.load import LoadFigures
 from qserve.evaluation.comparison.picture import Point, pareto_svg
@@ -46,6 +46,20 @@ def test_the_smallest_that_is_not_measurably_worse() -> None:
 def test_a_loss_that_chance_can_explain_does_not_count_and_a_gain_never() -> None:
     said = advice([candidate("bf16", 1000), candidate("4bit", 400, 8.0, task(0.7, 0.9, 0.001), task(0.9, 0.88, 0.5))])
     assert said.startswith("Use 4bit: 60 % smaller, 1.2 × slower, ")
+
+
+def test_a_verdict_tells_size_speed_and_answers() -> None:
+    first = candidate("bf16", 1000)
+
+    def said(weights_bytes: int, tokens_per_s: float, *diffs: TaskDiff) -> str:
+        return verdict(candidate("int8", weights_bytes, tokens_per_s, *diffs), first)
+
+    same = replace(task(0.9, 0.9, 1.0), num_changed=0)
+    assert said(570, 24.0, same, same) == "int8: 43 % smaller, 2.4 × faster, same answers (0 of 200 changed)"
+    assert said(1000, 10.5, same) == "int8: same size, same speed, same answers (0 of 100 changed)"
+    assert said(1500, 4.0) == "int8: 50 % larger, 2.5 × slower"
+    worse = task(0.9, 0.7, 0.001)
+    assert said(500, 10.0, same, worse).endswith("4 of 200 answers changed, worse on t (90.0 → 70.0 %)")
 
 
 def test_where_everything_is_worse_or_no_smaller_the_first_stays() -> None:

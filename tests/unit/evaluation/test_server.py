@@ -38,7 +38,7 @@ def test_two_servers_that_tell_nothing_of_themselves_are_told_apart(tmp_path: Pa
         (200, ["a"], "not as an OpenAI server"),
         (200, "<html>a page</html>", "not valid JSON"),
         (404, "<html>\nnot here\n</html>", "404: <html> not here </html>; is it an OpenAI server"),
-        (401, {"error": {"message": "who are you"}}, "wants a key"),
+        (401, {"error": {"message": "who are you"}}, "needs a key"),
         (200, {"data": []}, "serves nothing"),
         (200, {"data": [{"id": "a", "max_model_len": 9}, {"id": "b"}]}, "say which one with --served-model-name"),
         (200, {"data": [{"id": "a"}]}, "give --max-length"),
