@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from pathlib import Path
@@ -38,7 +37,7 @@ class _Window(click.ParamType):  # type: ignore[type-arg]
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if re.fullmatch(WINDOW, str(value)) is None:
+        if WINDOW.fullmatch(str(value)) is None:
             self.fail(f"{value!r} is no time; write for example 30m, 24h or 7d", param, ctx)
         return str(value)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["ENDPOINTS", "WINDOW"]
 
 ENDPOINTS = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/reward",
     "/v1/score", "/v1/rerank",
 )  # fmt: skip
-WINDOW = r"[1-9][0-9]{0,5}[smhd]"
+WINDOW = re.compile(r"[1-9][0-9]{0,5}[smhd]")
 """The form of `completion_window`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,9 +101,10 @@ def command(
 
     state = state_folder(state_dir)
     check_folder_writable(state)
+    load_questions, title, settings = _questions(model, reward, suite, thinking, preferences, limit, seed)
     with progress_line() as line, resumable():
-        line.phase("loading questions")
-        questions, title, settings = _questions(model, reward, suite, thinking, preferences, limit, seed)
+        line.phase("loading tasks")
+        questions = load_questions()
         folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
         comparing = Comparing(names, serve, questions, folder, state_dir, line)
         comparing.check({**settings, "up": [*serve, up_args]})
@@ -142,8 +144,8 @@ def _questions(
     preferences: Path | None,
     limit: int | None,
     seed: int,
-) -> tuple[Questions, str, dict[str, Any]]:
-    """The questions, their title, and the settings that distinguish them from other comparisons."""
+) -> tuple[Callable[[], Questions], str, dict[str, Any]]:
+    """What loads the questions, their title, and the settings that distinguish them from other comparisons."""
     from qserve.evaluation.comparison.questions import ChatQuestions, RewardQuestions
 
     if reward is not None:
@@ -157,7 +159,8 @@ def _questions(
         records = tuple(read_preferences(file, limit, unread))
         if (note := told_unread(unread)) is not None:
             click.echo(f"note: {note}", err=True)
-        return RewardQuestions(file.stem, records), file.stem, {"file": str(file.resolve()), "limit": limit}
+        questions = RewardQuestions(file.stem, records)
+        return lambda: questions, file.stem, {"file": str(file.resolve()), "limit": limit}
     if preferences is not None:
         raise UsageError("--preferences is for --reward; a model that generates is asked --suite")
     from qserve.evaluation import suites
@@ -168,9 +171,13 @@ def _questions(
     chosen = suites.load(suite or ("thinking" if _thinks(str(model)) else "offline"))
     request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed, thinking=thinking)
     settings = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed, "thinking": thinking}
-    tasks = load_tasks(request.tasks)
-    check_thinking(str(model), request, tasks)
-    return ChatQuestions(request, tasks), chosen.name, settings
+
+    def load() -> Questions:
+        tasks = load_tasks(request.tasks)  # seconds
+        check_thinking(str(model), request, tasks)
+        return ChatQuestions(request, tasks)
+
+    return load, chosen.name, settings
 
 
 def _thinks(model: str) -> bool:
