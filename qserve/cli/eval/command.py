@@ -132,11 +132,14 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     for folder in (state, *filter(None, [values["out"]])):
         check_folder_writable(folder)
     from qserve.evaluation.tasks import load_tasks
+    from qserve.evaluation.tokenizer import load_tokenizer
 
     with progress_line() as line:
         line.phase("loading tasks")
         tasks = load_tasks(request.tasks, request.include_path)
         check_samples(request, tasks)
+        if values["tokenizer"]:
+            load_tokenizer(values["tokenizer"])
         with _server(line, values, request, tasks) as (url, api_key):
             result, file, log = _evaluate(line, url, api_key, request, tasks, values)
     if values["as_json"]:
@@ -167,6 +170,8 @@ def _check_which_server(values: dict[str, Any]) -> None:
             )
     elif values["url"] is not None:
         raise UsageError("--url names a running server and --model one to start; give one of them")
+    elif values["served_model_name"] is not None:
+        raise UsageError("--served-model-name is for a running server; a server of its own has one model, --model's")
 
 
 @contextlib.contextmanager

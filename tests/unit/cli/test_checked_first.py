@@ -92,6 +92,7 @@ def called(*arguments: str) -> Exception:
         ((*EVAL, "--out", UNWRITABLE), "can't be written"),
         ((*EVAL, "--state-dir", UNWRITABLE), "can't be written"),
         ((*EVAL, "--gen-kwargs", "n=4"), "--num-samples"),
+        ((*EVAL, "--served-model-name", "other"), "is for a running server"),
         (("eval", "--model", "demo", "--suite", "offlin"), "did you mean offline?"),
         (("eval", "--model", "./nowhere", "--tasks", "t"), "there is no folder"),
         (("eval", "--url", "nonsense", "--tasks", "t"), "is not the address of a server"),
