@@ -68,13 +68,12 @@ class Checkpoint:
             text |= {**stretched, "max_position_embeddings": spec.rope.reach}
         config = self._with_text(text)
         spec = ModelSpec.from_config(config, self.id)
-        positions = {"max_position_embeddings": spec.max_position_embeddings, "rope": spec.rope}
-        if replace(ModelSpec.from_config(self.config, self.id), **positions) != spec:
+        if _placed_as(ModelSpec.from_config(self.config, self.id), spec) != spec:
             raise UsageError(
                 f"--hf-overrides {json.dumps(keys)} makes another model of {self.id}, with other weights than its "
                 "checkpoint holds; only keys of its positions and rope can be replaced"
             )
-        return replace(self, config=config, spec=replace(self.spec, **positions))
+        return replace(self, config=config, spec=_placed_as(self.spec, spec))
 
     def _with_text(self, text: Mapping[str, Any]) -> Mapping[str, Any]:
         nested = isinstance(self.config.get("text_config"), Mapping)
@@ -101,3 +100,8 @@ class Checkpoint:
         if self.tensors is None or self.spec.quantization is not None:
             return num_parameters(self.spec)
         return sum(tensor.num_elements for tensor in self.tensors)
+
+
+def _placed_as(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
+    """`spec` with the positions and the rope of `other`."""
+    return replace(spec, max_position_embeddings=other.max_position_embeddings, rope=other.rope)
