@@ -38,6 +38,10 @@ _WIDEST = 28
 class Command(click.Command):
     """A command with sections in its help; a positional model is the same as --model."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Its parameters, and --help-all before --help."""
         *own, last = super().get_params(ctx)

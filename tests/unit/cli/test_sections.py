@@ -37,7 +37,7 @@ def options_of(command: click.Command) -> list[click.Option]:
 
 
 def help_of(path: str, *, shows_all: bool) -> str:
-    settings = {**cli.context_settings, "terminal_width": WIDTH}
+    settings = {**COMMANDS[path].context_settings, "terminal_width": WIDTH}
     context = click.Context(COMMANDS[path], info_name=f"qserve {path}", **settings)
     if shows_all:
         context.meta[ALL_OPTIONS] = True
