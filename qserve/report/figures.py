@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 from qserve.report.blocks import Kind, Value
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_count, format_ms, format_parameters, format_rate
 
-__all__ = ["NUMERIC", "clock", "duration", "mark_of", "moment", "text_of"]
+__all__ = ["NUMERIC", "clock", "day_and_time", "duration", "mark_of", "moment", "text_of"]
 
-NUMERIC = frozenset({"count", "number", "bytes", "ms", "s", "share", "change", "rate"})
-"""Kinds that stand flush right."""
+NUMERIC = frozenset({"count", "parameters", "number", "bytes", "ms", "s", "share", "change", "rate"})
+"""Kinds that are aligned right."""
 _EMPTY_DECIMALS = re.compile(r"\.0+(?=\D|$)")
 _MINUTE_S = 60
 _HOUR_S = 3600
@@ -41,9 +41,14 @@ def moment(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_s))
 
 
+def day_and_time(unix_s: float) -> str:
+    """`Nov 21 22:54:08`: tells results of one run apart."""
+    return time.strftime("%b %d %H:%M:%S", time.gmtime(unix_s))
+
+
 def clock(unix_s: float, span_s: float) -> str:
     """A label on a time axis that covers `span_s` seconds."""
-    form = "%H:%M:%S" if span_s < 10 * _MINUTE_S else "%H:%M" if span_s <= 2 * _DAY_S else "%b %d %H:%M"
+    form = "%H:%M:%S" if span_s < 10 * _MINUTE_S else "%H:%M" if span_s <= 2 * _DAY_S else "%b %d"
     return time.strftime(form, time.gmtime(unix_s))
 
 
@@ -58,29 +63,25 @@ def duration(seconds: float) -> str:
     return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
 
 
-def _milliseconds(value: float) -> str:
-    if value >= 10_000:
-        return f"{value / 1000:,.1f} s"
-    return f"{value:,.0f} ms" if value >= 1000 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
-
-
 def _number(value: float) -> str:
     """Four digits that count, and no exponent where people would not write one."""
     if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
+        return format_count(round(value))
     return f"{value:.4g}"
 
 
 _NUMBERS: dict[Kind, Callable[[float], str]] = {
     "text": str,
+    "prose": str,
     "code": str,
-    "count": lambda value: f"{value:,.0f}",
+    "count": lambda value: format_count(round(value)),
+    "parameters": lambda value: format_parameters(round(value)),
     "number": _number,
     "bytes": format_bytes,
-    "ms": _milliseconds,
+    "ms": format_ms,
     "s": duration,
     "share": lambda value: f"{100 * value:.1f} %",
     "change": lambda value: f"{100 * value:+.1f} %".replace("-", "−"),
-    "rate": lambda value: f"{value:,.1f}/s" if value < 100 else f"{value:,.0f}/s",
+    "rate": lambda value: f"{format_rate(value)}/s",
     "time": moment,
 }

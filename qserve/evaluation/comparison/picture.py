@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qserve.report.charts.labels import Box, least_covering
 from qserve.units import format_bytes
 
 __all__ = ["Point", "pareto_svg"]
@@ -16,6 +17,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 36, 84, 64
 _LARGEST_RADIUS, _SMALLEST_RADIUS = 22.0, 5.0
 _NUM_STEPS = 5
 _LABEL_GAP, _CAP = 9, 5
+_LABEL, _CHARACTER = 34, 7.2
+_HIGHEST, _LOWEST = 58, _HEIGHT - _BOTTOM
 _FRONT, _BEHIND = "#2563eb", "#94a3b8"
 _INK, _PALE, _GRID = "#0f172a", "#64748b", "#e2e8f0"
 
@@ -65,8 +68,12 @@ def pareto_svg(points: Sequence[Point], title: str) -> str:
     fastest = max(point.tokens_per_s for point in points)
     for point in points:
         parts += _drawn(point, x, y, _radius(point, fastest), _FRONT if point in front else _BEHIND)
-    for point in points:  # last: over every whisker
-        parts += _labelled(point, x, y, _radius(point, fastest))
+    circles = [_circle(x.at(one.held_bytes), y.at(one.accuracy), _radius(one, fastest)) for one in points]
+    taken = list(circles)
+    for point, circle in zip(points, circles, strict=True):  # last: over every whisker
+        _, box = least_covering(_places(point, circle), [one for one in taken if one is not circle])
+        taken.append(box)
+        parts += _labelled(point, box)
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -157,10 +164,30 @@ def _drawn(point: Point, x: _Scale, y: _Scale, radius: float, colour: str) -> li
     ]
 
 
-def _labelled(point: Point, x: _Scale, y: _Scale, radius: float) -> list[str]:
-    left, cy = x.at(point.held_bytes) + radius + _LABEL_GAP, y.at(point.accuracy)
-    figures = f"{100 * point.accuracy:.1f} % · {point.tokens_per_s:,.0f} tok/s"
+def _circle(cx: float, cy: float, radius: float) -> Box:
+    return cx - radius, cy - radius, cx + radius, cy + radius
+
+
+def _places(point: Point, circle: Box) -> list[Box]:
+    """Of a label: to the right of its circle, else below, above, to the left, then further off; within the picture."""
+    width = _CHARACTER * max(len(point.name), len(_figures(point)))
+    left, top, right, bottom = circle
+    middle, level = (left + right - width) / 2, (top + bottom - _LABEL) / 2
+    corners = [(right + _LABEL_GAP, level), (left - _LABEL_GAP - width, level)]
+    for line in range(6):
+        corners += [(middle, bottom + _CAP + line * _LABEL), (middle, top - _CAP - (line + 1) * _LABEL)]
+    boxes = [(x, y, x + width, y + _LABEL) for x, y in corners]
+    inside = [one for one in boxes if one[0] > _LEFT and one[2] < _WIDTH and one[1] >= _HIGHEST and one[3] <= _LOWEST]
+    return inside or boxes[:1]
+
+
+def _figures(point: Point) -> str:
+    return f"{100 * point.accuracy:.1f} % · {point.tokens_per_s:,.0f} tok/s"
+
+
+def _labelled(point: Point, box: Box) -> list[str]:
+    left, middle = box[0], (box[1] + box[3]) / 2
     return [
-        _text(left, cy - 3, "start", point.name, f'font-size="14" font-weight="600" fill="{_INK}"'),
-        _text(left, cy + 14, "start", figures),
+        _text(left, middle - 3, "start", point.name, f'font-size="14" font-weight="600" fill="{_INK}"'),
+        _text(left, middle + 14, "start", _figures(point)),
     ]

@@ -13,9 +13,11 @@ __all__ = ["draw_histogram"]
 
 _COLUMN = Markup('<rect class="c{}" x="{:.2f}" y="{:.3f}" width="{:.2f}" height="{:.3f}"><title>{}</title></rect>')
 _MARK = Markup('<path class="mark" d="M{:.2f} 0V100"/>')
-_MARK_NAME = Markup('<span class="mark-name{}" style="left:{:.2f}%">{}</span>')
+_MARK_NAME = Markup('<span class="mark-name{}" style="left:{:.2f}%;top:{}rem">{}</span>')
 _NEAR_THE_END = 0.85
 _NUM_X_LABELS = 4
+_LINE_REM = 0.95
+"""Each mark's name on a line of its own: two marks may be as near as they like."""
 
 
 def draw_histogram(chart: Histogram) -> Markup:
@@ -38,7 +40,7 @@ def draw_histogram(chart: Histogram) -> Markup:
         [(mark / marks[-1], mark_of(mark, "count")) for mark in marks],
         [(mark / span, mark_of(mark, "ms")) for mark in ticks(span, _NUM_X_LABELS) if mark <= span],
         [
-            _MARK_NAME.format(" before" if at > _NEAR_THE_END * span else "", 100 * at / span, name)
-            for name, at in inside
+            _MARK_NAME.format(" before" if at > _NEAR_THE_END * span else "", 100 * at / span, _LINE_REM * line, name)
+            for line, (name, at) in enumerate(inside)
         ],
     )

@@ -1,7 +1,7 @@
 """The Pareto chart of layouts: tokens/s per user against tokens/s per card, for a wide and for a narrow place.
 
-Text and lines take the colour of the page around it, so that it stands on light and on dark ground. Of the two drawings
-the page's stylesheet shows one (`.layouts-chart`).
+Text and lines take the colour of the page around it, so that it is readable on light and on dark ground. Of the two
+drawings the page's stylesheet shows one (`.layouts-chart`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from qserve.report.charts.labels import Box, overlap
 from qserve.report.charts.scale import ticks
 from qserve.report.charts.specs import LayoutPoint, Layouts
 
@@ -26,8 +27,6 @@ _ROOM = 1.12
 """Beyond the largest value, for its name."""
 _CHARACTER_WIDTH, _NAME_HEIGHT = 6.7, 15.0
 _STROKE_STEP = 4
-_Box = tuple[float, float, float, float]
-"""Left, top, right and bottom."""
 _BESIDE, _ABOVE, _LEVEL, _BELOW = 12, -11, 4, 21
 _FURTHER = ((-4, 37), (-100, 37), (-4, -27))
 """Of a name, from its point: to a side, and the baseline of one above it, level with it and below it; of the chosen
@@ -157,7 +156,7 @@ def _names(
     ends = {pick(points, key=lambda one: one[0].per_user)[0] for pick in (min, max)} if points else set()
     for point, x, y in sorted(named, key=lambda one: (not one[0].is_chosen, one[0] not in ends, one[1])):
         inside = [box for box in _places(point, x, y) if _is_inside(box, canvas)] or list(_places(point, x, y))[:1]
-        covers = [sum(_overlap(box, other) for other in taken) for box in inside]
+        covers = [sum(overlap(box, other) for other in taken) for box in inside]
         crosses = [any(_holds(box, *one) for one in line) for box in inside]
         covered, crossed, box = min(zip(covers, crosses, inside, strict=True), key=lambda one: one[:2])
         if not (covered or crossed) or point.is_chosen:
@@ -165,7 +164,7 @@ def _names(
             yield _TEXT.format(box[0], box[3] - 4, "start", 1, _BOLD if point.is_chosen else _NAME, point.name)
 
 
-def _places(point: LayoutPoint, x: float, y: float) -> Iterator[_Box]:
+def _places(point: LayoutPoint, x: float, y: float) -> Iterator[Box]:
     """Around the point, best first: a front falls to the right, so that above it and to the right there is room."""
     width = _CHARACTER_WIDTH * len(point.name)
     for left, baseline in (
@@ -182,13 +181,9 @@ def _along(start: tuple[float, float], end: tuple[float, float]) -> Iterator[tup
         yield tuple(a + (b - a) * step / steps for a, b in zip(start, end, strict=True))  # type: ignore[misc]
 
 
-def _is_inside(box: _Box, canvas: _Canvas) -> bool:
+def _is_inside(box: Box, canvas: _Canvas) -> bool:
     return box[0] >= _LEFT and box[1] >= canvas.top - 8 and box[2] <= canvas.width and box[3] <= canvas.bottom
 
 
-def _holds(box: _Box, x: float, y: float) -> bool:
+def _holds(box: Box, x: float, y: float) -> bool:
     return box[0] < x < box[2] and box[1] < y < box[3]
-
-
-def _overlap(one: _Box, other: _Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

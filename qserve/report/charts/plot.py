@@ -24,7 +24,7 @@ _X = Markup('<span style="left:{:.2f}%">{}</span>')
 _LAST_X = Markup('<span class="last">{}</span>')
 _AT_THE_END = 0.95
 _GRID = Markup('<path class="grid" d="M0 {0:.2f}H1000"/>')
-_KEY = Markup('<span class="key"><i class="c{}"></i>{}</span>')
+_KEY = Markup('<span class="key"><i class="{}c{}"></i>{}</span>')
 _DOT = Markup('<path class="dot s{}" d="M{:.2f} {:.2f}h0"><title>{}</title></path>')
 
 
@@ -53,6 +53,6 @@ def dot(colour: str, x: float, y: float, title: str) -> Markup:
     return _DOT.format(colour, x, y, title)
 
 
-def legend(keys: Iterable[tuple[str, str]]) -> Markup:
-    """Colours and what they stand for."""
+def legend(keys: Iterable[tuple[str, str, str]]) -> Markup:
+    """A class for the key (`faint `, or none), its colour, and what it is for."""
     return Markup('<div class="legend">{}</div>').format(Markup().join(_KEY.format(*key) for key in keys))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bar", "Bars", "Chart", "Histogram", "HistogramSeries", "Interval", "Intervals", "LayoutPoint",
+__all__ = ["Bar", "Bars", "Chart", "Colour", "Histogram", "HistogramSeries", "Interval", "Intervals", "LayoutPoint",
            "Layouts", "Line", "Lines", "Point", "Points", "Segment"]  # fmt: skip
 
 Colour = Literal["1", "2", "3", "4", "5", "6", "7", "8", "free"]
@@ -41,21 +41,28 @@ class Bars:
 
 @dataclass(frozen=True)
 class Line:
-    """One line; None is a gap."""
+    """One line; None is a gap. `is_faint`: thin and pale, behind one that tells more."""
 
     name: str
     colour: Colour
     values: tuple[float | None, ...]
+    is_faint: bool = False
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Values over time (`unix_s`, ascending), of the kind that `figures.text_of` knows. `step_s` is their distance."""
+    """Values over time (`at`, ascending seconds since 1970), of the kind that `figures.text_of` knows.
 
-    unix_s: tuple[float, ...]
+    Attributes:
+        step: the usual distance of two values; those that are further apart are not joined.
+        counts: what `at` counts where it is no time: steps.
+    """
+
+    at: tuple[float, ...]
     lines: tuple[Line, ...]
-    kind: Literal["count", "number", "ms", "rate", "bytes"]
-    step_s: float
+    kind: Literal["count", "number", "ms", "rate", "bytes", "share"]
+    step: float
+    counts: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
-from qserve.report.blocks import Block, Code, Column, Figure, Section, Table, Text, Tile, Tiles
-from qserve.report.charts.specs import Line, Lines
+from qserve.report.blocks import Block, Code, Column, Figure, Row, Section, Table, Text, Tile, Tiles
+from qserve.report.charts.specs import Colour, Line, Lines
 from qserve.report.facts import RunReport
+from qserve.units import format_bytes
 
-__all__ = ["before_model_bytes", "training"]
+__all__ = ["before_model_bytes", "smoothed", "training"]
 
 _MEMORY = (
     Column("term", "term"), Column("planned_bytes", "planned", "bytes"), Column("measured_bytes", "measured", "bytes"),
-    Column("change", "measured against planned", "change"),
+    Column("change", "difference", "change"),
 )  # fmt: skip
 _CURVE = (
     Column("step", "step", "count"), Column("loss", "loss", "number"), Column("learning_rate", "learning rate"),
@@ -29,7 +30,8 @@ _BY_LENGTH = (
     Column("low", "at least (95 %)", "share"), Column("high", "at most", "share"),
 )  # fmt: skip
 _CALIBRATION = (
-    Column("between", "how sure"), Column("count", "pairs", "count"), Column("confidence", "confidence", "share"),
+    Column("between", "confidence between"), Column("count", "pairs", "count"),
+    Column("confidence", "mean confidence", "share"),
     Column("accuracy", "accuracy", "share"),
 )  # fmt: skip
 _BY_LABEL = (
@@ -37,11 +39,12 @@ _BY_LABEL = (
     Column("mean_mse", "the mean's", "number"), Column("rank_correlation", "rank correlation", "number"),
 )  # fmt: skip
 _MOST_CHARACTERS = 300
+_FEWEST_TO_SMOOTH = 12
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
 
 def training(report: RunReport) -> Section | None:
-    """Of the last result that the run kept; a run that goes on after `--resume` is a run of its own."""
+    """Of the last result that the run kept; a run continued by `--resume` is a run of its own."""
     if not report.trainings:
         return None
     document = report.trainings[-1].document
@@ -56,7 +59,7 @@ def training(report: RunReport) -> Section | None:
         blocks.append(_memory(document))
     if document["evaluations"]:
         rows = tuple(_row(one, _EVALUATIONS) for one in document["evaluations"])
-        blocks.append(Table("evaluations", "Evaluations", _EVALUATIONS, rows, "on held-out rows, by TRL's trainer"))
+        blocks.append(Table("evaluations", "Evaluations", _EVALUATIONS, rows, "On held-out rows, by TRL's trainer."))
     blocks += _quality(document.get("quality"))
     blocks += _rollouts(document.get("rollouts"))
     blocks += _checked(document)
@@ -67,7 +70,7 @@ def training(report: RunReport) -> Section | None:
 def _tiles(document: Mapping[str, Any]) -> list[Tile]:
     curve = document["curve"]
     tiles = (
-        [Tile("loss", curve[-1]["loss"], "number", f"{curve[0]['loss']:.4f} at first; {document['state']}")]
+        [Tile("loss", curve[-1]["loss"], "number", f"{curve[0]['loss']:.4f} at the first step; {document['state']}")]
         if curve
         else []
     )
@@ -78,12 +81,19 @@ def _tiles(document: Mapping[str, Any]) -> list[Tile]:
         )
     peak, planned = _peaks(document)
     if peak and planned:
-        tiles.append(Tile("peak memory", peak / planned - 1, "change", "measured against planned"))
+        tiles.append(
+            Tile(
+                "peak memory",
+                peak / planned - 1,
+                "change",
+                f"{format_bytes(peak)} measured, {format_bytes(planned)} planned",
+            )
+        )
     if document["tokens_per_s"]:
-        tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "of training, without the first step"))
+        tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "without the first step"))
     if document.get("mfu"):
-        speed, peak = (value / 1e12 for value in (document["flops_per_s"], document["flops_per_s"] / document["mfu"]))
-        remark = f"{speed:.3g} TFLOP/s of the model alone; a large product ran at {peak:.3g} before the run"
+        speed, peak = (value / 1e9 for value in (document["flops_per_s"], document["flops_per_s"] / document["mfu"]))
+        remark = f"{speed:,.3g} GFLOP/s of the model alone; a large product ran at {peak:,.3g} before the run"
         tiles.append(Tile("MFU", document["mfu"], "share", remark))
     if document.get("step_s"):
         tiles.append(Tile("a step", document["step_s"], "s", "median, without the first"))
@@ -100,13 +110,13 @@ def _memory(document: Mapping[str, Any]) -> Table:
     rows = []
     for name, key in _STATES.items():
         terms = [size for term, size in planned["terms"].items() if term.startswith(f"{name} (")]
-        beside = measured.get("reference_bytes", 0) if name == "weights" else 0
+        reference = measured.get("reference_bytes", 0) if name == "weights" else 0
         held = measured.get(key)
-        rows.append(_compared(name, sum(terms), None if held is None else held + beside))
+        rows.append(_compared(name, sum(terms), None if held is None else held + reference))
     for phase, key in (("backward", "backward_bytes"), ("step", "step_bytes")):
-        rows.append(_compared(f"peak of the {phase} phase", planned["phases"].get(phase), measured.get(key)))
+        rows.append(_compared(f"{phase} phase, peak", planned["phases"].get(phase), measured.get(key)))
     rows.append(_compared("process before the model", before_model_bytes(document), measured.get("baseline_bytes")))
-    how = f"planned of the first device; measured: {document['memory_source']}, sizes of the tensors themselves"
+    how = f"Of the first device. Measured: {document['memory_source']}, and the sizes of the tensors."
     return Table("training memory", "Memory, planned and measured", _MEMORY, tuple(rows), how)
 
 
@@ -126,22 +136,43 @@ def _compared(name: str, planned: float | None, measured: float | None) -> tuple
     return (name, planned, measured, change)
 
 
-def _curve(points: list[Mapping[str, Any]]) -> Figure:
-    times = tuple(float(one["unix_s"]) for one in points)
-    lines = [Line("loss", "1", tuple(one["loss"] for one in points))]
-    if any("accuracy" in one for one in points):
-        lines.append(Line("accuracy", "2", tuple(one.get("accuracy") for one in points)))
-    table = Table(
-        "curve", "Loss by step", _CURVE, tuple(_row(one, _CURVE) for one in points), _steps_told(points), is_long=True
-    )
-    step_s = max(1.0, (times[-1] - times[0]) / max(1, len(times) - 1))
-    return Figure(Lines(times, tuple(lines), "number", step_s), table)
+def _curve(points: list[Mapping[str, Any]]) -> Row:
+    """The loss, and the accuracy if there is one: of single batches, so that the smoothed line tells the course."""
+    steps = tuple(float(one["step"]) for one in points)
+    rows = tuple(_row(one, _CURVE) for one in points)
+    table = Table("curve", "Loss by step", _CURVE, rows, _steps_told(points), is_long=True)
+    loss = Figure(_lines(steps, tuple(one["loss"] for one in points), "1", "number"), table)
+    if not any("accuracy" in one for one in points):
+        return Row((loss,))
+    accuracy = _lines(steps, tuple(one.get("accuracy") for one in points), "2", "share")
+    return Row((loss, Figure(accuracy, Table("", "Accuracy by step, each on its batch", (), ()))))
+
+
+def _lines(
+    steps: tuple[float, ...], values: tuple[float | None, ...], colour: Colour, kind: Literal["number", "share"]
+) -> Lines:
+    """A long run's curve is kept thinned: whatever its distance, points are joined."""
+    each = Line("each step", colour, values, is_faint=len(values) >= _FEWEST_TO_SMOOTH)
+    lines = (each, Line("smoothed", colour, smoothed(values))) if each.is_faint else (each,)
+    return Lines(steps, lines, kind, max(1.0, steps[-1] - steps[0]), "step")
+
+
+def smoothed(values: Sequence[float | None]) -> tuple[float | None, ...]:
+    """The mean of what came so far, weights falling with the age: by a tenth of the run to 1/e."""
+    kept = 1 - 1 / max(_FEWEST_TO_SMOOTH / 2, len(values) / 10)
+    found: list[float | None] = []
+    total = weight = 0.0
+    for value in values:
+        if value is not None:
+            total, weight = kept * total + value, kept * weight + 1
+        found.append(total / weight if value is not None else None)
+    return tuple(found)
 
 
 def _steps_told(points: list[Mapping[str, Any]]) -> str:
     """A long run's curve is kept thinned."""
     num_steps = points[-1]["step"] - points[0]["step"] + 1
-    return "every step" if num_steps <= len(points) else f"{len(points)} of {num_steps:,} steps, evenly"
+    return "Every step." if num_steps <= len(points) else f"{len(points)} of {num_steps:,} steps, evenly."
 
 
 def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
@@ -151,7 +182,13 @@ def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
     if "by_label" in quality:
         rows = tuple(tuple(one[column.key] for column in _BY_LABEL) for one in quality["by_label"])
         return [
-            Table("labels", "Scores by label", _BY_LABEL, rows, "of held-out texts; the mean's: of one score for all")
+            Table(
+                "labels",
+                "Scores by label",
+                _BY_LABEL,
+                rows,
+                "Of held-out texts. The mean's: the error if every text got the mean.",
+            )
         ]
     rows = tuple(
         (f"{one['shortest']:,} to {one['longest']:,}", one["count"], one["accuracy"], one["low"], one["high"])
@@ -161,10 +198,12 @@ def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
         (f"{one['low']:.2f} to {one['high']:.2f}", one["count"], one["confidence"], one["accuracy"])
         for one in quality["calibration"]["bins"]
     )
-    error = f"expected calibration error {quality['calibration']['error']:.3f}: confidence is the margin's sigmoid"
+    error = (
+        f"Expected calibration error {quality['calibration']['error']:.3f}. Confidence is the sigmoid of the margin."
+    )
     return [
-        Table("accuracy by length", "Accuracy by length", _BY_LENGTH, rows, "of held-out pairs, by the longer answer"),
-        Table("calibration", "As sure as it is right?", _CALIBRATION, bins, error),
+        Table("accuracy by length", "Accuracy by length", _BY_LENGTH, rows, "Of held-out pairs, by the longer answer."),
+        Table("calibration", "Calibration", _CALIBRATION, bins, error),
     ]
 
 
@@ -175,7 +214,7 @@ def _rollouts(steps: list[Mapping[str, Any]] | None) -> list[Block]:
     names = tuple(steps[0]["samples"][0]["rewards"])
     names = names if len(names) > 1 else ()
     columns = (
-        Column("step", "step", "count"), Column("prompt", "prompt"), Column("completion", "answer"),
+        Column("step", "step", "count"), Column("prompt", "prompt", "prose"), Column("completion", "answer", "prose"),
         Column("reward", "reward", "number"), *(Column(f"rewards/{name}", name, "number") for name in names),
     )  # fmt: skip
     rows = tuple(
@@ -189,7 +228,7 @@ def _rollouts(steps: list[Mapping[str, Any]] | None) -> list[Block]:
         for step in steps
         for one in step["samples"]
     )
-    how = "answers to one prompt a step, sampled while it was trained; the reward is the weighted sum"
+    how = "Answers to one prompt a step, sampled while the policy was trained. The reward is the weighted sum."
     return [Table("rollouts", "Rollouts", columns, rows, how)]
 
 
@@ -212,8 +251,8 @@ def _checked(document: Mapping[str, Any]) -> list[Block]:
         return [Text(f"The saved model could not be scored: {check['error']}", is_warning=True)]
     return [
         Text(
-            f"The saved checkpoint, scored as the reward host scores it, is within {check['largest_difference']:.1e} "
-            f"of the trainer's own rewards of {check['num_texts']} held-out texts (spread {check['spread']:.3g})"
-            + (f"; {check['num_flipped']} of {check['num_pairs']} pairs turn around." if check["num_pairs"] else ".")
+            f"Rewards of the saved checkpoint differ by {check['largest_difference']:.1e} at most from the trainer's "
+            f"on {check['num_texts']} held-out texts (standard deviation {check['spread']:.3g})"
+            + (f"; {check['num_flipped']} of {check['num_pairs']} pairs change order." if check["num_pairs"] else ".")
         )
     ]

@@ -89,6 +89,19 @@ def test_the_picture_is_svg_and_joins_what_nothing_beats() -> None:
     assert len(colours) == 2
 
 
+def test_no_label_of_the_picture_lies_over_another_or_outside() -> None:
+    """Quantizations with the same weights and answers are one point with as many labels."""
+    names = ("bf16", "fp8", "int8", "bnb-nf4")
+    points = [Point(name, 2_000_000 + 40_000 * number, 1.0, 0.0, 30.0) for number, name in enumerate(names)]
+    space = "{http://www.w3.org/2000/svg}"
+    texts = {element.text: element for element in ET.fromstring(pareto_svg(points, "demo")).iter(f"{space}text")}
+    places = [(float(texts[name].attrib["x"]), float(texts[name].attrib["y"])) for name in names]
+    width, height = 7 * len("100.0 % · 30 tok/s"), 30
+    for number, (x, y) in enumerate(places):
+        assert 76 < x < 760 - width and 58 < y < 440 - 64
+        assert not any(abs(x - other) < width and abs(y - its) < height for other, its in places[number + 1 :])
+
+
 def test_tokens_of_a_right_answer_count_the_thoughts_of_wrong_ones() -> None:
     load = LoadFigures(1, 1, 50.0, 1.0, 1.0, 1.0)
     outcomes = {"num_answers": 10, "truncated": 1, "empty": 0, "null": 0, "num_thoughts": 10, "mean_tokens": 200.0}

@@ -62,6 +62,19 @@ def test_a_line_breaks_where_there_are_no_points():
     assert path.startswith("M0.0 50.00")
 
 
+def test_a_share_ends_at_a_hundred_percent_and_steps_are_counted():
+    drawn = str(draw(Lines((1.0, 60.0), (Line("x", "1", (0.2, 1.0)),), "share", 60.0, "step")))
+    assert re.findall(r">([\d.]+) %<", drawn) == ["25", "50", "75", "100"]
+    assert re.findall(r">(step [\d,]+|[\d,]+)</span></div>|left:[\d.]+%\">(step [\d,]+)", drawn)[0][1] == "step 20"
+
+
+@pytest.mark.parametrize("span_s", [3, 59, 601, 7200, 90_000, 180_000, 400_000, 3_000_000])
+def test_labels_of_a_time_axis_have_room_on_a_phone(span_s):
+    drawn = str(draw(Lines((1.795e9, 1.795e9 + span_s), (Line("x", "1", (1.0, 2.0)),), "ms", float(span_s))))
+    labels = re.findall(r"<span[^>]*>([^<]*)</span>", drawn.partition('class="xs"')[2])
+    assert 1 <= len(labels) <= 6 and sum(7 * len(label) for label in labels) < 290
+
+
 def test_one_point_alone_can_be_drawn():
     drawn = str(draw(Lines((5.0,), (Line("x", "1", (0.0,)),), "count", 10.0)))
     assert "nan" not in drawn and "inf" not in drawn
@@ -74,6 +87,11 @@ def test_columns_stand_in_proportion_and_percentiles_where_they_are():
     assert len(heights) == 2 and heights[1] == pytest.approx(2 * heights[0])
     assert 'd="M500.00 0V100"' in drawn
     assert "p99" not in drawn, "it lies outside"
+
+
+def test_names_of_marks_are_on_lines_of_their_own_however_near_the_marks_are():
+    chart = Histogram(10.0, HistogramSeries("e2e", "1", (0, 5, 10, 0), 3), (("p50", 20.0), ("p90", 20.1)))
+    assert re.findall(r"top:([\d.]+)rem", str(draw(chart))) == ["0.0", "0.95"]
 
 
 def test_an_interval_stays_within_its_scale():
@@ -91,14 +109,22 @@ def test_the_best_points_are_joined_and_the_beaten_are_grey():
     assert drawn.count('class="point behind"') == 1
 
 
+def test_names_of_points_lie_on_no_other_name_and_no_point():
+    names = ("bf16", "fp8", "int8", "bnb-nf4")
+    drawn = str(draw(Points(tuple(Point(one, 2e6, 0.97, 0.0, 1, True, "") for one in names), "weights", "accuracy")))
+    offsets = re.findall(r"translate:(calc\([^)]*\) calc\([^)]*\))", drawn)
+    assert len(offsets) == len(set(offsets)) == len(names)
+
+
 def test_one_point_of_full_accuracy_needs_no_room_above_a_hundred_percent():
     drawn = str(draw(Points((Point("a", 1e6, 1.0, 0.0, 1, True, ""),), "weights", "accuracy")))
     assert "100 %" in drawn and "nan" not in drawn
 
 
 @pytest.mark.parametrize(("value", "kind", "text"), [
-    (None, "ms", "–"), (1234567, "count", "1,234,567"), (12.345, "ms", "12.3 ms"), (1.2345, "ms", "1.23 ms"),
-    (2345.6, "ms", "2,346 ms"), (23456.0, "ms", "23.5 s"), (0.123, "share", "12.3 %"), (-0.5, "change", "−50.0 %"),
+    (None, "ms", "–"), (1234567, "count", "1.2 million"), (32762123264, "parameters", "32.76B"),
+    (12.345, "ms", "12.3 ms"), (1.2345, "ms", "1.23 ms"),
+    (2345.6, "ms", "2.35 s"), (23456.0, "ms", "23.5 s"), (0.123, "share", "12.3 %"), (-0.5, "change", "−50.0 %"),
     (0.0, "change", "+0.0 %"), (3 * 1024**2, "bytes", "3 MiB"), ("x", "bytes", "x"), (0.98765, "number", "0.9877"),
     (1_700_000_000, "time", "2023-11-14 22:13:20 UTC"),
 ])  # fmt: skip

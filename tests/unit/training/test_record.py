@@ -121,7 +121,7 @@ def test_a_report_sets_measured_beside_planned(store: RunStore) -> None:
     assert "## Training: reward" in text
     assert "| weights | 7.7 MiB | 7.7 MiB | +0.0 % |" in text
     assert "held-out pairs right: **90.0 %**, of 40" in text
-    assert "within 3.0e-07 of the trainer's own rewards of 8 held-out texts" in text
+    assert "differ by 3.0e-07 at most from the trainer's on 8 held-out texts" in text
     assert "model_name_or_path: demo" in text
     assert "<svg" in to_html(report)
     assert "training" in to_json(report)["sections"]
@@ -143,7 +143,7 @@ def test_a_report_says_how_good_a_reward_model_is_by_length_and_how_sure(run: Tr
     text = to_markdown(read_report(store, store.run()))
     assert text.startswith("# Training run reward "), "its title, where no model was served"
     assert "| 11 to 20 | 10 | 50.0 % |" in text
-    assert "expected calibration error 0.122" in text
+    assert "Expected calibration error 0.122" in text
 
 
 def test_speed_is_told_against_the_products_that_were_measured(run: TrainingRun, store: RunStore) -> None:
