@@ -12,9 +12,15 @@ from qserve.report.charts.specs import Chart
 
 __all__ = ["Block", "Code", "Column", "Figure", "Kind", "Row", "Section", "Table", "Text", "Tile", "Tiles", "Value"]
 
-Kind = Literal["text", "code", "count", "number", "bytes", "ms", "s", "share", "change", "rate", "time"]
-"""`ms` milliseconds, `s` seconds, `share` and `change` parts of one, `rate` per second, `time` seconds since 1970."""
+Kind = Literal[
+    "text", "prose", "code", "count", "parameters", "number", "bytes", "ms", "s", "share", "change", "rate", "time"
+]  # fmt: skip
+"""`prose` sentences, `ms` milliseconds, `s` seconds, `share` and `change` parts of one, `rate` per second, `time`
+seconds since 1970."""
 Value = str | int | float | None
+_MANY_COLUMNS = 8
+_FEW_ROWS = 6
+_LONG_PROSE = 100
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,17 @@ class Table:
     rows: tuple[tuple[Value, ...], ...]
     how: str = ""
     is_long: bool = False
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether people read it as a line for each column: few rows of many columns fit no screen."""
+        return len(self.columns) >= _MANY_COLUMNS and len(self.rows) <= _FEW_ROWS
+
+    @property
+    def has_long_prose(self) -> bool:
+        """Whether something that is said of a row would fill lines next to its figures."""
+        prose = [index for index, column in enumerate(self.columns) if column.kind == "prose"]
+        return any(len(str(row[index] or "")) > _LONG_PROSE for row in self.rows for index in prose)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from qserve.report.figures import NUMERIC, duration, moment, text_of
 from qserve.report.sections import sections_of
 from qserve.version import __version__
 
-__all__ = ["to_html"]
+__all__ = ["title_of", "to_html", "when_of"]
 
 _KINDS = {Table: "table", Figure: "figure", Row: "row", Text: "text", Code: "code", Tiles: "tiles"}
 
@@ -26,7 +26,7 @@ def to_html(report: RunReport) -> str:
     return _template().render(
         title=title_of(report),
         run=run,
-        when=f"{moment(run.started_unix_s)} · {_state(report)}",
+        when=when_of(report),
         made=moment(report.made_unix_s),
         version=__version__,
         sections=sections_of(report),
@@ -41,10 +41,11 @@ def title_of(report: RunReport) -> str:
     return served or trained or report.run.id
 
 
-def _state(report: RunReport) -> str:
+def when_of(report: RunReport) -> str:
+    """When the run began, and how long it ran."""
     run = report.run
-    words = {"running": "running for", "ended": "ran for", "died": "seen alive for"}
-    return f"{words[run.state]} {duration(run.duration_s)}"
+    words = {"running": "running for", "ended": "ran for", "died": "died after"}
+    return f"{moment(run.started_unix_s)} · {words[run.state]} {duration(run.duration_s)}"
 
 
 @cache

@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from qserve.report import to_html
-from tests.unit.report.made_up import a_report
+from tests.unit.report.made_up import a_full_report
 
+LAYOUT = Path(__file__).with_name("layout.js")
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 RULES = "{resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'best-practice']}"
 
@@ -19,7 +20,7 @@ RULES = "{resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'best-prac
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(to_html(a_report()))
+    path.write_text(to_html(a_full_report()))
     return path
 
 
@@ -35,10 +36,12 @@ def shown(browser: Browser, file: Path) -> Iterator[Page]:
     context.close()
 
 
-def test_it_fits(shown: Page) -> None:
-    for width in (340, 390, 768, 1180):
-        shown.set_viewport_size({"width": width, "height": 800})
-        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+@pytest.mark.parametrize("width", [340, 390, 768, 1280])
+def test_it_fits_and_nothing_covers_anything(shown: Page, width: int) -> None:
+    """No element leaves the page, no label of a chart lies over another, no row is tall and empty."""
+    shown.set_viewport_size({"width": width, "height": 800})
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert shown.evaluate(LAYOUT.read_text()) == {"outside": [], "covered": [], "white": []}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

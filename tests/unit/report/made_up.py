@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from qserve.cli.options.planning import hardware_of
@@ -147,3 +148,82 @@ def a_report(model="demo", **changes):
         "made_unix_s": BEGAN + 1000,
     }  # fmt: skip
     return RunReport(**{**values, **changes})
+
+
+LONG_SOURCE = (
+    "highest resident memory (VmHWM) since loading, without the weights and the KV cache: buffers of a step, compiled "
+    "kernels, free heap; and the resident memory of the processes that read prompts"
+)
+
+
+def training():
+    """Sixty steps of a reward model whose batches are small: a saw."""
+    curve = [
+        {"unix_s": BEGAN + 4 * step, "step": step, "loss": 0.7 - 0.003 * step + (-1) ** step * 0.1,
+         "learning_rate": 1e-4, "accuracy": (0.25, 1.0, 0.5, 0.75)[step % 4], "step_s": 4.0}
+        for step in range(1, 61)
+    ]  # fmt: skip
+    length = {"shortest": 10, "longest": 90, "count": 27, "accuracy": 0.74, "low": 0.55, "high": 0.87}
+    bins = [{"low": 0.5, "high": 0.55, "count": 27, "confidence": 0.52, "accuracy": 0.6}]
+    return {
+        "method": "reward", "model": "demo", "output": "/state/training/reward-1", "state": "ended", "reason": "",
+        "step": 60, "num_steps": 60, "job": {"device": "cuda"}, "memory_source": "torch's peak",
+        "planned": {"terms": {"weights (fp32)": 8 * MIB, "runtime": 400 * MIB}, "phases": {"backward": 500 * MIB}},
+        "measured": {"weights_bytes": 8 * MIB, "backward_bytes": 480 * MIB}, "curve": curve,
+        "evaluations": [{"step": 60, "loss": 0.51, "accuracy": 0.75, "margin": 0.7}], "tokens_per_s": 1234.5,
+        "step_s": 4.0, "flops_per_s": 2e12, "mfu": 0.4,
+        "rollouts": [{"step": 60, "samples": [{"prompt": "What is 12+30? " * 20, "completion": "42 " * 90,
+                                               "reward": 0.5, "rewards": {"rule": 0.5, "model": 0.25}}]}],
+        "data": {"told": "573 rows to train on, 27 held out", "notes": []}, "held_out": {"pairs": 27, "right": 20},
+        "quality": {"by_length": [length], "calibration": {"bins": bins, "error": 0.16}},
+        "check": {"largest_difference": 1.5e-6, "num_texts": 54, "spread": 0.8, "num_flipped": 0, "num_pairs": 27},
+        "configuration": f"output_dir: /state/training/reward-1\ndataset_name: /state/{'long' * 40}\n",
+    }  # fmt: skip
+
+
+def close_comparison():
+    """Five quantizations, three of which lie where one does."""
+    one = comparison()
+    first = one["candidates"][0]
+    places = {"bf16": (40, 0.98), "fp8": (22, 0.98), "int8": (22, 0.98), "bnb-nf4": (21, 0.979), "gptq": (12, 0.9)}
+    candidates = [
+        {**first, "quant": name, "weights_bytes": mib * MIB, "accuracy": accuracy, "stderr": 0.03}
+        for name, (mib, accuracy) in places.items()
+    ]
+    return {**one, "candidates": candidates}
+
+
+def a_full_report(**changes):
+    """As many blocks as a report can have, two results of each kind, long words and long sentences."""
+    report = a_report()
+    chat, *others = report.run.workers
+    alternatives = [
+        {"layout": f"awq, {n} × TP {n}", "cards": n, "max_num_seqs": 64, "ttft_ms": 90.0 * n, "tpot_ms": 12.0,
+         "output_tokens_per_s": 800.0 * n, "kept_share": 1.0, "price_per_hour": 1.5 * n, "chosen": n == 2,
+         "pareto": True,
+         "tokens_per_s_per_user": 100.0 + 9 * n, "tokens_per_s_per_card": 900.0 - 40 * n}
+        for n in range(1, 9)
+    ]  # fmt: skip
+    speed = {"load": {"input": 1000, "rps": 2, "assumed": False}, "alternatives": alternatives, "notes": []}
+    chat = replace(chat, plan={**chat.plan, "speed": speed, "notes": [LONG_SOURCE]})
+    documents = [
+        replace(one, document={**one.document, "sources": dict.fromkeys(one.terms, LONG_SOURCE)})
+        for one in report.memory
+    ]
+    right = {"name": "a_subset_of_some_length", "num_right": 96, "num_asked": 100, "accuracy": 0.96, "low": 0.9,
+             "high": 0.98, "mean_margin": 3.5}  # fmt: skip
+    preferences = {"kind": "reward preferences", "file": "pairs.jsonl", "subsets": [right],
+                   "overall": {**right, "name": "overall"}, "attributes": [{**right, "name": "helpful"}]}  # fmt: skip
+    stage = bench()["stages"][0]
+    load = {**bench(), "stages": [{**stage, "name": f"{2**n} at once"} for n in range(5)]}
+    about = {**scores()["about"], "model": "demo", "scheme": "bf16"}
+    evals = [{**scores(), "about": about}, {**scores(0.25), "about": about}, preferences]
+    values = {
+        "run": a_run(chat, *others), "memory": tuple(documents),
+        "events": (*report.events, StoredEvent(BEGAN + 300, "chat", "restart", {"reason": LONG_SOURCE})),
+        "evals": tuple(StoredDocument(n, "eval", BEGAN + n, "x", "offline", one) for n, one in enumerate(evals)),
+        "benches": tuple(StoredDocument(n, "bench", BEGAN + n, "x", "1 to 16 at once", load) for n in (10, 11)),
+        "comparisons": (StoredDocument(20, "comparison", BEGAN, None, "five", close_comparison()),),
+        "trainings": (StoredDocument(30, "train", BEGAN, "x", "reward demo", training()),),
+    }  # fmt: skip
+    return replace(report, **{**values, **changes})

@@ -10,7 +10,7 @@ import pytest
 
 from qserve.report import RunReport, to_html
 from qserve.runs import StoredDocument, StoredEvent
-from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker, scores
+from tests.unit.report.made_up import BEGAN, a_full_report, a_report, a_run, a_worker, scores
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "br", "img", "input", "link"}
@@ -26,6 +26,7 @@ SECTIONS = [
     "bench",
     "faults",
     "reproduce",
+    "next",
 ]
 
 
@@ -74,7 +75,7 @@ def test_nothing_is_fetched_and_nothing_runs():
 
 def test_sections_without_facts_are_left_out():
     tree = _Tree(to_html(RunReport(a_run(num_requests=0, num_errors=0))))
-    assert [attrs["id"] for attrs in tree.of("section")] == ["overview", "reproduce"]
+    assert [attrs["id"] for attrs in tree.of("section")] == ["overview", "reproduce", "next"]
 
 
 @pytest.mark.parametrize("field", ["evals", "benches", "comparisons", "work", "events", "memory"])
@@ -120,9 +121,28 @@ def test_light_dark_paper_and_phone_have_rules_of_their_own():
 
 def test_a_figure_says_how_and_when_it_was_obtained():
     page = to_html(a_report())
-    assert "measured before it was ended, 2026-11-21" in page
+    assert "Measured before it ended, 2026-11-21" in page
     assert "sum of the tensors" in page
-    assert "lm-eval 0.4.13, seed 1234, took 12.5 s, 2026-11-21" in page
+    assert "lm-eval 0.4.13, seed 1234, 12.5 s." in page and "offline · Nov 21" in page
+
+
+def test_no_two_tables_or_charts_have_one_title():
+    """Two evaluations, load tests or comparisons are told apart by their titles, two tables of a worker as well."""
+    tree = _Tree(to_html(a_full_report()))
+    charts = [attrs["aria-label"] for attrs in tree.of("div") if attrs.get("role") == "img"]
+    tables = re.findall(r"<caption>([^<]*)</caption>", to_html(a_full_report()))
+    for titles in (charts, tables):
+        assert len(titles) > 20
+        assert sorted(titles) == sorted(set(titles))
+
+
+def test_few_rows_of_many_columns_are_a_line_for_each_column():
+    page = to_html(a_report())
+    assert re.search(
+        r'<table class="turned">\s*<caption>Models</caption>\s*<thead><tr><th scope="col">worker</th>', page
+    )
+    assert '<tr><th scope="row">engine</th>' in page
+    assert '<th scope="col" class="n">planned</th>' in page, "other tables have a column for each figure"
 
 
 def test_a_long_run_stays_a_small_page():
