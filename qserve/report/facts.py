@@ -34,7 +34,7 @@ class RunReport:
 
     Attributes:
         work: what workers reported of their own work (GET /v1/qserve/report of a reward model), by worker.
-        latency: of its requests the planned beside the measured latency, by worker.
+        latency: planned and measured latency of its requests, by worker.
         evals, benches, comparisons: oldest first. A comparison starts servers of its own, so it is here for its model.
         made_unix_s: when these facts were read.
     """

@@ -13,6 +13,7 @@ from qserve.report.sections.faults import faults
 from qserve.report.sections.latency import latency
 from qserve.report.sections.layouts import layouts
 from qserve.report.sections.memory import memory
+from qserve.report.sections.next_step import next_step
 from qserve.report.sections.overview import overview
 from qserve.report.sections.reproduce import reproduce
 from qserve.report.sections.reward import reward
@@ -26,7 +27,7 @@ __all__ = ["sections_of"]
 
 _ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
     overview, training, memory, latency, layouts, start, traffic, reward, reward_quality, evals, comparison, bench,
-    faults, reproduce,
+    faults, reproduce, next_step,
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
 from qserve.report.charts.specs import Bar, Bars, Segment
 from qserve.report.facts import RunReport
-from qserve.report.figures import moment, text_of
+from qserve.report.figures import day_and_time, text_of
 from qserve.runs import StoredDocument
 
 __all__ = ["bench"]
@@ -60,9 +60,9 @@ def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]
     columns = tuple(column for column, _ in cells)
     rows: tuple[tuple[Value, ...], ...] = tuple(tuple(stage.get(name) for _, name in cells) for stage in stages)
     load = one.document.get("load", {})
-    how = f"qserve bench, the client's clock, {moment(one.unix_s)}"
+    how = "By the client's clock."
     title = " · ".join(str(load[name]) for name in ("endpoint", "dataset") if load.get(name)) or "load"
-    table = Table(f"bench_{one.number}", f"{title}: {one.name}", columns, rows, how)
+    table = Table(f"bench_{one.number}", f"{title}: {one.name} · {day_and_time(one.unix_s)}", columns, rows, how)
     sentence = (one.document.get("saturation") or {}).get("sentence")
     notes = [sentence, *_failures(stages), *one.document.get("notes", ())]
     told_of: list[Block] = [table]
@@ -72,7 +72,7 @@ def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]
 
 
 def _latencies(title: str, stages: list[Mapping[str, Any]]) -> list[Figure]:
-    """From stage to stage. Their tables hold no rows: the one of all stages stands above."""
+    """From stage to stage. Their tables hold no rows: the one of all stages is above them."""
     streamed = any(stage.get("p99_ttft_ms") for stage in stages)
     names = {"ttft": "time to first token", "tpot": "time per output token"} if streamed else {"e2el": "end to end"}
     return [Figure(_latency(stages, key), Table("", f"{title}: {name}", (), ())) for key, name in names.items()]

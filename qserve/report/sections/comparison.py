@@ -8,7 +8,7 @@ from typing import Any
 from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
 from qserve.report.charts.specs import Point, Points
 from qserve.report.facts import RunReport
-from qserve.report.figures import moment, text_of
+from qserve.report.figures import day_and_time, text_of
 from qserve.runs import StoredDocument
 
 __all__ = ["comparison"]
@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("tokens_per_right", "tokens a right answer", "number"),
     Column("seconds_per_right", "time a right answer", "s"),
     Column("usd_per_right", "USD a right answer", "number"),
-    Column("flips", "answers that flipped", "count"),
+    Column("flips", "flipped answers", "count"),
     Column("p_value", "p", "number"),
 )
 
@@ -45,10 +45,16 @@ def comparison(report: RunReport) -> Section | None:
 def _figure(one: StoredDocument, candidates: list[Mapping[str, Any]]) -> list[Block]:
     rows = tuple(_row(candidate) for candidate in candidates)
     how = (
-        "each behind a server of its own, one after the other, on the same items under the same load; "
-        f"{moment(one.unix_s)}. p: McNemar's exact test against the first, the smallest of all tasks"
+        "One server after the other, with the same items and the same load. p: McNemar's exact test against the first "
+        "quantization, the smallest over all tasks."
     )
-    table = Table(f"comparison_{one.number}", one.document.get("title") or one.name, _COLUMNS, rows, how)
+    table = Table(
+        f"comparison_{one.number}",
+        f"{one.document.get('title') or one.name} · {day_and_time(one.unix_s)}",
+        _COLUMNS,
+        rows,
+        how,
+    )
     fastest = max(candidate["load"]["tokens_per_s"] for candidate in candidates)
     points = tuple(_point(candidate, candidates, fastest) for candidate in candidates)
     advice = one.document.get("advice")

@@ -8,10 +8,10 @@ from typing import Any
 from qserve.report.blocks import Block, Column, Figure, Section, Table, Value
 from qserve.report.charts.specs import Interval, Intervals
 from qserve.report.facts import RunReport
-from qserve.report.figures import duration, moment, text_of
+from qserve.report.figures import day_and_time, duration, text_of
 from qserve.runs import StoredDocument
 
-__all__ = ["evals"]
+__all__ = ["evals", "scores_of", "title_of"]
 
 _COLUMNS = (
     Column("task", "task"),
@@ -27,13 +27,13 @@ def evals(report: RunReport) -> Section | None:
     """A figure for each evaluation of this run."""
     blocks: list[Block] = []
     for one in report.evals:
-        scores = list(_scores(one.document.get("lm_eval", {})))
+        scores = list(scores_of(one.document.get("lm_eval", {})))
         if scores:
             blocks.append(_figure(one, scores))
     return Section("evals", "Evaluations", tuple(blocks)) if blocks else None
 
 
-def _scores(lm_eval: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def scores_of(lm_eval: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every figure of every task of lm-eval's own result: `"exact_match,none": 0.5, "exact_match_stderr,none": …`."""
     for task, figures in lm_eval.get("results", {}).items():
         items = lm_eval.get("n-samples", {}).get(task, {}).get("effective")
@@ -52,9 +52,7 @@ def _figure(one: StoredDocument, scores: Sequence[Mapping[str, Any]]) -> Block:
         (score["task"], score["metric"], score["value"], score.get("stderr"), score.get("num_items"),
          score.get("num_fewshot")) for score in scores
     )  # fmt: skip
-    model = one.document.get("about", {}).get("model")
-    title = f"{one.name or 'evaluation'}{f' on {model}' if model else ''}"
-    table = Table(f"eval_{one.number}", title, _COLUMNS, rows, _how(one))
+    table = Table(f"eval_{one.number}", title_of(one), _COLUMNS, rows, _how(one))
     shares = [score for score in scores if 0 <= score["value"] <= 1]
     if not shares:
         return table
@@ -63,6 +61,13 @@ def _figure(one: StoredDocument, scores: Sequence[Mapping[str, Any]]) -> Block:
         for score in shares
     )
     return Figure(Intervals(intervals, 0.0, 1.0, "share"), table)
+
+
+def title_of(one: StoredDocument) -> str:
+    """What was evaluated and when: two evaluations of a run never read the same."""
+    about = one.document.get("about", {})
+    parts = (one.name or "evaluation", about.get("model"), about.get("scheme"), day_and_time(one.unix_s))
+    return " · ".join(str(part) for part in parts if part)
 
 
 def _text(score: Mapping[str, Any]) -> str:
@@ -76,7 +81,6 @@ def _how(one: StoredDocument) -> str:
     parts = [
         f"lm-eval {version}" if version else "lm-eval",
         f"seed {about['seed']}" if "seed" in about else "",
-        f"took {duration(about['seconds'])}" if about.get("seconds") else "",
-        moment(one.unix_s),
+        duration(about["seconds"]) if about.get("seconds") else "",
     ]
-    return ", ".join(part for part in parts if part)
+    return ", ".join(part for part in parts if part) + "."

@@ -15,7 +15,8 @@ __all__ = ["fault_text", "faults"]
 
 _ERRORS = (Column("worker", "worker"), Column("code", "error"), Column("requests", "requests", "count"))
 _EVENTS = (
-    Column("unix_s", "when", "time"), Column("worker", "worker"), Column("event", "what"), Column("details", "details"),
+    Column("unix_s", "when", "time"), Column("worker", "worker"), Column("event", "what"),
+    Column("details", "details", "prose"),
 )  # fmt: skip
 _FAULTS = ("down", "restart", "retry", "lost")
 _MOST_EVENTS = 100
@@ -26,11 +27,18 @@ def faults(report: RunReport) -> Section | None:
     run = report.run
     blocks: list[Block] = []
     if run.state == "died":
-        blocks.append(Text("The run ended without saying so: killed, or the machine went down.", is_warning=True))
+        blocks.append(
+            Text("The run ended without a last record: it was killed, or the machine went down.", is_warning=True)
+        )
     if run.exit_status:
         blocks.append(Text(f"The command ended with exit status {run.exit_status}.", is_warning=True))
     if run.num_lost:
-        blocks.append(Text(f"{run.num_lost:,} requests could not be kept: full disk or locked store.", is_warning=True))
+        blocks.append(
+            Text(
+                f"{run.num_lost:,} requests could not be recorded: the disk was full, or the store locked.",
+                is_warning=True,
+            )
+        )
     checks = [event for event in report.events if event.event == "sanity"]
     blocks += [
         Text(f"{one.worker}: {one.details['told']}", is_warning=True) for one in checks if one.details["is_noise"]
@@ -41,15 +49,17 @@ def faults(report: RunReport) -> Section | None:
             (event.unix_s, event.worker, event.event, fault_text(event.details)) for event in events[-_MOST_EVENTS:]
         )
         left_out = len(events) - len(rows)
-        how = "the supervisor" + (f"; {left_out:,} earlier ones are left out" if left_out else "")
-        blocks.append(Table("events", "What happened to workers", _EVENTS, rows, how))
+        how = f"{left_out:,} earlier ones are left out." if left_out else ""
+        blocks.append(Table("events", "Failures and restarts of workers", _EVENTS, rows, how))
     errors = tuple(
-        (found.worker or "none reached", code, count)
+        (found.worker or "refused before", code, count)
         for found in report.traffic.workers
         for code, count in sorted(found.summary.errors.items(), key=lambda pair: -pair[1])
     )
     if errors:
-        blocks.append(Table("errors", "Requests that failed", _ERRORS, errors, "by the error's code in the answer"))
+        blocks.append(
+            Table("errors", "Requests that ended with an error", _ERRORS, errors, "By the error's code in the answer.")
+        )
     return Section("faults", "Faults", tuple(blocks)) if blocks else None
 
 

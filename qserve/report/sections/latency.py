@@ -24,8 +24,8 @@ _COLUMNS = (
 # Below it other programs are what every machine has.
 _FELT_SHARE = 0.1
 _LEARNS = (
-    "The next plan of this model on this machine is corrected by these requests, unless --no-learn is given. "
-    "The planned band is meant to contain 80 % of measured values."
+    "These requests correct the next plan of this model on this machine; --no-learn turns that off. "
+    "The band should contain 80 % of measured values."
 )
 
 
@@ -58,12 +58,15 @@ def _table(name: str, latency: Mapping[str, Any]) -> Table:
         )
         for key, title in _NAMES.items()
     )  # fmt: skip
-    learned = f"; planned with what {latency['learned_from']} measured" if latency.get("learned_from") else ""
+    learned = f" The plan uses what run {latency['learned_from']} measured." if latency.get("learned_from") else ""
     taken = others_of(latency)
     loaded = (
-        f". Other programs took {taken} % of this machine's processors meanwhile; the plan assumes none"
+        f" Other programs took {taken} % of this machine's processors meanwhile; the plan assumes none."
         if taken
         else ""
     )
-    how = f"{latency['num_requests']:,} requests: {latency['source']}{learned}{loaded}"
-    return Table(f"latency_planned_{name}", f"{name}: latency", _COLUMNS, rows, how)
+    how = (
+        f"Measured by the gateway on the last {latency['num_requests']:,} streamed answers whose tokens were counted; "
+        f"planned for the same requests.{learned}{loaded}"
+    )
+    return Table(f"latency_planned_{name}", f"{name}: latency, planned and measured", _COLUMNS, rows, how)

@@ -40,7 +40,7 @@ def _worker(name: str, speed: dict[str, Any]) -> list[Block]:
         for row in speed["alternatives"]
     )
     load = ", ".join(f"{key} {value}" for key, value in speed["load"].items() if key != "assumed")
-    table = Table(f"layouts_{name}", f"{name}: layouts", _COLUMNS, rows, f"planned before the start for {load}")
+    table = Table(f"layouts_{name}", f"{name}: layouts", _COLUMNS, rows, f"Planned for {load}.")
     shown = Figure(Layouts(layout_points(speed["alternatives"])), table) if len(rows) > 1 else table
     return [shown, *(Text(note) for note in speed.get("notes", ()))]
 

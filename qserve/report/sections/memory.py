@@ -13,7 +13,7 @@ from qserve.report.figures import moment
 from qserve.runs import StoredWorker
 from qserve.units import format_bytes
 
-__all__ = ["memory", "token_error", "total_error", "total_terms"]
+__all__ = ["memory", "token_error", "total_bytes", "total_error", "total_terms"]
 
 _TERMS: dict[str, tuple[str, Any]] = {
     "weights": ("weights", "1"),
@@ -27,19 +27,16 @@ _COLUMNS = (
     Column("planned_bytes", "planned", "bytes"),
     Column("measured_bytes", "measured", "bytes"),
     Column("difference", "difference", "change"),
-    Column("source", "source"),
+    Column("source", "source", "prose"),
 )
 _LIMITS = (
     Column("what", "limit"),
     Column("planned", "planned", "number"),
     Column("measured", "measured", "number"),
     Column("difference", "difference", "change"),
-    Column("source", "source"),
+    Column("source", "source", "prose"),
 )
-_HIGH_WATER = (
-    "Measured activations are the peak so far; the plan is for the largest batch that the limits allow. Short requests "
-    "use less."
-)
+_HIGH_WATER = "Measured activations are the peak of this run. The plan is for the largest batch that the limits allow."
 _FEWEST_SAMPLES = 3
 _MOST_SAMPLES = 120
 
@@ -62,8 +59,14 @@ def memory(report: RunReport) -> Section | None:
 
 def total_error(report: RunReport, worker: StoredWorker) -> float | None:
     """Measured over planned, less one, of the terms that have both; None where none has."""
+    planned, found = total_bytes(report, worker)
+    return found / planned - 1 if planned else None
+
+
+def total_bytes(report: RunReport, worker: StoredWorker) -> tuple[int, float]:
+    """Planned and measured, of the terms that have both."""
     both = [(planned, found) for _, planned, found in _terms(report, worker) if planned and found is not None]
-    return sum(found for _, found in both) / sum(planned for planned, _ in both) - 1 if both else None
+    return sum(planned for planned, _ in both), sum(found for _, found in both)
 
 
 def total_terms(report: RunReport, worker: StoredWorker) -> str:
@@ -103,7 +106,7 @@ def _worker(report: RunReport, worker: StoredWorker) -> list[Block]:
     both = [(planned, found) for _, planned, found in terms if found is not None]
     if len(both) > 1:
         planned_sum, found_sum = sum(planned for planned, _ in both), sum(found for _, found in both)
-        rows.append(("total of measured terms", planned_sum, found_sum, _change(planned_sum, found_sum), ""))
+        rows.append(("all measured", planned_sum, found_sum, _change(planned_sum, found_sum), ""))
     title = f"{worker.name}: {', '.join(worker.models)}"
     table = Table(f"memory_{worker.name}", title, _COLUMNS, tuple(rows), _how(report, worker))
     return [Figure(_bars(report, worker, terms), table), *_limits(report, worker)]
@@ -116,9 +119,9 @@ def _change(planned: float, found: float | None) -> float | None:
 def _how(report: RunReport, worker: StoredWorker) -> str:
     sample = report.measured(worker)
     if sample is None:
-        return "planned only; the worker ended before it was measured"
-    when = {"ready": "when it was ready", "serving": "while it served", "end": "before it was ended"}
-    return f"planned before the start; measured {when.get(sample.moment, sample.moment)}, {moment(sample.unix_s)}"
+        return "Planned only: the worker ended before it was measured."
+    when = {"ready": "when it was ready", "serving": "while it served", "end": "before it ended"}
+    return f"Measured {when.get(sample.moment, sample.moment)}, {moment(sample.unix_s)}."
 
 
 def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[str, int, float | None]]) -> Bars:
@@ -152,7 +155,7 @@ def _limits(report: RunReport, worker: StoredWorker) -> list[Block]:
     if not planned or not found:
         return []
     row: tuple[Value, ...] = (
-        "tokens in the KV cache", planned, int(found), _change(planned, found), sources.get("kv_cache_tokens", ""),
+        "KV cache tokens", planned, int(found), _change(planned, found), sources.get("kv_cache_tokens", ""),
     )  # fmt: skip
     return [Table(f"limits_{worker.name}", f"{worker.name}: capacity", _LIMITS, (row,))]
 
@@ -170,10 +173,10 @@ def _host(report: RunReport) -> Table | None:
                 planned,
                 held,
                 _change(planned, held),
-                "resident memory (RSS)" if held else "never started",
+                "resident memory (RSS)" if held else "not started",
             )
         )
-    how = "processes of the service without a model; the newest measurement of each"
+    how = "Processes of the service that hold no model; the newest measurement of each."
     return Table("memory_host", "Other processes", _COLUMNS, tuple(rows), how) if rows else None
 
 
@@ -199,6 +202,6 @@ def _over_time(report: RunReport) -> Figure | None:
     step_s = max(after - before for before, after in itertools.pairwise(times))
     columns = (Column("unix_s", "time", "time"), *(Column(name, name, "bytes") for name in held))
     rows = tuple((at, *(values.get(at) for values in held.values())) for at in times)
-    table = Table("memory_over_time", "Resident memory over time", columns, rows, "psutil, of each worker's processes",
+    table = Table("memory_over_time", "Resident memory over time", columns, rows, "Each worker's processes, by psutil.",
                   is_long=True)  # fmt: skip
     return Figure(Lines(tuple(times), lines, "bytes", step_s), table)

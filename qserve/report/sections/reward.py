@@ -9,6 +9,7 @@ from qserve.report.blocks import Block, Column, Figure, Section, Table, Tile, Ti
 from qserve.report.charts.specs import Bar, Bars, Segment
 from qserve.report.facts import RunReport
 from qserve.report.figures import text_of
+from qserve.units import format_count
 
 __all__ = ["reward"]
 
@@ -34,11 +35,11 @@ def reward(report: RunReport) -> Section | None:
 def _worker(worker: str, work: Mapping[str, Any]) -> list[Block]:
     sources = work.get("sources", {})
     tiles = (
-        Tile("texts scored", work["texts"], "count", f"{work['tokens']:,} tokens"),
+        Tile("texts scored", work["texts"], "count", f"{format_count(work['tokens'])} tokens"),
         Tile("scores a second", work["texts_per_s"], "number", "while the model is busy"),
         Tile("tokens a second", work["tokens_per_s"], "number", "while the model is busy"),
-        Tile("padding", work["padding_share"], "share", "of what was computed"),
-        Tile("shared beginnings", work["shared_share"], "share", "of the texts' tokens, computed once"),
+        Tile("padding", work["padding_share"], "share", "of the tokens that were computed"),
+        Tile("shared prefixes", work["shared_share"], "share", "of the tokens, computed once"),
     )
     blocks: list[Block] = [Tiles(f"reward_{worker}", tiles)]
     by_length = work.get("latency_ms", ())
@@ -52,7 +53,7 @@ def _worker(worker: str, work: Mapping[str, Any]) -> list[Block]:
     together = work.get("texts_a_row") or {}
     if together:
         counts = tuple((int(texts), rows) for texts, rows in together.items())
-        how = "texts of all clients that waited at once, packed into rows"
+        how = "Texts of all clients that waited at once, packed into rows."
         blocks.append(Table(f"reward_rows_{worker}", f"{worker}: batch sizes", _ROWS, counts, how, is_long=True))
     return blocks
 

@@ -9,18 +9,18 @@ from typing import Any
 from qserve.report.blocks import Block, Column, Figure, Section, Table, Value
 from qserve.report.charts.specs import Bar, Bars, Segment
 from qserve.report.facts import RunReport
-from qserve.report.figures import moment, text_of
+from qserve.report.figures import day_and_time, text_of
 from qserve.runs import StoredDocument
 
 __all__ = ["reward_quality"]
 
 _CHECKED = (
-    Column("quantization", "body"),
+    Column("quantization", "quantization"),
     Column("num_texts", "texts", "count"),
     Column("largest_difference", "largest difference", "number"),
     Column("mean_difference", "mean", "number"),
     Column("rank_correlation", "rank correlation", "number"),
-    Column("num_flipped", "pairs turned around", "count"),
+    Column("num_flipped", "pairs in another order", "count"),
     Column("num_pairs", "of", "count"),
 )
 _PARTS = (
@@ -32,17 +32,19 @@ _PARTS = (
     Column("mean", "mean", "number"),
     Column("num_right", "preferences right", "count"),
     Column("num_preferences", "of", "count"),
-    Column("faults", "what is wrong"),
+    Column("faults", "what is wrong", "prose"),
 )
 _RIGHT = (
     Column("subset", "subset"),
     Column("num_right", "right", "count"),
     Column("num_asked", "asked", "count"),
     Column("accuracy", "accuracy", "share"),
-    Column("low", "from", "share"),
-    Column("high", "to (95 %)", "share"),
+    Column("low", "at least", "share"),
+    Column("high", "at most", "share"),
     Column("mean_margin", "mean margin", "number"),
 )
+
+_INTERVALS = "At least and at most: Wilson's 95 % interval."
 
 
 def reward_quality(report: RunReport) -> Section | None:
@@ -55,7 +57,7 @@ def reward_quality(report: RunReport) -> Section | None:
         elif one.document.get("kind") == "reward preferences":
             blocks.append(_right(one))
             blocks += _attributes(one)
-    return Section("reward_quality", "Rewards against the truth", tuple(blocks)) if blocks else None
+    return Section("reward_quality", "Reward accuracy", tuple(blocks)) if blocks else None
 
 
 def _checked(one: StoredDocument) -> Table:
@@ -63,8 +65,10 @@ def _checked(one: StoredDocument) -> Table:
         (name, *(found.get(column.key) for column in _CHECKED[1:]))
         for name, found in one.document.get("quantizations", {}).items()
     )
-    how = f"against plain transformers in float32, one text at a time; {_about(one)}"
-    return Table(f"reward_check_{one.number}", "Scores as served", _CHECKED, rows, how)
+    how = "Against plain transformers in float32, one text at a time."
+    return Table(
+        f"reward_check_{one.number}", f"Difference from plain transformers: {_about(one)}", _CHECKED, rows, how
+    )
 
 
 def _parts(one: StoredDocument) -> Table:
@@ -72,14 +76,14 @@ def _parts(one: StoredDocument) -> Table:
         (*(part.get(column.key) for column in _PARTS[:-1]), "; ".join(part.get("faults", ())) or "nothing")
         for part in one.document["parts"]
     )
-    return Table(f"reward_parts_{one.number}", "Parts of the reward", _PARTS, rows, _about(one))
+    return Table(f"reward_parts_{one.number}", f"Parts of the reward: {_about(one)}", _PARTS, rows)
 
 
 def _right(one: StoredDocument) -> Table:
     document = one.document
     results = [*document.get("subsets", ()), *document.get("levels", ()), document.get("overall", {})]
     rows: tuple[tuple[Value, ...], ...] = tuple(_accuracy(row) for row in results)
-    return Table(f"reward_preferences_{one.number}", "Preferences", _RIGHT, rows, f"Wilson's intervals; {_about(one)}")
+    return Table(f"reward_preferences_{one.number}", f"Preferences: {_about(one)}", _RIGHT, rows, _INTERVALS)
 
 
 def _attributes(one: StoredDocument) -> list[Block]:
@@ -88,8 +92,8 @@ def _attributes(one: StoredDocument) -> list[Block]:
     if not rows:
         return []
     columns = (replace(_RIGHT[0], title="attribute"), *_RIGHT[1:])
-    how = f"each attribute as if it were the reward, Wilson's intervals; {_about(one)}"
-    table = Table(f"reward_attributes_{one.number}", "Preferences by attribute", columns, rows, how)
+    how = f"Each attribute taken as the reward. {_INTERVALS}"
+    table = Table(f"reward_attributes_{one.number}", f"Preferences by attribute: {_about(one)}", columns, rows, how)
     bars = tuple(_bar(str(row[0]), float(row[3] or 0)) for row in rows)
     return [Figure(Bars(bars, 1.0), table)]
 
@@ -103,4 +107,4 @@ def _accuracy(row: Mapping[str, Any]) -> tuple[Value, ...]:
 
 
 def _about(one: StoredDocument) -> str:
-    return f"{one.document.get('file', 'a file')}, {moment(one.unix_s)}"
+    return f"{one.document.get('file', 'a file')}, {day_and_time(one.unix_s)}"

@@ -39,7 +39,7 @@ def start(report: RunReport) -> Section | None:
         bars.append(Bar(worker.name, segments, duration(whole)))
         rows += [(worker.name, name, s, s / max(whole, 1e-9)) for name, s in worker.start_phases_s.items()]
     longest = max(sum(worker.start_phases_s.values()) for worker in started)
-    how = "by the supervisor's clock, between the log lines that name the phases; first start of each worker"
+    how = "By the supervisor's clock; the first start of each worker."
     table = Table("start", "From the command to the first answer", _COLUMNS, tuple(rows), how)
     results = [f"{event.worker}: {event.details['told']}." for event in report.events if event.event == "sanity"]
     checks = tuple(Text(text) for text in dict.fromkeys(results))

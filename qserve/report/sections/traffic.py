@@ -45,17 +45,16 @@ _FEWEST_POINTS = 2
 _TITLE = "Latency and throughput"
 _GONE = (
     "The records of {:,} of {:,} requests were deleted because the store exceeded --keep-runs-gib. The figures below "
-    "cover the others."
+    "are of the others."
 )
 _TPOT = (
-    "TPOT is (E2E − TTFT) / (tokens − 1), as in vllm bench. Streams whose client did not request token counts are "
-    "counted in events"
+    " Time per output token is (end to end − time to first token) / (tokens − 1) of each stream; events are counted "
+    "where the client did not ask for token counts."
 )
-_CLOCKS = "by the gateway's clock, from the arrival of a request to the bytes sent"
 
 
 def traffic(report: RunReport) -> Section | None:
-    """By worker; requests that reached none stand among the routes."""
+    """By worker; requests that reached none are among the routes."""
     num_kept = sum(one.num_requests for one in report.traffic.groups)
     num_gone = report.run.num_requests - num_kept
     gone = [Text(_GONE.format(num_gone, report.run.num_requests))] if num_gone > 0 else []
@@ -64,7 +63,7 @@ def traffic(report: RunReport) -> Section | None:
     rows = _by_route(report.traffic.groups)
     blocks: list[Block] = [
         *gone,
-        Table("routes", "Requests by route", _ROUTES, rows, "every request that reached the gateway"),
+        Table("routes", "Requests by route", _ROUTES, rows, "Every request that reached the gateway."),
     ]
     for found in report.traffic.workers:
         if found.worker and found.summary.latency_ms:
@@ -78,7 +77,7 @@ def _by_route(groups: Sequence[RequestGroup]) -> tuple[tuple[Value, ...], ...]:
     for one in groups:
         requests, errors = summed.get((one.route, one.model), (0, 0))
         summed[one.route, one.model] = (requests + one.num_requests, errors + one.num_errors)
-    return tuple((*key, *counts) for key, counts in summed.items())
+    return tuple((route, model or None, *counts) for (route, model), counts in summed.items())
 
 
 def _worker(found: WorkerTraffic) -> list[Block]:
@@ -89,9 +88,9 @@ def _worker(found: WorkerTraffic) -> list[Block]:
     )
     window = ""
     if summary.first_unix_s and summary.last_unix_s:
-        window = f"; {moment(summary.first_unix_s)}, {duration(summary.last_unix_s - summary.first_unix_s)}"
-    how = f"{_CLOCKS}; successful requests{window}. {_TPOT}"
-    table = Table(f"latency_{found.worker}", f"{found.worker}: latency", _PERCENTILES, rows, how)
+        window = f", from {moment(summary.first_unix_s)} for {duration(summary.last_unix_s - summary.first_unix_s)}"
+    how = f"Of successful requests, by the gateway's clock{window}.{_TPOT if 'tpot' in summary.latency_ms else ''}"
+    table = Table(f"latency_{found.worker}", f"{found.worker}: latency of all requests", _PERCENTILES, rows, how)
     over_time, histograms = _over_time(found), _histograms(found)
     rows_of = [over_time, histograms] if len(over_time) % 2 == 0 else [[*over_time, *histograms]]
     series = [_series(found)] if over_time else []
@@ -123,12 +122,12 @@ def _over_time(found: WorkerTraffic) -> list[Figure]:
 
 def _series(found: WorkerTraffic) -> Table:
     rows = tuple(_row(one) for one in found.series)
-    how = f"each point is the {duration(found.bucket_s)} of arrivals from its time on, and rates are over these"
+    how = f"Each point covers the requests that arrived in {duration(found.bucket_s)}."
     return Table(f"series_{found.worker}", f"{found.worker}: over time", _SERIES, rows, how, is_long=True)
 
 
 def _lines(found: WorkerTraffic, title: str, lines: tuple[Line, ...], kind: str) -> Figure:
-    """Its table holds no rows: the one of the whole series stands below the charts."""
+    """Its table holds no rows: the one of the whole series is below the charts."""
     times = tuple(one.unix_s for one in found.series)
     table = Table("", title, (), ())
     return Figure(Lines(times, lines, "rate" if kind == "rate" else "ms", float(found.bucket_s)), table)
@@ -153,8 +152,9 @@ def _histograms(found: WorkerTraffic) -> list[Figure]:
         ]
         beyond: list[tuple[Value, ...]] = [(one.bin_ms * len(one.counts), None, one.num_beyond)]
         table = Table(
-            f"histogram_{name}_{found.worker}", f"{found.worker}: {_NAMES[name]}", _BINS, (*rows, *beyond),
-            f"{percentiles.count:,} requests; drawn up to the 99th percentile", is_long=True,
+            f"histogram_{name}_{found.worker}", f"{found.worker}: {_NAMES[name]}, distribution", _BINS,
+            (*rows, *beyond),
+            f"{percentiles.count:,} requests, drawn up to the 99th percentile.", is_long=True,
         )  # fmt: skip
         series = HistogramSeries(_NAMES[name], "3" if name == "ttft" else "4" if name == "tpot" else "1", one.counts,
                                  one.num_beyond)  # fmt: skip

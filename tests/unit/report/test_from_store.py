@@ -11,11 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from qserve.cli.report.command import command
-from qserve.cli.report.show import to_terminal
+from qserve.cli.report.show import to_summary, to_terminal
 from qserve.errors import UsageError
 from qserve.report import read_report
+from qserve.report.blocks import Row, Table
+from qserve.report.figures import text_of
+from qserve.report.sections import sections_of
 from qserve.runs import RunStore, StoredDocument
-from tests.unit.report.made_up import BEGAN, WORK, a_report, comparison, scores
+from tests.unit.report.made_up import BEGAN, WORK, a_full_report, a_report, comparison, scores
 
 LABELS = [
     ("POST", "/v1/chat/completions", "demo", "chat", 200, "", 0, 0),
@@ -118,13 +121,15 @@ def test_a_file_is_what_its_name_says(store, tmp_path):
     assert json.loads((tmp_path / "r.json").read_text())["run"]["id"] == "20261121-1"
 
 
-def test_without_a_format_the_terminal_gets_the_tables(store, tmp_path, monkeypatch):
+def test_without_a_format_the_terminal_gets_a_summary_and_all_tables_if_asked(store, tmp_path, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    done = _qserve(tmp_path)
-    assert "time to first token" in done.stdout and "offline" in done.stdout
-    assert "\x1b[" not in done.stdout, "a pipe gets no colours"
-    lines = done.stdout.splitlines()
-    assert not any(line.endswith("   ") for line in lines), "no row is filled up to a width of nobody's"
+    summary, full = _qserve(tmp_path).stdout, _qserve(tmp_path, "--full").stdout
+    assert "offline" in summary and "time to first token" not in summary
+    assert "time to first token" in full and "offline" in full
+    assert _qserve(tmp_path, "--format", "text").stdout == summary
+    for shown in (summary, full):
+        assert "\x1b[" not in shown, "a pipe gets no colours"
+        assert not any(line.endswith(" ") for line in shown.splitlines()), "no row is filled up to a width of nobody's"
 
 
 def test_the_terminal_gets_no_titles_of_charts():
@@ -134,19 +139,40 @@ def test_the_terminal_gets_no_titles_of_charts():
     assert "reward: a, b" in shown and "end to end" not in shown.partition("Load tests")[2].partition("Faults")[0]
 
 
-@pytest.mark.parametrize("columns", ["80", "120"])
-def test_no_cell_is_cut_on_a_terminal(monkeypatch, columns):
-    """A table that is too wide is turned: a line for each of its columns."""
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_no_cell_is_cut_and_no_word_is_broken_on_a_terminal(monkeypatch, columns):
+    """A table that is too wide is turned, or in parts."""
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    shown = re.sub(r"\x1b\[[\d;]*m", "", to_terminal(a_report()))
-    assert "…" not in shown.partition("Load tests")[0]  # a table of many stages and figures stays a table
-    assert re.search(r"^architecture +Qwen3ForCausalLM", shown, re.MULTILINE) or columns != "80"
+    report = a_full_report(evals=(*a_full_report().evals, _with_long_names()))
+    words = {word for section in sections_of(report) for word in _words(section)}
+    for shown in (to_terminal(report), to_summary(report)):
+        lines = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
+        assert not [line for line in lines if "…" in line and "What is 12+30?" not in line and "42 42" not in line]
+        commands = ("qserve ", "less ", "  ", "dataset_name")
+        assert not [line for line in lines if len(line) > int(columns) and not line.startswith(commands)]
+    seen = set(re.sub(r"\x1b\[[\d;]*m", "", to_terminal(report)).split())
+    assert not {word for word in words - seen if len(word) <= int(columns) - 20}
+
+
+def _with_long_names():
+    result = {"results": {"a_task_with_quite_a_long_name": {"another_metric_with_a_long_name,none": 0.5}}}
+    return StoredDocument(9, "eval", BEGAN + 9, "x", "long", {"lm_eval": result})
+
+
+def _words(section):
+    """Of the tables that a terminal gets."""
+    blocks = [one for block in section.blocks for one in (block.figures if isinstance(block, Row) else (block,))]
+    for table in (getattr(block, "table", block) for block in blocks):
+        if isinstance(table, Table) and not table.is_long:
+            for row in table.rows:
+                for value, column in zip(row, table.columns, strict=True):
+                    yield from text_of(value, column.kind).split()
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (("1999",), "no run's id begins with '1999'"),
-    (("--output", "x.txt"), "say what it is to be with --format"),
+    (("--output", "x.pdf"), "say what it is to be with --format"),
     (("--output", "/nowhere/at/all.html"), "can't be written"),
     (("--url", "http://127.0.0.1:1", "--format", "html"), "/report"),
 ])  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from qserve.report.blocks import Text
+from qserve.report.blocks import Row, Table, Text
+from qserve.report.charts.draw import draw
 from qserve.report.charts.specs import Bars
 from qserve.report.sections import sections_of
 from qserve.report.sections.bench import bench
@@ -14,12 +17,14 @@ from qserve.report.sections.faults import faults
 from qserve.report.sections.latency import latency
 from qserve.report.sections.layouts import layouts
 from qserve.report.sections.memory import memory, token_error, total_error
-from qserve.report.sections.overview import overview
+from qserve.report.sections.next_step import next_step
+from qserve.report.sections.overview import endings, overview
 from qserve.report.sections.reward_quality import reward_quality
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
+from qserve.report.sections.training import training
 from qserve.runs import MemorySample, RequestGroup, StoredDocument, StoredEvent
-from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker
+from tests.unit.report.made_up import BEGAN, a_full_report, a_report, a_run, a_worker
 
 
 def _rows(section, key):
@@ -37,7 +42,7 @@ def test_processes_without_a_model_stand_planned_beside_measured():
     samples = (*report.memory, MemorySample(BEGAN + 9, "gateway", "serving", {"resident_bytes": 76}))
     rows = _rows(memory(replace(report, run=replace(report.run, hardware=hardware), memory=samples)), "memory_host")
     assert rows["gateway"][1:3] == (80, 76) and rows["gateway"][3] == pytest.approx(-0.05)
-    assert rows["web UI"][2:] == (None, None, "never started")
+    assert rows["web UI"][2:] == (None, None, "not started")
     with pytest.raises(KeyError):
         _rows(memory(report), "memory_host")  # a run of an older qserve
 
@@ -52,7 +57,7 @@ def test_the_error_of_the_plan_is_told_for_each_term_and_for_all():
     assert rows["KV cache"][3] == 0.0
     planned = sum(device[f"{term}_bytes"] for term in ("weights", "kv_cache", "activations", "runtime"))
     assert total_error(report, chat) == pytest.approx(device["weights_bytes"] / planned)
-    assert rows["total of measured terms"][3] == total_error(report, chat)
+    assert rows["all measured"][3] == total_error(report, chat)
     assert token_error(report, chat) == -0.5
 
 
@@ -101,11 +106,11 @@ def test_a_term_that_nobody_measured_is_not_told_as_zero():
     samples = tuple(replace(one, terms={"weights_bytes": 5.0}) for one in report.memory)
     rows = _rows(memory(replace(report, memory=samples)), "memory_chat")
     assert rows["KV cache"][2:4] == (None, None)
-    assert "total of measured terms" not in rows
+    assert "all measured" not in rows
     bars = memory(replace(report, memory=samples)).blocks[0].chart.bars
     assert bars[-1].remark == "5 B, the rest not measured"
     tiles = {tile.label: tile for tile in overview(replace(report, memory=samples)).blocks[0].tiles}
-    assert tiles["chat memory"].remark == "measured against planned: weights only"
+    assert tiles["chat memory"].remark == "5 B measured, 3.8 MiB planned: weights only"
 
 
 def test_each_card_has_a_bar_of_its_own():
@@ -163,14 +168,85 @@ def test_a_load_of_rewards_is_told_in_texts_and_its_failures_by_kind():
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"state": "died", "ended_unix_s": None}, "ended without saying so"),
+    ({"state": "died", "ended_unix_s": None}, "ended without a last record"),
     ({"exit_status": 5}, "exit status 5"),
-    ({"num_lost": 7}, "7 requests could not be kept"),
+    ({"num_lost": 7}, "7 requests could not be recorded"),
 ])  # fmt: skip
 def test_what_the_reader_must_not_miss_is_a_warning(changes, words):
     section = faults(a_report(run=a_run(**changes), events=()))
     assert section.blocks[0].is_warning
     assert words in section.blocks[0].text
+
+
+def test_what_was_refused_is_no_failure_of_the_service():
+    """A client's mistakes, and requests by which old releases tested a server, are told apart from failures."""
+    report = a_report()
+    chat, reward = report.traffic.workers
+    chat = replace(chat, summary=replace(chat.summary, statuses={200: 12, 400: 2, 503: 1}))
+    reward = replace(reward, summary=replace(reward.summary, statuses={200: 14, 422: 1}))
+
+    def told(*workers, num_errors=4):
+        groups = (RequestGroup("/v1/x", "m", "chat", 30, 4),)
+        run = replace(report.run, num_errors=num_errors)
+        return endings(replace(report, run=run, traffic=replace(report.traffic, groups=groups, workers=workers)))
+
+    assert told(chat, reward) == "1 failed, 3 refused as invalid"
+    assert told(num_errors=0) == "none failed"
+    assert told() == "4 failed"
+    assert told(chat, num_errors=9) == "9 ended with an error", "the records of some are gone"
+    assert overview(report).blocks[0].tiles[0].remark == "2 failed"
+
+
+def test_the_headline_has_the_mean_that_the_plan_is_compared_with_and_both_are_named():
+    """TPOT by its median in one place and by its mean in another read as two figures of one thing."""
+    report = a_report()
+    tiles = {tile.label: tile for tile in overview(report).blocks[0].tiles}
+    shown = report.traffic_of(report.run.workers[0]).summary.latency_ms["tpot"]
+    assert tiles["time per output token"].value == shown.mean
+    assert tiles["time per output token"].remark == "mean of chat; p99 40.0 ms"
+    titles = [block.title for section in (latency(report), traffic(report)) for block in section.blocks
+              if isinstance(block, Table)]  # fmt: skip
+    assert "chat: latency, planned and measured" in titles and "chat: latency of all requests" in titles
+    assert "last 14 streamed answers" in latency(report).blocks[0].how
+
+
+def test_a_training_curve_is_smoothed_and_its_accuracy_ends_at_a_hundred_percent():
+    row = next(block for block in training(a_full_report()).blocks if isinstance(block, Row))
+    loss, accuracy = (figure.chart for figure in row.figures)
+    assert [line.name for line in loss.lines] == ["each step", "smoothed"]
+    each, smoothed = (line.values for line in loss.lines)
+    assert loss.lines[0].is_faint and len(each) == len(smoothed) == 60
+    jumps = [max(abs(after - before) for before, after in pairwise(values[10:])) for values in (each, smoothed)]
+    assert jumps[1] < jumps[0] / 4
+    assert smoothed[0] == each[0] and smoothed[-1] == pytest.approx(0.52, abs=0.04)
+    assert accuracy.kind == "share" and accuracy.at[:2] == (1.0, 2.0)
+    drawn = str(draw(accuracy))
+    assert re.findall(r">(\d+) %<", drawn)[-1] == "100"
+    assert "step 20" in drawn
+
+
+@pytest.mark.parametrize(("changes", "command"), [
+    ({}, "less /state/runs/x/chat.log"),
+    ({"trainings": a_full_report().trainings}, "qserve up --reward /state/training/reward-1"),
+    ({"events": (), "benches": (), "run": {"state": "running"}}, "qserve bench --url http://127.0.0.1:8000"),
+    ({"events": (), "evals": (), "run": {"state": "running"}}, "qserve eval --url http://127.0.0.1:8000 --suite quick"),
+    ({"events": (), "run": {"state": "died"}}, "less /state/runs/x/reward.log"),
+    ({"events": ()}, "qserve report 20261121-224000-7 --format html --output report.html"),
+])  # fmt: skip
+def test_the_report_ends_with_the_next_step(changes, command):
+    report = a_report()
+    run = replace(report.run, **changes.get("run", {}))
+    last = sections_of(replace(report, **{**changes, "run": run}))[-1]
+    assert last.key == "next" and last.blocks[-1].lines == (command,)
+
+
+def test_a_training_that_was_stopped_is_continued_by_its_own_command():
+    report = a_full_report()
+    (trained,) = report.trainings
+    stopped = replace(trained, document={**trained.document, "state": "stopped"})
+    run = replace(report.run, command=("qserve", "train", "reward", "--data", "my pairs.jsonl"))
+    (block,) = next_step(replace(report, run=run, trainings=(stopped,))).blocks
+    assert block.lines == ("qserve train reward --data 'my pairs.jsonl' --output /state/training/reward-1 --resume",)
 
 
 def test_streams_have_first_tokens_and_whole_answers_have_none():
@@ -189,7 +265,7 @@ def test_records_that_are_gone_are_told_and_not_taken_for_a_quiet_day():
 def test_the_headline_has_what_one_looks_for_first():
     tiles = {tile.label: tile for tile in overview(a_report()).blocks[0].tiles}
     assert tiles["requests"].value == 30
-    assert tiles["time to first token"].value == 20.0
+    assert tiles["time to first token"].value == 21.0, "the mean, as the plan's is"
     assert tiles["chat KV tokens"].value == -0.5
 
 
@@ -230,7 +306,7 @@ def test_a_document_of_another_shape_costs_its_own_section_only():
     odd = replace(report.evals[0], document={"lm_eval": {"results": {"t": 7}}})
     sections = {one.key: one for one in sections_of(replace(report, evals=(odd,)))}
     assert sections["evals"].blocks[0].is_warning and "can't be read" in sections["evals"].blocks[0].text
-    assert len(sections) == 11
+    assert len(sections) == 12
 
 
 def test_a_model_that_serves_noise_is_a_fault_and_one_that_predicts_text_is_told_of_its_start() -> None:
