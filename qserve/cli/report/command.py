@@ -22,9 +22,10 @@ __all__ = ["command"]
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["html", "md", "json"]),
-    help="One self-contained page, Markdown, or JSON [a summary on the terminal].",
+    type=click.Choice(["text", "html", "md", "json"]),
+    help="Text, one self-contained page, Markdown, or JSON [text].",
 )
+@click.option("--full", is_flag=True, help="All tables on the terminal [a summary].")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File [standard output].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 @click.option("--url", type=ServerUrl(), help="Report on the running service at this address.")
@@ -32,19 +33,23 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json; with --url, its answer as it is.")
 def command(
     run: str | None,
-    form: Literal["html", "md", "json"] | None,
+    form: Literal["text", "html", "md", "json"] | None,
+    full: bool,
     output: Path | None,
     state_dir: Path | None,
     url: str | None,
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Report on a run: memory and latency, planned and measured; start; results; faults. The newest run, or RUN.
+    """Report on a run: memory and latency, planned and measured; results; faults. The newest run, or RUN.
+
+    On the terminal a summary; --full prints all of it, as do the other formats.
 
     RUN is an id shown by `qserve runs`, or its beginning. A running service shows its report at /report.
 
     \b
     qserve report
+    qserve report --full
     qserve report --format html --output report.html
     qserve report 20261121-2240 --format md
     qserve report --url http://127.0.0.1:9000
@@ -60,22 +65,24 @@ def command(
             )
         from qserve.cli.report.live import show_live
 
-        show_live(url, api_key, as_json=form == "json")
+        show_live(url, api_key, as_json=form == "json", full=full)
         return
-    _write(_written(state_dir, run, form or _by_name(output)), output)
+    _write(_written(state_dir, run, form or _by_name(output), full), output)
 
 
 def _by_name(output: Path | None) -> str | None:
     """The format that a file's name implies."""
-    kinds = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+    kinds = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".txt": "text"}
     if output is None:
         return None
     if output.suffix not in kinds:
-        raise UsageError(f"--output {output}: say what it is to be with --format, or name it *.html, *.md or *.json")
+        raise UsageError(
+            f"--output {output}: say what it is to be with --format, or name it *.html, *.md, *.json or *.txt"
+        )
     return kinds[output.suffix]
 
 
-def _written(state_dir: Path | None, name: str | None, form: str | None) -> str:
+def _written(state_dir: Path | None, name: str | None, form: str | None, full: bool) -> str:
     from qserve.report import read_report, to_html, to_json, to_markdown
 
     store = run_store(state_dir)
@@ -86,9 +93,9 @@ def _written(state_dir: Path | None, name: str | None, form: str | None) -> str:
         return to_markdown(report)
     if form == "json":
         return json.dumps(to_json(report), indent=2, ensure_ascii=False) + "\n"
-    from qserve.cli.report.show import to_terminal
+    from qserve.cli.report.show import to_summary, to_terminal
 
-    return to_terminal(report)
+    return to_terminal(report) if full else to_summary(report)
 
 
 def _write(text: str, output: Path | None) -> None:

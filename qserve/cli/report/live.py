@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.console import RenderableType
+from rich.text import Text as RichText
 
-from qserve.cli.terminal import console_of
+from qserve.cli.report.show import printed
+from qserve.cli.report.tables import drawn_table
+from qserve.cli.terminal import Hanging, console_of
 from qserve.errors import UsageError
+from qserve.report.blocks import Column, Table, Value
+from qserve.report.figures import text_of
 from qserve.report.sections.latency import others_of
-from qserve.units import format_bytes
+from qserve.units import format_count, format_ms, format_rate
 
-__all__ = ["show_live"]
+__all__ = ["show_live", "shown_live"]
 
 _TIMEOUT_S = 30
 _WORTH_TELLING_S = 0.1
@@ -27,18 +33,27 @@ _TERMS = {
     "cuda_graphs": "CUDA graphs",
     "runtime": "runtime",
 }
+_MEMORY = (
+    Column("term", "memory"), Column("planned", "planned", "bytes"), Column("measured", "measured", "bytes"),
+    Column("difference", "difference", "change"), Column("source", "measured by", "prose"),
+)  # fmt: skip
+_LATENCY = (
+    Column("figure", "mean latency"), Column("planned", "planned", "ms"), Column("band", "80 % band"),
+    Column("mean", "measured", "ms"), Column("p50", "p50", "ms"), Column("difference", "difference", "change"),
+)  # fmt: skip
+_LENGTHS = (
+    Column("tokens", "tokens up to"), Column("requests", "requests", "count"), Column("p50", "p50", "ms"),
+    Column("p90", "p90", "ms"), Column("p99", "p99", "ms"),
+)  # fmt: skip
 
 
-def show_live(url: str, api_key: str | None, *, as_json: bool) -> None:
+def show_live(url: str, api_key: str | None, *, as_json: bool, full: bool) -> None:
     """Print GET /v1/qserve/report of the service at `url`, as tables or JSON. Raises UsageError if none answers."""
     document = _fetched(url.rstrip("/"), api_key)
     if as_json:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    console = console_of()
-    for worker in document["data"]:
-        _show(console, worker)
-    _show_host(console, document.get("host") or [])
+    click.echo(printed(shown_live(document, url.rstrip("/"), console_of().width, full=full)), nl=False)
 
 
 def _fetched(url: str, api_key: str | None) -> Any:
@@ -50,7 +65,7 @@ def _fetched(url: str, api_key: str | None) -> Any:
             return json.load(reply)
     except urllib.error.HTTPError as error:
         if error.code == 401:
-            raise UsageError(f"{url} wants its key: --api-key, or QSERVE_API_KEY") from None
+            raise UsageError(f"{url} needs a key: give it by --api-key or QSERVE_API_KEY") from None
         raise UsageError(f"{url} answered {error.code} to GET /v1/qserve/report; is it a qserve?") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -59,101 +74,96 @@ def _fetched(url: str, api_key: str | None) -> Any:
         ) from None
 
 
-def _show(console: Console, worker: dict[str, Any]) -> None:
+def shown_live(document: Mapping[str, Any], url: str, width: int, *, full: bool) -> Iterator[RenderableType]:
+    """What the service at `url` told, at most `width` wide; `full`: also how each figure was measured."""
+    for worker in document["data"]:
+        yield from _worker(worker, width, full)
+        yield ""
+    # An older service does not report its processes without a model.
+    if document.get("host"):
+        yield from drawn_table(_host(document["host"]), width)
+        yield ""
+    yield RichText(f"next        See it as a page: {url}/report")
+
+
+def _worker(worker: Mapping[str, Any], width: int, full: bool) -> Iterator[RenderableType]:
     planned, memory = worker.get("planned") or {}, worker.get("memory") or {}
-    console.print(
-        f"[bold]{worker['worker']}[/bold]  {', '.join(worker['models'])} · {worker['state']} · "
-        f"{_restarts(worker['num_restarts'])} · {planned.get('engine', '')} {planned.get('engine_version', '')}"
-    )
+    about = (
+        ", ".join(worker["models"]), worker["state"], _restarts(worker["num_restarts"]),
+        f"{planned.get('engine', '')} {planned.get('engine_version', '')}".strip(),
+    )  # fmt: skip
+    yield RichText.assemble((worker["worker"], "bold"), f"  {' · '.join(part for part in about if part)}")
     if worker.get("error"):
-        console.print(f"  {worker['error']}", markup=False)
-    _show_memory(console, planned, memory)
+        yield RichText(f"  {worker['error']}", "red")
+    yield from drawn_table(_memory(planned, memory, memory.get("sources", {}) if full else {}), width)
     if worker.get("latency"):
-        _show_latency(console, worker["latency"])
-    start = " · ".join(
-        f"{name} {seconds:.1f} s" for name, seconds in worker["start_phases_s"].items() if seconds >= 0.1
-    )
-    console.print(f"  start: {start}" if start else "  not started yet")
+        yield from _latency(worker["latency"], width)
+    start = ", ".join(
+        f"{name} {format_ms(1000 * seconds)}"
+        for name, seconds in worker["start_phases_s"].items() if seconds >= _WORTH_TELLING_S
+    )  # fmt: skip
+    yield Hanging(start or "not started yet", "started     ")
     if worker.get("work"):
-        _show_work(console, worker["work"])
-    console.print()
+        yield from _work(worker["work"], width)
 
 
 def _restarts(count: int) -> str:
-    return f"{count} restart{'' if count == 1 else 's'}"
+    return "" if not count else "restarted once" if count == 1 else f"restarted {count} times"
 
 
-def _show_memory(console: Console, planned: dict[str, Any], memory: dict[str, Any]) -> None:
-    table = Table(
-        "memory", "planned", "measured", "difference", "measured by", box=None, pad_edge=False, padding=(0, 2)
-    )
-    for column in table.columns[1:4]:
-        column.justify = "right"
-    sources = memory.get("sources", {})
+def _memory(planned: Mapping[str, Any], memory: Mapping[str, Any], sources: Mapping[str, str]) -> Table:
+    rows: list[tuple[Value, ...]] = []
     for term, name in _TERMS.items():
         promised = sum(device[f"{term}_bytes"] for device in planned.get("devices", ()))
         found = memory.get(f"{term}_bytes")
         if promised or found:
-            table.add_row(name, format_bytes(promised), *_measured(promised, found), sources.get(f"{term}_bytes", ""))
-    if planned.get("kv_cache_tokens") and memory.get("kv_cache_tokens"):
-        promised, found = planned["kv_cache_tokens"], memory["kv_cache_tokens"]
-        source = sources.get("kv_cache_tokens", "")
-        table.add_row("KV tokens", f"{promised:,}", f"{found:,}", f"{100 * (found / promised - 1):+.1f} %", source)
-    if memory.get("resident_bytes"):
-        table.add_row("resident", "", format_bytes(memory["resident_bytes"]), "", sources.get("resident_bytes", ""))
-    console.print(table)
+            rows.append((name, promised, found, _change(promised, found), sources.get(f"{term}_bytes", "")))
+    tokens = planned.get("kv_cache_tokens"), memory.get("kv_cache_tokens")
+    if all(tokens):
+        texts = (f"{one:,}" for one in tokens)
+        rows.append(("KV tokens", *texts, _change(*tokens), sources.get("kv_cache_tokens", "")))
+    if held := memory.get("resident_bytes"):
+        rows.append(("resident", None, held, None, sources.get("resident_bytes", "")))
+    columns = _MEMORY if sources else _MEMORY[:-1]
+    return Table("memory", "", columns, tuple(row[: len(columns)] for row in rows))
 
 
-def _show_host(console: Console, host: list[dict[str, Any]]) -> None:
-    """The processes without a model; an older service does not report them."""
-    if not host:
-        return
-    table = _table("beside the models", "planned", "measured", "difference")
-    for one in host:
-        held = one["resident_bytes"]
-        found = _measured(one["planned_bytes"], held) if held is not None else ("not running", "")
-        table.add_row(one["process"], format_bytes(one["planned_bytes"]), *found)
-    console.print(table)
+def _host(host: Sequence[Mapping[str, Any]]) -> Table:
+    rows = tuple(
+        (one["process"], one["planned_bytes"], one["resident_bytes"],
+         _change(one["planned_bytes"], one["resident_bytes"]), "" if one["resident_bytes"] else "not running")
+        for one in host
+    )  # fmt: skip
+    return Table("host", "", (replace(_MEMORY[0], title="other processes"), *_MEMORY[1:]), rows)
 
 
-def _show_latency(console: Console, latency: dict[str, Any]) -> None:
-    table = _table("latency, ms", "planned mean", "80 % band", "measured mean", "p50", "difference")
-    for name, key in (("first token", "ttft_ms"), ("per output token", "tpot_ms")):
-        one = latency[key]
-        table.add_row(
-            name, f"{one['planned_mean']:.1f}", f"{one['low']:.1f} to {one['high']:.1f}", f"{one['measured_mean']:.1f}",
-            f"{one['measured_p50']:.1f}", f"{100 * one['difference']:+.1f} %",
-        )  # fmt: skip
-    console.print(table)
-    console.print(f"  {latency['num_requests']:,} requests: {latency['source']}", markup=False)
+def _change(planned: float | None, found: float | None) -> float | None:
+    return found / planned - 1 if planned and found is not None else None
+
+
+def _latency(latency: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
+    rows = tuple(
+        (title, one["planned_mean"], f"{one['low']:.1f} to {one['high']:.1f} ms", one["measured_mean"],
+         one["measured_p50"], one["difference"])
+        for title, one in (("first token", latency["ttft_ms"]), ("per output token", latency["tpot_ms"]))
+    )  # fmt: skip
+    yield from drawn_table(Table("latency", "", _LATENCY, rows), width)
+    yield RichText(f"Of {latency['num_requests']:,} requests: {latency['source']}.")
     if taken := others_of(latency):
-        note = f"  other programs took {taken} % of this machine's processors meanwhile; the plan assumes none"
-        console.print(note, markup=False)
+        yield RichText(f"Other programs took {taken} % of this machine's processors meanwhile; the plan assumes none.")
 
 
-def _table(first: str, *figures: str) -> Table:
-    table = Table(first, box=None, pad_edge=False, padding=(0, 2))
-    for name in figures:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _measured(promised: int, found: int | None) -> tuple[str, str]:
-    if found is None:
-        return "not measured", ""
-    return format_bytes(found), f"{100 * (found / promised - 1):+.1f} %" if promised else ""
-
-
-def _show_work(console: Console, work: dict[str, Any]) -> None:
-    console.print(f"  scored {work['texts']:,} texts of {work['tokens']:,} tokens")
-    console.print(
-        f"  while busy: {work['tokens_per_s']:,.0f} tokens/s · {work['texts_per_s']:,.1f} texts/s · "
-        f"{work['pairs_per_s']:,.1f} pairs/s · padding {100 * work['padding_share']:.1f} % · "
-        f"shared beginnings {100 * work['shared_share']:.1f} %"
-    )
-    table = _table("tokens up to", "requests", "p50 ms", "p90 ms", "p99 ms")
-    for row in work["latency_ms"]:
-        bound = "more" if row["max_tokens"] is None else str(row["max_tokens"])
-        table.add_row(bound, f"{row['requests']:,}", *(f"{row[share]:.1f}" for share in ("p50", "p90", "p99")))
-    if work["latency_ms"]:
-        console.print(table)
+def _work(work: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
+    yield Hanging(f"{format_count(work['texts'])} texts of {format_count(work['tokens'])} tokens", "scored      ")
+    yield Hanging(
+        f"{format_rate(work['tokens_per_s'])} tokens/s, {format_rate(work['texts_per_s'])} texts/s, "
+        f"{format_rate(work['pairs_per_s'])} pairs/s; padding {text_of(work['padding_share'], 'share')}, "
+        f"shared prefixes {text_of(work['shared_share'], 'share')}", "while busy  ",
+    )  # fmt: skip
+    rows = tuple(
+        ("more" if row["max_tokens"] is None else str(row["max_tokens"]), row["requests"], row["p50"], row["p90"],
+         row["p99"])
+        for row in work["latency_ms"]
+    )  # fmt: skip
+    if rows:
+        yield from drawn_table(Table("lengths", "", _LENGTHS, rows), width)

@@ -1,95 +1,108 @@
-"""Terminal output of a stored report: headings and tables, without the long ones of the HTML page."""
+"""Terminal output of a stored report: a summary of one screen, or all tables but the long ones of the HTML page."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from qserve.cli.terminal import console_of
-from qserve.report.blocks import Block, Code, Figure, Table, Text, Tiles
+from qserve.cli.report.tables import drawn_table
+from qserve.cli.terminal import Hanging, console_of
+from qserve.report.blocks import Block, Code, Figure, Row, Table, Text, Tiles
 from qserve.report.facts import RunReport
-from qserve.report.figures import NUMERIC, moment, text_of
-from qserve.report.page import title_of
+from qserve.report.figures import text_of
+from qserve.report.page import title_of, when_of
 from qserve.report.sections import sections_of
+from qserve.report.summary import Labelled, summary_of
 
-__all__ = ["to_terminal"]
+__all__ = ["printed", "to_summary", "to_terminal"]
 
-_GAP = 4  # between two columns
-_MOST_COLUMNS = 4
+_LABEL = 12
+
+
+def to_summary(report: RunReport) -> str:
+    """One screen, to the width of the terminal."""
+    console, out = _console()
+    _head(console, report)
+    before: object = None
+    for part in summary_of(report):
+        if not (isinstance(part, Labelled) and isinstance(before, Labelled)):
+            console.print()
+        before = part
+        if isinstance(part, Labelled):
+            for number, line in enumerate(part.lines):
+                label = part.label if number == 0 else ""
+                console.print(Hanging(line, f"{label:{_LABEL}}", "red" if part.is_warning else ""))
+        elif isinstance(part, Table):
+            for shown in drawn_table(part, console.width):
+                console.print(shown)
+        else:
+            console.print(f"{'all tables':{_LABEL}}qserve report {report.run.id} --full", markup=False, soft_wrap=True)
+            console.print(Hanging(f"{part.title}:", f"{'next':{_LABEL}}"))
+            console.print(RichText("\n".join(f"  {line}" for line in part.lines)), soft_wrap=True)
+    return _text(out)
 
 
 def to_terminal(report: RunReport) -> str:
     """Print to the width of the terminal, in colours; to a pipe each row is one line."""
-    out, is_terminal = io.StringIO(), sys.stdout.isatty()
-    console = Console(file=out, force_terminal=is_terminal, width=console_of().width, highlight=False)
-    run = report.run
-    console.print(RichText(f"{title_of(report)} · run {run.id} · {moment(run.started_unix_s)} · {run.state}", "bold"))
+    console, out = _console()
+    _head(console, report)
     for section in sections_of(report):
         console.print()
         console.print(RichText(section.title, "bold underline"))
         for block in section.blocks:
+            if isinstance(block, Code):
+                _code(console, block)
             for shown in _shown(block, console.width):
-                console.print(shown, soft_wrap=isinstance(shown, RichText))
-    console.print(f"\nthe whole page: qserve report {run.id} --format html --output report.html", markup=False)
-    return out.getvalue()
+                console.print(shown)
+    return _text(out)
+
+
+def printed(parts: Iterable[RenderableType]) -> str:
+    """Each on lines of its own, to the width of the terminal."""
+    console, out = _console()
+    for part in parts:
+        console.print(part)
+    return _text(out)
+
+
+def _console() -> tuple[Console, io.StringIO]:
+    out, is_terminal = io.StringIO(), sys.stdout.isatty()
+    return Console(file=out, force_terminal=is_terminal, width=console_of().width, highlight=False), out
+
+
+def _text(out: io.StringIO) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def _head(console: Console, report: RunReport) -> None:
+    console.print(RichText(title_of(report), "bold"))
+    console.print(RichText(f"run {report.run.id} · {when_of(report)}"))
+
+
+def _code(console: Console, code: Code) -> None:
+    """Lines to be copied are never wrapped."""
+    console.print(RichText(f"\n{code.title}", "bold"))
+    console.print(RichText("\n".join(code.lines)), soft_wrap=True)
 
 
 def _shown(block: Block, width: int) -> Iterator[RenderableType]:
     match block:
         case Table(is_long=False) if block.columns:  # without rows it is the title of a chart
             yield RichText(f"\n{block.title}", "bold")
-            yield _table(block, width)
+            yield from drawn_table(block, width)
             if block.how:
                 yield RichText(block.how, "dim")
         case Figure():
             yield from _shown(block.table, width)
+        case Row():
+            for figure in block.figures:
+                yield from _shown(figure, width)
         case Text():
             yield RichText(block.text, "red" if block.is_warning else "")
-        case Code():
-            yield RichText(f"\n{block.title}", "bold")
-            yield from (RichText(line) for line in block.lines)
         case Tiles():
             for tile in block.tiles:
                 yield RichText(f"{tile.label}: {text_of(tile.value, tile.kind)} ({tile.remark})")
-
-
-def _table(table: Table, width: int) -> RichTable:
-    """One line per row, or transposed if words or numbers would be cut at this width."""
-    rows = [[text_of(value, one.kind) for value, one in zip(row, table.columns, strict=True)] for row in table.rows]
-    is_too_wide = _narrowest(table, rows) > width
-    if is_too_wide and len(rows) <= _MOST_COLUMNS:
-        return _turned(table, rows)
-    shown = RichTable(box=None, pad_edge=False, padding=(0, 1 if is_too_wide else 2))
-    for column in table.columns:
-        is_number = column.kind in NUMERIC
-        shown.add_column(column.title, justify="right" if is_number else "left", no_wrap=is_number)
-    for row in rows:
-        shown.add_row(*map(RichText, row))
-    return shown
-
-
-def _turned(table: Table, rows: Sequence[Sequence[str]]) -> RichTable:
-    """Transposed: titles at the left, each row as a column named by its first cell."""
-    shown = RichTable(box=None, pad_edge=False, padding=(0, 2))
-    shown.add_column(table.columns[0].title)
-    for row in rows:
-        shown.add_column(RichText(row[0]))
-    for index, column in enumerate(table.columns[1:], 1):
-        shown.add_row(RichText(column.title), *(RichText(row[index]) for row in rows))
-    return shown
-
-
-def _narrowest(table: Table, rows: Sequence[Sequence[str]]) -> int:
-    """The smallest width at which no number or word is cut, in terminal columns."""
-    widths = []
-    for index, column in enumerate(table.columns):
-        words = [word for text in (column.title, *(row[index] for row in rows)) for word in text.split()]
-        numbers = [row[index] for row in rows] if column.kind in NUMERIC else []
-        widths.append(max((cell_len(text) for text in (*words, *numbers)), default=0))
-    return sum(widths) + _GAP * (len(widths) - 1)
