@@ -16,7 +16,7 @@ from qserve.report.sections.latency import latency_errors
 from qserve.report.sections.memory import total_bytes
 from qserve.report.sections.next_step import next_step
 from qserve.report.sections.overview import endings
-from qserve.report.sections.training import smoothed
+from qserve.report.sections.training import smoothed, training_warnings
 from qserve.runs import StoredDocument, StoredEvent, StoredWorker
 from qserve.units import format_bytes, format_count, format_ms, format_parameters
 
@@ -53,6 +53,7 @@ def summary_of(report: RunReport) -> Iterator[Labelled | Table | Code]:
     yield from (table for table in (memory, latency) if table.rows)
     yield from _labelled("plan", _against_plan(report))
     yield from _labelled("training", _trained(report))
+    yield from _labelled("warning", training_warnings(report), is_warning=True)
     yield from _labelled("rewards", _rewards(report))
     yield from _labelled("evaluation", [line for one in _newest(report.evals, "lm_eval") for line in _evaluated(one)])
     yield from _labelled("compared", [str(one.document["advice"]) for one in _newest(report.comparisons, "advice")])

@@ -6,6 +6,7 @@ import shlex
 
 from qserve.report.blocks import Code, Section
 from qserve.report.facts import RunReport
+from qserve.report.sections.training import training_warnings
 
 __all__ = ["next_step"]
 
@@ -23,6 +24,8 @@ def _after_training(report: RunReport) -> tuple[str, str] | None:
         return None
     document = report.trainings[-1].document
     output = shlex.quote(str(document["output"]))
+    if document["state"] == "ended" and training_warnings(report):
+        return None  # the warning says what to change
     if document["state"] == "ended":
         return "Serve what was trained", f"qserve up --{_served_as(document['method'])} {output}"
     if report.run.state == "running":

@@ -11,7 +11,7 @@ from qserve.report.charts.specs import Colour, Line, Lines
 from qserve.report.facts import RunReport
 from qserve.units import format_bytes
 
-__all__ = ["before_model_bytes", "smoothed", "training"]
+__all__ = ["before_model_bytes", "smoothed", "training", "training_warnings"]
 
 _MEMORY = (
     Column("term", "term"), Column("planned_bytes", "planned", "bytes"), Column("measured_bytes", "measured", "bytes"),
@@ -65,6 +65,12 @@ def training(report: RunReport) -> Section | None:
     blocks += _checked(document)
     blocks.append(Code("train.yaml", "TRL's configuration", tuple(document["configuration"].splitlines())))
     return Section("training", f"Training: {document['method']}", tuple(blocks))
+
+
+def training_warnings(report: RunReport) -> list[str]:
+    """What a reader of that section should not miss."""
+    section = training(report)
+    return [block.text for block in section.blocks if isinstance(block, Text) and block.is_warning] if section else []
 
 
 def _tiles(document: Mapping[str, Any]) -> list[Tile]:

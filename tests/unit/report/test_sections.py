@@ -240,6 +240,14 @@ def test_the_report_ends_with_the_next_step(changes, command):
     assert last.key == "next" and last.blocks[-1].lines == (command,)
 
 
+def test_a_model_that_learned_nothing_is_not_offered_to_be_served():
+    report = a_full_report()
+    (trained,) = report.trainings
+    odd = {**trained.document, "check": {"error": "no head"}}
+    (block,) = next_step(replace(report, events=(), trainings=(replace(trained, document=odd),))).blocks
+    assert block.lines == ("qserve report 20261121-224000-7 --format html --output report.html",)
+
+
 def test_a_training_that_was_stopped_is_continued_by_its_own_command():
     report = a_full_report()
     (trained,) = report.trainings
