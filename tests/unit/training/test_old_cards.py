@@ -13,7 +13,7 @@ from qserve.hub.bundled import bundled_config
 from qserve.planner.training import TrainingRequest, VllmBeside, plan_training
 
 MODEL = "Qwen/Qwen2.5-0.5B"
-BUILD = "torch's build for CUDA 12.6 (its index cu126) has them"
+BUILD = "torch's build for CUDA 12.6 (index cu126) supports it"
 ENGINE = "--vllm does not start there"
 
 
