@@ -142,4 +142,4 @@ def test_random_weights_serve_noise(checkpoint: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     save_file({name: 0.02 * torch.randn_like(one) for name, one in load_file(weights).items()}, weights)
     message = refused_by_worker(5, "--model", str(checkpoint), "--strict", folder=tmp_path)
-    assert "serves noise" in message and "a uniform guess: 7.15" in message
+    assert "self-test failed: the model answers noise" in message and "7.15 if it guessed" in message
