@@ -46,7 +46,12 @@ class _Window(click.ParamType):  # type: ignore[type-arg]
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to ask.")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the server.")
-@click.option("--endpoint", type=click.Choice(ENDPOINTS), help="Route of the requests [`url` of the first line].")
+@click.option(
+    "--endpoint",
+    type=click.Choice(ENDPOINTS),
+    metavar="ROUTE",
+    help="Route of the requests [the `url` of the first line].",
+)
 @click.option(
     "--completion-window",
     type=_Window(),

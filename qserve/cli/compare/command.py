@@ -88,7 +88,8 @@ def command(
     qserve compare ./my-checkpoint --suite quick --limit 200
     qserve compare --reward ./my-reward-model --preferences pairs.jsonl
 
-    Exit status: 0, 2 bad input, 5 a server did not start or stopped answering, 6 too many items can't be scored.
+    Exit status: 0, 2 bad input, 3 a quantization does not fit, 5 a server did not start or stopped answering, 6 too
+    many items can't be scored, 130 after Ctrl-C.
     """
     names = tuple(dict.fromkeys(word.strip() for word in quants.split(",") if word.strip()))
     if len(names) < 2:

@@ -121,8 +121,8 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
     The same command resumes an interrupted evaluation where it stopped.
 
-    Exit status: 0, 2 bad input, 5 the server did not start or stopped answering, 6 more answers or items than
-    --max-truncated could not be scored.
+    Exit status: 0, 2 bad input, 3 --model does not fit, 5 the server did not start or stopped answering, 6 more answers
+    or items than --max-truncated could not be scored, 130 after Ctrl-C.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -254,7 +254,9 @@ def _keep_in_run(state: Path, name: str, result: EvalResult) -> None:
 @click.argument("second", type=click.Path(path_type=Path))
 @add_json_flag
 def diff(first: Path, second: Path, as_json: bool) -> None:
-    """Compare two results item by item. p is the exact McNemar test's: below 0.05 the difference is hardly chance.
+    """Compare two results item by item.
+
+    p is that of the exact McNemar test: below 0.05 the difference is hardly chance.
 
     \b
     qserve eval diff evals/bf16 evals/4bit
