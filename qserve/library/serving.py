@@ -85,7 +85,7 @@ def up(model: str | None = None, *, reward: str | None = None, **options: Value)
         options: the flags of `qserve up` by name: `quant="4bit"`, `max_model_len=4096`, `engine="vllm"`.
 
     A free port on the loopback address and a key of its own. The service ends with this process, however that ends.
-    Raises WorkerFailed with its last words where it does not start.
+    Raises UsageError, DoesNotFit or WorkerFailed with its last words where it does not start.
 
     """
     if model is None and reward is None:

@@ -302,7 +302,11 @@ def test_the_command(gateways, tmp_path):
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout, done.stderr
 
-    assert "12 of 12 answered" in said(str(questions), status=0)[1]
+    output, told = said(str(questions), "--json", status=0)
+    assert "completed: 12 of 12 requests answered" in told
+    document = json.loads(output)
+    assert (document["status"], document["num_completed"], document["num_failed"]) == ("completed", 12, 0)
+    assert document["output_file"] == str(tmp_path / "questions.results.jsonl")
     results = (tmp_path / "questions.results.jsonl").read_text().splitlines()
     assert [json.loads(line)["custom_id"] for line in results] == [f"q-{number}" for number in range(12)]
     batch_id = said(str(questions), "--no-wait", status=0)[0].strip()
