@@ -35,6 +35,9 @@ class Drift:
     mean: float
     largest: float
 
+    def __str__(self) -> str:
+        return f"scores differ by {self.mean:.4g} in the mean, {self.largest:.4g} at most"
+
 
 @dataclass(frozen=True)
 class TaskDiff:
