@@ -98,12 +98,16 @@ def _tiles(document: Mapping[str, Any]) -> list[Tile]:
     if document["tokens_per_s"]:
         tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "without the first step"))
     if document.get("mfu"):
-        speed, peak = (value / 1e9 for value in (document["flops_per_s"], document["flops_per_s"] / document["mfu"]))
-        remark = f"{speed:,.3g} GFLOP/s of the model alone; a large product ran at {peak:,.3g} before the run"
+        speed, peak = document["flops_per_s"], document["flops_per_s"] / document["mfu"]
+        remark = f"{_flops(speed)} of the model alone; a large product ran at {_flops(peak)} before the run"
         tiles.append(Tile("MFU", document["mfu"], "share", remark))
     if document.get("step_s"):
         tiles.append(Tile("a step", document["step_s"], "s", "median, without the first"))
     return tiles
+
+
+def _flops(per_s: float) -> str:
+    return f"{per_s / 1e12:,.3g} TFLOP/s" if per_s >= 1e12 else f"{per_s / 1e9:,.3g} GFLOP/s"
 
 
 def _peaks(document: Mapping[str, Any]) -> tuple[float, float]:

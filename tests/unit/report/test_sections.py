@@ -240,6 +240,11 @@ def test_the_report_ends_with_the_next_step(changes, command):
     assert last.key == "next" and last.blocks[-1].lines == (command,)
 
 
+def test_operations_are_written_without_an_exponent():
+    tiles = {tile.label: tile.remark for tile in training(a_full_report()).blocks[0].tiles}
+    assert tiles["MFU"] == "2 TFLOP/s of the model alone; a large product ran at 5 TFLOP/s before the run"
+
+
 def test_a_model_that_learned_nothing_is_not_offered_to_be_served():
     report = a_full_report()
     (trained,) = report.trainings
