@@ -87,7 +87,7 @@ serve() {
         up --host 0.0.0.0 --engine "$engine" "$@" >/dev/null
     until inside python3 -c "$READY" 2>/dev/null; do
         [ "$(podman inspect --format '{{.State.Running}}' "$NAME")" = true ] || { podman logs "$NAME" >&2; fail "$engine: the container ended"; }
-        [ $((SECONDS - begun)) -lt 600 ] || { podman logs "$NAME" >&2; fail "$engine: not ready after 600 s"; }
+        [ $((SECONDS - begun)) -lt 1800 ] || { podman logs "$NAME" >&2; fail "$engine: not ready after 1800 s"; }
         sleep 1
     done
     [ "$(inside id -u)" = 1000 ] || fail "the container runs as user $(inside id -u), expected 1000"

@@ -22,6 +22,7 @@ __all__ = ["command"]
 _SHOWN = ("model", "config", "quant", "max_model_len", "reward", "engine")
 _LEFT_OUT = (
     "host", "port", "api_key", "api_key_file", "admin_key_file", "cors_origin", "ready_file", "ui", "state_dir",
+    "verbose",
 )  # fmt: skip
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 

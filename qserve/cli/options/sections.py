@@ -120,7 +120,7 @@ SECTIONS = (
         "keep_files_gib",
     ),
     _section("Checks", "preflight eval:resume measure kernels self_test scores:strict", "no_learn"),
-    _section("Output", "out output scores:resume errors csv_file form as_json json_file explain emit older_than"),
+    _section("Output", "out output scores:resume errors csv_file full form as_json explain emit older_than"),
     _section("Chat", "system verbose"),
     _section("Help", "version help_all help"),
 )  # fmt: skip

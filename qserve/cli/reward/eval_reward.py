@@ -83,7 +83,7 @@ def command(
     qserve eval-reward preferences.jsonl --reward ./my-reward-model
     qserve eval-reward reward-bench-2.jsonl --url http://127.0.0.1:8000
     qserve eval-reward pairs.jsonl --reward ./new --against http://127.0.0.1:8000
-    qserve eval-reward pairs.jsonl --reward ./my-reward-model --output rows.jsonl --resume
+    qserve eval-reward pairs.jsonl --reward ./my-model --output o.jsonl --resume
 
     Exit status: 0, 1 the rows can't be written, 2 bad input, 5 the server went away, 6 some lines were left out, 130
     after Ctrl-C. With --output the rows so far are kept.

@@ -62,8 +62,8 @@ def command(
     can't be scored gets an `error` that says why.
 
     \b
-    qserve score answers.jsonl --reward ./my-reward-model --output rewards.jsonl
-    qserve score answers.jsonl --reward ./my-reward-model --output rewards.jsonl --resume
+    qserve score answers.jsonl --reward ./my-model --output rewards.jsonl
+    qserve score answers.jsonl --reward ./my-model --output rewards.jsonl --resume
     qserve score answers.jsonl --reward adapter/ --base ./Qwen3-8B --quant 4bit
     qserve score answers.jsonl --url http://127.0.0.1:8000 --output rewards.jsonl
 
