@@ -10,7 +10,7 @@ import torch
 
 from qserve.training.job import TrainingRun
 
-__all__ = ["FILE", "report_held_out"]
+__all__ = ["FILE", "pairs_right", "report_held_out"]
 
 FILE = "held_out.jsonl"
 _ROWS_AT_ONCE = 8
@@ -21,6 +21,7 @@ def report_held_out(trainer: Any, run: TrainingRun) -> dict[str, int]:
     """Writes the rewards of up to 2,000 held-out rows to FILE in the run's folder; how many there are, and are right.
 
     Of a pair rewards and tokens of both sides, of scores those of the row and what the model gives; each with `row`.
+    All pairs are counted, by the last evaluation.
     """
     trainer.model.eval()
     if run.data.labels:
@@ -31,7 +32,13 @@ def report_held_out(trainer: Any, run: TrainingRun) -> dict[str, int]:
         (run.folder / FILE).write_text("".join(json.dumps(one) + "\n" for one in made))
     if run.data.labels:
         return {"texts": len(made)}
-    return {"pairs": len(made), "right": sum(one["chosen"] > one["rejected"] for one in made)}
+    return pairs_right(trainer, "eval_accuracy")
+
+
+def pairs_right(trainer: Any, metric: str) -> dict[str, int]:
+    """Of the last evaluation: how many pairs there are, and are right."""
+    share = next(one[metric] for one in reversed(trainer.state.log_history) if metric in one)
+    return {"pairs": len(trainer.eval_dataset), "right": round(share * len(trainer.eval_dataset))}
 
 
 def _batches(data: Any, ids: str) -> Iterator[list[dict[str, Any]]]:

@@ -1,9 +1,10 @@
-"""TRL's reward trainer with label smoothing, which its own loss of pairs does not have."""
+"""TRL's reward trainer with label smoothing, which its own loss of pairs does not have, and with exact accuracies."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from trl import RewardTrainer
 
 __all__ = ["PairTrainer"]
@@ -22,7 +23,14 @@ class PairTrainer(RewardTrainer):  # type: ignore[misc]
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
+        self._measure(chosen.detach().float(), rejected.detach().float())
         if self.label_smoothing:
-            chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
             loss = loss + self.label_smoothing * (chosen - rejected - inputs.get("margin", 0.0)).mean()
         return (loss, outputs) if return_outputs else loss
+
+    def _measure(self, chosen: torch.Tensor, rejected: torch.Tensor) -> None:
+        """Over the pairs of all processes: TRL takes the mean of each process, whose pairs may be fewer at the end."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for name, values in (("accuracy", (chosen > rejected).float()), ("margin", chosen - rejected)):
+            metrics[name][-1] = self.accelerator.gather_for_metrics(values).mean().item()

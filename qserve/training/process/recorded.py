@@ -1,5 +1,5 @@
 """What every trainer of ours does besides TRL's: it knows a batch's rows, ends on NaN, and never half-writes a save;
-and pairs without ties.
+metrics that are means over rows; and pairs without ties.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Mapping
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from qserve.training.process.saving import whole_or_none
 
-__all__ = ["LossNotFinite", "Recorded", "WithoutTies"]
+__all__ = ["LossNotFinite", "Recorded", "Weighed", "WithoutTies"]
 
 _ROW = "row"
 _BESIDE = ".saving"
+_NO_LABEL = -100
+"""Of a token that no loss counts."""
 
 
 class LossNotFinite(ArithmeticError):
@@ -130,6 +134,44 @@ def _rows_of(inputs: Any) -> list[int]:
     return []
 
 
+class Weighed:
+    """A mixin before one of TRL's trainers, whose logged metrics are then means over rows (of texts over tokens).
+
+    TRL logs the mean of the batches' means, in which the pairs of a short last batch count for more than others.
+    """
+
+    model: Any
+    accelerator: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._weights: dict[str, list[float]] = {"train": [], "eval": []}
+        super().__init__(*args, **kwargs)
+
+    def rows_counted(self, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """How much each row of a batch counts."""
+        if hasattr(super(), "rows_counted"):
+            return super().rows_counted(inputs)  # type: ignore[misc, no-any-return]
+        if "labels" in inputs:
+            tokens: torch.Tensor = (inputs["labels"][..., 1:] != _NO_LABEL).sum(dim=-1)
+            return tokens
+        return torch.ones(len(inputs["input_ids"]), device=inputs["input_ids"].device)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        weight = self.accelerator.gather_for_metrics(self.rows_counted(inputs)).sum().item()
+        result = super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        self._weights["train" if self.model.training else "eval"].append(weight)
+        return result
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        mode = "train" if self.model.training else "eval"
+        weights, metrics = self._weights[mode], self._metrics[mode]  # type: ignore[attr-defined]
+        for name, values in metrics.items():
+            if len(values) == len(weights) and sum(weights) > 0:
+                metrics[name] = [sum(map(mul, values, weights)) / sum(weights)]
+        weights.clear()
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
+
 class WithoutTies:
     """A mixin before one of TRL's trainers of pairs, which leaves out pairs whose sides are the same tokens.
 
@@ -139,6 +181,10 @@ class WithoutTies:
 
     num_ties: int
     """How many were left out, to train on and to evaluate on together."""
+
+    def rows_counted(self, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """One a pair, both sides of which are rows of the batch."""
+        return torch.ones(len(inputs["input_ids"]) // 2, device=inputs["input_ids"].device)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
         made = super()._prepare_dataset(dataset, processing_class, args, dataset_name)  # type: ignore[misc]

@@ -128,10 +128,12 @@ def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
     if trainer.eval_dataset is not None:
         if not _is_evaluated(trainer):
             trainer.evaluate()
-        if run.trainer == "reward":
-            from qserve.training.process.held_out import report_held_out
+        from qserve.training.process.held_out import pairs_right, report_held_out
 
+        if run.trainer == "reward":
             events.write("held out", **report_held_out(trainer, run))
+        elif run.trainer == "dpo":
+            events.write("held out", **pairs_right(trainer, "eval_rewards/accuracies"))
     save_model(trainer, run)
     events.write("model saved", folder=str(run.output))
 

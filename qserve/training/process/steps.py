@@ -65,6 +65,11 @@ class StepTrainer(ScoreTrainer):
         self._metrics[self._mode]["accuracy"].append(self.accelerator.gather_for_metrics(right).mean().item())
         return (loss, outputs) if return_outputs else loss
 
+    def rows_counted(self, inputs: Any) -> torch.Tensor:
+        """Steps of each answer."""
+        steps: torch.Tensor = (inputs["scores"] >= 0).sum(dim=-1)
+        return steps
+
     def _at_steps(self, model: Any, inputs: dict[str, Any]) -> tuple[Any, torch.Tensor]:
         """(the model's outputs, fp32 logits [steps of all texts, 2], text by text)."""
         outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False)

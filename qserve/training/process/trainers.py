@@ -13,7 +13,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 
 from qserve.reward.checkpoints.tokens import STEP_TOKEN
 from qserve.training.job import TrainingRun
-from qserve.training.process.recorded import Recorded, WithoutTies
+from qserve.training.process.recorded import Recorded, Weighed, WithoutTies
 from qserve.training.process.rewards import reward_functions
 from qserve.training.process.sharding import shard_on_cpu
 from qserve.training.process.token_rows import check_token_rows
@@ -41,15 +41,16 @@ def trainer_class(name: str) -> type[Any]:
     if name == "reward":
         from qserve.training.process.pairs import PairTrainer
 
-        return type("RewardTrainer", (Recorded, WithoutTies, PairTrainer), {"__doc__": PairTrainer.__doc__})
+        return type("RewardTrainer", (Recorded, Weighed, WithoutTies, PairTrainer), {"__doc__": PairTrainer.__doc__})
     if name in ("scores", "steps"):
         from qserve.training.process.scores import ScoreTrainer
         from qserve.training.process.steps import StepTrainer
 
         ours = ScoreTrainer if name == "scores" else StepTrainer
-        return type(ours.__name__, (Recorded, ours), {"__doc__": ours.__doc__})
+        return type(ours.__name__, (Recorded, Weighed, ours), {"__doc__": ours.__doc__})
     theirs = getattr(trl, f"{_NAMES[name]}Trainer")
-    bases = (Recorded, WithoutTies, theirs) if name == "dpo" else (Recorded, theirs)
+    mixins = {"dpo": (Recorded, Weighed, WithoutTies), "sft": (Recorded, Weighed)}
+    bases = (*mixins.get(name, (Recorded,)), theirs)
     return type(theirs.__name__, bases, {"__doc__": "TRL's."})
 
 

@@ -37,7 +37,7 @@ from qserve.training.job import TrainingRun
 from qserve.training.process import callbacks
 from qserve.training.process.events import EventLog
 from qserve.training.process.memory import PeakMemory
-from qserve.training.process.recorded import Recorded
+from qserve.training.process.recorded import Recorded, Weighed
 from qserve.training.process.saving import save_model
 from tests.processes import python_for
 from tests.tiny.serving.served import Service
@@ -186,6 +186,38 @@ def test_a_trainer_tells_its_held_out_rewards(runs):
     (told,) = runs.events("reward", "held out")
     assert told["pairs"] == len(rows) > 0
     assert told["right"] == sum(row["chosen"] > row["rejected"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["reward", "reward-lora", "reward-head", "ddp", "fsdp", "texts"])
+def test_the_accuracy_of_an_evaluation_is_that_of_the_pairs(runs, name):
+    """Not TRL's mean of the batches' means, however many pairs the last batch has."""
+    rows = [json.loads(line) for line in (runs.folder / name / "run" / "held_out.jsonl").read_text().splitlines()]
+    right = sum(row["chosen"] > row["rejected"] for row in rows)
+    assert runs.events(name, "evaluated")[-1]["eval_accuracy"] == pytest.approx(right / len(rows), abs=1e-6)
+
+
+class Logging:
+    """As TRL's trainers have it: a mean for each batch, and the mean of these in the log."""
+
+    accelerator = SimpleNamespace(gather_for_metrics=lambda rows: rows)
+    model = SimpleNamespace(training=False)
+
+    def __init__(self) -> None:
+        self._metrics = {"train": {}, "eval": {"accuracy": []}}
+
+    def compute_loss(self, model, inputs):
+        self._metrics["eval"]["accuracy"].append(inputs["right"].float().mean().item())
+
+    def log(self, logs):
+        logs.update({name: sum(values) / len(values) for name, values in self._metrics["eval"].items()})
+
+
+def test_a_short_last_batch_counts_for_its_rows_alone():
+    trainer, logs = type("Trainer", (Weighed, Logging), {})(), {}
+    for right in ([True] * 8, [False, False, True]):
+        trainer.compute_loss(None, {"input_ids": torch.zeros(len(right), 4), "right": torch.tensor(right)})
+    trainer.log(logs)
+    assert logs["accuracy"] == pytest.approx(9 / 11)
 
 
 def test_a_loss_of_pairs_has_their_margins_smoothing_and_centring(runs):
