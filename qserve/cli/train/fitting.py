@@ -9,14 +9,17 @@ from dataclasses import replace
 import click
 
 from qserve.core.hardware import Hardware
-from qserve.errors import DoesNotFit, MissingExtra
+from qserve.errors import DoesNotFit, MissingExtra, UsageError
+from qserve.packages import why_no_server
 from qserve.planner.training import FittingChange, TrainingJob, TrainingPlan, fitting_jobs
 
 __all__ = ["default_precision", "fitting_request", "need_trl"]
 
 
 def need_trl() -> None:
-    """Raises MissingExtra where what trains is not installed. Imports nothing."""
+    """Raises MissingExtra or UsageError where what trains is not installed. Imports nothing."""
+    if (why := why_no_server()) is not None:
+        raise UsageError(f"`qserve train` {why}")
     missing = [name for name in ("trl", "datasets", "peft", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtra(missing[0], "`qserve train`", *missing[1:])
