@@ -138,6 +138,7 @@ def measure(row: Row, shape: str, model: Path, threads: int) -> dict[str, Any]:
             sys.executable, "-m", "qserve", "train", row.method, "--model", str(model), "--gpu", "none",
             *write_data(row, model, folder), "--eval-share", "0", "--max-steps", "2", "--save-steps", "100",
             "--max-length", str(row.length), "--micro-batch", str(row.batch), "--output", str(output),
+            "--gradient-accumulation-steps", "1",
             "--state-dir", str(folder / "state"), *row.flags,
         ]  # fmt: skip
         began_s = time.monotonic()

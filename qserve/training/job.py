@@ -39,7 +39,7 @@ class Schedule:
     """
 
     max_steps: int | None = None
-    epochs: float = 1.0
+    epochs: float | None = None
     learning_rate: float | None = None
     warmup_steps: int = 0
     eval_steps: int | None = None

@@ -23,7 +23,7 @@ from qserve.core.quantization import CheckpointQuantization
 from qserve.planner.training import TrainingRequest, plan_training
 from qserve.units import GIB
 
-__all__ = ["TrainingComparison", "compare_training", "mean_clipped_length", "model_parameters"]
+__all__ = ["TrainingComparison", "compare_training", "mean_clipped_length", "model_parameters", "qwen1_spec"]
 
 FIGURES = Path(__file__).parent / "measurements.csv"
 
@@ -197,6 +197,11 @@ def _spec(model: str) -> ModelSpec:
         "tie_word_embeddings": False,
     }
     return ModelSpec.from_config(config, model)
+
+
+def qwen1_spec(model: str) -> ModelSpec:
+    """Of a model of the first generation by a row's name of it."""
+    return _spec(model)
 
 
 def model_parameters(model: str) -> int:

@@ -12,6 +12,7 @@ from qserve.cli.options.completions import complete_gpu
 from qserve.cli.options.numbers import FiniteRange
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
+from qserve.planner.training.defaults import with_accumulation
 from qserve.planner.training.request import Attention, Base
 
 __all__ = ["training_options", "training_request"]
@@ -39,7 +40,9 @@ _OPTIONS = (
     click.option("--completion-length", type=_TOKENS, help="ppo, grpo: the part whose log-probabilities count [all]."),
     click.option("--mean-length", type=_TOKENS, help="The data's mean, where batches are not padded to one length."),
     click.option(
-        "--gradient-accumulation-steps", type=_POSITIVE, default=1, show_default=True, help="Micro-batches of a step."
+        "--gradient-accumulation-steps",
+        type=_POSITIVE,
+        help="Micro-batches of a step [for steps of 8 rows, or pairs; grpo: of 32 rollouts].",
     ),
     click.option(
         "--gradient-checkpointing/--no-gradient-checkpointing",
@@ -120,14 +123,12 @@ _OPTIONS = (
 _PRECISION = click.Choice(list(PRECISIONS))
 
 
-def training_options(precision: str | None) -> Callable[[Function], Function]:
-    """Adds the flags. `precision`: the default of --precision; None: decided by the machine and ZeRO stage."""
+def training_options(precision: str) -> Callable[[Function], Function]:
+    """Adds the flags. `precision`: how --precision is decided where it is not given."""
     kind = click.option(
         "--precision",
         type=_PRECISION,
-        default=precision,
-        show_default=precision or "by device and ZeRO",
-        help="mixed: 16 bit and an fp32 copy; amp: fp32 under autocast; pure: 16 bit alone; fp32.",
+        help=f"mixed: 16 bit and an fp32 copy; amp: fp32 under autocast; pure: 16 bit alone; fp32 [{precision}].",
     )
 
     def decorate(function: Function) -> Function:
@@ -138,8 +139,11 @@ def training_options(precision: str | None) -> Callable[[Function], Function]:
     return decorate
 
 
-def training_request(values: Mapping[str, Any]) -> TrainingRequest:
-    """The request in a command's keyword arguments; other arguments are ignored. Raises UsageError."""
+def training_request(values: Mapping[str, Any], num_devices: int = 1) -> TrainingRequest:
+    """The request in a command's keyword arguments for so many devices; other arguments are ignored.
+
+    Raises UsageError.
+    """
     given = {name: value for name, value in values.items() if value is not None}
     known = {field.name: given[field.name] for field in fields(TrainingRequest) if field.name in given}
     mode = known.pop("vllm", None)
@@ -152,4 +156,7 @@ def training_request(values: Mapping[str, Any]) -> TrainingRequest:
             values["vllm_gpus"],
             values["vllm_sleep"],
         )
-    return TrainingRequest(**known, vllm=vllm)
+    request = TrainingRequest(**known, vllm=vllm)
+    if "gradient_accumulation_steps" in given:
+        return request
+    return with_accumulation(request, num_devices, values.get("num_generations") or 8)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, suggestion_list
 from qserve.cli.terminal import Hanging, console_of
-from qserve.planner.plan import Term
-from qserve.planner.training import CardMemory, TrainingPlan
-from qserve.units import format_bytes, format_parameters
+from qserve.planner.plan import Suggestion, Term
+from qserve.planner.training import CardMemory, TrainingPlan, TrainingSuggestion
+from qserve.planner.training.duration import Duration
+from qserve.units import format_bytes, format_parameters, format_seconds
 
 __all__ = ["show_training"]
 
+_ROWS = {"reward": "pairs", "dpo": "pairs", "grpo": "rollouts", "ppo": "rollouts"}
 # By the first word of a term's name.
 _COLOURS = {
     "weights": "blue",
@@ -30,16 +34,16 @@ _COLOURS = {
 }
 
 
-def show_training(plan: TrainingPlan, explain: bool = False, console: Console | None = None) -> None:
-    """Prints the plan; with `explain` every term's formula, band and source."""
+def show_training(
+    plan: TrainingPlan, explain: bool = False, console: Console | None = None, command: str | None = None
+) -> None:
+    """Prints the plan; with `explain` every term's formula, band and source. `command`: what runs a plan that fits."""
     console = console or console_of()
     console.print(_headline(plan))
     kinds = [(card, len(list(cards))) for card, cards in groupby(plan.cards)]
     for card, count in kinds:
         console.print(_panel(card, count))
-    if plan.host_bytes:
-        console.print(Text(f"in RAM or on NVMe, all ranks together: {format_bytes(plan.host_bytes)}"))
-    console.print(Text(f"largest term: {plan.dominant}", style="bold"))
+    console.print(_facts(plan, with_time=command is not None))
     if explain:
         for card, _ in kinds:
             console.print(_explained(card))
@@ -50,7 +54,11 @@ def show_training(plan: TrainingPlan, explain: bool = False, console: Console | 
         for trap in plan.traps:
             console.print(Hanging(trap))
     if plan.suggestions:
-        console.print(suggestion_list("What would fit, cheapest first:", plan.suggestions), soft_wrap=True)
+        offered = [replace(one, cost=_cost(one)) for one in plan.suggestions]
+        console.print(suggestion_list(_heading(plan), offered), soft_wrap=True)
+    elif plan.fits and command:
+        console.print(Text("Train it:", style="bold"))
+        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
 
 
 def _headline(plan: TrainingPlan) -> RenderableType:
@@ -60,6 +68,48 @@ def _headline(plan: TrainingPlan) -> RenderableType:
     facts += f" · {request.sequences} × {request.max_length} tokens a card"
     facts += " · FSDP2" if request.fsdp else f" · ZeRO-{request.zero_stage}" if request.zero_stage else ""
     return headline(plan.fits, facts, (), plan.why_not)
+
+
+def _facts(plan: TrainingPlan, with_time: bool) -> RenderableType:
+    """What the bars do not show."""
+    request, grid = plan.request, Table.grid(padding=(0, 2))
+    grid.add_row(Text("largest", style="bold"), plan.dominant)
+    if plan.host_bytes:
+        where = "on NVMe" if "nvme" in (request.offload_optimizer, request.offload_param) else "of RAM"
+        grid.add_row(Text("offloaded", style="bold"), f"{format_bytes(plan.host_bytes)} {where}, all cards together")
+    rows = f"{request.micro_batch} × {request.gradient_accumulation_steps}"
+    grid.add_row(Text("batch", style="bold"), f"{rows} {_ROWS.get(request.method, 'rows')} a card and optimizer step")
+    if plan.fits and plan.duration is not None and with_time:
+        grid.add_row(Text("time", style="bold"), f"{_time(plan.duration)} for {_rows(plan)} (--rows)")
+    return grid
+
+
+def _rows(plan: TrainingPlan) -> str:
+    """What an estimate of time is for."""
+    request = plan.request
+    num_rows = plan.duration.num_rows if plan.duration else 0
+    length = min(request.mean_length or request.max_length, request.max_length)
+    return f"{num_rows:,} {_ROWS.get(request.method, 'rows')} of {length:,} tokens"
+
+
+def _heading(plan: TrainingPlan) -> str:
+    return f"What fits instead (time of {_rows(plan)}; --rows):" if plan.duration else "What fits instead:"
+
+
+def _time(duration: Duration) -> str:
+    """The estimate and its band."""
+    low, high = format_seconds(duration.low_s), format_seconds(duration.high_s)
+    low = low.removesuffix(f" {high.partition(' ')[2]}")  # a unit that both have is written once
+    return f"about {format_seconds(duration.seconds)} ({low} to {high})"
+
+
+def _cost(suggestion: Suggestion) -> str:
+    """What is lost, and what the run then needs."""
+    if not isinstance(suggestion, TrainingSuggestion):
+        return suggestion.cost
+    needs = f"{suggestion.cost}; {format_bytes(suggestion.used_bytes)} a card"
+    needs += f" and {format_bytes(suggestion.host_bytes)} of RAM" if suggestion.host_bytes else ""
+    return needs + (f"; {_time(suggestion.duration)}" if suggestion.duration else "")
 
 
 def _panel(card: CardMemory, count: int) -> RenderableType:

@@ -1,7 +1,7 @@
 """Training plans: what a fine-tune, a reward model or an RL run with vLLM beside it needs on each card.
 
-request → models (who is in memory) → states, activations (bytes) → card_memory (one card, phase by phase) → make (does
-it fit) → suggest (what to change). Figures that are not arithmetic stand in constants.py.
+request, defaults → models (who is in memory) → states, activations (bytes) → card_memory (one card, phase by phase) →
+duration (hours) → make (does it fit) → suggest (what to change). Figures that are not arithmetic are in constants.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from __future__ import annotations
 from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest, VllmBeside
-from qserve.planner.training.suggest import FittingChange, TrainingJob, cheaper, fitting_jobs, training_suggestions
+from qserve.planner.training.suggest import (
+    FittingChange,
+    TrainingJob,
+    TrainingSuggestion,
+    cheaper,
+    fitting_jobs,
+    training_suggestions,
+)
 
 __all__ = [
     "CardMemory",
@@ -17,6 +24,7 @@ __all__ = [
     "TrainingJob",
     "TrainingPlan",
     "TrainingRequest",
+    "TrainingSuggestion",
     "VllmBeside",
     "cheaper",
     "fitting_jobs",

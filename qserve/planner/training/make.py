@@ -8,6 +8,7 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.training.card_memory import Run, engine_card, engine_need_bytes, host_bytes, trainer_card
+from qserve.planner.training.duration import ASSUMED_CPU_FLOP_PER_S, ASSUMED_ROWS, training_duration
 from qserve.planner.training.models import cast_of
 from qserve.planner.training.notes import PER_TOKEN, notes_on, traps_of
 from qserve.planner.training.operations import training_operations
@@ -25,11 +26,14 @@ def plan_training(
     request: TrainingRequest,
     reward: ModelSpec | None = None,
     ram_bytes: int | None = None,
+    num_rows: int = ASSUMED_ROWS,
+    cpu_flop_per_s: float | None = None,
 ) -> TrainingPlan:
     """The plan of `request` on `devices`, without suggestions (see suggest.training_suggestions).
 
     `reward` is the reward model of ppo or grpo (None: ppo's is of the policy's size, grpo has none). `ram_bytes`
-    bounds what may be offloaded to RAM (None: unknown, not checked).
+    bounds what may be offloaded to RAM (None: unknown, not checked). `num_rows`: how many rows it is to take once.
+    `cpu_flop_per_s`: of a CPU, what all of its cores multiply at.
     Raises UsageError where the cards do not suffice for the layout that is asked for.
     """
     _refuse_packed_weights(spec, request)
@@ -48,7 +52,7 @@ def plan_training(
         or _ram_trouble(request, host, ram_bytes)
     )
     worst = min(cards[: len(trainers)], key=lambda card: card.free_bytes)
-    policy = run.models[0]
+    policy, operations = run.models[0], training_operations(run.models, request)
     return TrainingPlan(
         model_id=spec.id,
         parameters=policy.parameters,
@@ -61,7 +65,10 @@ def plan_training(
         dominant=max((term for term in worst.terms if term.name != "others"), key=lambda term: term.num_bytes).name,
         notes=(*((share_told,) if share_told else ()), *notes_on(run, tuple(cards), devices)),
         traps=traps_of(run, worst),
-        operations=training_operations(run.models, request),
+        operations=operations,
+        duration=training_duration(
+            policy, operations, request, trainers[0], len(devices), num_rows, cpu_flop_per_s or ASSUMED_CPU_FLOP_PER_S
+        ),
     )
 
 
@@ -122,12 +129,12 @@ def _trainer_trouble(cards: Sequence[CardMemory]) -> str | None:
     largest = max(card.terms, key=lambda term: term.num_bytes)
     fixed = sum(term.num_bytes for term in card.terms if term.name not in PER_TOKEN)
     text = (
-        f"a card of {format_bytes(card.total_bytes)} ({card.name}) needs {format_bytes(card.used_bytes)} in the "
-        f"{card.phase} phase, {format_bytes(-card.free_bytes)} more than it has; the largest part is {largest.name}, "
+        f"{card.name} has {format_bytes(card.total_bytes)} and needs {format_bytes(card.used_bytes)} in the "
+        f"{card.phase} phase, {format_bytes(-card.free_bytes)} more than it has. Largest: {largest.name}, "
         f"{format_bytes(largest.num_bytes)}"
     )
     if fixed > card.total_bytes:
-        text += f"; {format_bytes(fixed)} of it do not depend on the batch: no micro-batch and no length can help"
+        text += f". {format_bytes(fixed)} do not depend on the batch: no micro-batch and no length can help"
     return text
 
 

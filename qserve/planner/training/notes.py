@@ -90,8 +90,8 @@ def _on_memory(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
     tight = min(cards, key=lambda card: card.total_bytes - card.high_bytes)
     if tight.free_bytes >= 0 and tight.high_bytes > tight.total_bytes:
         yield (
-            f"fits as expected, but not at the upper end of the bands ({format_bytes(tight.high_bytes)} of "
-            f"{format_bytes(tight.total_bytes)}): set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            f"it may run out of memory: the upper estimate is {format_bytes(tight.high_bytes)} of "
+            f"{format_bytes(tight.total_bytes)}; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         )
     if request.attention == "eager":
         yield "eager attention holds heads × length² scores; with sdpa or flash attention memory is linear in length"

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from qserve.planner.plan import Suggestion, Term
+from qserve.planner.training.duration import Duration
 from qserve.planner.training.operations import Operations
 from qserve.planner.training.request import TrainingRequest
 from qserve.units import format_bytes
@@ -49,7 +50,7 @@ class TrainingPlan:
 
     `host_bytes` is RAM (or NVMe) of the whole node for what is offloaded. `dominant` names the largest term.
     `notes` matter for just this request; `traps` are what write-ups get wrong, with its numbers. `operations` are None
-    where rollouts are generated.
+    where rollouts are generated, and so is `duration`, of `request` over so many rows once.
     """
 
     model_id: str
@@ -65,6 +66,7 @@ class TrainingPlan:
     notes: tuple[str, ...] = ()
     traps: tuple[str, ...] = ()
     operations: Operations | None = None
+    duration: Duration | None = None
 
     def __repr__(self) -> str:
         fits = "fits" if self.fits else f"{format_bytes(self.short_bytes)} missing"
@@ -95,4 +97,5 @@ class TrainingPlan:
             "notes": list(self.notes),
             "traps": list(self.traps),
             "operations": asdict(self.operations) if self.operations else None,
+            "duration": asdict(self.duration) if self.duration else None,
         }

@@ -1,4 +1,6 @@
-"""Suggestions for a training run that does not fit, cheapest first: each is planned before it is offered."""
+"""Suggestions for a training run that does not fit, in the order in which people try them; each is planned before it is
+offered.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Suggestion
 from qserve.planner.training.command import command_line, with_count
+from qserve.planner.training.duration import ASSUMED_ROWS, Duration
 from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import TrainingPlan
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["FittingChange", "TrainingJob", "cheaper", "fitting_jobs", "training_suggestions"]
+__all__ = ["FittingChange", "TrainingJob", "TrainingSuggestion", "cheaper", "fitting_jobs", "training_suggestions"]
 
 _MOST = 4
 
@@ -24,7 +27,8 @@ _MOST = 4
 class TrainingJob:
     """A request as it was typed: what a suggestion's command repeats.
 
-    `gpu` None: the detected cards, with `ram_bytes` of RAM beside them (None: unknown).
+    `gpu` None: the detected cards, with `ram_bytes` of RAM beside them (None: unknown). `cpu_flop_per_s`: what a CPU's
+    cores multiply at together.
     """
 
     model: str
@@ -35,19 +39,32 @@ class TrainingJob:
     reward_model: str | None = None
     reward: ModelSpec | None = None
     ram_bytes: int | None = None
+    num_rows: int = ASSUMED_ROWS
+    cpu_flop_per_s: float | None = None
 
     def plan(self) -> TrainingPlan:
-        return plan_training(self.spec, self.devices, self.request, self.reward, self.ram_bytes)
+        return plan_training(
+            self.spec, self.devices, self.request, self.reward, self.ram_bytes, self.num_rows, self.cpu_flop_per_s
+        )
 
     def command(self) -> str:
-        return command_line(self.model, self.gpu, self.request, self.reward_model)
+        return command_line(self.model, self.gpu, self.request, self.reward_model, len(self.devices))
+
+
+@dataclass(frozen=True)
+class TrainingSuggestion(Suggestion):
+    """`used_bytes` of the fullest card, `host_bytes` of RAM for what is offloaded, and how long the run then takes."""
+
+    used_bytes: int = 0
+    host_bytes: int = 0
+    duration: Duration | None = None
 
 
 @dataclass(frozen=True)
 class FittingChange:
     """What changes, and the job after it, which fits."""
 
-    suggestion: Suggestion
+    suggestion: TrainingSuggestion
     job: TrainingJob
 
 
@@ -58,13 +75,13 @@ class _Change:
     apply: Callable[[TrainingJob], TrainingJob | None]
 
 
-def training_suggestions(job: TrainingJob) -> tuple[Suggestion, ...]:
+def training_suggestions(job: TrainingJob) -> tuple[TrainingSuggestion, ...]:
     """Up to four changes after which the run fits: single ones first, then pairs and triples of them."""
     return tuple(one.suggestion for one in fitting_jobs(job))
 
 
 def fitting_jobs(job: TrainingJob) -> tuple[FittingChange, ...]:
-    """The same with the jobs that fit, cheapest first."""
+    """The same with the jobs that fit, in the order of _CHANGES."""
     found: list[FittingChange] = []
     used: list[set[str]] = []
     applicable = [change for change in _CHANGES if change.apply(job) is not None]
@@ -98,27 +115,33 @@ def cheaper(job: TrainingJob) -> tuple[Suggestion, ...]:
 
 
 def _most_used(job: TrainingJob) -> int | None:
-    try:
-        return max(card.used_bytes for card in job.plan().cards)
-    except UsageError:
-        return None
+    plan = _planned(job)
+    return None if plan is None else max(card.used_bytes for card in plan.cards)
 
 
 def _tried(job: TrainingJob, changes: Sequence[_Change]) -> FittingChange | None:
     changed: TrainingJob | None = job
     for change in changes:
         changed = change.apply(changed) if changed is not None else None
-    if changed is None or not _fits(changed):
+    plan = _planned(changed) if changed is not None else None
+    if changed is None or plan is None or not plan.fits:
         return None
-    cost = "; ".join(change.cost for change in changes)
-    return FittingChange(Suggestion(", and ".join(change.what for change in changes), cost, changed.command()), changed)
+    what, cost = ", and ".join(change.what for change in changes), "; ".join(change.cost for change in changes)
+    used = max(card.used_bytes for card in plan.cards)
+    made = TrainingSuggestion(what, cost, changed.command(), used, plan.host_bytes, plan.duration)
+    return FittingChange(made, changed)
+
+
+def _planned(job: TrainingJob) -> TrainingPlan | None:
+    try:
+        return job.plan()
+    except UsageError:  # a change that the other flags forbid
+        return None
 
 
 def _fits(job: TrainingJob) -> bool:
-    try:
-        return job.plan().fits
-    except UsageError:  # a change that the other flags forbid
-        return False
+    plan = _planned(job)
+    return plan is not None and plan.fits
 
 
 def _with(job: TrainingJob, **fields: object) -> TrainingJob | None:
@@ -232,33 +255,36 @@ def _offload_all(job: TrainingJob) -> TrainingJob | None:
 
 
 def _cards(job: TrainingJob) -> TrainingJob | None:
-    """Two, four or eight times the cards, the first number that fits; else twice."""
+    """Two, four or eight times the cards with the same batch, the first number that fits; else twice."""
+    tried = [more for factor in (2, 4, 8) if (more := _times_the_cards(job, factor)) is not None]
+    return next((more for more in tried if _fits(more)), tried[0] if tried else None)
+
+
+def _times_the_cards(job: TrainingJob, factor: int) -> TrainingJob | None:
     if job.gpu is None:
         return None
-    sharded = _with(job, zero_stage=3)
-    if sharded is None:
-        return None
-    counts = [factor * len(job.devices) for factor in (2, 4, 8)]
-    tried = [replace(sharded, devices=job.devices[:1] * n, gpu=with_count(job.gpu, n)) for n in counts]
-    return next((more for more in tried if _fits(more)), tried[0])
+    steps = max(1, job.request.gradient_accumulation_steps // factor)
+    sharded = _with(job, zero_stage=3, gradient_accumulation_steps=steps)
+    count = factor * len(job.devices)
+    return sharded and replace(sharded, devices=job.devices[:1] * count, gpu=with_count(job.gpu, count))
 
 
 _CHANGES = (
     _Change("recompute activations (gradient checkpointing)", "20 to 30 % slower", _checkpointing),
-    _Change("use sdpa instead of eager attention", "nothing; it is faster too", _sdpa),
-    _Change("a fused loss (use_liger_kernel)", "nothing; needs liger-kernel", _fused_loss),
+    _Change("use sdpa instead of eager attention", "no cost; it is faster too", _sdpa),
+    _Change("a fused loss (use_liger_kernel)", "no cost; needs liger-kernel", _fused_loss),
     _Change("a smaller micro-batch with more accumulation", "more, smaller steps for the same batch", _micro_batch),
     _Change("let the engine sleep while the trainer works", "seconds a step to wake it; RAM for its weights", _sleep),
     _Change("a lower gpu_memory_utilization", "less cache: fewer rollouts at once", _fraction),
     _Change("ZeRO-2", "gradients are reduced in shards", _zero(2)),
-    _Change("ZeRO-3", "weights are gathered layer by layer: more communication, 1.5 × the traffic", _zero(3)),
+    _Change("ZeRO-3", "weights are gathered layer by layer: 1.5 × the traffic", _zero(3)),
     _Change("8-bit Adam", "quantized optimizer states; needs bitsandbytes", _eight_bit),
     _Change("the engine over twice the cards, at a lower fraction", "tensor parallel traffic", _sharded_engine),
     _Change("a card of its own for the engine", "one trainer less", _separate),
-    _Change("ZeRO with the optimizer in RAM", "the step runs on the CPU", _offload),
-    _Change("LoRA of rank 16", "adapters instead of all weights", _lora),
-    _Change("QLoRA of rank 16", "4-bit base weights; slower, slightly worse", _qlora),
+    _Change("LoRA of rank 16", "trains adapters instead of all weights", _lora),
+    _Change("QLoRA of rank 16", "4-bit base weights: slightly worse", _qlora),
     _Change("half the length", "longer samples are cut", _half_length),
     _Change("more cards, with ZeRO-3", "more hardware", _cards),
-    _Change("ZeRO-3 with weights and optimizer in RAM", "each layer crosses PCIe, each pass", _offload_all),
+    _Change("ZeRO-2 with the optimizer in RAM", "the optimizer steps on the CPU", _offload),
+    _Change("ZeRO-3 with weights and optimizer in RAM", "each layer crosses PCIe in each pass", _offload_all),
 )

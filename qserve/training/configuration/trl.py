@@ -10,13 +10,12 @@ import shlex
 from typing import Any
 
 from qserve.planner.training.constants import OPTIMIZERS
+from qserve.planner.training.defaults import default_epochs, default_learning_rate
 from qserve.training.configuration.rewards import reward_names
 from qserve.training.job import TrainingRun
 
-__all__ = ["ATTENTIONS", "beyond_trl", "engine_command", "learning_rate", "num_steps", "trl_configuration"]
+__all__ = ["ATTENTIONS", "beyond_trl", "engine_command", "epochs", "learning_rate", "num_steps", "trl_configuration"]
 
-# Usual rates of full training and of adapters; a head alone learns like adapters.
-_RATES = {"sft": (1e-5, 2e-4), "reward": (1e-5, 1e-4), "dpo": (1e-6, 1e-5), "grpo": (1e-6, 1e-5)}
 # transformers' names, and those of ms-swift and OpenRLHF; "flash" is FlashAttention 2.
 ATTENTIONS = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 _TARGETS = {
@@ -137,9 +136,8 @@ def _device(run: TrainingRun) -> dict[str, Any]:
 
 
 def learning_rate(run: TrainingRun) -> float:
-    """As it was asked for, else the usual one of the method."""
-    full, adapters = _RATES["grpo" if run.method == "ppo" else run.trainer]
-    return run.schedule.learning_rate or (full if run.request.tuning == "full" else adapters)
+    """As it was decided at the start of the run."""
+    return run.schedule.learning_rate or default_learning_rate(run.request)
 
 
 def _optimizer(run: TrainingRun) -> dict[str, Any]:
@@ -160,7 +158,7 @@ def _schedule(run: TrainingRun, num_train: int, num_eval: int) -> dict[str, Any]
     save_steps = schedule.save_steps or eval_steps
     made: dict[str, Any] = {
         "output_dir": str(run.output),
-        "num_train_epochs": schedule.epochs,
+        "num_train_epochs": epochs(run, num_train),
         "max_steps": schedule.max_steps or -1,
         "logging_steps": _LOGS,
         "logging_first_step": True,
@@ -185,8 +183,16 @@ def num_steps(run: TrainingRun, num_train: int) -> int:
     """Optimizer steps of the whole run."""
     if run.schedule.max_steps:
         return run.schedule.max_steps
-    rows = run.request.micro_batch * run.request.gradient_accumulation_steps * run.num_processes
-    return max(1, round(run.schedule.epochs * num_train / rows))
+    return max(1, round(epochs(run, num_train) * num_train / _rows_a_step(run)))
+
+
+def epochs(run: TrainingRun, num_train: int) -> float:
+    """As they were asked for, else by the number of rows."""
+    return run.schedule.epochs or default_epochs(num_train, _rows_a_step(run))
+
+
+def _rows_a_step(run: TrainingRun) -> int:
+    return run.request.micro_batch * run.request.gradient_accumulation_steps * run.num_processes
 
 
 def _sft(run: TrainingRun) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _unwritten(run: TrainingRun, framework: str) -> list[str]:
         "--patience": schedule.patience is not None,
         "--max-steps": schedule.max_steps is not None,
         "--warmup-steps": bool(schedule.warmup_steps),
-        "--epochs": framework == "openrlhf" and schedule.epochs != int(schedule.epochs),  # it counts whole ones
+        "--epochs": framework == "openrlhf" and (schedule.epochs or 1) % 1 > 0,  # it counts whole ones
         "--seed": framework == "verl" and run.seed != 0,
         "--attention": framework == "verl" and request.attention == "eager",
     }

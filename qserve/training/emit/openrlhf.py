@@ -47,7 +47,7 @@ def _supervised(run: TrainingRun) -> list[str]:
         "--adam.lr",
         str(learning_rate(run)),
         "--train.max_epochs",
-        f"{run.schedule.epochs:g}",
+        f"{run.schedule.epochs or 1:g}",
     ]
     if run.trainer == "sft":
         words += ["--data.input_key", "prompt", "--data.output_key", "completion"]
@@ -63,7 +63,7 @@ def _rollouts(run: TrainingRun) -> list[str]:
     words = ["python", "-m", "openrlhf.cli.train_ppo_ray", "--actor.model_name_or_path", run.model]
     words += ["--data.prompt_dataset", run.data.path, "--data.input_key", "prompt"]
     words += ["--algo.advantage.estimator", "gae" if is_ppo else "group_norm", "--algo.kl.init_coef", str(request.beta)]
-    words += ["--actor.adam.lr", str(learning_rate(run)), "--train.num_episodes", f"{run.schedule.epochs:g}"]
+    words += ["--actor.adam.lr", str(learning_rate(run)), "--train.num_episodes", f"{run.schedule.epochs or 1:g}"]
     words += ["--rollout.n_samples_per_prompt", "1" if is_ppo else str(run.num_generations)]
     words += ["--rollout.batch_size", str(_batch(run)), "--rollout.max_new_tokens"]
     words += [str(request.completion_length or request.max_length // 2)]

@@ -34,7 +34,7 @@ def swift_words(run: TrainingRun) -> list[str]:
         "--gradient_accumulation_steps", str(request.gradient_accumulation_steps),
         "--gradient_checkpointing", str(request.gradient_checkpointing).lower(),
         "--learning_rate", str(learning_rate(run)),
-        "--num_train_epochs", f"{run.schedule.epochs:g}",
+        "--num_train_epochs", f"{run.schedule.epochs or 1:g}",
         "--seed", str(run.seed),
     ]  # fmt: skip
     if request.zero_stage:

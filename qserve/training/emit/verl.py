@@ -75,7 +75,7 @@ def _algorithm(run: TrainingRun) -> dict[str, object]:
         "algorithm.adv_estimator": "gae" if run.method == "ppo" else "grpo",
         "trainer.n_gpus_per_node": run.num_processes,
         "trainer.nnodes": 1,
-        "trainer.total_epochs": f"{run.schedule.epochs:g}",
+        "trainer.total_epochs": f"{run.schedule.epochs or 1:g}",
         "trainer.default_local_dir": run.output,
     }
     if run.method == "ppo":

@@ -106,7 +106,7 @@ def test_explain_prints_formula_and_source() -> None:
     for said in (
         "3.09 B trained × (4 B fp32 master",
         "arxiv.org/abs/1910.02054",
-        "largest term: optimizer",
+        "largest optimizer",
         "16 · hid",
     ):
         assert said in " ".join(text.split())

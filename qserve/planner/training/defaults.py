@@ -1,0 +1,60 @@
+"""What a run takes where nothing is said: learning rate, rows of an optimizer step, epochs. Flags overrule them.
+
+- Rates of full training, at the width of an 8B model: TRL's own (2e-5 for SFT, trl/scripts/sft.py; 1e-6 for DPO and
+  GRPO, its configurations), and for reward models 2e-5, between OpenRLHF's 9e-6 (for Llama-3-8B, its README) and TRL's
+  1e-4 (RewardConfig). Adam's rate shrinks with the width: half as wide, twice the rate (Yang et al. 2022,
+  https://arxiv.org/abs/2203.03466).
+- Adapters learn at ten times the rate of all weights (Schulman et al. 2025,
+  https://thinkingmachines.ai/blog/lora); a head alone does as well.
+- A step over 8 rows: half of TRL's examples (2 a device, 8 times), since small data needs the steps, and adapters do
+  worse with large batches (Schulman et al.). GRPO needs whole groups of rollouts.
+- One epoch; of little data up to three, transformers' own number, until there are a hundred steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from qserve.planner.training.request import TrainingRequest
+
+__all__ = ["EXAMPLE", "default_epochs", "default_learning_rate", "num_trainers", "with_accumulation"]
+
+EXAMPLE = "qserve train reward --model demo --data demo --eval-share 0.3 --micro-batch 8 --freeze-base"
+"""A head on what comes with qserve, seconds on a laptop, which learns with these defaults: a test trains it."""
+_RATES = {"dpo": 1e-6, "grpo": 1e-6, "ppo": 1e-6}
+_RATE = 2e-5
+"""Of SFT with or without adapters, and of reward models."""
+_OF_ADAPTERS = 10
+_WIDTH = 4096
+_ROWS_A_STEP, _ROLLOUTS_A_STEP = 8, 32
+_LEAST_STEPS, _MOST_EPOCHS = 100, 3
+
+
+def default_learning_rate(request: TrainingRequest, hidden_size: int = _WIDTH) -> float:
+    """Of Adam, to two digits."""
+    rate = _RATES.get(request.method, _RATE) * _WIDTH / hidden_size
+    return float(f"{rate if request.tuning == 'full' else _OF_ADAPTERS * rate:.1e}")
+
+
+def num_trainers(request: TrainingRequest, num_devices: int) -> int:
+    """Of so many cards or processes those that train."""
+    separate = request.vllm is not None and request.vllm.mode == "separate"
+    return max(1, num_devices - (request.vllm.num_gpus if separate and request.vllm else 0))
+
+
+def with_accumulation(request: TrainingRequest, num_devices: int, num_generations: int = 8) -> TrainingRequest:
+    """The request with as many micro-batches an optimizer step as make up its rows."""
+    together = request.micro_batch * num_trainers(request, num_devices)
+    is_grpo = request.method == "grpo"
+    steps = math.ceil((_ROLLOUTS_A_STEP if is_grpo else _ROWS_A_STEP) / together)
+    if is_grpo:
+        whole = math.lcm(together, num_generations) // together
+        steps = math.ceil(steps / whole) * whole
+    return replace(request, gradient_accumulation_steps=steps)
+
+
+def default_epochs(num_rows: int, rows_a_step: int) -> float:
+    """How often the data is gone through."""
+    steps = max(1, math.ceil(num_rows / rows_a_step))
+    return float(min(_MOST_EPOCHS, math.ceil(_LEAST_STEPS / steps)))

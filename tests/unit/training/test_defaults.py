@@ -1,0 +1,78 @@
+"""What a run takes where nothing is said, by method and size."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.cli.options.training import training_request
+from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.planner.training.command import command_line, train_command
+from qserve.planner.training.defaults import default_epochs, default_learning_rate, with_accumulation
+
+
+@pytest.mark.parametrize(
+    ("fields", "hidden_size", "rate"),
+    [
+        ({"method": "sft"}, 4096, 2e-5),
+        ({"method": "lora"}, 4096, 2e-4),
+        ({"method": "reward"}, 2048, 4e-5),
+        ({"method": "reward", "lora_rank": 8}, 4096, 2e-4),
+        ({"method": "reward", "freeze_base": True}, 192, 4.3e-3),
+        ({"method": "dpo"}, 4096, 1e-6),
+        ({"method": "grpo", "lora_rank": 8}, 4096, 1e-5),
+    ],
+)
+def test_smaller_models_and_adapters_learn_faster(fields: dict, hidden_size: int, rate: float) -> None:
+    assert default_learning_rate(TrainingRequest(**fields), hidden_size) == rate
+
+
+@pytest.mark.parametrize(
+    ("fields", "devices", "steps"),
+    [
+        ({"method": "sft"}, 1, 8),
+        ({"method": "sft", "micro_batch": 3}, 1, 3),
+        ({"method": "reward", "micro_batch": 2}, 4, 1),
+        ({"method": "dpo"}, 16, 1),
+        ({"method": "grpo"}, 1, 32),
+        ({"method": "grpo", "micro_batch": 3}, 1, 16),  # 48 rollouts: groups of 8
+        ({"method": "grpo", "vllm": VllmBeside("separate")}, 2, 32),
+    ],
+)
+def test_a_step_has_enough_rows_and_whole_groups(fields: dict, devices: int, steps: int) -> None:
+    assert with_accumulation(TrainingRequest(**fields), devices).gradient_accumulation_steps == steps
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(1, 3), (194, 3), (401, 2), (800, 1), (10**6, 1)])
+def test_little_data_is_gone_through_more_than_once(rows: int, epochs: float) -> None:
+    assert default_epochs(rows, 8) == epochs
+
+
+def test_a_printed_command_means_the_same_request() -> None:
+    """Accumulation is printed where it is not what the command takes by itself, a single step included."""
+    usual = with_accumulation(TrainingRequest("sft"), 2)
+    assert "--gradient-accumulation-steps" not in command_line("m", None, usual, num_devices=2)
+    one = TrainingRequest("sft", gradient_accumulation_steps=1)
+    assert "--gradient-accumulation-steps 1" in command_line("m", None, one, num_devices=2)
+    assert training_request({"method": "sft", "gradient_accumulation_steps": 1}, 2) == one
+
+
+@pytest.mark.parametrize(
+    ("request_", "command"),
+    [
+        (TrainingRequest("lora", gradient_accumulation_steps=8), "qserve train lora --model m --data FILE"),
+        (
+            TrainingRequest("reward", zero_stage=3, gradient_accumulation_steps=8),
+            "qserve train reward --model m --zero 3 --data FILE",
+        ),
+        (
+            TrainingRequest("grpo", gradient_accumulation_steps=32, tiled_loss=True),
+            "qserve train grpo --model m --data FILE --reward REWARD",
+        ),
+        (
+            TrainingRequest("ppo", gradient_accumulation_steps=8),
+            "qserve train ppo --model m --data FILE --reward REWARD --emit openrlhf",
+        ),
+    ],
+)
+def test_the_command_that_trains_what_was_planned(request_: TrainingRequest, command: str) -> None:
+    assert train_command("m", request_, 1) == command
