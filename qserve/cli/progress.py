@@ -42,10 +42,19 @@ class ProgressLine:
         """So many of the phase are there from before: they count, and not for the rate."""
         self._first = done
 
-    def count(self, done: int, total: int) -> None:
-        """So many of the phase are done."""
+    def end(self) -> None:
+        """Nothing more is done: the line is gone before what the command prints."""
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def count(self, done: int, total: int, note: str = "") -> None:
+        """So many of the phase are done; `note` is what else is known by now."""
         now_s = time.monotonic()
         text = f"{self._phase}: {count_text(done, total, now_s - self._began_s, self._first)}"
+        text += f" · {note}" if note else ""
         if self._console.is_terminal:
             self._bar.update(self._line, description=text)
         elif now_s - self._said_s >= _SAY_EVERY_S:

@@ -22,13 +22,12 @@ from qserve.engine import guard
 from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.heap import heap_settings
 from qserve.training.job import TrainingRun
+from qserve.training.stop_signals import StopSignals
 
 __all__ = ["LOG", "Launched", "environment", "launch", "launcher"]
 
 LOG = "train.log"
 _POLL_S = 0.2
-_GRACE_S = 120.0
-"""So long a process that was asked to stop may take for the step at hand and its checkpoint."""
 
 Event = dict[str, Any]
 
@@ -39,26 +38,25 @@ class Launched:
     def __init__(self, run: TrainingRun, process: subprocess.Popen[bytes], events: _NewEvents) -> None:
         self._run, self._process, self._events = run, process, events
 
-    def follow(self, on_event: Callable[[Event], None]) -> int:
-        """Every event as it comes; the exit status (minus the signal). Ctrl-C: it saves and stops; twice: it ends."""
-        stop_requested_s: float | None = None
+    def follow(self, on_event: Callable[[Event], None], stop: StopSignals) -> int:
+        """Every event as it comes; the exit status (minus the signal).
+
+        A first signal saves the step at hand and stops, or ends the process where no step was begun; a second ends it.
+        """
+        has_begun = False
         while True:
-            try:
-                ended = self._process.poll()
-                for event in self._events:
-                    on_event(event)
-                if ended is not None:
-                    return ended
-                if stop_requested_s is not None and time.monotonic() - stop_requested_s > _GRACE_S:
-                    self.end()
-                time.sleep(_POLL_S)
-            except KeyboardInterrupt:
-                if stop_requested_s is not None:
-                    self.end()
-                    raise
-                stop_requested_s = time.monotonic()
+            ended = self._process.poll()
+            for event in self._events:
+                has_begun = has_begun or event["event"] == "train"
+                on_event(event)
+            if ended is not None:
+                return ended
+            if stop.count > 1 or (stop.count and not has_begun):
+                self.end()
+            elif stop.count and not self._run.stop_file.exists():
                 self._run.stop_file.touch()
                 on_event({"event": "stopping"})
+            time.sleep(_POLL_S)
 
     def end(self) -> None:
         """Now, without a checkpoint; those that were written are whole."""

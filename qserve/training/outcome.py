@@ -49,8 +49,13 @@ def so_far(events: Sequence[Mapping[str, Any]]) -> Outcome:
     return Outcome("running", events, None, _measured(events))
 
 
-def outcome_of(events: Sequence[Mapping[str, Any]], status: int, log: Path, job: TrainingJob) -> Outcome:
-    """`job` is what was planned: an out-of-memory run is told which lever of it to pull."""
+def outcome_of(
+    events: Sequence[Mapping[str, Any]], status: int, log: Path, job: TrainingJob, *, was_stopped: bool = False
+) -> Outcome:
+    """`job` is what was planned: an out-of-memory run is told which lever of it to pull.
+
+    `was_stopped`: somebody stopped the run, so that whatever status it ended with is no failure.
+    """
     last = {one["event"] for one in events}
     if "ended" in last and status == 0:
         return Outcome("ended", events, None, _measured(events))
@@ -61,6 +66,8 @@ def outcome_of(events: Sequence[Mapping[str, Any]], status: int, log: Path, job:
         reason = f"out of memory ({failed['reason']}). {_lever(job)}"
     elif failed is not None:
         reason = str(failed["reason"])
+    elif was_stopped:
+        return Outcome("stopped", events, None, _measured(events))
     elif status in (_KILLED, 128 - _KILLED):
         reason = f"{death_of(_KILLED)}. {_lever(job)}"
     else:
@@ -73,7 +80,7 @@ def _lever(job: TrainingJob) -> str:
     if not levers:
         return "No lever of the plan is left; take a larger card, or fewer tokens (--max-length)"
     changes = "; then ".join(f"{lever.change} ({lever.cost})" for lever in levers)
-    return f"What to change first: {changes}. Then --resume goes on from the last checkpoint"
+    return f"What to change first: {changes}"
 
 
 def _measured(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:

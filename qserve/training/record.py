@@ -17,6 +17,7 @@ from qserve.core.hardware import Hardware
 from qserve.planner.training.operations import Operations
 from qserve.runs import RunStore, StoreUnusable
 from qserve.runs.retention import Retention
+from qserve.runs.verdict import held_out_facts
 from qserve.runs.writer import NewRun, RunWriter
 from qserve.training.data.prepare import prepared
 from qserve.training.job import TrainingRun
@@ -111,7 +112,7 @@ def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | N
             {"step": one["step"], "samples": one["samples"]} for one in outcome.events if one["event"] == "rollouts"
         ],
         "data": _data(run),
-        "held_out": dict(outcome.last("held out") or {}),
+        "held_out": held_out_facts(_counts(outcome.last("held out"))),
         "quality": quality_in(run.folder / "held_out.jsonl", run.data.labels) if run.trainer == "reward" else None,
         "check": dict(check) if check else None,
         "configuration": _text(run.folder / "train.yaml"),
@@ -123,6 +124,10 @@ def _data(run: TrainingRun) -> dict[str, Any] | None:
     """What became of the rows: how many are trained on, what was left out, and what nothing read."""
     made = prepared(run.folder)
     return None if made is None else {**asdict(made), "told": made.told, "notes": made.notes}
+
+
+def _counts(event: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (event or {}).items() if name not in ("event", "unix_s")}
 
 
 def _steps(outcome: Outcome) -> dict[str, Any]:

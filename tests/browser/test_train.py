@@ -79,7 +79,7 @@ def test_a_run_is_followed_by_itself_to_its_end(
     page: Page, stack: Stack, tmp_path: Path, training: list[Training]
 ) -> None:
     page.get_by_role("tab", name="Train").click()
-    expect(page.locator("#qs-train-head code")).to_contain_text("qserve train reward --model demo --data pairs.jsonl")
+    expect(page.locator("#qs-train-head code")).to_contain_text("qserve train reward --model demo --data demo")
     training.append(Training(tmp_path, stack.run_folder.parent.parent))
     training[0].record.progress(training[0].events(20))
     expect(page.locator("#qs-train-head")).to_contain_text("20 / 40")

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from qserve.cli.options.chat_templates import check_template_to_train
 from qserve.cli.options.command import Command, model_options, needed_model
+from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
+from qserve.cli.progress import ProgressLine, progress_line
 from qserve.cli.state import state_folder
+from qserve.cli.terminal import console_of
 from qserve.cli.train.fitting import default_precision, fitting_request, need_trl
-from qserve.cli.train.flags import TrainFlags, source_at
-from qserve.cli.train.follow import follow, show_summary
+from qserve.cli.train.flags import TrainFlags, data_at
+from qserve.cli.train.follow import follow
 from qserve.cli.train.machine import completed, devices_of, with_engine
 from qserve.cli.train.options import METHODS, run_options
+from qserve.cli.train.outputs import (
+    again_command,
+    check_output,
+    new_output,
+    newest_resumable,
+    remove_unstarted,
+    resume_command,
+)
+from qserve.cli.train.summary import Ended, show_summary, summary_json
 from qserve.cli.up.recording import without_secrets
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -28,67 +40,109 @@ from qserve.hub import resolve
 from qserve.hub.chat_template import read_template
 from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
+from qserve.planner.training.defaults import default_learning_rate
 from qserve.planner.training.request import Method
-from qserve.training.data.prepare import check_source
+from qserve.training.data.prepare import PreparedData, check_source
 from qserve.training.emit import emitted
 from qserve.training.job import TrainingRun
+from qserve.training.stop_signals import StopSignals
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from qserve.training.outcome import Outcome
+
+__all__ = ["PlannedRun", "command"]
 
 
 @click.command("train", cls=Command)
 @click.argument("method", type=click.Choice(METHODS))
 @model_options()
 @run_options
-@training_options(None)
-def command(method: str, model: str | None, gpu: str | None, **values: Any) -> None:
+@training_options("by device and ZeRO")
+@add_json_flag
+def command(method: str, model: str | None, gpu: str | None, as_json: bool, **values: Any) -> None:
     """Train a model or a reward model with TRL, planned first and measured against the plan.
 
-    What does not fit is refused with the changes that would, cheapest first; --auto takes the first. Ctrl-C saves,
-    --resume goes on. The configuration that was used lies in OUTPUT/run, in TRL's and accelerate's own formats.
+    A run that does not fit is refused with the changes after which it does; --auto takes the first. Ctrl-C saves the
+    run and prints the command that resumes it. OUTPUT/run has the configuration, in TRL's and accelerate's own formats.
 
     \b
+    qserve train reward demo --data demo --eval-share 0.3 --micro-batch 8 --freeze-base
     qserve train reward Qwen/Qwen2.5-3B --data pairs.jsonl
     qserve train lora Qwen/Qwen3-8B --data conversations.jsonl
     qserve train grpo Qwen/Qwen3-4B --data prompts.jsonl --reward ./rm
-    qserve up --reward my-reward-model
+    qserve train reward Qwen/Qwen2.5-3B --data pairs.jsonl --resume
     """
     model = needed_model(model, f"qserve train {method} Qwen/Qwen3-0.6B --data FILE")
-    hardware, emit = hardware_of(gpu), values["emit"]
+    emit = values["emit"]
     if emit is None:
         need_trl()
         _refuse_described(gpu, method)
-    checkpoint = resolve(model)
-    check_template_to_train(checkpoint.folder)
-    values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
-    request = completed(training_request({**values, "method": cast("Method", method)}), hardware, emit=emit)
-    flags, devices = TrainFlags(values), devices_of(hardware, values["gpus"])
-    flags.check(request)
-    output = _output(values, method)
-    labels: tuple[str, ...] = ()
-    if emit is None:
-        request = with_engine(request, values["vllm"], hardware)
-        labels = check_source(source_at(values["data"]), method, flags.labels)
-        request = flags.labelled(request, labels)
-        if devices[0].kind == "cpu":
-            request = replace(request, runtime_bytes=_learned(state_folder(values["state_dir"]), method))
-    ram_bytes = hardware.ram_available_bytes if emit is None else None
-    job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
-    job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None)
-    folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id
-    made = flags.run(plan.request, str(folder), output, devices, labels)
-    run = replace(made, plan=plan.to_json())
-    if emit is not None:
-        lines = emitted(run, emit)
-        if emit == "trl":
-            _write_for_trl(run)
-        click.echo(lines)
-        return
-    flags.check_rollouts(run)
-    if checkpoint.folder is None:
-        run = replace(run, model=_downloaded(checkpoint))
-    _refuse_used_output(run, values["resume"])
-    sys.exit(_train(run, job, state_folder(values["state_dir"]), hardware))
+    with StopSignals().installed() as stop, progress_line() as line:
+        try:
+            planned = PlannedRun.of(method, model, gpu, values, line, as_json=as_json)
+            if emit is not None:
+                _emit(planned.run, emit, as_json)
+                return
+            TrainFlags.check_rollouts(planned.run)
+            status = _train(planned, stop)
+        except KeyboardInterrupt:
+            click.echo("Stopped before the training began: nothing is saved.", err=True)
+            status = stop.exit_status
+    sys.exit(status)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What was typed, planned: the run, and what its end is told by."""
+
+    run: TrainingRun
+    job: TrainingJob
+    hardware: Hardware
+    state: Path
+    line: ProgressLine
+    as_json: bool
+
+    @classmethod
+    def of(
+        cls, method: str, model: str, gpu: str | None, values: dict[str, Any], line: ProgressLine, *, as_json: bool
+    ) -> PlannedRun:
+        """Planned and shown; on standard error where the object of --json is to be on standard output."""
+        line.phase(f"reading {model}")
+        hardware, emit, state = hardware_of(gpu), values["emit"], state_folder(values["state_dir"])
+        checkpoint = resolve(model)
+        check_template_to_train(checkpoint.folder)
+        values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
+        devices = devices_of(hardware, values["gpus"])
+        request = training_request({**values, "method": cast("Method", method)}, len(devices))
+        request = completed(request, hardware, emit=emit)
+        flags = TrainFlags(values)
+        flags.check(request)
+        labels: tuple[str, ...] = ()
+        if emit is None:
+            request = with_engine(request, values["vllm"], hardware)
+            line.phase(f"reading the first rows of {values['data']}")
+            labels = check_source(data_at(values["data"]), method, flags.labels)
+            request = flags.labelled(request, labels)
+            if devices[0].kind == "cpu":
+                request = replace(request, runtime_bytes=_learned(state, method))
+        line.phase("planning")
+        ram_bytes = hardware.ram_available_bytes if emit is None else None
+        job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
+        job, plan = fitting_request(
+            job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None, as_json=as_json
+        )
+        values["learning_rate"] = values["learning_rate"] or default_learning_rate(plan.request, job.spec.hidden_size)
+        folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id
+        output = _output(values, state, method)
+        run = replace(flags.run(plan.request, str(folder), output, devices, labels), plan=plan.to_json())
+        if values["resume"] and values["output"] is None:
+            run = replace(run, output=newest_resumable(state, run))
+        if emit is None:
+            check_output(run, values["resume"])
+        if emit is None and checkpoint.folder is None:
+            line.phase(f"downloading {model}")
+            run = replace(run, model=_downloaded(checkpoint))
+        return cls(run, job, hardware, state, line, as_json)
 
 
 def _learned(state: Path, method: str) -> int | None:
@@ -105,13 +159,24 @@ def _refuse_described(gpu: str | None, method: str) -> None:
         )
 
 
+def _emit(run: TrainingRun, framework: str, as_json: bool) -> None:
+    """Another trainer's command; of TRL's the files, too."""
+    lines = emitted(run, framework)
+    if framework == "trl":
+        _write_for_trl(run)
+    if as_json:
+        print_json({"trainer": framework, "command": lines, "plan": dict(run.plan)})
+    else:
+        click.echo(lines)
+
+
 def _write_for_trl(run: TrainingRun) -> None:
     """The files that TRL's command names: its configuration, accelerate's, and the data in TRL's format."""
     from qserve.training.configuration.files import write_configuration
     from qserve.training.configuration.trl import beyond_trl
     from qserve.training.data.prepare import prepare
 
-    _refuse_used_output(run, resume=False)
+    check_output(run, resume=False)
     data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
     write_configuration(run, data)
     for line in (data.told, *data.notes, *beyond_trl(run)):
@@ -126,60 +191,72 @@ def _downloaded(checkpoint: Checkpoint) -> str:
     return str(clean_folder(folder))
 
 
-def _output(values: dict[str, Any], method: str) -> Path:
+def _output(values: dict[str, Any], state: Path, method: str) -> Path:
     if values["output"] is not None:
         return Path(values["output"]).expanduser().absolute()
-    if values["resume"]:
-        raise UsageError("--resume goes on from the checkpoints in a folder; name it: --output FOLDER")
-    name = f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return (state_folder(values["state_dir"]) / "training" / name).absolute()
+    return new_output(state, method)
 
 
-def _refuse_used_output(run: TrainingRun, resume: bool) -> None:
-    """Nothing is trained over: an output of another run, or of this one without --resume, stays as it is."""
-    earlier = run.folder / "job.json"
-    if not resume:
-        if run.output.exists() and any(run.output.iterdir()):
-            what = "holds a run already: go on with it by --resume" if earlier.exists() else "is not empty"
-            raise UsageError(f"{run.output} {what}, or name another --output")
-        return
-    if not earlier.exists():
-        raise UsageError(f"{run.output} holds no run to go on with; start one without --resume")
-    changed = run.changes_since(TrainingRun.read(earlier))
-    if changed:
-        raise UsageError(
-            f"--resume goes on with the run in {run.output}, and this command differs from it in {', '.join(changed)}; "
-            "give the flags that it was started with (steps, epochs and how often is saved may change)"
-        )
-
-
-def _train(run: TrainingRun, job: TrainingJob, state: Path, hardware: Hardware) -> int:
-    from qserve.training.configuration.files import write_configuration
+def _prepared(planned: PlannedRun) -> PreparedData:
+    """The data in TRL's format; of a run that is resumed what was made at its start."""
     from qserve.training.data.prepare import prepare, prepared
+
+    run, line = planned.run, planned.line
+    if (data := prepared(run.folder)) is None:
+        line.phase("preparing the data")
+        try:
+            data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
+        except KeyboardInterrupt:
+            remove_unstarted(run)
+            raise
+    line.say(data.told)
+    for note in data.notes:
+        line.say(f"note: {note}")
+    if run.trainer == "reward" and not data.num_eval:
+        line.say("no pairs are held out, so nothing will tell how good the model is: --eval-share or --eval-data")
+    return data
+
+
+def _train(planned: PlannedRun, stop: StopSignals) -> int:
+    from qserve.training.configuration.files import write_configuration
+    from qserve.training.configuration.trl import epochs
     from qserve.training.launch import LOG, launch
     from qserve.training.outcome import outcome_of
     from qserve.training.record import TrainingRecord
 
-    data = prepared(run.folder)
-    if data is None:
-        data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
-    click.echo(data.told)
-    for note in data.notes:
-        click.echo(f"note: {note}", err=True)
-    if run.trainer == "reward" and not data.num_eval:
-        click.echo("no pairs are held out, so nothing will say how good it is; --eval-share or --eval-data", err=True)
+    run, line = planned.run, planned.line
+    data = _prepared(planned)
     _, accelerate_file = write_configuration(run, data)
-    record = TrainingRecord(run, state, without_secrets(["qserve", *sys.argv[1:]]), hardware)
-    events, status = follow(launch(run, run.write(), accelerate_file), record.progress)
-    outcome = outcome_of(events, status, run.folder / LOG, job)
-    check = _checked(run) if outcome.state == "ended" and run.trainer == "reward" and data.num_eval else None
-    exit_status = int(outcome.state == "failed")
-    show_summary(run, outcome, check, record.close(outcome, check, exit_status))
-    return exit_status
+    record = TrainingRecord(run, planned.state, without_secrets(["qserve", *sys.argv[1:]]), planned.hardware)
+    events, ended = follow(launch(run, run.write(), accelerate_file), record.progress, line, stop)
+    outcome = outcome_of(events, ended, run.folder / LOG, planned.job, was_stopped=bool(stop.count))
+    check = _checked(run, line) if outcome.state == "ended" and run.trainer == "reward" and data.num_eval else None
+    status = stop.exit_status if stop.count else int(outcome.state == "failed")
+    kept = record.close(outcome, check, status)
+    line.end()
+    _tell(planned, outcome, check, kept, again_command(epochs(run, data.num_train)), status)
+    return status
 
 
-def _checked(run: TrainingRun) -> dict[str, Any] | None:
+def _tell(
+    planned: PlannedRun, outcome: Outcome, check: dict[str, Any] | None, kept: str | None, again: str, status: int
+) -> None:
+    from qserve.training.checkpoints import last_checkpoint
+    from qserve.training.record import document_of
+
+    document, output = document_of(planned.run, outcome, check), planned.run.output
+    ended = Ended(document, last_checkpoint(output), resume_command(output), again, kept)
+    if planned.as_json:
+        print_json(summary_json(ended, status))
+    else:
+        show_summary(ended, console_of(stderr=outcome.state == "failed"))
+
+
+def _checked(run: TrainingRun, line: ProgressLine) -> dict[str, Any] | None:
     """The saved checkpoint, scored as the reward host scores it, against the trainer's own last evaluation."""
     from qserve.training.check import check_saved
 
-    return check_saved(run)
+    line.phase("checking the saved model")
+    with contextlib.suppress(KeyboardInterrupt):
+        return check_saved(run)
+    return None

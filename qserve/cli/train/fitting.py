@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import click
 
+from qserve.cli.options.json_output import print_json
+from qserve.cli.terminal import console_of
 from qserve.core.hardware import Hardware
 from qserve.errors import DoesNotFit, MissingExtra, UsageError
 from qserve.packages import why_no_server
 from qserve.planner.training import FittingChange, TrainingJob, TrainingPlan, fitting_jobs
+from qserve.planner.training.command import train_command
 
 __all__ = ["default_precision", "fitting_request", "need_trl"]
 
@@ -33,28 +36,39 @@ def default_precision(hardware: Hardware, zero_stage: int) -> str:
 
 
 def fitting_request(
-    job: TrainingJob, auto: bool, data: str | None, messages: Sequence[str] = (), *, elsewhere: bool = False
+    job: TrainingJob,
+    auto: bool,
+    data: str | None,
+    messages: Sequence[str] = (),
+    *,
+    elsewhere: bool = False,
+    as_json: bool = False,
 ) -> tuple[TrainingJob, TrainingPlan]:
     """(the job that runs, its plan). Raises DoesNotFit with suggestions where `auto` may not take one.
 
-    `elsewhere`: another machine runs it, with whatever packages and cards the change needs.
+    `elsewhere`: another machine runs it, with whatever packages and cards the change needs. `as_json`: the plan is
+    shown on standard error; one that does not fit is the object on standard output.
     """
     from qserve.cli.plan.show_training import show_training
 
+    console = console_of(stderr=as_json)
     plan = job.plan()
     if plan.fits:
-        show_training(replace(plan, notes=(*messages, *plan.notes)))
+        show_training(replace(plan, notes=(*messages, *plan.notes)), console=console)
         return job, plan
     changes = tuple(change for change in fitting_jobs(job) if elsewhere or _can_run(change, job))
     if auto and changes:
-        click.echo(
-            f"does not fit: {plan.why_not}\n--auto: {changes[0].suggestion.change} ({changes[0].suggestion.cost})"
-        )
+        taken = changes[0].suggestion
+        click.echo(f"does not fit: {plan.why_not}\n--auto: {taken.change} ({taken.cost})", err=as_json)
         plan = changes[0].job.plan()
-        show_training(plan)
+        show_training(plan, console=console)
         return changes[0].job, plan
-    offered = tuple(replace(change.suggestion, command=_as_run(change, data)) for change in changes)
-    show_training(replace(plan, notes=(*messages, *plan.notes), suggestions=offered))
+    offered = tuple(replace(change.suggestion, command=_as_run(change.job, data)) for change in changes)
+    plan = replace(plan, notes=(*messages, *plan.notes), suggestions=offered)
+    if as_json:
+        print_json(plan.to_json())
+    else:
+        show_training(plan)
     none = "" if changes else "; no single change, pair or triple of them helps on this machine"
     raise DoesNotFit(f"the run is not started: {plan.why_not}{none}")
 
@@ -66,9 +80,6 @@ def _can_run(change: FittingChange, job: TrainingJob) -> bool:
     return change.job.devices == job.devices and not (needs_deepspeed or needs_bnb)
 
 
-def _as_run(change: FittingChange, data: str | None) -> str:
-    """The plan's command as one of `qserve train`."""
-    words = change.suggestion.command.replace("qserve plan train --method ", "qserve train ", 1).replace(
-        " --tiled-loss", ""
-    )
-    return f"{words} --data {data or 'FILE'}"
+def _as_run(job: TrainingJob, data: str | None) -> str:
+    """The job's command as one of `qserve train`."""
+    return train_command(job.model, job.request, len(job.devices), data or "FILE", job.gpu)

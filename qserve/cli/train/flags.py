@@ -14,7 +14,9 @@ from qserve.planner.training import TrainingRequest
 from qserve.training.data.scores import STEPS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 
-__all__ = ["TrainFlags", "source_at"]
+__all__ = ["TrainFlags", "data_at", "source_at"]
+
+_DEMO = "demo"
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class TrainFlags:
         return TrainingRun(
             request=request,
             model=source_at(model),
-            data=DataSource(source_at(values["data"]), values["eval_data"] and source_at(values["eval_data"]),
+            data=DataSource(data_at(values["data"]), values["eval_data"] and data_at(values["eval_data"]),
                             values["eval_share"], values["max_broken"], labels),
             output=output,
             schedule=Schedule(**{name: values[name] for name in Schedule.__dataclass_fields__}),
@@ -140,6 +142,15 @@ def source_at(text: str) -> str:
     """A path made absolute; a hub id as it is."""
     path = Path(text).expanduser()
     return str(path.absolute()) if path.exists() else text
+
+
+def data_at(text: str) -> str:
+    """The same of rows; demo: the preferences that come with qserve, whatever is called so here, as with --model."""
+    if text != _DEMO:
+        return source_at(text)
+    from qserve.evaluation.preferences import demo_preferences
+
+    return str(demo_preferences())
 
 
 def _reward(text: str) -> RewardSource:

@@ -20,7 +20,9 @@ _STEPS, _SHARE = Count(1), FiniteRange(0, 1)
 _FOLDER = click.Path(path_type=Path)
 
 _OPTIONS = (
-    click.option("--data", help="JSON lines, JSON, Parquet or Arrow: a file, a folder, or a data set of the hub."),
+    click.option(
+        "--data", help="JSON lines, JSON, Parquet or Arrow: a file, a folder, a data set of the hub; demo: 260 pairs."
+    ),
     click.option("--eval-data", help="Data to evaluate on [a held-out share of the prompts]."),
     click.option("--eval-share", type=_SHARE, default=0.05, show_default=True, help="Share of prompts held out."),
     click.option("--max-broken", type=_SHARE, default=0.01, show_default=True, help="Tolerated share of bad rows."),
@@ -28,9 +30,13 @@ _OPTIONS = (
     click.option("--output", type=_FOLDER, help="Folder for model, checkpoints and configuration [below --state-dir]."),
     click.option("--max-steps", type=_STEPS, help="Optimizer steps [by --epochs]."),
     click.option(
-        "--epochs", type=FiniteRange(0, min_open=True), default=1.0, show_default=True, help="Passes over the data."
+        "--epochs", type=FiniteRange(0, min_open=True),
+        help="Passes over the data [1; of little data up to 3, for 100 steps].",
     ),
-    click.option("--learning-rate", type=FiniteRange(0, min_open=True), help="[by method]"),
+    click.option(
+        "--learning-rate", type=FiniteRange(0, min_open=True),
+        help="Largest step of the optimizer [by method, and by the model's width].",
+    ),
     click.option(
         "--warmup-steps", type=Count(0), default=0, show_default=True, help="Steps until the learning rate is reached."
     ),
@@ -57,11 +63,11 @@ _OPTIONS = (
     click.option("--num-generations", type=Count(2), default=8, show_default=True, help="grpo: rollouts a prompt."),
     click.option("--packing", is_flag=True, help="sft: several rows in one sequence of --max-length."),
     click.option("--num-workers", type=Count(0), default=0, show_default=True, help="Processes that prepare batches."),
-    click.option("--resume", is_flag=True, help="Continue from the last checkpoint in --output."),
+    click.option("--resume", is_flag=True, help="Continue in --output from its last checkpoint [the newest run]."),
     click.option(
         "--emit", type=click.Choice(FRAMEWORKS), help="Print the command of another trainer, and run nothing."
     ),
-    click.option("--auto", is_flag=True, help="If the run does not fit, make the cheapest change after which it does."),
+    click.option("--auto", is_flag=True, help="If the run does not fit, make the first change after which it does."),
     click.option(
         "--state-dir", type=_FOLDER, envvar="QSERVE_STATE_DIR", help="Where runs are kept [~/.local/state/qserve]."
     ),

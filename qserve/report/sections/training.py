@@ -9,6 +9,7 @@ from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
 from qserve.report.blocks import Block, Code, Column, Figure, Row, Section, Table, Text, Tile, Tiles
 from qserve.report.charts.specs import Colour, Line, Lines
 from qserve.report.facts import RunReport
+from qserve.runs.verdict import advice_on, warning_of
 from qserve.units import format_bytes
 
 __all__ = ["before_model_bytes", "smoothed", "training", "training_warnings"]
@@ -51,6 +52,8 @@ def training(report: RunReport) -> Section | None:
     blocks: list[Block] = [Tiles("training", tuple(_tiles(document)))]
     if document["reason"]:
         blocks.append(Text(str(document["reason"]), is_warning=True))
+    if warning := warning_of(document):
+        blocks.append(Text(f"{warning} {advice_on(document)}", is_warning=True))
     if data := document.get("data"):
         blocks.append(Text("; ".join((data["told"], *data["notes"]))))
     if document["curve"]:

@@ -91,7 +91,7 @@ def _served(url: str) -> RewardFunction:
             return client.post(f"{url.rstrip('/')}/v1/reward", json=body)
         except httpx.HTTPError as error:
             raise QserveError(
-                f"the reward host at {url} does not answer ({error}); --resume goes on once it does"
+                f"the reward host at {url} does not answer ({error}); resume the run once it does"
             ) from None
 
     def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:

@@ -105,7 +105,7 @@ def _train_or_load(trainer: Any, run: TrainingRun, checkpoint: str | None) -> No
             if run.request.sharding_stage:  # whose engine is made by training alone
                 raise UsageError(
                     f"this run has done all of its {state.global_step} steps; {checkpoint} holds the whole model. To "
-                    "go on, give it more: --max-steps or --epochs"
+                    "train it further, give it more: --max-steps or --epochs"
                 )
             trainer.state = state
             trainer._load_from_checkpoint(checkpoint)

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from qserve.planner.training.defaults import EXAMPLE
 from qserve.report.sections.training import before_model_bytes
+from qserve.runs.verdict import fault_of
 from qserve.ui.strings import heading, translate
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
 from qserve.ui.views.command import command_view
@@ -46,6 +48,7 @@ _STATE_NAMES = {
     "running": "train.running", "ended": "train.ended", "stopped": "train.stopped", "failed": "train.failed",
     "died": "train.died",
 }  # fmt: skip
+_FAULTS = {"worse": "train.fault_worse", "unclear": "train.fault_unclear", "mean": "train.fault_mean"}
 _NUMBER = 'class="qs-number"'
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
@@ -71,8 +74,10 @@ def head_view(document: Mapping[str, Any], state: str, language: str) -> str:
             figures.append((heading(language, "train.left"), _duration(left * document["step_s"])))
     if document["mfu"]:
         figures.append(("MFU", _percent(document["mfu"])))
+    warning = fault_of(document)
+    told = f'<div class="qs-error" role="alert">{translate(language, _FAULTS[warning])}</div>' if warning else ""
     why = f'<div class="qs-error">{html.escape(str(document["reason"]))}</div>' if document["reason"] else ""
-    return why + tiles(figures)
+    return why + told + tiles(figures)
 
 
 def curves_view(document: Mapping[str, Any], language: str) -> str:
@@ -166,8 +171,8 @@ def first_run_view(state_dir: str | None, language: str) -> str:
     """How to start one whose curves come up here."""
     if state_dir is None:
         return f'<p class="qs-small">{translate(language, "train.not_kept")}</p>'
-    words = ["qserve", "train", "reward", "--model", "demo", "--data", "pairs.jsonl", "--state-dir", state_dir]
-    return f"<p>{translate(language, 'train.none')}</p>{command_view(shlex.join(words), language)}"
+    command = f"{EXAMPLE} --state-dir {shlex.quote(state_dir)}"
+    return f"<p>{translate(language, 'train.none')}</p>{command_view(command, language)}"
 
 
 def state_text(state: str, language: str) -> str:

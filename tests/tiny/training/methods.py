@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import socket
@@ -34,9 +35,13 @@ from click.testing import CliRunner
 from datasets import disable_caching
 
 from qserve.cli.main import cli as main_command
+from qserve.cli.progress import progress_line
+from qserve.cli.train.command import PlannedRun
+from qserve.cli.train.command import command as train_command
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.demo.preferences import write_held_out
 from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.planner.training.defaults import EXAMPLE
 from qserve.training import check
 from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.configuration.files import write_configuration
@@ -87,6 +92,15 @@ def trained(run: TrainingRun) -> None:
         if failure is None:
             raise
         failures[run.output.name] = failure
+
+
+def example(name: str, *words: str) -> TrainingRun:
+    """The example of the docs and of the Train page, with its defaults."""
+    typed = [*shlex.split(EXAMPLE)[2:], "--gpu", "none", "--precision", "fp32", "--output", str(FOLDER / name), *words]
+    values = train_command.make_context("train", typed).params
+    method, model, gpu, as_json = (values.pop(one) for one in ("method", "model", "gpu", "as_json"))
+    with progress_line() as line:
+        return PlannedRun.of(method, model, gpu, values, line, as_json=as_json).run
 
 
 def conversations() -> Path:
@@ -313,7 +327,7 @@ def main() -> None:
     trained(killed)  # goes on from step 2
     trained(made("reward", "reward", steps=4, save_steps=4, gradient_accumulation_steps=2, center_rewards=0.01))
     trained(made("reward-lora", "reward", margined(), lora_rank=4, label_smoothing=0.2, center_rewards=0.05))
-    trained(made("reward-head", "reward", freeze_base=True, save_as="reward-head"))
+    trained(example("reward-head", "--save-as", "reward-head"))
     labels = ("right", "length")
     checked(made("labels", "reward", scored(), labels=labels, label_weights={"right": 1.0, "length": -2.0}))
     checked(made("labels-lora", "reward", scored(), labels=labels, lora_rank=4))

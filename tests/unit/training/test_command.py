@@ -42,7 +42,6 @@ def refused(*words: str) -> str:
         (("reward", "--model", "demo"), "needs --data"),
         (("sft", "--model", "demo", "--data", "x", "--patience", "2"), "--patience is for reward"),
         (("grpo", "--model", "demo", "--data", "x"), "grpo needs --reward"),
-        (("reward", "--model", "demo", "--data", "x", "--resume"), "name it: --output"),
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--save-as", "reward-head"), "as PEFT has"),
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--freeze-base"), "leave --lora-rank out"),
         (("sft", "--model", "demo", "--data", "x", "--freeze-base"), "has none to train"),
@@ -75,7 +74,7 @@ def test_for_trl_the_files_that_its_command_names_are_written(data: str, tmp_pat
 def test_data_is_looked_at_before_anything_is_planned(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["sft", "--model", "demo", "--data", "nowhere.jsonl", "--gpu", "none"])
     assert "there is no file 'nowhere.jsonl'" in str(result.exception)
-    assert not result.output
+    assert not result.stdout
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"question": "?"}) + "\n")
     told = refused("reward", "--model", "demo", "--data", str(tmp_path / "pairs.jsonl"))
     assert "none of the first 1 rows can be trained on by reward:\n  pairs.jsonl:1: the row has the one field" in told
@@ -113,7 +112,7 @@ def test_an_output_that_holds_something_is_left_alone(data: str, tmp_path: Path)
     told = refused("reward", "--model", "demo", "--data", data, "--output", str(tmp_path / "out"))
     assert "is not empty" in told
     told = refused("reward", "--model", "demo", "--data", data, "--output", str(tmp_path / "out"), "--resume")
-    assert "holds no run to go on with" in told
+    assert "holds no run to resume" in told
     assert (tmp_path / "out" / "precious.txt").read_text() == "x"
 
 
@@ -167,6 +166,15 @@ def test_what_does_not_fit_is_refused_with_commands_that_do(capsys) -> None:
         fitting_request(job(micro_batch=32), auto=False, data="d.jsonl")
     shown = capsys.readouterr().out
     assert "qserve train sft --model demo" in shown and "--data d.jsonl" in shown
+
+
+def test_for_programs_a_plan_that_does_not_fit_is_the_one_object(data: str) -> None:
+    words = ["reward", "--model", "Qwen/Qwen3-32B", "--data", data, "--gpu", "none", "--json", "--micro-batch", "64"]
+    done = CliRunner().invoke(command, words)
+    assert isinstance(done.exception, DoesNotFit)
+    told = json.loads(done.stdout)
+    assert told["fits"] is False and told["short_bytes"] > 0
+    assert all(one["command"].startswith("qserve train reward --model") for one in told["suggestions"])
 
 
 def test_auto_takes_the_cheapest_that_fits_and_keeps_the_batch(capsys) -> None:

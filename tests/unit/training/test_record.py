@@ -72,6 +72,14 @@ def store(run: TrainingRun, tmp_path: Path) -> RunStore:
     return kept(run, outcome_of(events(run), 0, tmp_path / "log", job), tmp_path / "state")
 
 
+def test_a_model_that_is_worse_than_guessing_says_so_in_its_report(run: TrainingRun, tmp_path: Path) -> None:
+    job = TrainingJob("demo", resolve("demo").spec, "none", (HARDWARE.cpu_device,), run.request)
+    told = [one | {"right": 3} if one["event"] == "held out" else one for one in events(run)]
+    store = kept(run, outcome_of(told, 0, tmp_path / "log", job), tmp_path / "state")
+    assert store.trainings()[-1].document["held_out"]["verdict"] == "worse"
+    assert "worse than guessing" in to_markdown(read_report(store, store.run()))
+
+
 def test_a_run_that_goes_on_is_kept_now_and_then(run: TrainingRun, tmp_path: Path, monkeypatch) -> None:
     """Whoever follows it asks the list, which says when there is something new; the end takes the place of all that."""
     record = TrainingRecord(run, tmp_path / "state", ("qserve", "train"), HARDWARE)

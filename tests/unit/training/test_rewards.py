@@ -104,7 +104,7 @@ def test_a_host_that_fails_is_named(host: Host) -> None:
     with pytest.raises(QserveError, match="answered 503"):
         reward([PROMPT], [answer("5")])
     (nobody,) = reward_functions([RewardSource("http://127.0.0.1:9")])
-    with pytest.raises(QserveError, match=r"does not answer.*--resume"):
+    with pytest.raises(QserveError, match=r"does not answer.*resume the run"):
         nobody([PROMPT], [answer("5")])
 
 

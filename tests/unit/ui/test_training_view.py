@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from qserve.planner.training.defaults import EXAMPLE
+from qserve.runs.verdict import held_out_facts
 from qserve.ui.process.lean_import import lean_import
 from qserve.ui.views.lines import Series, line_chart, scale_of
 from qserve.ui.views.training import (
@@ -151,5 +153,12 @@ class Answering:
 
 
 def test_without_a_run_the_page_says_how_to_start_one() -> None:
-    assert "qserve train reward --model demo --data pairs.jsonl --state-dir /s" in first_run_view("/s", "en")
+    assert f"{EXAMPLE} --state-dir /s" in first_run_view("/s", "en")
     assert "stores no runs" in first_run_view(None, "en")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("right", [1, 5, 11])
+def test_a_model_that_learned_nothing_is_said_to(right: int, language: str) -> None:
+    told = head_view(document(held_out=held_out_facts({"pairs": 11, "right": right})), "ended", language)
+    assert ('class="qs-error"' in told) == (right < 10)

@@ -1,0 +1,104 @@
+"""The folder of a run, new or resumed, and the commands that resume a run or start it again."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from qserve.errors import UsageError
+from qserve.training.checkpoints import ResumableRun, resumable_runs
+from qserve.training.job import TrainingRun
+
+__all__ = ["again_command", "check_output", "new_output", "newest_resumable", "remove_unstarted", "resume_command"]
+
+_MOST_LISTED = 5
+_TIMES_LONGER = 3
+
+
+def new_output(state: Path, method: str) -> Path:
+    """Below the state folder."""
+    return (state / "training" / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+
+
+def newest_resumable(state: Path, run: TrainingRun) -> Path:
+    """The folder of the newest stopped run that was started with the same flags.
+
+    Raises UsageError with the runs that can be resumed where none is this one.
+    """
+    found = tuple(resumable_runs(state))
+    same = next((one for one in found if not run.changes_since(one.job)), None)
+    if same is not None:
+        return same.output
+    if not found:
+        raise UsageError(f"--resume: no stopped run is stored in {state}; start one without --resume, or name --output")
+    listed = "".join(f"\n  {_told(one)}" for one in found[:_MOST_LISTED])
+    raise UsageError(
+        "--resume: no stopped run was started with these flags. Repeat the flags of one of these, or name its folder "
+        f"by --output:{listed}"
+    )
+
+
+def _told(run: ResumableRun) -> str:
+    saved = "nothing saved" if run.step is None else f"saved at step {run.step:,} of {run.num_steps or 0:,}"
+    return f"{run.output} ({run.method} of {run.model}, {saved})"
+
+
+def check_output(run: TrainingRun, resume: bool) -> None:
+    """Raises UsageError for a folder with another run, or with this one where --resume is missing."""
+    earlier = run.folder / "job.json"
+    if not resume:
+        if run.output.exists() and any(run.output.iterdir()):
+            what = "holds a run already: resume it by --resume" if earlier.exists() else "is not empty"
+            raise UsageError(f"{run.output} {what}, or name another --output")
+        return
+    if not earlier.exists():
+        raise UsageError(f"{run.output} holds no run to resume; start one without --resume")
+    changed = run.changes_since(TrainingRun.read(earlier))
+    if changed:
+        raise UsageError(
+            f"--resume continues the run in {run.output}, and this command differs from it in {', '.join(changed)}; "
+            "give the flags that it was started with (steps, epochs and how often is saved may change)"
+        )
+
+
+def remove_unstarted(run: TrainingRun) -> None:
+    """What was prepared for a run that was stopped before it began, so that the same command starts it."""
+    if (run.folder / "job.json").exists():  # resumed
+        return
+    for folder in (run.data_folder, run.data_folder.with_name(f".{run.data_folder.name}-fresh"), run.folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    if run.output.is_dir() and not any(run.output.iterdir()):
+        run.output.rmdir()
+
+
+def resume_command(output: Path, typed: Sequence[str] | None = None) -> str:
+    """What was typed, with the folder and --resume."""
+    words = [word for word in _typed(typed) if word != "--resume"]
+    named = any(word.partition("=")[0] == "--output" for word in words)
+    return shlex.join([*words, *([] if named else ["--output", str(output)]), "--resume"])
+
+
+def again_command(epochs: float, typed: Sequence[str] | None = None) -> str:
+    """What was typed, three times as long and into a new folder."""
+    words, kept = _typed(typed), list[str]()
+    longer = {"--epochs": f"{_TIMES_LONGER * epochs:g}"}
+    it = iter(words)
+    for word in it:
+        name, mark, value = word.partition("=")
+        if name == "--resume":
+            continue
+        if name in ("--output", "--epochs", "--max-steps"):
+            value = value if mark else next(it, "")
+            if name == "--max-steps":
+                longer = {"--max-steps": str(_TIMES_LONGER * int(value))}
+            continue
+        kept.append(word)
+    return shlex.join([*kept, *next(iter(longer.items()))])
+
+
+def _typed(words: Sequence[str] | None) -> list[str]:
+    return ["qserve", *(sys.argv[1:] if words is None else words)]

@@ -1,0 +1,57 @@
+"""What a stopped run can be resumed from: its checkpoints on disk, and the stopped runs of a run store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from qserve.runs import RunStore
+from qserve.runs.database import FILE_NAME
+from qserve.training.job import TrainingRun
+
+__all__ = ["ResumableRun", "last_checkpoint", "resumable_runs"]
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True)
+class ResumableRun:
+    """A run that has not done all of its steps; `step` is that of its last checkpoint (None: it has none)."""
+
+    output: Path
+    method: str
+    model: str
+    step: int | None
+    num_steps: int | None
+
+    @property
+    def job(self) -> TrainingRun:
+        """As it was started. Raises UsageError where its file can't be read."""
+        return TrainingRun.read(self.output / "run" / "job.json")
+
+
+def last_checkpoint(output: Path) -> int | None:
+    """The step of the newest whole checkpoint; None where there is none."""
+    names = (_CHECKPOINT.fullmatch(folder.name) for folder in output.glob("checkpoint-*"))
+    return max((int(name[1]) for name in names if name), default=None)
+
+
+def resumable_runs(state_folder: Path) -> Iterator[ResumableRun]:
+    """Newest first, each folder once: stopped, failed or killed, and still on disk.
+
+    Raises StoreUnusable where the store can't be read.
+    """
+    if not (state_folder / FILE_NAME).exists():
+        return
+    store, seen = RunStore.open(state_folder), set()
+    for one in store.training_list():
+        kept = store.trainings(one.id)
+        if not kept or (output := Path(kept[-1].document["output"])) in seen:
+            continue
+        seen.add(output)
+        document = kept[-1].document
+        if one.state != "running" and document["state"] != "ended" and (output / "run" / "job.json").exists():
+            step, num_steps = last_checkpoint(output), document.get("num_steps")
+            yield ResumableRun(output, document["method"], document["job"]["model"], step, num_steps)
