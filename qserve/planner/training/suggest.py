@@ -128,7 +128,9 @@ def _tried(job: TrainingJob, changes: Sequence[_Change]) -> FittingChange | None
         return None
     what, cost = ", and ".join(change.what for change in changes), "; ".join(change.cost for change in changes)
     used = max(card.used_bytes for card in plan.cards)
-    made = TrainingSuggestion(what, cost, changed.command(), used, plan.host_bytes, plan.duration)
+    made = TrainingSuggestion(
+        what, cost, changed.command(), used_bytes=used, host_bytes=plan.host_bytes, duration=plan.duration
+    )
     return FittingChange(made, changed)
 
 
