@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from qserve.evaluation.suites import task_folders
 from qserve.evaluation.task_names import check_names
 from qserve.evaluation.text_files import is_text_file, text_task
 
-__all__ = ["TaskSpec", "Tasks", "import_lm_eval", "load_tasks", "quiet"]
+__all__ = ["TaskSpec", "Tasks", "check_lm_eval", "import_lm_eval", "load_tasks", "quiet"]
 
 
 _PATH_ENDINGS = (".yaml", ".yml")
@@ -172,6 +173,12 @@ def _names_task(file: Path) -> bool:
     """Files without `task` are parts that others include."""
     lines = file.read_text(errors="replace").splitlines()
     return any(line.startswith("task:") and line.partition(":")[2].strip() for line in lines)
+
+
+def check_lm_eval() -> None:
+    """Raises MissingExtra where lm-eval is not installed. Imports nothing: that takes seconds."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise MissingExtra("lm-eval", "`qserve eval`")
 
 
 def import_lm_eval() -> Any:

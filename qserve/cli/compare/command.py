@@ -166,8 +166,9 @@ def _questions(
         raise UsageError("--preferences is for --reward; a model that generates is asked --suite")
     from qserve.evaluation import suites
     from qserve.evaluation.request import EvalRequest
-    from qserve.evaluation.tasks import load_tasks
+    from qserve.evaluation.tasks import check_lm_eval, load_tasks
 
+    check_lm_eval()
     # Long reasoning shows the loss by quantization first; perplexity and multiple choice hardly do.
     chosen = suites.load(suite or ("thinking" if _thinks(str(model)) else "offline"))
     request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed, thinking=thinking)

@@ -131,9 +131,10 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     state = state_folder(values["state_dir"])
     for folder in (state, *filter(None, [values["out"]])):
         check_folder_writable(folder)
-    from qserve.evaluation.tasks import load_tasks
+    from qserve.evaluation.tasks import check_lm_eval, load_tasks
     from qserve.evaluation.tokenizer import load_tokenizer
 
+    check_lm_eval()
     with progress_line() as line:
         line.phase("loading tasks")
         tasks = load_tasks(request.tasks, request.include_path)
