@@ -15,6 +15,15 @@ from qserve.wire.worker_headers import PRIORITY, PROBE
 __all__ = ["RequestRecord", "log_request", "record_of"]
 
 _access = logging.getLogger("qserve.access")
+# What the web UI, load balancers and Prometheus ask every few seconds, and the channel that the pages' clicks come on:
+# where it goes well, a line of each would hide the requests. POST /gradio_api/queue/join tells nothing that the request
+# that it leads to does not tell.
+POLLED = frozenset(
+    (
+        "/health", "/ready", "/metrics", "/v1/models", "/v1/qserve/trainings", "/gradio_api/app_id",
+        "/gradio_api/heartbeat/{session}", "/gradio_api/queue/join", "/gradio_api/queue/data",
+    )
+)  # fmt: skip
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _KEY = "qserve.record"
 # A process's ids are its own number and a count: as unique as random ones, and they sort.
@@ -79,6 +88,11 @@ class RequestRecord:
         return record
 
     @property
+    def is_poll(self) -> bool:
+        """A poll that went well. /ready tells with a 503 what it was asked."""
+        return self.route in POLLED and not self.error_code and (self.status < 400 or self.route == "/ready")
+
+    @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started_s
 
@@ -109,8 +123,12 @@ def _request_id(scope: Any) -> str:
 
 
 def log_request(record: RequestRecord) -> None:
-    """One line per request on the logger `qserve.access`; the same fields as `extra={"request": …}`."""
-    if not _access.isEnabledFor(logging.INFO):
+    """One line per request on the logger `qserve.access`; the same fields as `extra={"request": …}`.
+
+    A poll's line is one for debugging.
+    """
+    level = logging.DEBUG if record.is_poll else logging.INFO
+    if not _access.isEnabledFor(level):
         return
     fields = {
         "request_id": record.request_id,
@@ -123,4 +141,4 @@ def log_request(record: RequestRecord) -> None:
         "error": record.error_code,
     }
     line = " ".join(f"{name}={value}" for name, value in fields.items() if value != "")
-    _access.info(line, extra={"request": fields})
+    _access.log(level, line, extra={"request": fields})

@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from qserve.errors import UsageError
-from qserve.gateway.telemetry.record import RequestRecord, log_request
+from qserve.gateway.routes import ROUTES
+from qserve.gateway.telemetry.record import POLLED, RequestRecord, log_request
+from qserve.gateway.web.routes import UI_ROUTES
 from qserve.supervisor.logs import JsonLines, LoggedScreen, logged_failures
 from qserve.supervisor.record import RunRecord
 
@@ -44,6 +46,26 @@ def test_a_request_has_its_id_and_its_figures_beside_the_message(said):
     assert (line["level"], line["logger"]) == ("info", "qserve.access")
     assert (line["request_id"], line["route"], line["status"]) == ("req-1", "/v1/chat/completions", 200)
     assert line["time"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("route", "status", "level"),
+    [
+        ("/metrics", 200, "debug"),
+        ("/ready", 503, "debug"),
+        ("/gradio_api/queue/data", 200, "debug"),
+        ("/metrics", 401, "info"),
+        ("/v1/reward", 200, "info"),
+        ("/", 200, "info"),
+    ],
+)
+def test_polls_that_go_well_are_lines_for_debugging(said, route, status, level):
+    log_request(RequestRecord("req-1", "GET", route, status=status))
+    assert [line["level"] for line in said()] == [level]
+
+
+def test_what_is_polled_is_a_route():
+    assert {route.path for route in (*ROUTES, *UI_ROUTES)} >= POLLED
 
 
 def test_what_happens_to_a_worker_is_a_line_with_all_figures(said, tmp_path):
