@@ -15,6 +15,7 @@ __all__ = ["css", "script", "theme"]
 
 _STATIC = Path(__file__).parent / "static"
 # After page.js, which they build on.
+_WORDS = ("chat.", "page.", "failure.unreachable")
 _SCRIPTS = ("conversations.js", "follow.js", "accessibility.js", "dropdowns.js", "reconnect.js")
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Noto Sans", "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono")
@@ -81,7 +82,7 @@ def css() -> str:
 def script() -> str:
     """What the page runs before all else, with the words that it shows."""
     words = {
-        language: {key: row[column] for key, row in STRINGS.items() if key.startswith("chat.")}
+        language: {key: row[column] for key, row in STRINGS.items() if key.startswith(_WORDS)}
         for column, language in enumerate(LANGUAGES)
     }
     page = _read("page.js").replace("__STRINGS__", json.dumps(words, ensure_ascii=False).replace("<", "\\u003c"))

@@ -39,8 +39,9 @@ def test_a_killed_chat_worker_is_told_in_a_sentence_and_comes_back(signed_in: Br
     expect(told.first).to_be_visible()
     assert "Traceback" not in page.content()
     stack.until(lambda: is_ready(signed_in, stack))
-    ask(page, "What is 17 + 25?")
+    page.get_by_role("button", name="Try again").last.click()
     expect(page.get_by_text("42", exact=True).first).to_be_visible()
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(1)
 
 
 def test_a_killed_ui_takes_nothing_with_it_and_comes_back(signed_in: BrowserContext, stack) -> None:
@@ -66,6 +67,11 @@ def test_an_open_page_says_that_its_ui_is_gone(signed_in: BrowserContext) -> Non
     expect(told).to_be_visible()
     page.unroute("**/gradio_api/app_id")
     expect(told).to_have_count(0)
+    page.route("**/gradio_api/app_id", lambda route: route.abort())
+    told = page.get_by_role("alert").filter(has_text="No connection to qserve. Trying again…")
+    expect(told).to_be_visible()
+    page.unroute("**/gradio_api/app_id")
+    expect(told).to_have_count(0)
 
 
 def test_an_open_page_whose_ui_was_killed_goes_on_with_its_conversation(signed_in: BrowserContext, stack) -> None:
@@ -73,10 +79,12 @@ def test_an_open_page_whose_ui_was_killed_goes_on_with_its_conversation(signed_i
     ask(page, "What is 17 + 25?")
     expect(page.get_by_text("42", exact=True).first).to_be_visible()
     page.evaluate("window.isTheOldPage = true")
+    page.locator("#qs-question textarea").fill("What is 30 + 5?")
     os.kill(stack.pid(UI), signal.SIGKILL)
     page.wait_for_function("!window.isTheOldPage")
     expect(page.get_by_role("log").first.get_by_text("17 + 25")).to_be_visible()
-    ask(page, "What is 30 + 5?")
+    expect(page.locator("#qs-question textarea")).to_have_value("What is 30 + 5?")  # nobody has sent it yet
+    page.locator("#qs-send").click()
     expect(page.get_by_text("35", exact=True).first).to_be_visible()
 
 

@@ -26,11 +26,12 @@ class ApiFailure(Exception):
     Attributes:
         status: HTTP status; 0 where nothing answered.
         param: the field of the request that it is about, where the API says one.
+        code: the API's; this client's own are `unreachable`, `broken`, `timeout` and `no_json`.
     """
 
-    def __init__(self, message: str, status: int = 0, param: str | None = None) -> None:
+    def __init__(self, message: str, status: int = 0, param: str | None = None, code: str = "") -> None:
         super().__init__(message)
-        self.status, self.param = status, param
+        self.status, self.param, self.code = status, param, code
 
 
 class Api:
@@ -81,7 +82,7 @@ class Api:
                     return
                 event = _event_of(data)
                 if "error" in event:
-                    raise ApiFailure(_sentence(event, 0))
+                    raise _failure_of(event, 0)
                 yield event
 
     async def close(self) -> None:
@@ -101,7 +102,7 @@ class Api:
                     raise await _refusal(response)
                 yield response
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
-            raise ApiFailure(_unreachable(self._url, error)) from error
+            raise _unreachable(self._url, error) from error
 
     def _opened(self) -> aiohttp.ClientSession:
         # Made on first use: a session belongs to the event loop that is running then.
@@ -133,9 +134,8 @@ def _event_of(data: bytes) -> dict[str, Any]:
     except ValueError:
         event = None
     if not isinstance(event, dict):
-        raise ApiFailure(
-            f"the server sent an event that is not a JSON object: {data[:_SHOWN_CHARS].decode(errors='replace')}"
-        )
+        told = data[:_SHOWN_CHARS].decode(errors="replace")
+        raise ApiFailure(f"the server sent an event that is not a JSON object: {told}", code="no_json")
     return event
 
 
@@ -143,9 +143,8 @@ async def _json_of(response: aiohttp.ClientResponse) -> Any:
     try:
         return json.loads(await response.read())
     except ValueError as error:
-        raise ApiFailure(
-            f"{response.url.path} answered with something that is not valid JSON", response.status
-        ) from error
+        message = f"{response.url.path} answered with something that is not valid JSON"
+        raise ApiFailure(message, response.status, code="no_json") from error
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ApiFailure:
@@ -154,9 +153,14 @@ async def _refusal(response: aiohttp.ClientResponse) -> ApiFailure:
         document = json.loads(text)
     except ValueError:
         return ApiFailure(f"the server answered with status {status}: {text[:_SHOWN_CHARS] or 'nothing more'}", status)
+    return _failure_of(document, status)
+
+
+def _failure_of(document: Any, status: int) -> ApiFailure:
     error = document.get("error") if isinstance(document, dict) else None
-    param = error.get("param") if isinstance(error, dict) else None
-    return ApiFailure(_sentence(document, status), status, param if isinstance(param, str) else None)
+    told = error if isinstance(error, dict) else {}
+    param, code = (value if isinstance(value := told.get(name), str) else None for name in ("param", "code"))
+    return ApiFailure(_sentence(document, status), status, param, code or "")
 
 
 def _sentence(document: Any, status: int) -> str:
@@ -171,14 +175,13 @@ def _sentence(document: Any, status: int) -> str:
     return f"the server answered with status {status}: {json.dumps(document, ensure_ascii=False)[:_SHOWN_CHARS]}"
 
 
-def _unreachable(url: str, error: Exception) -> str:
-    reason = str(error) or type(error).__name__
+def _unreachable(url: str, error: Exception) -> ApiFailure:
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = _system_reason(error.os_error)
-        return f"nothing answers at {url}; is the server running? ({reason})"
+        return ApiFailure(f"nothing answers at {url}; is the server running? ({reason})", code="unreachable")
     if isinstance(error, TimeoutError):
-        return f"{url} did not answer in time"
-    return f"the connection to {url} broke: {reason}"
+        return ApiFailure(f"{url} did not answer in time", code="timeout")
+    return ApiFailure(f"the connection to {url} broke: {str(error) or type(error).__name__}", code="broken")
 
 
 def _system_reason(error: OSError) -> str:

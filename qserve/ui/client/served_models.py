@@ -19,24 +19,34 @@ class ServedModels:
         chat: names of models that answer messages.
         reward: names of models that score answers.
         is_qserve: it has qserve's own routes: memory, report, readiness.
-        waiting: a sentence for each worker that does not take requests yet.
+        waiting: of each worker that takes no requests yet its name, its state, and more about it, or "".
         lengths: `max_model_len` by model, where it is told.
-        problem: why nothing could be asked; "" where all is well.
+        failure: why nothing could be asked; None where all is well.
     """
 
     chat: tuple[str, ...] = ()
     reward: tuple[str, ...] = ()
     is_qserve: bool = False
-    waiting: tuple[str, ...] = ()
+    waiting: tuple[tuple[str, str, str], ...] = ()
     lengths: tuple[tuple[str, int], ...] = ()
-    problem: str = ""
+    failure: ApiFailure | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Everything answers."""
+        return self.failure is None and not self.waiting
+
+    @property
+    def problem(self) -> str:
+        """The failure's sentence; "" where all is well."""
+        return str(self.failure) if self.failure else ""
 
 
 async def served_models(api: Api) -> ServedModels:
-    """Ask for models and roles. Never raises: what went wrong is `problem`."""
+    """Ask for models and roles. Never raises: what went wrong is `failure`."""
     models, ready = await asyncio.gather(_models(api), _ready(api))
     if isinstance(models, ApiFailure):
-        return ServedModels(is_qserve=ready is not None, problem=str(models))
+        return ServedModels(is_qserve=ready is not None, failure=models)
     names = tuple(model["id"] for model in models)
     lengths = tuple((one["id"], one["max_model_len"]) for one in models if one.get("max_model_len"))
     if ready is None:
@@ -68,5 +78,5 @@ async def _ready(api: Api) -> dict[str, Any] | None:
     return document if isinstance(document, dict) and isinstance(document.get("workers"), list) else None
 
 
-def _waiting(worker: dict[str, Any]) -> str:
-    return f"{', '.join(worker['models']) or worker['name']}: {worker.get('detail') or worker['state']}"
+def _waiting(worker: dict[str, Any]) -> tuple[str, str, str]:
+    return ", ".join(worker["models"]) or worker["name"], worker["state"], worker.get("detail") or ""

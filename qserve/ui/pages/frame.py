@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from qserve.ui.client.api import Api
+from qserve.ui.client.api import Api, ApiFailure
 from qserve.ui.client.served_models import ServedModels, served_models
 from qserve.ui.pages.chat import ChatPage
 from qserve.ui.pages.memory import MemoryPage
@@ -18,11 +18,13 @@ from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.pages.train import TrainPage
 from qserve.ui.settings import UISettings
 from qserve.ui.strings import LANGUAGES, marked, translate
+from qserve.ui.views.failures import failure_sentence, told_waiting
 
 __all__ = ["build_blocks"]
 
 _MOST_WAITING = 256
-_LOOK_EVERY_S = 10
+_LOOK_EVERY_S, _LOOK_AGAIN_S = 10, 2
+"""The second while something is not ready."""
 _THEME = "Light or dark · 浅色或深色"
 _HEADER = f"""<header class="qs-header">
   <h1 class="qs-name">qserve</h1>
@@ -71,13 +73,21 @@ def build_blocks(settings: UISettings) -> Any:
         for tab in (chat_tab, score_tab, memory_tab, train_tab, plan_tab):
             others = [timer for own, timer in following.items() if own is not tab]
             tab.select(partial(_stopped, len(others)), None, others, **PRIVATE)
-        outputs = [status, language, score_tab, memory_tab, train_tab, *chat.outputs, *score.outputs]
+        timer, known = gr.Timer(_LOOK_EVERY_S), gr.State(None)
+        outputs = [status, language, timer, known, score_tab, memory_tab, train_tab, *chat.outputs, *score.outputs]
 
-        async def opened(wanted: str) -> dict[Any, Any]:
+        async def looked(wanted: str, shown: Any) -> dict[Any, Any]:
+            """The status; and where other models are served than before, what depends on them."""
             served = await served_models(api)
+            every_s = _LOOK_EVERY_S if served.is_ready else _LOOK_AGAIN_S
+            update = {status: _status(served, wanted), language: wanted, timer: gr.Timer(every_s)}
+            models = [served.is_qserve, served.chat, served.reward]
+            # What the page shows of a server that is away may be needed again in a moment.
+            if models == shown or (shown is not None and served.failure):
+                return update
             return {
-                status: _status(served, wanted),
-                language: wanted,
+                **update,
+                known: models,
                 score_tab: gr.update(visible=bool(served.reward)),
                 memory_tab: gr.update(visible=served.is_qserve),
                 train_tab: gr.update(visible=served.is_qserve),
@@ -85,11 +95,8 @@ def build_blocks(settings: UISettings) -> Any:
                 **score.show(served),
             }
 
-        async def looked_again(wanted: str) -> str:
-            return _status(await served_models(api), wanted)
-
-        gr.Timer(_LOOK_EVERY_S).tick(looked_again, language, status, **PRIVATE)
-        blocks.load(opened, language, outputs, js="() => [qserve.language]", **PRIVATE)
+        timer.tick(looked, [language, known], outputs, **PRIVATE)
+        blocks.load(looked, [language, known], outputs, js="(_, known) => [qserve.language, known]", **PRIVATE)
     # One listener answers many readers at once; Gradio's own default is one at a time.
     blocks.queue(default_concurrency_limit=None, max_size=_MOST_WAITING, api_open=False)
     return blocks
@@ -101,12 +108,18 @@ def _stopped(count: int) -> Any:
     return timers if count > 1 else timers[0]
 
 
+def _problem(failure: ApiFailure, language: str) -> str:
+    if failure.status == 0:
+        return translate(language, "failure.unreachable.trying")
+    return " ".join(failure_sentence(failure, language))
+
+
 def _status(served: ServedModels, language: str) -> str:
     """One line: what is served, or why it is not."""
-    if served.problem:
-        return f'<span class="qs-bad">{html.escape(served.problem)}</span>'
+    if served.failure:
+        return f'<span class="qs-bad">{html.escape(_problem(served.failure, language))}</span>'
     if served.waiting:
-        return " · ".join(f'<span class="qs-wait">{html.escape(one)}</span>' for one in served.waiting)
+        return f'<span class="qs-wait">{html.escape(told_waiting(served, language, " · "))}</span>'
     names = [*served.chat, *served.reward]
     if not names:
         return f'<span class="qs-bad">{translate(language, "status.none")}</span>'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import time
 from typing import Any
 
@@ -11,7 +10,8 @@ import gradio as gr
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.exposition import Sample, read
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.strings import marked, translate
+from qserve.ui.strings import marked
+from qserve.ui.views.failures import failure_view
 from qserve.ui.views.latency import latency_view, live_view, planned_latency_view
 from qserve.ui.views.memory import host_view, memory_view
 from qserve.ui.views.results import comparisons_view, evals_view, runs_view
@@ -51,32 +51,35 @@ class MemoryPage:
         language, drawn = self._shared.language, [self._live, self._before]
         everything = [*drawn, *self._views.values(), self._timer]
         inputs = [language, self._before, self._follow]
-        tab.select(self._all, inputs, everything, **PRIVATE)
-        self._refresh.click(self._all, inputs, everything, **PRIVATE)
+        tab.select(self._opened, inputs, everything, **PRIVATE)
+        self._refresh.click(self._opened, inputs, everything, **PRIVATE)
         self._follow.change(lambda wanted: gr.Timer(active=wanted), self._follow, self._timer, **PRIVATE)
-        self._timer.tick(self._now, [language, self._before], drawn, **PRIVATE)
+        self._timer.tick(self._now, inputs, everything, **PRIVATE)
 
     @property
     def timer(self) -> Any:
         """Stopped by whoever opens another page."""
         return self._timer
 
-    async def _now(self, language: str, before: Any) -> Update:
+    async def _now(self, language: str, before: Any, follow: bool) -> Update:
+        if before is None:  # nothing is drawn, or the server was away
+            return await self._all(language, before, follow)
         try:
             samples = read(await self._shared.api.get_text("/metrics"))
         except ApiFailure as failure:
-            return {self._live: _failure(failure), self._before: None}
+            return {self._live: failure_view(failure, language, tries_again=True), self._before: None}
         return self._live_update(samples, before, language)
 
+    async def _opened(self, language: str, before: Any, follow: bool) -> Update:
+        return {self._timer: gr.Timer(active=follow), **await self._all(language, before, follow)}
+
     async def _all(self, language: str, before: Any, follow: bool) -> Update:
-        update: Update = {self._timer: gr.Timer(active=follow)}
         try:
             samples = read(await self._shared.api.get_text("/metrics"))
             report = await self._shared.api.get("/v1/qserve/report")
         except ApiFailure as failure:
-            return {**update, self._live: _failure(failure)}
+            return {self._live: failure_view(failure, language, tries_again=follow), self._before: None}
         return {
-            **update,
             **self._live_update(samples, before, language),
             self._views["memory"]: (
                 memory_view(report["data"], language) + host_view(report.get("host") or (), language)
@@ -99,11 +102,7 @@ class MemoryPage:
             runs = (await self._shared.api.get("/v1/qserve/runs"))["data"]
             newest = await self._shared.api.get(f"/v1/qserve/runs/{runs[0]['id']}") if runs else {}
         except ApiFailure as failure:
-            return f'<p class="qs-small">{html.escape(translate(language, "memory.failed", why=str(failure)))}</p>'
+            return failure_view(failure, language)
         kept = evals_view(newest.get("evals") or (), language)
         compared = comparisons_view(newest.get("comparisons") or (), language)
         return runs_view(runs, language) + kept + compared
-
-
-def _failure(failure: ApiFailure) -> str:
-    return f'<div class="qs-error" role="alert">{html.escape(str(failure))}</div>'

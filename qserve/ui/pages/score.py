@@ -20,6 +20,7 @@ from qserve.ui.client.served_models import ServedModels
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.scoring.preference_files import KINDS, ScoredFile, read_file, score_records
 from qserve.ui.strings import marked, translate
+from qserve.ui.views.failures import failure_view, refusal_view
 from qserve.ui.views.scores import answers_view, file_view
 
 __all__ = ["ScorePage"]
@@ -130,7 +131,7 @@ class ScorePage:
         try:
             scored = await self._shared.api.post("/v1/reward", body)
         except ApiFailure as failure:
-            return _failure(str(failure))
+            return failure_view(failure, language)
         rows = sorted(scored["data"], key=lambda row: row["index"])
         names = [f"{translate(language, 'score.answer')} {number}" for number, _ in given]
         return answers_view(names, texts, rows, scored.get("meta") or {}, language)
@@ -149,8 +150,11 @@ class ScorePage:
                 label = translate(language, "score.progress", done=done, total=total)
                 yield {self._file_result: _progress(done, total, label)}
             written = await asyncio.to_thread(_written, scored, Path(file))
-        except (UsageError, ApiFailure) as failure:
-            yield {self._file_result: _failure(str(failure))}
+        except UsageError as unusable:
+            yield {self._file_result: refusal_view(str(unusable), language, "failure.file")}
+            return
+        except ApiFailure as failure:
+            yield {self._file_result: failure_view(failure, language)}
             return
         yield {
             self._file_result: file_view(scored, language) + _note(told_unread(unread)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ import gradio as gr
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, translate
+from qserve.ui.views.failures import failure_view
 from qserve.ui.views.training import (
     configuration_view,
     curves_view,
@@ -65,7 +65,7 @@ class TrainPage:
             listed = await self._shared.api.get("/v1/qserve/trainings")
             return await self._changes(listed, language, chosen, drawn)
         except ApiFailure as failure:
-            return {self._views["head"]: f'<div class="qs-error" role="alert">{html.escape(str(failure))}</div>'}
+            return {self._views["head"]: failure_view(failure, language, tries_again=True), self._drawn: None}
 
     async def _changes(self, listed: Mapping[str, Any], language: str, chosen: str | None, drawn: Any) -> Update:
         runs = {one["id"]: one for one in listed["data"]}

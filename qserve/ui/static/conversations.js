@@ -78,6 +78,7 @@
 
   Object.assign(qserve, {
     shown: () => current,
+    isWriting: () => Boolean(current?.turns?.length) && !isFinished(),
     keep(props, trigger, watch) {
       keeper = props;
       watch("value", changed);

@@ -31,7 +31,7 @@
       const select = root.querySelector("select");
       select.value = language;
       const signOut = root.querySelector(".qs-sign-out button");
-      if (signOut && language !== "en") Object.assign(signOut, { textContent: "退出登录", lang: language });
+      if (signOut && language !== "en") Object.assign(signOut, { textContent: text("page.sign_out"), lang: language });
       select.onchange = () => { store("qserve.language", select.value); location.reload(); };
       root.querySelector(".qs-theme").onclick = () => {
         const next = document.body.classList.contains("dark") ? "light" : "dark";
@@ -58,6 +58,12 @@
       setTimeout(() => notice.remove(), 10_000);
     },
   };
+
+  // The buttons in an answer's error do what those below the conversation do.
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.(".qs-retry")) document.querySelector("#qs-again").click();
+    if (event.target.closest?.(".qs-write-on")) document.querySelector("#qs-continue").click();
+  });
 
   // Copying takes the answer as the model wrote it, not what was made of it.
   const copied = (button) => {

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from qserve.ui.strings.chat import CHAT
+from qserve.ui.strings.failures import FAILURES
 from qserve.ui.strings.memory import MEMORY
 from qserve.ui.strings.plan import PLAN
 from qserve.ui.strings.score import SCORE
@@ -23,7 +24,7 @@ __all__ = ["LANGUAGES", "STRINGS", "heading", "i18n", "marked", "translate"]
 LANGUAGES = {"en": "English", "zh-CN": "简体中文"}
 _PREFIX = "qs."
 
-STRINGS: dict[str, tuple[str, str]] = SHARED | CHAT | SCORE | MEMORY | TRAIN | PLAN
+STRINGS: dict[str, tuple[str, str]] = SHARED | FAILURES | CHAT | SCORE | MEMORY | TRAIN | PLAN
 
 
 @cache

@@ -10,6 +10,16 @@ SHARED: dict[str, tuple[str, str]] = {
     "tab.memory": ("Memory & latency", "显存与延迟"),
     "tab.train": ("Train", "训练"),
     "tab.plan": ("Plan", "规划"),
+    "page.restarting": (
+        "The web UI is restarting. This page reloads by itself; the models are not affected.",
+        "网页界面正在重新启动，页面会自动继续。模型不受影响。",
+    ),
+    "page.more_tabs": ("More tabs", "更多标签页"),
+    "page.number": ("number input for ", "数值："),
+    "page.slider": ("range slider for ", "滑块："),
+    "page.undo": ("undo", "撤销"),
+    "page.upload": ("File upload", "上传文件"),
+    "page.sign_out": ("Sign out", "退出登录"),
     "status.none": ("no model is served", "没有已部署的模型"),
     "field.no_number": (
         "{field}: “{value}” is not a number; leave it empty for the default.",
@@ -19,5 +29,4 @@ SHARED: dict[str, tuple[str, str]] = {
         "{field}: “{value}” is not a whole number; leave it empty for the default.",
         "{field}：“{value}”不是整数；留空则使用默认值。",
     ),
-    "failure.plan": ("The planner did not answer within {seconds} s.", "规划器在 {seconds} 秒内没有返回。"),
 }

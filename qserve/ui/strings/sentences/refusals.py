@@ -1,0 +1,197 @@
+"""Why the planner can't plan something."""
+
+from __future__ import annotations
+
+__all__ = ["REFUSALS"]
+
+REFUSALS: dict[str, str] = {
+    "--model is missing: a folder, a hub id, an alias, or demo (see qserve plan --help)": (
+        "缺少 --model：文件夹、hub 名称、别名，或 demo"
+    ),
+    "Invalid value for '{}': {} is not one of {} (see qserve plan --help)": "{} 的值 {} 无效，应为 {} 之一",
+    "Invalid value for '{}': {} (see qserve plan --help)": "{} 的值无效：{}",
+    "No such option: {} (see qserve plan --help)": "没有 {} 这个参数",
+    "No such option '{}'. (see qserve plan --help)": "没有 {} 这个参数",
+    "{} is no folder, not in the local cache and not among the bundled models, and HF_HUB_OFFLINE=1 forbids asking the "
+    "hub. Close to it: {}; --model takes a folder, a hub id, an alias or demo": (
+        "{} 不是文件夹，也不在本地缓存和内置模型中，且 HF_HUB_OFFLINE=1 禁止访问 hub。相近的有：{}；--model 可以是文件"
+        "夹、hub 名称、别名或 demo"
+    ),
+    "--gpu {} is no card of configs/gpus.toml; near matches: {}. Any card can be described: --gpu "
+    "memory=23.6GiB,sm=128": (
+        "--gpu {}：configs/gpus.toml 中没有这种显卡；相近的有：{}。任何显卡都可以这样描述：--gpu memory=23.6GiB,sm=128"
+    ),
+    "--quant {} is no quantization; did you mean {}?; it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact "
+    "scheme: {}": "--quant {} 不是量化方式；是否指 {}？可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}",
+    "--quant {} is no quantization; it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact scheme: {}": (
+        "--quant {} 不是量化方式；可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}"
+    ),
+    "--quant {} of {} does not run on {}: no checkpoint of it is known that does, and {} can't quantize to it while "
+    "loading here. It can: {}": (
+        "{1} 的 --quant {0} 不能在 {2} 上运行：没有已知的可用检查点，{3} 在此也不能在加载时量化成它。可以用：{4}"
+    ),
+    "--quant {} of {} does not run on {}: no checkpoint of it is known that does, and {} can't quantize to it while "
+    "loading here. It can: {}; or give {}": (
+        "{1} 的 --quant {0} 不能在 {2} 上运行：没有已知的可用检查点，{3} 在此也不能在加载时量化成它。可以用：{4}；或指"
+        "定 {5}"
+    ),
+    "{} on a CPU": "CPU 上的 {}",
+    "{} is stored as {}, and --quant {} can't requantize it; leave --quant out, or name the 16-bit model": (
+        "{} 以 {} 存储，--quant {} 不能重新量化它；请去掉 --quant，或指定 16 位模型"
+    ),
+    "{} is stored as {}, and {} has no kernels for that on this CPU; use {}, or name the 16-bit model": (
+        "{} 以 {} 存储，{} 在此 CPU 上没有相应内核；请用 {}，或指定 16 位模型"
+    ),
+    "{} is stored as {}, and {} has no kernels for that on {}; use {}, or name the 16-bit model": (
+        "{} 以 {} 存储，{} 在 {} 上没有相应内核；请用 {}，或指定 16 位模型"
+    ),
+    "{}: vLLM's alone, and this plan is for the transformers engine; leave it out, or give --engine vllm": (
+        "{} 仅用于 vLLM，而此规划用于 transformers 引擎；请去掉它，或指定 --engine vllm"
+    ),
+    "{}: the transformers engine's alone, and this plan is for vLLM; leave it out, or give --engine transformers": (
+        "{} 仅用于 transformers 引擎，而此规划用于 vLLM；请去掉它，或指定 --engine transformers"
+    ),
+    "{}: no engine has such an option": "{}：没有引擎支持此参数",
+    "--engine {} is not a registered engine; it takes {}": "--engine {} 不是已注册的引擎；可以是 {}",
+    "--engine-version {}: vLLM knows {} from {} on; give that or a later one": (
+        "--engine-version {0}：vLLM 从 {2} 起支持 {1}；请指定该版本或更新版本"
+    ),
+    "--engine-version {} is no release of vLLM; give --engine transformers with it": (
+        "--engine-version {} 不是 vLLM 的版本；请同时指定 --engine transformers"
+    ),
+    "--engine-version {}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm": (
+        "--engine-version {}：不支持 4.38 之前的 transformers；请去掉它，或指定 --engine vllm"
+    ),
+    "--engine-version {}: vLLM before 0.5 is not planned for; use {}": (
+        "--engine-version {}：不支持 0.5 之前的 vLLM；请用 {}"
+    ),
+    "--max-model-len {}: {} has {} positions on {} {}; give that or less": (
+        "--max-model-len {0}：{1} 在 {3} {4} 上有 {2} 个位置；请给出不超过它的值"
+    ),
+    "--max-model-len {}: {} has {} positions on {} {}; give that or less, or stretch them by YaRN: {}": (
+        "--max-model-len {0}：{1} 在 {3} {4} 上有 {2} 个位置；请给出不超过它的值，或用 YaRN 扩展：{5}"
+    ),
+    "--prompt-len {} is more than --max-model-len {}, which counts prompt and answer together; raise --max-model-len": (
+        "--prompt-len {} 大于 --max-model-len {}，后者包括提示和回答；请提高 --max-model-len"
+    ),
+    "--num-speculative-tokens {}: {} has no MTP head to draft with; leave it out": (
+        "--num-speculative-tokens {}：{} 没有用于草拟的 MTP 头；请去掉它"
+    ),
+    "--kv-cache-dtype {}: {} has no attention kernel for it": "--kv-cache-dtype {}：{} 没有相应的注意力内核",
+    "--kv-cache-dtype nvfp4: {} has no attention kernel for it, which are for compute capability 8.0 and later; leave "
+    "it out, or give fp8 where the card reads it": (
+        "--kv-cache-dtype nvfp4：{} 没有相应的注意力内核，需要计算能力 8.0 或更高；请去掉它，或在显卡支持时用 fp8"
+    ),
+    "--kv-cache-dtype {} is unknown; it takes auto or one of {}": "--kv-cache-dtype {} 未知；可以是 auto 或 {} 之一",
+    "--dtype {} is unknown; it takes auto or one of {}": "--dtype {} 未知；可以是 auto 或 {} 之一",
+    "--block-size {}: vLLM's attention takes multiples of 16": "--block-size {}：vLLM 的注意力需要 16 的倍数",
+    "--max-num-batched-tokens {} is less than --max-num-seqs {}: a step of vLLM holds a token of every sequence; raise "
+    "the first or lower the second": (
+        "--max-num-batched-tokens {} 小于 --max-num-seqs {}：vLLM 的一步包含每个序列的一个词元；请提高前者或降低后者"
+    ),
+    "--tensor-parallel-size {} with --pipeline-parallel-size {} needs {} cards, but there are {}; lower them, or "
+    "describe more cards: --gpu NAME:COUNT": (
+        "--tensor-parallel-size {} 与 --pipeline-parallel-size {} 需要 {} 张显卡，但只有 {} 张；请降低它们，或描述更多"
+        "显卡：--gpu NAME:COUNT"
+    ),
+    "--tensor-parallel-size {}: {}; {} divides over {}": "--tensor-parallel-size {}：{}；{} 可以分在 {} 上",
+    "{#} attention heads don't divide by {#}": "{} 个注意力头不能被 {} 整除",
+    "{#} KV heads neither divide by {#} nor replicate evenly": "{} 个 KV 头既不能被 {} 整除，也不能均匀复制",
+    "--max-loras is for adapters, and they are off; add --enable-lora": (
+        "--max-loras 用于适配器，但未启用；请加上 --enable-lora"
+    ),
+    "--{} is for adapters, and they are off; add --enable-lora": "--{} 用于适配器，但未启用；请加上 --enable-lora",
+    "--max-lora-rank {}: vLLM takes {}; {} holds {}": "--max-lora-rank {}：vLLM 支持 {}；{} 可容纳{}",
+    "adapters of that rank": "该秩的适配器",
+    "the largest": "最大的秩",
+    "--lora-target-modules {}: {} has no such module; it has {}": "--lora-target-modules {}：{} 没有这个模块；它有 {}",
+    "{} {} is no JSON object; write for example '{}'": "{} {} 不是 JSON 对象；例如写作 '{}'",
+    "--max-memory {}: can't read {}; write for example 0=20GiB,1=20GiB,cpu=64GiB": (
+        "--max-memory {}：无法读取 {}；例如写作 0=20GiB,1=20GiB,cpu=64GiB"
+    ),
+    "{} has compute capability {}, and no wheel of torch holds kernels below {}; --gpu none plans for the CPU": (
+        "{} 的计算能力为 {}，torch 的安装包没有低于 {} 的内核；--gpu none 可按 CPU 规划"
+    ),
+    "{} has compute capability {}, and the wheels of vLLM {} and its torch hold kernels from {} on; give --engine "
+    "transformers": "{} 的计算能力为 {}，vLLM {} 及其 torch 的安装包从 {} 起支持；请指定 --engine transformers",
+    "{} is not a size in memory; write for example 23.6GiB, 24GB, 512MiB or plain bytes": (
+        "{} 不是内存大小；例如写作 23.6GiB、24GB、512MiB 或字节数"
+    ),
+    "{} is not a flag; give flags of `qserve plan`, such as --kv-cache-dtype fp8": (
+        "{} 不是参数；请填写 `qserve plan` 的参数，例如 --kv-cache-dtype fp8"
+    ),
+    "--{} can only be used on the server's own command line: it reads or writes files there": (
+        "--{} 只能在服务器自己的命令行上使用：它会读写那里的文件"
+    ),
+    "{} is given twice: in its own field and under other flags; remove one of the two": (
+        "{} 给出了两次：在它自己的字段和其他参数中；请去掉其中一个"
+    ),
+    "the other flags can't be read: {}": "无法读取其他参数：{}",
+    "the planner ended without a message": "规划器没有给出说明就结束了",
+    "{#} {} don't divide by {#}": "{} 个{}不能被 {} 整除",
+    "attention heads": "注意力头",
+    "attention columns": "注意力列",
+    "expert columns": "专家列",
+    "shared expert's columns": "共享专家的列",
+    "linear-attention key heads": "线性注意力键头",
+    "weights stored as {} don't split, bitsandbytes made them whole": (
+        "以 {} 存储的权重不能切分，bitsandbytes 把它们作为整体"
+    ),
+    "{#} {} over {#} ranks cut {}": "{} 个{}分在 {} 个进程上会切断{}",
+    "quantization groups of {#}": "大小为 {} 的量化组",
+    "FP8 blocks of {#}": "大小为 {} 的 FP8 块",
+    "--fully-sharded-loras: a rank of {} does not divide by {} cards; leave it out": (
+        "--fully-sharded-loras：秩 {} 不能被 {} 张显卡整除；请去掉它"
+    ),
+    "--enable-lora: vLLM adapts an lm_head of {} entries at most": "--enable-lora：vLLM 只支持不超过 {} 项的 lm_head",
+    "--limit-mm-per-prompt names {}; it takes image, video and audio": (
+        "--limit-mm-per-prompt 中有 {}；只能是 image、video 和 audio"
+    ),
+    "--limit-mm-per-prompt: {} is {}, but must be a whole number from 0 on": (
+        "--limit-mm-per-prompt：{} 为 {}，应为不小于 0 的整数"
+    ),
+    "--mm-processor-kwargs: max_pixels is {}, but must be a whole number from 1 on": (
+        "--mm-processor-kwargs：max_pixels 为 {}，应为不小于 1 的整数"
+    ),
+    "{} is for models with experts, and {} has none; --replicas N starts N servers of it": (
+        "{} 用于有专家层的模型，而 {} 没有；--replicas N 可启动 N 个服务器"
+    ),
+    "--kv-cache-dtype nvfp4: vLLM's kernels for {} misread heads of 64, and {} has them; give fp8": (
+        "--kv-cache-dtype nvfp4：vLLM 在 {} 上的内核不能正确读取大小为 64 的头，而 {} 正是如此；请用 fp8"
+    ),
+    "--reward-replicas {} beside a chat model takes {} cards, and there are {}; lower --reward-replicas, or leave both "
+    "--replicas out to share a card": (
+        "--reward-replicas {} 与对话模型共需要 {} 张显卡，而只有 {} 张；请降低 --reward-replicas，或去掉两个 "
+        "--replicas 以共用一张卡"
+    ),
+    "{} {} times {} cards each are more than the {} that are there; lower {} or --tensor-parallel-size": (
+        "{} {} 乘以每个 {} 张显卡超过了现有的 {} 张；请降低 {} 或 --tensor-parallel-size"
+    ),
+    "{} {} and {} {}: one or the other; leave one of them out": "{} {} 与 {} {} 只能选一个；请去掉其中一个",
+    "{} {} takes at least {} cards, and there are {}": "{} {} 至少需要 {} 张显卡，而只有 {} 张",
+    "--replicas {} of {} each need {} cards, and {} are there; lower --replicas or --tensor-parallel-size": (
+        "--replicas {} 每个用 {}，共需要 {} 张显卡，而只有 {} 张；请降低 --replicas 或 --tensor-parallel-size"
+    ),
+    "--replicas {} and --data-parallel-size {}: one or the other; leave one out": (
+        "--replicas {} 与 --data-parallel-size {} 只能选一个；请去掉其中一个"
+    ),
+    "{}: a load arrives in one way; leave all but one out": "{}：负载只能有一种到达方式；请只保留一个",
+    "--input {} --output {}: both are 1 token or more": "--input {} --output {}：两者都至少为 1 词元",
+    "--prefix-share {}: give a share from 0 up to, but not, 1": "--prefix-share {}：应为不小于 0 且小于 1 的比例",
+    "--{} {}: at most {} are simulated; plan a part": "--{} {}：最多模拟 {} 个；请规划其中一部分",
+    "{}: {} tokens are more than {} {}; shorten them": "{}：{} 词元超过了{} {}；请缩短",
+    "{}: {} tokens are more than {} {}; shorten them, or raise it": "{}：{} 词元超过了{} {}；请缩短，或提高它",
+    "the longest request of the trace": "记录中最长的请求",
+    "--gpu any: none of the cards with a price holds this model; give --gpu, or --prices FILE": (
+        "--gpu any：有价格的显卡都放不下此模型；请指定 --gpu，或用 --prices FILE"
+    ),
+    "{}: the factor of its yarn rope is null in config.json, and vLLM wants a number": (
+        "{}：config.json 中 `yarn` 的 factor 为 null，而 vLLM 需要数值"
+    ),
+    "{}: a rope of type mrope needs mrope_section in config.json": (
+        "{}：mrope 类型的 rope 需要 config.json 中的 mrope_section"
+    ),
+    "{}: its rope has rope_type {} and type {}, which vLLM refuses to choose between; leave type out of config.json": (
+        "{}：rope 的 rope_type 为 {}、type 为 {}，vLLM 拒绝二选一；请从 config.json 中去掉 type"
+    ),
+}  # fmt: skip
