@@ -110,19 +110,42 @@ def test_best_of_n_shows_all_and_the_best_first(page: Page) -> None:
     rewards = [one["reward"] for one in answers]
     assert len(rewards) == 6 and rewards == sorted(rewards, reverse=True)
     assert rewards[0] > rewards[-1], "six answers at temperature 2 that are all the same show nothing"
-    expect(page.locator("#qs-bot-0 details.qs-other")).to_have_count(5)
+    texts = list(dict.fromkeys(one["content"] for one in answers))
+    expect(page.locator("#qs-bot-0 details.qs-other")).to_have_count(len(texts) - 1)
     expect(page.locator("#qs-bot-0 .qs-figures").first).to_contain_text(f"reward {rewards[0]:.3f}")
-    expect(page.locator("#qs-bot-0 details.qs-other summary").last).to_contain_text(f"reward {rewards[-1]:.3f}")
+    last = next(one["reward"] for one in answers if one["content"] == texts[-1])
+    expect(page.locator("#qs-bot-0 details.qs-other summary").last).to_contain_text(f"reward {last:.3f}")
+    page.locator("#qs-temperature input").fill("0")
+    say(page, "What is 17 + 25?")
+    turn = page.locator("#qs-bot-0 [data-testid=bot]").last
+    expect(turn.locator(".qs-same")).to_contain_text("All 6 answers are identical: at temperature 0")
+    expect(turn.locator("details.qs-other")).to_have_count(0)
 
 
-def test_two_settings_answer_side_by_side(page: Page) -> None:
+def test_two_settings_answer_side_by_side_from_the_middle_of_a_conversation(page: Page) -> None:
+    say(page, "What is 17 + 25?")
     page.locator("#qs-compare > button").click()
-    page.locator("#qs-compare input[type=checkbox]").check()
+    switch = page.locator("#qs-compare input[type=checkbox]")
+    switch.check()
     expect(page.locator("#qs-bot-1")).to_be_visible()
+    expect(bot(page, 1)).to_contain_text(["42"])  # both sides continue from it
     say(page, "What is 30 - 12?")
-    expect(bot(page, 0).first).to_contain_text("18")
-    expect(bot(page, 1).first).to_contain_text("18")
-    assert len(kept(page)["turns"][0]["sides"]) == 2
+    for side in (0, 1):
+        expect(page.locator(f"#qs-bot-{side} [data-testid=user]")).to_have_text(
+            ["What is 17 + 25?", "What is 30 - 12?"]
+        )
+        expect(bot(page, side)).to_contain_text(["42", "18"])
+    assert [len(turn["sides"]) for turn in kept(page)["turns"]] == [1, 2]
+    page.reload()
+    expect(bot(page, 1)).to_contain_text(["42", "18"])
+    page.locator("#qs-compare > button").click()
+    expect(switch).to_be_checked()
+    switch.uncheck()
+    expect(page.locator("#qs-bot-1")).to_be_hidden()
+    say(page, "What is 5 + 5?")
+    assert [len(turn["sides"]) for turn in kept(page)["turns"]] == [1, 2, 1]
+    switch.check()
+    expect(bot(page, 1)).to_contain_text(["42", "18", "10"])
 
 
 def test_a_reload_keeps_the_conversation_and_a_new_one_leaves_it_in_the_list(page: Page) -> None:
@@ -288,6 +311,8 @@ def test_a_reader_who_scrolls_up_is_left_there(page: Page) -> None:
     area = page.locator("#qs-bot-0 [role=log]")
     at_the_end = "area => area.scrollHeight - area.clientHeight - area.scrollTop < 9"
     slow_down(page)
+    page.locator("#qs-settings > button").click()
+    page.locator("#qs-temperature input").fill("2")  # answers that differ: identical ones become one
     ask(page, COUNTING)
     follows = f"area.scrollTop > 100 && ({at_the_end})(area)"
     page.wait_for_function(f"(area => {follows})(document.querySelector('#qs-bot-0 [role=log]'))")

@@ -15,6 +15,8 @@ __all__ = ["Sampling", "draw_answers", "reward_answers"]
 
 # Pieces come up to hundreds a second; the page is drawn anew at most so often. The first piece never waits.
 _REDRAW_S = 0.05
+# Best of N needs answers that differ; many models answer greedily by default.
+_BEST_OF_TEMPERATURE = 0.7
 _LEAST_PIECES = 4
 _LEAST_S = 0.05
 
@@ -34,13 +36,21 @@ class Sampling:
     thinking: bool | None = None
     num_answers: int = 1
 
+    @property
+    def sent_temperature(self) -> float | None:
+        """What the request says; None leaves it to the API."""
+        is_best_of = self.temperature is None and self.num_answers > 1
+        return _BEST_OF_TEMPERATURE if is_best_of else self.temperature
+
     def body(self, messages: Sequence[dict[str, str]], index: int) -> dict[str, Any]:
         """The request of answer number `index`. A seed is counted up, or all answers would be the same."""
         given = {
             name: value
-            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+            for name in ("top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
             if (value := getattr(self, name)) is not None
         }
+        if self.sent_temperature is not None:
+            given["temperature"] = self.sent_temperature
         if self.seed is not None:
             given["seed"] = self.seed + index
         if self.thinking is not None:
@@ -97,8 +107,15 @@ class _Draft:
         self.changed.set()
 
     def fail(self, failure: ApiFailure) -> None:
-        """The API's sentence takes the place of what is missing."""
-        self.answer = replace(self.answer, error=str(failure), finish_reason="error")
+        """The API's sentence takes the place of what is missing; what had arrived is kept."""
+        self.answer = replace(
+            self.answer,
+            error=str(failure),
+            error_code=failure.code,
+            error_status=failure.status,
+            error_param=failure.param,
+            finish_reason="error",
+        )
         self.changed.set()
 
     def _count(self) -> None:
@@ -173,10 +190,11 @@ async def reward_answers(api: Api, conversation: Conversation, model: str, *, is
 
 
 def _beginnings(side: Sampling, before: Sequence[Answer]) -> list[Answer]:
-    """What the answers of a side begin with: nothing, or the first of those that stand there."""
+    """What the answers of a side begin with: nothing, or the first of those that are there."""
+    begun = Answer(model=side.model, temperature=side.sent_temperature)
     if before:
-        return [Answer(model=side.model, content=before[0].content, reasoning=before[0].reasoning)]
-    return [Answer(model=side.model) for _ in range(side.num_answers)]
+        return [replace(begun, content=before[0].content, reasoning=before[0].reasoning)]
+    return [begun] * side.num_answers
 
 
 def _body(conversation: Conversation, number: int, side: Sampling, index: int, begun: Answer) -> dict[str, Any]:

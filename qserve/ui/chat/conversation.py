@@ -29,7 +29,9 @@ class Answer:
         ttft_ms: from sending the request to the first piece of text.
         tokens_per_s: after the first token.
         reward: of the reward model; None where there is none.
+        temperature: as the request had it; None for the model's default.
         error: a sentence in place of what is missing.
+        error_code: of `ApiFailure`, as `error_status` and `error_param` are; by it the error is told in any language.
     """
 
     model: str = ""
@@ -41,7 +43,11 @@ class Answer:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     reward: float | None = None
+    temperature: float | None = None
     error: str = ""
+    error_code: str = ""
+    error_status: int = 0
+    error_param: str | None = None
 
     @property
     def text(self) -> str:
@@ -56,10 +62,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Turn:
-    """A question, and for each side its answers; the first of a side is the one that the conversation goes on from."""
+    """A question, and for each side its answers; the conversation continues from the first answer of a side."""
 
     question: str
     sides: tuple[tuple[Answer, ...], ...] = ()
+
+    def side_of(self, side: int) -> int:
+        """The side that `side` continues from: where only one was asked, both share its answers."""
+        return max(0, min(side, len(self.sides) - 1))
+
+    def answers(self, side: int) -> tuple[Answer, ...]:
+        """What `side` shows and continues from."""
+        return self.sides[self.side_of(side)] if self.sides else ()
 
 
 @dataclass(frozen=True)
@@ -97,19 +111,19 @@ class Conversation:
         return replace(self, turns=self.turns[:num_turns])
 
     def stopped(self) -> Conversation:
-        """Unfinished answers are marked; those without a word go."""
-        turns = tuple(
-            replace(turn, sides=tuple(tuple(_stopped(one) for one in side) for side in turn.sides))
-            for turn in self.turns
-        )
-        return replace(self, turns=turns)
+        """Unfinished answers are marked, and no question is left without one: two would be shown as one message."""
+        turns = [
+            [tuple(_stopped(one) for one in side or (Answer(),)) for side in turn.sides or ((),)] for turn in self.turns
+        ]
+        marked = (replace(turn, sides=tuple(sides)) for turn, sides in zip(self.turns, turns, strict=True))
+        return replace(self, turns=tuple(marked))
 
     def messages(self, side: int, num_turns: int | None = None) -> list[dict[str, str]]:
         """What the API is sent: the turns of one side, where an answer failed without it."""
         messages = [{"role": "system", "content": self.system}] if self.system.strip() else []
         for turn in self.turns[:num_turns]:
             messages.append({"role": "user", "content": turn.question})
-            answers = turn.sides[min(side, len(turn.sides) - 1)] if turn.sides else ()
+            answers = turn.answers(side)
             if answers and answers[0].text:
                 messages.append({"role": "assistant", "content": answers[0].text})
         return messages

@@ -9,7 +9,9 @@ from typing import Any
 
 from qserve.ui.chat.conversation import Answer, Conversation
 from qserve.ui.chat.markdown import GrowingMarkdown, blocks_of, one_line
+from qserve.ui.client.api import ApiFailure
 from qserve.ui.strings import translate
+from qserve.ui.views.failures import failure_view
 
 __all__ = ["Drafts", "messages_of", "new_drafts", "turn_of"]
 
@@ -35,12 +37,12 @@ def messages_of(
     messages = []
     for number, turn in enumerate(conversation.turns):
         messages.append({"role": "user", "content": [_text("\n\n".join(blocks_of(turn.question)))]})
-        answers = turn.sides[side] if side < len(turn.sides) else ()
+        answers = turn.answers(side)
         if answers:
             parts = [
                 _text(part)
-                for rank in range(len(answers))
-                for part in _parts(answers, (number, side, rank), language, drafts)
+                for rank, count in _distinct(answers)
+                for part in _parts(answers, (number, turn.side_of(side), rank), count, language, drafts)
             ]
             messages.append({"role": "assistant", "content": parts})
     return messages
@@ -49,14 +51,30 @@ def messages_of(
 def turn_of(conversation: Conversation, side: int, index: int) -> int:
     """The number of the turn that message `index` of `messages_of` belongs to."""
     for number, turn in enumerate(conversation.turns):
-        index -= 2 if side < len(turn.sides) and turn.sides[side] else 1
+        index -= 2 if turn.answers(side) else 1
         if index < 0:
             return number
     return len(conversation.turns) - 1
 
 
-def _parts(answers: Sequence[Answer], place: Position, language: str, drafts: Drafts) -> list[str]:
-    """Pieces of HTML, blocks apart by an empty line: the browser draws anew only those that changed."""
+def _distinct(answers: Sequence[Answer]) -> list[tuple[int, int]]:
+    """Ranks of the answers that say something new, and how many say the same.
+
+    None are compared while one is being written: the page would shrink under its reader.
+    """
+    are_whole = all(one.finish_reason for one in answers)
+    ranks: dict[Any, list[int]] = {}
+    for rank, answer in enumerate(answers):
+        said = (answer.thinking, answer.text, answer.error, answer.finish_reason == "stopped")
+        ranks.setdefault(said if are_whole else rank, []).append(rank)
+    return [(same[0], len(same)) for same in ranks.values()]
+
+
+def _parts(answers: Sequence[Answer], place: Position, count: int, language: str, drafts: Drafts) -> list[str]:
+    """Pieces of HTML, blocks apart by an empty line: the browser draws anew only those that changed.
+
+    `count` answers say the same as this one.
+    """
     answer, rank = answers[place[-1]], place[-1]
     parts = []
     if answer.thinking:
@@ -64,13 +82,17 @@ def _parts(answers: Sequence[Answer], place: Position, language: str, drafts: Dr
     if answer.text.strip():
         parts.append("\n\n".join(_blocks(answer, "text", place, drafts)))
     if answer.error:
-        parts.append(one_line(f'<div class="qs-error" role="alert">{html.escape(answer.error)}</div>'))
-    figures = one_line(f'<div class="qs-figures">{_figures(answers, place, language)}</div>')
+        parts.append(one_line(_error(answer, language)))
+    figures = one_line(f'<div class="qs-figures">{_figures(answers, place, count, language)}</div>')
+    if count == len(answers) > 1 and answer.finish_reason in ("stop", "length"):
+        figures += one_line(f'<div class="qs-same">{html.escape(_why_same(answer, count, language))}</div>')
     if rank == 0:
         return [*parts, figures]
     summary = translate(language, "chat.other", rank=rank + 1, count=len(answers))
     if answer.reward is not None:
         summary += " · " + translate(language, "chat.reward", value=f"{answer.reward:.3f}")
+    if count > 1:
+        summary += " · " + translate(language, "chat.same", count=count)
     return [_folded("qs-other", summary, [*parts, figures])]
 
 
@@ -94,7 +116,22 @@ def _folded(kind: str, summary: str, inside: Sequence[str], is_open: bool = Fals
     )
 
 
-def _figures(answers: Sequence[Answer], place: Position, language: str) -> str:
+def _error(answer: Answer, language: str) -> str:
+    failure = ApiFailure(answer.error, answer.error_status, answer.error_param, answer.error_code)
+    kept = f'<button class="qs-write-on">{translate(language, "chat.continue")}</button>' if answer.text else ""
+    retry = f'<button class="qs-retry">{translate(language, "failure.retry")}</button>'
+    return failure_view(failure, language, buttons=f'<div class="qs-buttons">{kept}{retry}</div>')
+
+
+def _why_same(answer: Answer, count: int, language: str) -> str:
+    """Why best of N gave one answer, and what gives several."""
+    if answer.temperature is None:
+        return translate(language, "chat.all_same", count=count)
+    key = "chat.all_same.greedy" if answer.temperature == 0 else "chat.all_same.at"
+    return translate(language, key, count=count, temperature=f"{answer.temperature:g}")
+
+
+def _figures(answers: Sequence[Answer], place: Position, count: int, language: str) -> str:
     answer, rank = answers[place[-1]], place[-1]
     if not answer.finish_reason:
         return '<span class="qs-writing">…</span>'
@@ -105,6 +142,8 @@ def _figures(answers: Sequence[Answer], place: Position, language: str) -> str:
     rewards = [one.reward for one in answers if one.reward is not None]
     if rank == 0 and len(answers) > 1 and rewards and answer.reward == max(rewards):
         figures.append(translate(language, "chat.best", count=len(answers)))
+    if rank == 0 and 1 < count < len(answers):
+        figures.append(translate(language, "chat.same", count=count))
     if answer.tokens_per_s is not None:
         figures.append(translate(language, "chat.tokens_per_s", value=f"{answer.tokens_per_s:.1f}"))
     if answer.ttft_ms is not None:

@@ -19,6 +19,7 @@ from qserve.ui.client.served_models import ServedModels, served_models
 from qserve.ui.pages.chat_form import ChatForm, ChatOptions, chat_form
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, translate
+from qserve.ui.views.failures import failure_sentence, told_waiting
 
 __all__ = ["ChatPage"]
 
@@ -103,7 +104,8 @@ class ChatPage:
 
     def _connect(self) -> None:
         form, keeper, language = self._form.inputs, self._keeper, self._shared.language
-        drawn = [*self._bots, keeper, self._question, self._send, self._stop]
+        compare = self._form.compare
+        drawn = [*self._bots, keeper, self._question, self._send, self._stop, compare]
         writing = {"inputs": [self._question, keeper, language, *form], "outputs": drawn, **PRIVATE}
         asks = [
             self._question.submit(self._ask, **writing),
@@ -119,7 +121,6 @@ class ChatPage:
             bot.undo(self._undo, [keeper, language], [*self._bots, keeper, self._question], **PRIVATE)
         # What was asked before is cancelled first: its last words must not come after what takes its place.
         stops = {"fn": None, "cancels": asks, **PRIVATE}
-        compare = self._form.compare
         self._stop.click(**stops).then(self._stopped, [keeper, language], drawn, **PRIVATE)
         self._new.click(js="() => { qserve.forget(); return []; }", **stops).then(
             self._fresh, [language, compare], drawn, **PRIVATE
@@ -130,7 +131,7 @@ class ChatPage:
         spoken = "(kept, _, compare) => [kept, qserve.language, compare]"
         keeper.load(self._reopened, [keeper, language, compare], drawn, js=spoken, **PRIVATE)
         self._export.click(None, keeper, None, js="(c) => { qserve.exportConversation(c); return []; }")
-        compare.change(lambda wanted: gr.update(visible=wanted), compare, self._bots[1], **PRIVATE)
+        compare.change(self._compared, [compare, keeper, language], self._bots[1], **PRIVATE)
 
     async def _ask(self, question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
         conversation = Conversation.from_json(kept)
@@ -195,8 +196,6 @@ class ChatPage:
     ) -> AsyncIterator[Update]:
         if not options.sides[0].model:
             options = await self._with_models(options, language)
-        if options.sides[0].temperature == 0 and options.sides[0].num_answers > 1:
-            gr.Info(translate(language, "chat.equal"))
         conversation = replace(conversation, system=options.system).asked(question, len(options.sides))
         async for update in self._drawn(conversation, options, language):
             yield update
@@ -205,7 +204,7 @@ class ChatPage:
         """For a page that was opened when nothing was served yet. Raises gr.Error where that is so still."""
         served = await served_models(self._shared.api)
         if not served.chat:
-            why = served.problem or "; ".join(served.waiting)
+            why = failure_sentence(served.failure, language)[0] if served.failure else told_waiting(served, language)
             raise gr.Error(escape(translate(language, "chat.no_model", why=why)), print_exception=False)
         sides = tuple(replace(side, model=side.model or served.chat[0]) for side in options.sides)
         return replace(options, sides=sides, reward_model=options.reward_model or next(iter(served.reward), ""))
@@ -235,14 +234,15 @@ class ChatPage:
                     self._shared.api, conversation, options.reward_model, is_ranked=not goes_on
                 )
             except ApiFailure as failure:
-                gr.Warning(escape(translate(language, "chat.no_reward", why=str(failure))))
+                why = failure_sentence(failure, language)[0]
+                gr.Warning(escape(translate(language, "chat.no_reward", why=why)))
         yield {**self._shown(conversation, language), **self._busy(False)}
 
     def _shown(self, conversation: Conversation, language: str, drafts: Drafts | None = None) -> Update:
         bots: Update = {
             bot: messages_of(conversation, side, language, drafts)
             for side, bot in enumerate(self._bots)
-            if side == 0 or _has_two_sides(conversation)
+            if side == 0 or drafts is None or _has_two_sides(conversation)
         }
         return {**bots, self._keeper: conversation.to_json()}
 
@@ -252,6 +252,11 @@ class ChatPage:
     def _stopped(self, kept: Any, language: str) -> Update:
         return {**self._shown(Conversation.from_json(kept).stopped(), language), **self._busy(False)}
 
+    def _compared(self, wanted: bool, kept: Any, language: str) -> Update:
+        """The second side as the conversation has it so far."""
+        conversation = Conversation.from_json(kept)
+        return {self._bots[1]: gr.update(value=messages_of(conversation, 1, language), visible=wanted)}
+
     def _fresh(self, language: str, compare: bool) -> Update:
         return self._opened(Conversation(), language, compare)
 
@@ -260,11 +265,12 @@ class ChatPage:
         return self._opened(Conversation.from_json(kept).stopped(), language, compare)
 
     def _opened(self, conversation: Conversation, language: str, compare: bool) -> Update:
+        """A conversation that was last asked side by side is continued that way."""
+        both = bool(compare) or len(conversation.turns[-1].sides if conversation.turns else ()) > 1
         return {
             self._bots[0]: messages_of(conversation, 0, language),
-            self._bots[1]: gr.update(
-                value=messages_of(conversation, 1, language), visible=bool(compare) or _has_two_sides(conversation)
-            ),
+            self._bots[1]: gr.update(value=messages_of(conversation, 1, language), visible=both),
+            self._form.compare: both,
             self._keeper: conversation.to_json(),
             **self._busy(False),
         }

@@ -81,12 +81,8 @@ class ChatForm:
             name: (whole_number_of if name in _WHOLE else number_of)(text, f"chat.{name}", language)
             for name, text in zip(_NUMBERS, texts, strict=True)
         }
-        first = Sampling(
-            model=model or "",
-            thinking=_THINKING.get(thinking),
-            num_answers=int(best_of or 1) if reward_model else 1,
-            **numbers,
-        )
+        num_answers = int(best_of or 1) if reward_model else 1
+        first = Sampling(model=model or "", thinking=_THINKING.get(thinking), num_answers=num_answers, **numbers)
         if not compare:
             return ChatOptions((first,), (system or "",), reward_model or "")
         second_temperature = number_of(temperature, "chat.second_temperature", language)

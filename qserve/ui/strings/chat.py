@@ -46,7 +46,10 @@ CHAT: dict[str, tuple[str, str]] = {
     "chat.thinking.on": ("on", "开"),
     "chat.thinking.off": ("off", "关"),
     "chat.best_of": ("Best of N", "N 选最优"),
-    "chat.best_of.info": ("Generate N answers; the reward model ranks them.", "生成 N 个回答，由奖励模型排序。"),
+    "chat.best_of.info": (
+        "Generate N answers; the reward model ranks them. Without a temperature, 0.7 is used.",
+        "生成 N 个回答，由奖励模型排序。未填写温度时使用 0.7。",
+    ),
     "chat.compare": ("Side by side", "并排对比"),
     "chat.compare.info": ("A second model or other settings beside the first.", "同时用另一个模型或另一组参数回答。"),
     "chat.second_model": ("Second model", "第二个模型"),
@@ -69,8 +72,19 @@ CHAT: dict[str, tuple[str, str]] = {
     "chat.best": ("best of {count}", "{count} 个中最优"),
     "chat.other": ("#{rank} of {count}", "第 {rank} 名，共 {count} 个"),
     "chat.no_reward": ("The reward model returned no score: {why}", "奖励模型未能评分：{why}"),
-    "chat.equal": (
-        "At temperature 0 all answers are identical; best of N needs a higher temperature.",
-        "温度为 0 时所有回答都相同，N 选最优需要更高的温度。",
+    "chat.same": ("{count} identical", "{count} 个相同"),
+    "chat.all_same": (
+        "All {count} answers are identical. Set a higher temperature in Settings to get different ones.",
+        "{count} 个回答完全相同。要得到不同的回答，请在“设置”中提高温度。",
+    ),
+    "chat.all_same.at": (
+        "All {count} answers are identical at temperature {temperature}. "
+        "Set a higher one in Settings to get different answers.",
+        "温度为 {temperature} 时，{count} 个回答完全相同。要得到不同的回答，请在“设置”中提高温度。",
+    ),
+    "chat.all_same.greedy": (
+        "All {count} answers are identical: at temperature {temperature} the model always picks the likeliest token. "
+        "Set a higher temperature in Settings.",
+        "{count} 个回答完全相同：温度为 {temperature} 时，模型总是选择最可能的词元。请在“设置”中提高温度。",
     ),
 }

@@ -41,7 +41,9 @@ class Server:
         body = await request.json()
         self.asked.append(body)
         if body["model"] == "refused":
-            return web.json_response({"error": {"message": "temperature must be at most 2"}}, status=400)
+            return web.json_response(
+                {"error": {"message": "temperature must be at most 2", "param": "temperature"}}, status=400
+            )
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         if body["model"] == "all at once":
@@ -53,7 +55,7 @@ class Server:
         await asyncio.sleep(0.01)
         await response.write(event[40:])
         if body["model"] == "breaks":
-            await response.write(b'data: {"error": {"message": "the worker died"}}\n\n')
+            await response.write(b'data: {"error": {"message": "the worker died", "code": "worker_died"}}\n\n')
             return response
         if body["model"] == "endless":
             try:
@@ -102,7 +104,20 @@ async def test_what_is_not_set_is_not_sent_and_seeds_differ(server) -> None:
         pass
     assert sorted(body["seed"] for body in server[0].asked) == [5, 6, 7]
     first = server[0].asked[0]
-    assert set(first) == {"model", "messages", "stream", "stream_options", "seed", "chat_template_kwargs"}
+    assert set(first) == {
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "temperature",
+        "seed",
+        "chat_template_kwargs",
+    }
+    assert first["temperature"] == 0.7, "best of N needs answers that differ"
+    assert (
+        "temperature" not in Sampling("m").body([], 0)
+        and Sampling("m", 0.0, num_answers=3).body([], 0)["temperature"] == 0
+    )
     assert first["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
@@ -110,6 +125,7 @@ async def test_refusals_and_breaks_are_the_servers_own_sentences(server) -> None
     refused, broken = await drawn(server[1], model="refused"), await drawn(server[1], model="breaks")
     assert refused.error == "temperature must be at most 2"
     assert (broken.content, broken.error) == (SMILE, "the worker died")
+    assert (refused.error_status, refused.error_param, broken.error_code) == (400, "temperature", "worker_died")
 
 
 async def test_who_stops_listening_is_noticed_by_the_server(server) -> None:
@@ -135,8 +151,9 @@ async def test_a_server_without_qserves_routes_has_chat_alone(server) -> None:
 
 async def test_nobody_there_is_a_sentence() -> None:
     api = Api(UISettings(url="http://127.0.0.1:9"))
-    with pytest.raises(ApiFailure, match=r"nothing answers at http://127\.0\.0\.1:9; is the server running"):
+    with pytest.raises(ApiFailure, match=r"nothing answers at http://127\.0\.0\.1:9; is the server running") as raised:
         await api.get("/v1/models")
+    assert raised.value.code == "unreachable"
     assert "nothing answers" in (await served_models(api)).problem
     await api.close()
 

@@ -78,7 +78,68 @@ def test_stopped_marks_what_was_not_finished() -> None:
 def test_a_message_knows_its_turn() -> None:
     conversation = talk(("a", "1"), ("b", "2")).asked("c", 1)
     assert [turn_of(conversation, 0, index) for index in range(5)] == [0, 0, 1, 1, 2]
-    assert [turn_of(conversation, 1, index) for index in range(3)] == [0, 1, 2], "the second side has questions only"
+    assert [turn_of(conversation, 1, index) for index in range(5)] == [0, 0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_second_side_shows_what_it_continues_from(side: int) -> None:
+    """Switched on, off and on again in the middle: on no side are two questions next to each other."""
+    one, two = [[Answer(content="l", **DONE)]], [[Answer(content="L", **DONE)], [Answer(content="R", **DONE)]]
+    failed = [[Answer(error="broken", finish_reason="error")]]
+    conversation = Conversation()
+    for answers in (one, two, failed, one, two):
+        conversation = conversation.asked("q", len(answers)).answered(answers)
+    messages = messages_of(conversation, side, "en")
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 5
+    shown = ["".join(part["text"] for part in message["content"]) for message in messages[1::2]]
+    assert [f">{text}<" in told for text, told in zip(("l", "LR"[side], "broken", "l", "LR"[side]), shown, strict=True)]
+    assert [one["content"] for one in conversation.messages(side) if one["role"] == "assistant"] == [
+        "l", "LR"[side], "l", "LR"[side],
+    ]  # fmt: skip
+    copied = [re.findall(r"qs-of-[\d-]+", told) for told in shown]
+    assert copied == [["qs-of-0-0-0"], [f"qs-of-1-{side}-0"], [], ["qs-of-3-0-0"], [f"qs-of-4-{side}-0"]]
+
+
+def test_a_question_that_was_stopped_before_a_word_is_no_part_of_the_next() -> None:
+    conversation = Conversation().asked("a", 2).stopped().asked("b", 1)
+    assert [message["role"] for message in messages_of(conversation, 0, "en")] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "told"),
+    [
+        (None, "All 4 answers are identical. Set a higher temperature"),
+        (0.7, "All 4 answers are identical at temperature 0.7. Set a higher one"),
+        (0.0, "at temperature 0 the model always picks the likeliest token. Set a higher"),
+    ],
+)
+def test_answers_that_are_all_the_same_are_one_with_the_reason(temperature: float | None, told: str) -> None:
+    answers = [Answer(content="42", reward=1.0, temperature=temperature, **DONE)] * 4
+    answer = shown(Conversation().asked("q", 1).answered([answers]))[1]
+    assert "<details" not in answer and "best of 4" in answer and told in answer
+
+
+def test_answers_that_say_the_same_are_folded_once() -> None:
+    answers = [Answer(content=text, reward=3.0 - i, **DONE) for i, text in enumerate(("a", "a", "b", "b", "c"))]
+    answer = shown(Conversation().asked("q", 1).answered([answers]))[1]
+    head, *folded = answer.split("<details")
+    assert "2 identical" in head and "Set a" not in answer
+    assert [one.split("</summary>")[0].split("<summary>")[1] for one in folded] == [
+        "#3 of 5 · reward 1.000 · 2 identical",
+        "#5 of 5 · reward -1.000",
+    ]
+
+
+def test_answers_that_fail_alike_are_one_failure() -> None:
+    answers = [Answer(error="no", finish_reason="error")] * 3
+    answer = shown(Conversation().asked("q", 1).answered([answers]))[1]
+    assert answer.count("qs-retry") == 1 and "identical" not in answer and "qs-other" not in answer
+
+
+def test_answers_that_grow_are_not_compared() -> None:
+    whole, growing = Answer(content="4", **DONE), Answer(content="4")
+    answer = shown(Conversation().asked("q", 1).answered([[whole, whole, growing]]))[1]
+    assert answer.count("<details") == 2
 
 
 def test_the_best_is_shown_and_the_others_are_folded_with_their_rewards() -> None:
@@ -119,6 +180,15 @@ def test_what_a_user_writes_is_no_html() -> None:
 def test_an_error_is_told_and_escaped() -> None:
     answer = shown(Conversation().asked("q", 1).answered([[Answer(error="<b>no</b>", finish_reason="error")]]))[1]
     assert "&lt;b&gt;no&lt;/b&gt;" in answer and "qs-copy" not in answer
+
+
+def test_what_came_before_an_error_is_kept_and_can_be_continued() -> None:
+    broken = Answer(content="1, 2", error="gone", error_code="broken", finish_reason="error")
+    english, chinese = (
+        shown(Conversation().asked("q", 1).answered([[broken]]), language=language)[1] for language in ("en", "zh-CN")
+    )
+    assert "1, 2" in english and "What had arrived is kept." in english and "gone" not in english
+    assert "qs-retry" in english and "qs-write-on" in english and "已收到的内容会保留" in chinese
 
 
 def test_figures_speak_the_readers_language() -> None:
