@@ -1,19 +1,23 @@
-"""Durations as the pages show them."""
+"""Durations and differences as the pages show them."""
 
 from __future__ import annotations
 
-__all__ = ["duration", "duration_of_ms"]
+from qserve.units import format_seconds
+
+__all__ = ["difference", "duration", "duration_of_ms"]
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people write them: `12.3 ms`, `4.56 s`, `7 min`, `2.1 h`; infinity as `∞`."""
-    if seconds == float("inf"):
-        return "∞"
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    """As `units.format_seconds`; infinity as `∞`, nothing as `0 ms`."""
+    if seconds in (0.0, float("inf")):
+        return "∞" if seconds else "0 ms"
+    return format_seconds(seconds)
+
+
+def difference(share: float) -> str:
+    """`+5.1 %` of 0.051; no sign where it rounds to nothing."""
+    percent = round(100 * share, 1)
+    return f"{percent:+.1f} %" if percent else "0.0 %"
 
 
 def duration_of_ms(milliseconds: float) -> str:

@@ -5,34 +5,57 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["Series", "line_chart", "scale_of"]
+__all__ = ["Series", "line_chart", "scale_of", "smoothed"]
 
 _NUM_INTERVALS = 3
 _MOST_TOLD = 60
 """Values that a pointer can ask for."""
+_LEAST_SMOOTHED = 20
+"""Points; fewer are no saw."""
+_SMOOTHED_OVER = 10
+"""So many times a smoothed line forgets what came before."""
 Format = Callable[[float], str]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: `kind` names its colour in the stylesheet, `points` are (x, y) with x rising."""
+    """One line: `kind` names its colour in the stylesheet, `points` are (x, y) with x rising.
+
+    `is_raw`: drawn thin and without a name, below the line that is smoothed from it.
+    """
 
     kind: str
     name: str
     points: tuple[tuple[float, float], ...]
+    is_raw: bool = False
 
 
-def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: Format) -> str:
-    """All series on one scale, axes with their names, values where a pointer rests; "" where there is no point."""
+def smoothed(one: Series, name: str) -> tuple[Series, ...]:
+    """The line of many points as a thin one, and over it, called `name`, an exponential mean of it."""
+    if len(one.points) < _LEAST_SMOOTHED:
+        return (one,)
+    kept = 1 - _SMOOTHED_OVER / len(one.points)
+    points, mean, weight = [], 0.0, 0.0
+    for x, y in one.points:
+        mean, weight = kept * mean + (1 - kept) * y, kept * weight + (1 - kept)
+        points.append((x, mean / weight))
+    return (replace(one, is_raw=True), Series(one.kind, name, tuple(points)))
+
+
+def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: Format, most: float = math.inf) -> str:
+    """All series on one scale, axes with their names, values where a pointer rests; "" where there is no point.
+
+    `most` is the largest value that there can be: 1 for shares.
+    """
     drawn = [one for one in series if one.points]
     if not drawn:
         return ""
-    marks = scale_of([y for one in drawn for _, y in one.points])
+    marks = scale_of([y for one in drawn for _, y in one.points], most)
     low, high = min(one.points[0][0] for one in drawn), max(one.points[-1][0] for one in drawn)
     area = _PlotArea(low, high, marks[0], marks[-1])
-    description = "; ".join(_description(one, x_name, format_value) for one in drawn)
+    description = "; ".join(_description(one, x_name, format_value) for one in drawn if not one.is_raw)
     grid = "".join(
         f'<line x1="0" x2="100" y1="{area.y(y):.2f}" y2="{area.y(y):.2f}" class="qs-grid-line"/>' for y in marks
     )
@@ -41,7 +64,7 @@ def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: 
         f'<figure class="qs-histogram qs-chart"><figcaption>{html.escape(title)}</figcaption><div class="qs-plot">'
         f'<div class="qs-counts" aria-hidden="true">{"".join(_mark(y, format_value) for y in reversed(marks))}</div>'
         f'<svg width="100%" height="150" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
-        f'aria-label="{html.escape(f"{title} by {x_name}: {description}")}">'
+        f'aria-label="{html.escape(f"{title}: {description}")}">'
         f"{grid}{lines}{_pointed(drawn, area, x_name, format_value)}</svg>"
         f'<div class="qs-ticks"><span class="qs-first" style="left:0">{low:,.0f}</span>'
         f'<span class="qs-axis-name" style="left:50%">{html.escape(x_name)}</span>'
@@ -49,8 +72,8 @@ def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: 
     )
 
 
-def scale_of(values: Sequence[float]) -> list[float]:
-    """Four marks at round distances, between whose ends all values lie."""
+def scale_of(values: Sequence[float], most: float = math.inf) -> list[float]:
+    """Marks at round distances, between whose ends all values lie; four, or fewer where they would exceed `most`."""
     low, high = min(values), max(values)
     span = (high - low) or abs(high) or 1.0
     power: float = 10.0 ** math.floor(math.log10(span / _NUM_INTERVALS))
@@ -58,7 +81,17 @@ def scale_of(values: Sequence[float]) -> list[float]:
         first = math.floor(low / step + 1e-9) * step
         if first + _NUM_INTERVALS * step >= high - 1e-9 * step:
             break
-    return [first + index * step for index in range(_NUM_INTERVALS + 1)]
+    marks = [first + index * step for index in range(_NUM_INTERVALS + 1)]
+    return marks if marks[-1] <= most + 1e-9 else _marks_below(most, low)
+
+
+def _marks_below(most: float, low: float) -> list[float]:
+    """Down from `most`, in the smallest round steps of which four reach `low`."""
+    span = (most - low) or 1.0
+    power: float = 10.0 ** math.floor(math.log10(span / 4))
+    step = next(one for one in (power, 2 * power, 2.5 * power, 5 * power, 10 * power) if 4 * one >= span - 1e-9)
+    num = math.ceil(span / step - 1e-9)
+    return [most - step * index for index in range(num, -1, -1)]
 
 
 @dataclass(frozen=True)
@@ -83,7 +116,8 @@ def _line(one: Series, area: _PlotArea) -> str:
     if len(points) == 1:
         points = [(points[0][0] - 1, points[0][1]), (points[0][0] + 1, points[0][1])]
     path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
-    return f'<polyline points="{path}" class="qs-line qs-stroke-{one.kind}" vector-effect="non-scaling-stroke"/>'
+    kind = f"qs-line qs-stroke-{one.kind}{' qs-raw' if one.is_raw else ''}"
+    return f'<polyline points="{path}" class="{kind}" vector-effect="non-scaling-stroke"/>'
 
 
 def _pointed(series: Sequence[Series], area: _PlotArea, x_name: str, format_value: Format) -> str:
@@ -104,14 +138,13 @@ def _mark(value: float, format_value: Format) -> str:
 
 
 def _description(one: Series, x_name: str, format_value: Format) -> str:
-    (first_x, first), (last_x, last) = one.points[0], one.points[-1]
-    return (
-        f"{one.name} {format_value(first)} at {x_name} {first_x:,.0f}, {format_value(last)} at {x_name} {last_x:,.0f}"
-    )
+    ends = (f"{format_value(y)} ({x_name} {x:,.0f})" for x, y in (one.points[0], one.points[-1]))
+    return f"{one.name} {' → '.join(ends)}"
 
 
 def _legend(series: Sequence[Series]) -> str:
     if len(series) < 2:
         return ""
-    keys = "".join(f'<li><i class="qs-fill-{one.kind}"></i>{html.escape(one.name)}</li>' for one in series)
+    named = (one for one in series if not one.is_raw)
+    keys = "".join(f'<li><i class="qs-fill-{one.kind}"></i>{html.escape(one.name)}</li>' for one in named)
     return f'<ul class="qs-legend">{keys}</ul>'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +17,12 @@ from qserve.planner.training.defaults import EXAMPLE
 from qserve.report.sections.training import before_model_bytes
 from qserve.runs.verdict import fault_of
 from qserve.ui.strings import heading, translate
+from qserve.ui.strings.sentences import shown
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
 from qserve.ui.views.command import command_view
-from qserve.ui.views.lines import Series, line_chart
+from qserve.ui.views.durations import difference, duration
+from qserve.ui.views.failures import refusal_view
+from qserve.ui.views.lines import Series, line_chart, smoothed
 from qserve.units import format_bytes
 
 __all__ = [
@@ -68,15 +72,15 @@ def head_view(document: Mapping[str, Any], state: str, language: str) -> str:
     if document["tokens_per_s"]:
         figures.append((heading(language, "train.tokens_per_s"), f"{document['tokens_per_s']:,.0f}"))
     if document["step_s"]:
-        figures.append((heading(language, "train.step_s"), _duration(document["step_s"])))
+        figures.append((heading(language, "train.step_s"), duration(document["step_s"])))
         left = (document["num_steps"] or 0) - (document["step"] or 0)
         if state == "running" and left > 0:
-            figures.append((heading(language, "train.left"), _duration(left * document["step_s"])))
+            figures.append((heading(language, "train.left"), duration(left * document["step_s"])))
     if document["mfu"]:
         figures.append(("MFU", _percent(document["mfu"])))
     warning = fault_of(document)
     told = f'<div class="qs-error" role="alert">{translate(language, _FAULTS[warning])}</div>' if warning else ""
-    why = f'<div class="qs-error">{html.escape(str(document["reason"]))}</div>' if document["reason"] else ""
+    why = refusal_view(str(document["reason"]), language, "train.failed_because") if document["reason"] else ""
     return why + told + tiles(figures)
 
 
@@ -86,15 +90,18 @@ def curves_view(document: Mapping[str, Any], language: str) -> str:
     if not points:
         return f'<p class="qs-small">{translate(language, "train.no_steps")}</p>'
     step = translate(language, "train.step")
+    training, mean = (translate(language, f"train.{name}") for name in ("training", "smoothed"))
     charts = []
     for name, show in (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number)):
+        trained = Series("train", training, _series(points, name))
         drawn = [
-            Series("train", translate(language, "train.training"), _series(points, name)),
+            *((trained,) if name == "learning_rate" else smoothed(trained, mean)),
             Series("eval", translate(language, "train.evaluation"), _series(evaluations, name)),
         ]
-        charts.append(line_chart(translate(language, f"train.{name}"), step, drawn, show))
-    rates = Series("train", translate(language, "train.training"), _rates(points))
-    charts.append(line_chart(translate(language, "train.tokens_per_s"), step, [rates], _number))
+        most = 1.0 if name == "accuracy" else math.inf
+        charts.append(line_chart(translate(language, f"train.{name}"), step, drawn, show, most))
+    rates = smoothed(Series("train", training, _rates(points)), mean)
+    charts.append(line_chart(translate(language, "train.tokens_per_s"), step, rates, _number))
     return f'<div class="qs-grid">{"".join(charts)}</div>'
 
 
@@ -110,8 +117,8 @@ def held_view(document: Mapping[str, Any], language: str) -> str:
     if peak := _peak(measured):
         drawn.append(_bar(translate(language, "memory.measured"), _measured_parts(measured, peak), total, language))
     bars = [replace(bar, total=None) for bar in drawn] if is_small else drawn
-    phase = translate(language, "train.phase", phase=planned["phase"])
-    source = document["memory_source"]
+    phase = translate(language, "train.phase", phase=shown(language, planned["phase"]))
+    source = shown(language, document["memory_source"])
     footnote = f'<p class="qs-small">{html.escape(" · ".join(one for one in (phase, source) if one))}</p>'
     title = f"<h3>{translate(language, 'train.memory')}</h3>"
     return f"{title}{stacked_bars(bars, _size)}{_rows(document, language)}{footnote}"
@@ -253,7 +260,7 @@ def _rows(document: Mapping[str, Any], language: str) -> str:
     ]
     rows += [
         (
-            translate(language, "train.peak", phase=phase),
+            translate(language, "train.peak", phase=shown(language, phase)),
             planned["phases"].get(phase) or 0,
             measured.get(f"{phase}_bytes"),
         )
@@ -268,7 +275,7 @@ def _rows(document: Mapping[str, Any], language: str) -> str:
 def _compared(name: str, planned: int, measured: float | None) -> tuple[str, str, str, str]:
     if measured is None:
         return (name, _size(planned), "—", "")
-    return (name, _size(planned), _size(measured), f"{100 * (measured / planned - 1):+.1f} %" if planned else "")
+    return (name, _size(planned), _size(measured), difference(measured / planned - 1) if planned else "")
 
 
 def _shortened(text: str) -> str:
@@ -291,9 +298,3 @@ def _percent(value: float) -> str:
 
 def _size(num_bytes: float) -> str:
     return format_bytes(int(num_bytes))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from qserve.planner.training.defaults import EXAMPLE
 from qserve.runs.verdict import held_out_facts
 from qserve.ui.process.lean_import import lean_import
-from qserve.ui.views.lines import Series, line_chart, scale_of
+from qserve.ui.views.lines import Series, line_chart, scale_of, smoothed
 from qserve.ui.views.training import (
     configuration_view,
     curves_view,
@@ -69,16 +70,42 @@ def test_a_scale_has_round_marks_around_its_values(values: list[float], marks: l
 
 def test_a_curve_names_its_axes_and_its_ends() -> None:
     drawn = line_chart("Loss", "step", [Series("train", "training", ((1, 0.6), (3, 0.0)))], str)
-    assert 'aria-label="Loss by step: training 0.6 at step 1, 0.0 at step 3"' in drawn
+    assert 'aria-label="Loss: training 0.6 (step 1) → 0.0 (step 3)"' in drawn
     assert "<title>step 3: 0.0</title>" in drawn and '<span class="qs-axis-name" style="left:50%">step</span>' in drawn
     (points,) = re.findall(r'points="([^"]+)"', drawn)
     assert points == "0.00,0.00 100.00,100.00"
     assert line_chart("Loss", "step", [Series("train", "training", ())], str) == ""
 
 
+@pytest.mark.parametrize(
+    ("values", "marks"),
+    [
+        ([0.1, 0.98], [0, 0.25, 0.5, 0.75, 1]),
+        ([0.45, 1.0], [0.4, 0.6, 0.8, 1]),
+        ([0.91, 0.99], [0.9, 0.93, 0.96, 0.99]),
+        ([1.0], [0, 0.25, 0.5, 0.75, 1]),
+        ([0.1, 0.5], [0, 0.2, 0.4, 0.6]),
+    ],
+)
+def test_a_scale_of_shares_ends_at_all_of_it(values: list[float], marks: list[float]) -> None:
+    assert scale_of(values, 1.0) == pytest.approx(marks)
+
+
+def test_a_saw_is_drawn_thin_below_its_mean() -> None:
+    saw = Series("train", "training", tuple((n, 1.0 - n / 100 + 0.2 * (n % 2)) for n in range(100)))
+    raw, mean = smoothed(saw, "smoothed")
+    assert raw.is_raw and raw.points == saw.points and mean.points[0] == saw.points[0]
+    steps = [abs(y - x) for (_, x), (_, y) in itertools.pairwise(mean.points[20:])]
+    assert max(steps) < 0.04, "a mean of two neighbours of 0.2 apart would leave a saw"
+    assert abs(mean.points[-1][1] - 0.1) < 0.12
+    assert smoothed(Series("train", "t", saw.points[:5]), "smoothed") == (Series("train", "t", saw.points[:5]),)
+    drawn = line_chart("Loss", "step", [raw, mean], str)
+    assert drawn.count("qs-raw") == 1 and drawn.count("<polyline") == 2 and "training" not in drawn
+
+
 def test_how_far_it_is_and_how_long_it_will_take() -> None:
     told = head_view(document(), "running", "en")
-    assert "<b>10 / 40</b>" in told and "<b>15 s</b><span>Remaining</span>" in told
+    assert "<b>10 / 40</b>" in told and "<b>15.0 s</b><span>Remaining</span>" in told
     assert "<b>1</b><span>Reward</span>" in told
     assert "Remaining" not in head_view(document(), "died", "en")
     failed = head_view(document(reason="<out> of memory", curve=[], step=None, step_s=None), "failed", "en")
@@ -88,8 +115,8 @@ def test_how_far_it_is_and_how_long_it_will_take() -> None:
 def test_each_figure_has_a_curve() -> None:
     drawn = curves_view(document(evaluations=[{"step": 5, "loss": 0.3}, {"step": 10, "loss": 0.2}]), "en")
     assert re.findall(r"<figcaption>([^<]+)<", drawn) == ["Loss", "Reward", "Learning rate", "Tokens per second"]
-    assert "evaluation 0.3 at step 5, 0.2 at step 10" in drawn
-    assert "training 400 at step 2, 400 at step 10" in drawn
+    assert "evaluation 0.3 (step 5) → 0.2 (step 10)" in drawn
+    assert "training 400 (step 2) → 400 (step 10)" in drawn
     assert "No step" in curves_view(document(curve=[]), "en")
 
 
