@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import shlex
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import gradio as gr
@@ -12,23 +11,18 @@ import gradio as gr
 from qserve.core.hardware import known_gpus
 from qserve.hub.bundled import known_ids
 from qserve.planner.engine import engine_names
-from qserve.planner.plan import USABLE_TPOT_MS
-from qserve.report.charts.layouts import draw_layouts, layout_points
-from qserve.report.charts.specs import Layouts
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
 from qserve.ui.pages.fields import number_field, whole_number_of
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, translate
-from qserve.ui.views.charts import table, tiles
 from qserve.ui.views.command import command_view
-from qserve.ui.views.memory import plan_bars
-from qserve.units import format_bytes, format_ms, format_rate
+from qserve.ui.views.failures import refusal_view
+from qserve.ui.views.plan import plan_view
 
 __all__ = ["PlanPage"]
 
 _HERE = "here"
 _QUANTS = ("auto", "bf16", "fp16", "fp8", "int8", "4bit")
-_LATENCIES = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"))
 _FIRST_MODEL, _FIRST_GPU = "Qwen/Qwen3-32B", "rtx-4090"
 
 
@@ -131,11 +125,11 @@ async def _planned(
         question = question.with_other(other or "")
         plan = await ask_planner(question)
     except PlanRefused as refused:
-        return _failure(str(refused))
+        return refusal_view(str(refused), language, "failure.plan.refused")
     except TimeoutError:
         return _failure(translate(language, "failure.plan", seconds=60))
     plans = plan.get("plans") or [plan]
-    shown = "".join(_plan_view(one, language) for one in plans)
+    shown = "".join(plan_view(one, language) for one in plans)
     served, machine = plan.get("command"), html.escape(str(plan.get("machine") or ""))
     key = "plan.serve.there" if machine else "plan.serve" if served else "plan.command"
     command = command_view(str(served or question.command()), language)
@@ -152,104 +146,6 @@ def _cards(gpu: str, count: int) -> str:
     if gpu in ("", _HERE):
         return ""
     return gpu if count == 1 or ":" in gpu or gpu == "none" else f"{gpu}:{count}"
-
-
-def _plan_view(plan: Mapping[str, Any], language: str) -> str:
-    fits = bool(plan.get("fits"))
-    is_slow = fits and (plan.get("speed") or {}).get("usable") is False
-    colour = "qs-slow" if is_slow else "qs-yes" if fits else "qs-no"
-    verdict = translate(language, "plan.slow" if is_slow else "plan.fits" if fits else "plan.fits_not")
-    why = html.escape(str(plan.get("why_not") or plan["quant"].get("reason") or ""))
-    parts = [
-        f'<div class="qs-verdict {colour}" role="status"><b>{verdict}</b> '
-        f"<span>{html.escape(str(plan['model']['id']))}</span><p>{why}</p></div>",
-        plan_bars(plan, language),
-        tiles(
-            [
-                (translate(language, "plan.weights_are"), str(plan["quant"]["scheme"])),
-                (translate(language, "plan.engine_is"), f"{plan['engine']} {plan['engine_version']}"),
-                (translate(language, "plan.context_is"), f"{plan['workload']['max_model_len']:,}"),
-                (translate(language, "plan.kv_tokens"), f"{plan['kv_cache_tokens']:,}"),
-                (translate(language, "plan.at_once"), f"{plan['max_concurrency']:g}"),
-            ]
-        ),
-    ]
-    speed = plan.get("speed") or {}
-    if speed:
-        parts.append(_speed(speed, language))
-    if speed.get("alternatives"):
-        parts.append(_layouts(speed, language))
-    if plan.get("suggestions"):
-        heading = translate(language, "plan.faster" if is_slow else "plan.suggestions")
-        parts.append(f"<h3>{heading}</h3>{_suggestions(plan['suggestions'], language)}")
-    if notes := [*(plan.get("notes") or ()), *speed.get("notes", ())]:
-        items = "".join(f"<li>{html.escape(str(note))}</li>" for note in notes)
-        parts.append(f'<h3>{translate(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
-    return f'<section class="qs-plan">{"".join(parts)}{_terms(plan, language)}</section>'
-
-
-def _speed(speed: Mapping[str, Any], language: str) -> str:
-    """TTFT, TPOT and the rates with their bands, and the load that they are of."""
-    load = speed["load"]
-    way = next(name for name in ("rps", "users", "burst", "trace", "concurrency") if name in load)
-    arriving = translate(language, f"plan.load.{way}", count=f"{load[way]:g}")
-    title = translate(language, "plan.speed", input=load["input"], output=load["output"], load=arriving)
-    rate, most = speed["output_tokens_per_s"], speed.get("max_rps")
-    figures: list[tuple[str, Mapping[str, Any], str, Callable[[float], str]]]
-    figures = [(name, speed[key], "mean", format_ms) for key, name in _LATENCIES]
-    figures.append((translate(language, "memory.tokens_per_s"), rate, "value", format_rate))
-    if most:
-        figures.append((translate(language, "plan.most_requests"), most, "value", format_rate))
-    shown = tiles([(f"{name} ({form(one['low'])} – {form(one['high'])})", form(one[key]))
-                   for name, one, key, form in figures])  # fmt: skip
-    return f"<h3>{html.escape(title)}</h3>{shown}"
-
-
-def _layouts(speed: Mapping[str, Any], language: str) -> str:
-    """What the load was planned for, the picture of all layouts, and their figures."""
-    rows = [
-        (
-            f"{row['layout']}{' ✓' if row['chosen'] else ''}", row["cards"], format_ms(row["ttft_ms"]),
-            format_ms(row["tpot_ms"]), format_rate(row["output_tokens_per_s"]),
-            "–" if row.get("price_per_hour") is None else f"{row['price_per_hour']:.2f}",
-        )
-        for row in speed["alternatives"]
-    ]  # fmt: skip
-    head = [translate(language, f"plan.{key}") for key in ("layout", "cards")]
-    drawn = ""
-    if len(rows) > 1:
-        chart, label = draw_layouts(Layouts(layout_points(speed["alternatives"]))), translate(language, "plan.layouts")
-        drawn = f'<div role="region" aria-label="{label}">{chart}</div>'
-    layouts = table([*head, "TTFT", "TPOT", translate(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5))
-    return f"<h3>{translate(language, 'plan.layouts')}</h3>{drawn}{layouts}"
-
-
-def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:
-    rows = "".join(
-        f"<li><b>{html.escape(str(one['change']))}{_pace(one, language)}</b><p>{html.escape(str(one['cost']))}</p>"
-        f"{command_view(str(one['command']), language, is_applicable=True)}</li>"
-        for one in suggestions
-    )
-    return f'<ol class="qs-suggestions">{rows}</ol>'
-
-
-def _pace(way: Mapping[str, Any], language: str) -> str:
-    """How fast an answer grows after the change."""
-    rate, tpot_ms = way.get("output_tokens_per_s"), way.get("tpot_ms")
-    if rate is None or tpot_ms is None:
-        return ""
-    key = "plan.pace" if tpot_ms <= USABLE_TPOT_MS else "plan.pace.slow"
-    return f" · {translate(language, key, rate=format_rate(rate), time=format_ms(tpot_ms))}"
-
-
-def _terms(plan: Mapping[str, Any], language: str) -> str:
-    rows = [
-        (term["name"], format_bytes(term["num_bytes"]), term["formula"])
-        for device in plan["devices"][:1]
-        for term in device.get("terms") or ()
-    ]
-    head = [translate(language, f"plan.{key}") for key in ("term", "size", "formula")]
-    return table(head, rows, numbers=(1,)) if rows else ""
 
 
 def _failure(sentence: str) -> str:

@@ -36,7 +36,7 @@ MEMORY: dict[str, tuple[str, str]] = {
     ),
     "memory.planned_latency": (
         "The most recent streamed answers: latency as planned for these requests, and as measured.",
-        "最近的流式回答与计划对同样请求的预测：",
+        "最近的流式回答：对这些请求计划的延迟与实测的延迟。",
     ),
     "memory.itl": ("Time between tokens", "词元间隔"),
     "memory.e2e": ("End to end", "整个请求"),
@@ -56,7 +56,6 @@ MEMORY: dict[str, tuple[str, str]] = {
     "memory.models": ("Models", "模型"),
     "memory.evals": ("Evaluations", "评测"),
     "memory.comparisons": ("Quantizations compared", "量化对比"),
-    "memory.failed": ("not available: {why}", "无法获取：{why}"),
     "term.weights": ("weights", "权重"),
     "term.kv_cache": ("KV cache", "KV 缓存"),
     "term.activations": ("activations", "激活"),

@@ -26,6 +26,10 @@ SCORE: dict[str, tuple[str, str]] = {
     "score.reward": ("Reward", "奖励"),
     "score.attributes": ("Attributes and their weights in the reward", "各项属性及其在奖励中的权重"),
     "score.num_tokens": ("Tokens", "词元"),
+    "score.format": ("format", "格式"),
+    "score.pooling": ("pooling", "池化"),
+    "score.dtype": ("dtype", "精度"),
+    "score.quant": ("quant", "量化"),
     "score.file": ("Score a file", "偏好对文件"),
     "score.file.info": (
         "JSONL, CSV or Parquet, with the fields prompt, chosen and rejected, or prompt and response.",

@@ -11,7 +11,7 @@ from qserve.report.sections.latency import others_of
 from qserve.ui.client.exposition import Histogram, Sample, histograms, total
 from qserve.ui.strings import heading, translate
 from qserve.ui.views.charts import histogram, table, tiles
-from qserve.ui.views.durations import duration, duration_of_ms
+from qserve.ui.views.durations import difference, duration, duration_of_ms
 
 __all__ = ["latency_view", "live_view", "planned_latency_view"]
 
@@ -80,7 +80,7 @@ def planned_latency_view(workers: Sequence[Mapping[str, Any]], language: str) ->
             f"{duration_of_ms(one['planned_mean'])} ({duration_of_ms(one['low'])} – {duration_of_ms(one['high'])})",
             duration_of_ms(one["measured_mean"]),
             duration_of_ms(one["measured_p50"]),
-            f"{100 * one['difference']:+.1f} %",
+            difference(one["difference"]),
         )
         for worker, latency in latencies
         for key, one in (("ttft", latency["ttft_ms"]), ("tpot", latency["tpot_ms"]))

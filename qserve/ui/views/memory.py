@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from qserve.ui.client.api import ApiFailure
 from qserve.ui.strings import heading, translate
+from qserve.ui.strings.sentences import shown
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table
+from qserve.ui.views.durations import difference
+from qserve.ui.views.failures import failure_view
 from qserve.units import format_bytes
 
 __all__ = [
@@ -31,9 +35,10 @@ def host_view(host: Sequence[Mapping[str, Any]], language: str) -> str:
     rows = []
     for one in host:
         held = one.get("resident_bytes")
-        difference = f"{100 * one['difference']:+.1f} %" if held is not None else ""
-        shown = _size(held) if held is not None else translate(language, "memory.not_running")
-        rows.append((one["process"], _size(one["planned_bytes"]), shown, difference, one["source"]))
+        differing = difference(one["difference"]) if held is not None else ""
+        measured = _size(held) if held is not None else translate(language, "memory.not_running")
+        name, source = (shown(language, one[key]) for key in ("process", "source"))
+        rows.append((name, _size(one["planned_bytes"]), measured, differing, source))
     keys = ("beside", "planned", "measured", "difference", "source")
     return table([heading(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
 
@@ -82,11 +87,10 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
         name = f"{name} · {worker['worker']}"  # one of several replicas
     inside = stacked_bars(bars, _size) if bars else ""
     if worker.get("error"):
-        why = translate(language, "memory.failed", why=_sentence(worker["error"]))
-        inside += f'<div class="qs-error">{html.escape(why)}</div>'
+        inside += failure_view(_failure(worker["error"]), language)
     inside += _terms_table(devices, measured, language)
     if phases := worker.get("start_phases_s"):
-        start_phases = " · ".join(f"{phase} {seconds:.1f} s" for phase, seconds in phases.items())
+        start_phases = " · ".join(f"{shown(language, phase)} {seconds:.1f} s" for phase, seconds in phases.items())
         inside += f'<p class="qs-small">{translate(language, "memory.start")}: {html.escape(start_phases)}</p>'
     return f'<section class="qs-worker"><h3>{html.escape(name)}</h3>{inside}</section>'
 
@@ -98,20 +102,21 @@ def _terms_table(devices: Sequence[Mapping[str, Any]], measured: Mapping[str, An
         planned = sum(int(device.get(f"{term}_bytes") or 0) for device in devices)
         held = measured.get(f"{term}_bytes")
         if planned or held:
-            difference = f"{100 * (held - planned) / planned:+.1f} %" if held is not None and planned else ""
-            shown = _size(held) if held is not None else "—"
+            differing = difference((held - planned) / planned) if held is not None and planned else ""
+            measured_size = _size(held) if held is not None else "—"
             rows.append(
                 (
                     translate(language, f"term.{term}"),
                     _size(planned),
-                    shown,
-                    difference,
-                    sources.get(f"{term}_bytes", ""),
+                    measured_size,
+                    differing,
+                    shown(language, sources.get(f"{term}_bytes", "")),
                 )
             )
     if measured.get("resident_bytes"):
         resident = _size(measured["resident_bytes"])
-        rows.append((translate(language, "term.resident"), "—", resident, "", sources.get("resident_bytes", "")))
+        source = shown(language, sources.get("resident_bytes", ""))
+        rows.append((translate(language, "term.resident"), "—", resident, "", source))
     keys = ("term", "planned", "measured", "difference", "source")
     return table([heading(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
 
@@ -128,5 +133,7 @@ def _size(num_bytes: float) -> str:
     return format_bytes(int(num_bytes))
 
 
-def _sentence(error: Any) -> str:
-    return str(error.get("message", error)) if isinstance(error, Mapping) else str(error)
+def _failure(error: Any) -> ApiFailure:
+    """Why a worker could not be asked, as the gateway tells it."""
+    told = error if isinstance(error, Mapping) else {"message": error}
+    return ApiFailure(str(told.get("message", error)), code=str(told.get("code") or "worker_unreachable"))

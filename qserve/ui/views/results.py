@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.ui.strings import translate
+from qserve.ui.strings import heading, translate
+from qserve.ui.strings.sentences import shown
 from qserve.ui.views.charts import table
 from qserve.ui.views.durations import duration
+from qserve.ui.views.training import state_text
 from qserve.units import format_bytes
 
 __all__ = ["comparisons_view", "evals_view", "runs_view"]
@@ -24,7 +26,7 @@ def runs_view(runs: Sequence[Mapping[str, Any]], language: str) -> str:
             run["id"],
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started_unix_s"])),
             duration(float(run.get("duration_s") or 0)),
-            run.get("state", ""),
+            state_text(str(run.get("state") or ""), language),
             ", ".join(
                 " ".join(str(part) for part in (*(worker.get("models") or ())[:1], worker.get("quant")) if part)
                 for worker in run.get("workers") or ()
@@ -35,7 +37,7 @@ def runs_view(runs: Sequence[Mapping[str, Any]], language: str) -> str:
         for run in list(runs)[:_MOST_RUNS]
     ]
     keys = ("run", "when", "duration", "status", "models", "count", "errors")
-    return table([translate(language, f"memory.{key}") for key in keys], rows, numbers=(2, 5, 6))
+    return table([heading(language, f"memory.{key}") for key in keys], rows, numbers=(2, 5, 6))
 
 
 def evals_view(evals: Sequence[Mapping[str, Any]], language: str) -> str:
@@ -69,10 +71,8 @@ def _comparison(document: Mapping[str, Any], language: str) -> str:
     if not rows:
         return ""
     keys = ("memory.comparisons", "score.accuracy", "term.weights", "memory.tokens_per_s")
-    advice = html.escape(str(document.get("advice") or ""))
-    return (
-        f'{table([translate(language, key) for key in keys], rows, numbers=(1, 2, 3))}<p class="qs-small">{advice}</p>'
-    )
+    advice = html.escape(shown(language, str(document.get("advice") or "")))
+    return f'{table([heading(language, key) for key in keys], rows, numbers=(1, 2, 3))}<p class="qs-small">{advice}</p>'
 
 
 def _results(one: Mapping[str, Any]) -> Mapping[str, Any]:

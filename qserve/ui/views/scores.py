@@ -12,6 +12,8 @@ from qserve.ui.views.charts import histogram, probability_of, score_bars, table,
 
 __all__ = ["answers_view", "file_view"]
 
+_LOADED_AS = ("format", "pooling", "dtype", "quant")
+
 
 def answers_view(
     names: Sequence[str], texts: Sequence[Any], rows: Sequence[dict[str, Any]], meta: dict[str, Any], language: str
@@ -52,7 +54,7 @@ def answers_view(
         for i in order
     ]  # fmt: skip
     parts.append(table(head, cells, numbers=tuple(range(1, len(head)))))
-    loaded_as = " · ".join(f"{name} {meta[name]}" for name in ("format", "pooling", "dtype", "quant") if name in meta)
+    loaded_as = " · ".join(f"{translate(language, f'score.{key}')} {meta[key]}" for key in _LOADED_AS if key in meta)
     return f'{"".join(parts)}<p class="qs-small">{html.escape(loaded_as)}</p>'
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
-from qserve.ui.pages.plan import _plan_view, _planned
+from qserve.ui.views.plan import plan_view
 
 
 def test_only_what_was_asked_for_becomes_a_flag() -> None:
@@ -71,6 +71,8 @@ def test_a_flag_that_a_field_of_the_form_gives_is_not_given_twice() -> None:
 
 
 async def test_what_fits_comes_with_the_command_that_serves_it() -> None:
+    from qserve.ui.pages.plan import _planned  # not above: Gradio takes seconds in every process that collects
+
     page = await _planned("en", "Qwen/Qwen3-0.6B; rm", "none", 1, "auto", "4096", "", "auto", "", "")
     assert "qs-error" in page
     page = await _planned("en", "Qwen/Qwen3-0.6B", "none", 1, "auto", "4096", "", "auto", "", "")
@@ -81,8 +83,8 @@ async def test_what_fits_comes_with_the_command_that_serves_it() -> None:
 
 async def test_a_plan_that_is_too_slow_says_so_and_shows_how_fast_others_are() -> None:
     plan = await ask_planner(PlanQuestion("Qwen/Qwen3-32B", gpu="rtx-4090", quant="bf16", engine="transformers"))
-    refused = _plan_view(plan, "en").partition("What would fit")[2]
+    refused = plan_view(plan, "en").partition("What would fit")[2]
     assert "tokens/s" in refused and "too slow to chat" in refused
     *_, offloaded = plan["suggestions"]
-    slow = _plan_view(await ask_planner(PlanQuestion.from_command(offloaded["command"])), "en")
+    slow = plan_view(await ask_planner(PlanQuestion.from_command(offloaded["command"])), "en")
     assert "qs-slow" in slow and "It fits, but is too slow to chat" in slow and "What would be faster" in slow
