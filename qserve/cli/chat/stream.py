@@ -62,7 +62,7 @@ def _answered(connection: HTTPConnection, url: str, api_key: str, body: Mapping[
     except ValueError:  # of http.client, for what no header may hold
         raise NoAnswer("the key of --api-key has characters that no key may have") from None
     if answer.status == 401:
-        raise NoAnswer(f"{url} wants a key: --api-key, or QSERVE_API_KEY")
+        raise NoAnswer(f"{url} needs a key: --api-key, or QSERVE_API_KEY")
     if answer.status != 200:
         raise NoAnswer(f"{url} answered {answer.status}: {_message(answer.read())}")
     return answer

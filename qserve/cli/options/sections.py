@@ -68,7 +68,7 @@ SECTIONS = (
         "Answers",
         "chat thinking max_gen_toks thinking_budget gen_kwargs num_samples max_truncated eval:max_length tokenizer",
     ),
-    _section("Data", "data eval_data", "eval_share max_broken labels label_weights packing num_workers"),
+    _section("Data", "data eval_data rows", "eval_share max_broken labels label_weights packing num_workers"),
     _section(
         "Training",
         "epochs learning_rate train:max_length micro_batch gradient_accumulation_steps resume auto",

@@ -66,7 +66,7 @@ def command(method: str, model: str | None, gpu: str | None, as_json: bool, **va
     run and prints the command that resumes it. OUTPUT/run has the configuration, in TRL's and accelerate's own formats.
 
     \b
-    qserve train reward demo --data demo --eval-share 0.3 --micro-batch 8 --freeze-base
+    qserve train reward demo --data demo --eval-share 0.3 --freeze-base
     qserve train reward Qwen/Qwen2.5-3B --data pairs.jsonl
     qserve train lora Qwen/Qwen3-8B --data conversations.jsonl
     qserve train grpo Qwen/Qwen3-4B --data prompts.jsonl --reward ./rm

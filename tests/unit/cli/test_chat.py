@@ -288,9 +288,9 @@ def test_a_pipe_gets_one_answer(service: Any) -> None:
 
 def test_a_key_that_is_missing_is_named(service: Any) -> None:
     service.wants_key = True
-    assert "wants a key: --api-key, or QSERVE_API_KEY" in str(called("--url", service.url, "demo", "Hi").exception)
+    assert "needs a key: --api-key, or QSERVE_API_KEY" in str(called("--url", service.url, "demo", "Hi").exception)
     assert called("--url", service.url, "demo", "Hi", key="key").stdout == "42\n"
-    with pytest.raises(NoAnswer, match="wants a key: --api-key"):
+    with pytest.raises(NoAnswer, match="needs a key: --api-key"):
         next(stream_answer(service.url, "", {}))
 
 

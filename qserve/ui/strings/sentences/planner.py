@@ -127,8 +127,19 @@ _NOTES = {
     "leaves them out": (
         "其中 {} 用于 embed_tokens 与 lm_head，很少有适配器训练它们；用 --lora-target-modules 列出其他模块即可省去"
     ),
-    "learned from run {}: {} +{#} (--no-learn plans without)": "依据运行 {} 修正：{} +{}（--no-learn 不修正）",
-    "learned from run {}: {} -{#} (--no-learn plans without)": "依据运行 {} 修正：{} -{}（--no-learn 不修正）",
+    "corrected by what run {} measured: {} (--no-learn turns this off)": (
+        "依据运行 {} 的实测修正：{}（--no-learn 不修正）"
+    ),
+    "weights +{#}": "权重 +{}",
+    "weights -{#}": "权重 -{}",
+    "activations +{#}": "激活 +{}",
+    "activations -{#}": "激活 -{}",
+    "runtime +{#}": "运行时 +{}",
+    "runtime -{#}": "运行时 -{}",
+    "CUDA graphs +{#}": "CUDA 图 +{}",
+    "CUDA graphs -{#}": "CUDA 图 -{}",
+    "KV cache tokens +{#}": "KV 缓存词元 +{}",
+    "KV cache tokens -{#}": "KV 缓存词元 -{}",
     "cuda graphs": "CUDA 图",
     "kv cache tokens": "KV 缓存词元",
     "{} replicas, each a server with this plan": "{} 个副本，每个都是按此规划运行的服务器",

@@ -12,11 +12,16 @@ REFUSALS: dict[str, str] = {
     "Invalid value for '{}': {} (see qserve plan --help)": "{} 的值无效：{}",
     "No such option: {} (see qserve plan --help)": "没有 {} 这个参数",
     "No such option '{}'. (see qserve plan --help)": "没有 {} 这个参数",
-    "{} is no folder, not in the local cache and not among the bundled models, and HF_HUB_OFFLINE=1 forbids asking the "
-    "hub. Close to it: {}; --model takes a folder, a hub id, an alias or demo": (
-        "{} 不是文件夹，也不在本地缓存和内置模型中，且 HF_HUB_OFFLINE=1 禁止访问 hub。相近的有：{}；--model 可以是文件"
-        "夹、hub 名称、别名或 demo"
+    "{} is not a folder, not a known model and not in the local cache{}; {} (a model is named by its folder, its hub id, "
+    "a short name like qwen3-8b, or demo)": (
+        "{} 不是文件夹，不是已知模型，也不在本地缓存中{}；{}（模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo 指定）"
     ),
+    ", and HF_HUB_OFFLINE={} forbids asking the hub": "，且 HF_HUB_OFFLINE={} 禁止访问 hub",
+    ", and the hub could not be asked": "，且无法访问 hub",
+    "did you mean {} or {}?": "是否指 {} 或 {}？",
+    "did you mean {}?": "是否指 {}？",
+    "see `qserve models`": "见 `qserve models`",
+    "no model is named; write it behind the command: {}": "未指定模型；请写在命令之后：{}",
     "--gpu {} is no card of configs/gpus.toml; near matches: {}. Any card can be described: --gpu "
     "memory=23.6GiB,sm=128": (
         "--gpu {}：configs/gpus.toml 中没有这种显卡；相近的有：{}。任何显卡都可以这样描述：--gpu memory=23.6GiB,sm=128"
