@@ -14,6 +14,8 @@ __all__ = ["failure_sentence", "failure_view", "refusal_view", "told_waiting"]
 
 # The client's own: what happened is all that there is to say.
 _OWN = frozenset({"unreachable", "broken", "timeout", "no_json"})
+# What passes by itself: the server's words are for those who run it.
+_PASSING = frozenset({429, 502, 503})
 
 
 def failure_sentence(failure: ApiFailure, language: str) -> tuple[str, str]:
@@ -22,7 +24,7 @@ def failure_sentence(failure: ApiFailure, language: str) -> tuple[str, str]:
     ours = translate(language, key, param=failure.param or "?")
     if failure.code in _OWN:
         return ours, ""
-    theirs = said(language, str(failure))
+    theirs = said(language, str(failure)) if failure.status not in _PASSING else None
     return (theirs, "") if theirs is not None else (ours, str(failure))
 
 

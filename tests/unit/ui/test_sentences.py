@@ -152,7 +152,8 @@ def test_every_failure_is_chinese_with_the_servers_words(status: int) -> None:
 
     page = failure_view(ApiFailure("some words of a server", status), "zh-CN")
     assert english_in(page) == [] and "some words of a server" in page
-    assert "some words of a server" in failure_view(ApiFailure("some words of a server", status), "en")
+    english = failure_view(ApiFailure("some words of a server", status), "en")
+    assert "some words of a server" in english and ("qs-original" in english) == (status in (429, 502, 503))
 
 
 def test_a_row_has_the_fields_of_its_sentence() -> None:
