@@ -51,7 +51,10 @@ CHAT: dict[str, tuple[str, str]] = {
         "生成 N 个回答，由奖励模型排序。未填写温度时使用 0.7。",
     ),
     "chat.compare": ("Side by side", "并排对比"),
-    "chat.compare.info": ("A second model or other settings beside the first.", "同时用另一个模型或另一组参数回答。"),
+    "chat.compare.info": (
+        "Also asks a second model, or the same one with other settings.",
+        "同时用另一个模型或另一组参数回答。",
+    ),
     "chat.second_model": ("Second model", "第二个模型"),
     "chat.second_temperature": ("Second temperature", "第二个温度"),
     "chat.second_system": ("Second system prompt", "第二个系统提示词"),

@@ -31,7 +31,7 @@ MEMORY: dict[str, tuple[str, str]] = {
     "memory.measured_mean": ("measured mean", "实测平均"),
     "memory.measured_p50": ("measured p50", "实测 p50"),
     "memory.others": (
-        "Other programs took {percent} % of this machine's processors meanwhile; the plan assumes none.",
+        "Other programs used {percent} % of the processors meanwhile; the plan assumes none.",
         "期间其他程序占用了本机 {percent}% 的处理器时间；计划假定没有其他程序。",
     ),
     "memory.planned_latency": (
