@@ -84,7 +84,7 @@ class Checkpoint:
         text = text_config(self.config)
         names = {"rope_parameters" if name == "rope_scaling" else name for name in text_keys(keys)}
         names |= {"max_position_embeddings"} if self.spec.rope.kind == "yarn" and names & _ROPES else set()
-        told = {name: text[name] for name in names}
+        told = {name: text[name] for name in sorted(names)}  # a command that is printed is the same each time
         if "rope_parameters" in told:
             told["rope_parameters"] = self.spec.rope.told(told["rope_parameters"])
         return {"text_config": told} if text is not self.config else told

@@ -201,7 +201,7 @@ def test_the_list_of_runs_names_it(store: RunStore, capsys, monkeypatch) -> None
     show_list(store.runs(), store.path)
     show_run(store, store.run())
     shown = capsys.readouterr().out
-    assert "training, reward" in shown
+    assert "train reward demo" in shown
     assert "results: train reward demo" in shown
 
 

@@ -12,9 +12,10 @@ REFUSALS: dict[str, str] = {
     "Invalid value for '{}': {} (see qserve plan --help)": "{} 的值无效：{}",
     "No such option: {} (see qserve plan --help)": "没有 {} 这个参数",
     "No such option '{}'. (see qserve plan --help)": "没有 {} 这个参数",
-    "{} is not a folder, not a known model and not in the local cache{}; {} (a model is named by its folder, its hub id, "
-    "a short name like qwen3-8b, or demo)": (
-        "{} 不是文件夹，不是已知模型，也不在本地缓存中{}；{}（模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo 指定）"
+    "{} is not a folder, not a known model and not in the local cache{}; {} (a model is named by its folder, its hub "
+    "id, a short name like qwen3-8b, or demo)": (
+        "{} 不是文件夹，不是已知模型，也不在本地缓存中{}；{}（模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo "
+        "指定）"
     ),
     ", and HF_HUB_OFFLINE={} forbids asking the hub": "，且 HF_HUB_OFFLINE={} 禁止访问 hub",
     ", and the hub could not be asked": "，且无法访问 hub",
