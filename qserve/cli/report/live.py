@@ -145,7 +145,8 @@ def _latency(latency: Mapping[str, Any], width: int) -> Iterator[RenderableType]
     rows = tuple(
         (title, one["planned_mean"], f"{one['low']:.1f} to {one['high']:.1f} ms", one["measured_mean"],
          one["measured_p50"], one["difference"])
-        for title, one in (("first token", latency["ttft_ms"]), ("per output token", latency["tpot_ms"]))
+        for title, one in (("first token", latency["ttft_ms"]), ("per output token", latency.get("tpot_ms")))
+        if one is not None
     )  # fmt: skip
     yield from drawn_table(Table("latency", "", _LATENCY, rows), width)
     yield RichText(f"Of {latency['num_requests']:,} requests: {latency['source']}.")

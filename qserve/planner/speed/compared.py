@@ -35,10 +35,13 @@ class ComparedFigure:
 
 @dataclass(frozen=True)
 class LatencyComparison:
-    """TTFT and TPOT of the same `num_requests`; `learned_from` names the run that corrected the plan."""
+    """TTFT and TPOT of the same `num_requests`; `learned_from` names the run that corrected the plan.
+
+    `tpot_ms` is None where each answer was sent at once.
+    """
 
     ttft_ms: ComparedFigure
-    tpot_ms: ComparedFigure
+    tpot_ms: ComparedFigure | None
     num_requests: int
     learned_from: str | None = None
 
@@ -47,6 +50,7 @@ class LatencyComparison:
         figures = {
             name: {**_rounded(asdict(one)), "difference": round(one.difference, 4)}
             for name, one in (("ttft_ms", self.ttft_ms), ("tpot_ms", self.tpot_ms))
+            if one is not None
         }
         return {**figures, "num_requests": self.num_requests, "learned_from": self.learned_from, "source": SOURCE}
 
@@ -65,7 +69,7 @@ def compared(replica: Replica, served: Iterable[ServedRequest]) -> LatencyCompar
     first: Metric = "ttft" if _overlap([one for one, _ in pairs]) else "ttft_one"
     return LatencyComparison(
         _figure([(one.ttft_s, planned.ttft_s) for one, planned in pairs], replica.band(first)),
-        _figure([(one.tpot_s, planned.tpot_s) for one, planned in timed or pairs], replica.band("tpot")),
+        _figure([(one.tpot_s, planned.tpot_s) for one, planned in timed], replica.band("tpot")) if timed else None,
         len(pairs),
         replica.learned.run if replica.learned else None,
     )

@@ -57,6 +57,7 @@ def _table(name: str, latency: Mapping[str, Any]) -> Table:
             latency[key]["measured_mean"], latency[key]["measured_p50"], latency[key]["difference"],
         )
         for key, title in _NAMES.items()
+        if key in latency
     )  # fmt: skip
     learned = f" The plan uses what run {latency['learned_from']} measured." if latency.get("learned_from") else ""
     taken = others_of(latency)

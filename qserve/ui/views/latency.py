@@ -83,7 +83,8 @@ def planned_latency_view(workers: Sequence[Mapping[str, Any]], language: str) ->
             difference(one["difference"]),
         )
         for worker, latency in latencies
-        for key, one in (("ttft", latency["ttft_ms"]), ("tpot", latency["tpot_ms"]))
+        for key, one in (("ttft", latency["ttft_ms"]), ("tpot", latency.get("tpot_ms")))
+        if one is not None
     ]
     if not rows:
         return ""

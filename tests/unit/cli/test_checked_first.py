@@ -73,7 +73,7 @@ def called(*arguments: str) -> Exception:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*COMPARE, "--quants", "bf16,int9"), "int9' is no quantization; did you mean int8?"),
+        ((*COMPARE, "--quants", "bf16,int9"), "int9' is no quantization (did you mean int8?)"),
         ((*COMPARE, "--quants", "bf16,int8,awq"), "awq: --quant awq of demo"),
         ((*COMPARE, "--quants", "bf16"), "fewer than two"),
         (("compare", "--model", "./nowhere", "--suite", "offline"), "there is no folder"),

@@ -60,6 +60,8 @@ def test_answers_that_were_sent_at_once_do_not_count_for_the_time_per_token() ->
     found, plain = compared(REPLICA, apart + at_once), compared(REPLICA, apart)
     assert found is not None and plain is not None and found.num_requests == 10
     assert found.tpot_ms.measured_mean == pytest.approx(plain.tpot_ms.measured_mean)
+    alone = compared(REPLICA, at_once)
+    assert alone is not None and alone.tpot_ms is None and "tpot_ms" not in alone.to_json()
 
 
 def test_a_server_of_half_the_speed_differs_by_its_double() -> None:

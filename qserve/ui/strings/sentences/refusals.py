@@ -27,7 +27,7 @@ REFUSALS: dict[str, str] = {
     "memory=23.6GiB,sm=128": (
         "--gpu {}：configs/gpus.toml 中没有这种显卡；相近的有：{}。任何显卡都可以这样描述：--gpu memory=23.6GiB,sm=128"
     ),
-    "--quant {} is no quantization; did you mean {}?; it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact "
+    "--quant {} is no quantization (did you mean {}?); it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact "
     "scheme: {}": "--quant {} 不是量化方式；是否指 {}？可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}",
     "--quant {} is no quantization; it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact scheme: {}": (
         "--quant {} 不是量化方式；可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}"
