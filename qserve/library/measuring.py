@@ -17,7 +17,7 @@ def evaluate(
     model: str | None = None,
     *,
     url: str | None = None,
-    tasks: Sequence[str] = (),
+    tasks: Sequence[str] | str = (),
     suite: str | None = None,
     **options: Value,
 ) -> EvalResult:
@@ -26,14 +26,14 @@ def evaluate(
     Args:
         model: served for the time of the call; None: the server at `url`.
         url: a running server; `api_key` is among the options.
-        tasks: lm-eval's names.
+        tasks: lm-eval's names, or one name.
         suite: `offline` needs no network.
         options: the flags of `qserve eval` by name: `limit`, `num_fewshot`, `chat`, `quant`, `seed`, …
 
     Raises UsageError for what can't be asked, WorkerFailed where the server did not start or stopped answering.
 
     """
-    named = {"model": model, "url": url, "tasks": ",".join(tasks) or None, "suite": suite}
+    named = {"model": model, "url": url, "tasks": _with_commas(tasks) or None, "suite": suite}
     with tempfile.TemporaryDirectory(prefix="qserve-eval-") as folder:
         called("eval", *flags_of({**named, **options, "out": folder}))
         return EvalResult.load(Path(folder))
@@ -43,7 +43,7 @@ def compare(
     model: str | None = None,
     *,
     reward: str | None = None,
-    quants: Sequence[str] = ("bf16", "int8", "4bit"),
+    quants: Sequence[str] | str = ("bf16", "int8", "4bit"),
     out: str | Path | None = None,
     **options: Value,
 ) -> list[Candidate]:
@@ -61,6 +61,11 @@ def compare(
     """
     with tempfile.TemporaryDirectory(prefix="qserve-compare-") as temporary:
         folder = Path(out or temporary)
-        named = {"model": model, "reward": reward, "quants": ",".join(quants), "out": str(folder)}
+        named = {"model": model, "reward": reward, "quants": _with_commas(quants), "out": str(folder)}
         called("compare", *flags_of({**named, **options}))
-        return candidates_of([folder / quant for quant in quants])
+        return candidates_of([folder / quant for quant in _with_commas(quants).split(",")])
+
+
+def _with_commas(names: Sequence[str] | str) -> str:
+    """One name is no sequence of letters."""
+    return names if isinstance(names, str) else ",".join(names)

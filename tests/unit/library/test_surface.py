@@ -20,9 +20,9 @@ SIGNATURES = {
     "up": "(model: 'str | None' = None, *, reward: 'str | None' = None, **options: 'Value') -> 'Iterator[Service]'",
     "score": "(records: 'Iterable[Mapping[str, Any]] | str | Path', *, reward: 'str' = 'demo', **options: 'Value')"
     " -> 'list[dict[str, Any]]'",
-    "evaluate": "(model: 'str | None' = None, *, url: 'str | None' = None, tasks: 'Sequence[str]' = (), "
+    "evaluate": "(model: 'str | None' = None, *, url: 'str | None' = None, tasks: 'Sequence[str] | str' = (), "
     "suite: 'str | None' = None, **options: 'Value') -> 'EvalResult'",
-    "compare": "(model: 'str | None' = None, *, reward: 'str | None' = None, quants: 'Sequence[str]' = "
+    "compare": "(model: 'str | None' = None, *, reward: 'str | None' = None, quants: 'Sequence[str] | str' = "
     "('bf16', 'int8', '4bit'), out: 'str | Path | None' = None, **options: 'Value') -> 'list[Candidate]'",
 }
 NAMES = ["Candidate", "EvalResult", "Plan", "Service", "__version__", "compare", "evaluate", "plan", "score", "up"]
@@ -141,3 +141,10 @@ def test_a_file_or_a_list_is_scored_and_what_is_neither_is_named(tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             qserve.score(wrong, reward=str(recipe))
+
+
+def test_one_name_is_taken_as_a_list_of_one():
+    with pytest.raises(UsageError, match="--tasks nowhere:"):
+        qserve.evaluate(url="http://127.0.0.1:9", tasks="nowhere")
+    with pytest.raises(UsageError, match="'int9' is no quantization"):
+        qserve.compare("demo", quants="int9")
