@@ -45,7 +45,7 @@ def check_file(path: Path, endpoint: str, max_lines: int, max_body_bytes: int) -
     for number, line in input_lines(path, max_body_bytes):
         num_lines += 1
         if num_lines > max_lines:
-            message = f"the file has more than {max_lines} requests; send the others in a batch of their own"
+            message = f"the file has more than {max_lines} requests; put the rest into another batch"
             errors.append(LineError("too_many_tasks", message, number))
             break
         if error := check.error_of(number, line):
@@ -53,7 +53,7 @@ def check_file(path: Path, endpoint: str, max_lines: int, max_body_bytes: int) -
             if len(errors) == _MOST_ERRORS:
                 break
     if not num_lines:
-        errors.append(LineError("empty_file", "the file holds blank lines alone, and no request"))
+        errors.append(LineError("empty_file", "the file has only blank lines and no request"))
     return Checked(num_lines, check.model, tuple(errors))
 
 

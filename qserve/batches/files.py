@@ -39,7 +39,7 @@ class Page:
         if self.after is not None:
             (found,) = database.ask(f"SELECT seq FROM {table} WHERE id = ? AND owner = ?", (self.after, owner)) or [{}]  # noqa: S608
             if not found:
-                raise ApiError(404, f"'after' names {self.after[:100]!r}, which is not there", "not_found", "after")
+                raise ApiError(404, f"'after' names {self.after[:100]!r}, which does not exist", "not_found", "after")
             where.append(f"seq {'>' if self.order == 'asc' else '<'} ?")
             values.append(found["seq"])
         if self.purpose is not None:

@@ -94,7 +94,7 @@ class LineCheck:
         if value.get("method") != "POST":
             return LineError("invalid_method", _needed(value, "method", "'POST'"), number, "method")
         if value.get("url") != self.endpoint:
-            message = _needed(value, "url", f"'{self.endpoint}', which the batch is for,")
+            message = _needed(value, "url", f"'{self.endpoint}', the endpoint of the batch,")
             return LineError("invalid_url", message, number, "url")
         if not isinstance(value.get("body"), dict):
             return LineError("missing_required_parameter", _needed(value, "body", "an object"), number, "body")
@@ -107,7 +107,7 @@ class LineCheck:
             return LineError("missing_required_parameter", message, number, "body.model")
         self.model = self.model or model
         if model != self.model:
-            message = f"'body.model' is {model[:100]!r}, earlier lines say {self.model[:100]!r}; a batch is for one"
+            message = f"'body.model' is {model[:100]!r}, earlier lines have {self.model[:100]!r}; a batch has one model"
             return LineError("mismatched_model", message, number, "body.model")
         if body.get("stream"):
             return LineError("invalid_request", "a batch has no streams; leave 'stream' out", number, "body.stream")

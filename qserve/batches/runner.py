@@ -75,7 +75,7 @@ class BatchRunner:
         try:
             return await self._look()
         except (FilesUnusable, OSError) as error:
-            _log.warning("batches are left alone for now: %s", error)
+            _log.warning("batches are paused: %s", error)
             return _PAUSE_S
 
     async def _look(self) -> float:
@@ -121,10 +121,10 @@ class BatchRunner:
                 if is_claimed:
                     await self._run_one(batch_id)
         except (ApiError, QserveError, OSError) as error:
-            _log.warning("batch %s is left alone for %g s: %s", batch_id, _PAUSE_S, error)
+            _log.warning("batch %s is paused for %g s: %s", batch_id, _PAUSE_S, error)
             self._not_before_s[batch_id] = time.monotonic() + _PAUSE_S
         except Exception:
-            _log.exception("batch %s failed; it is left alone for %g s", batch_id, _PAUSE_S)
+            _log.exception("batch %s failed; it is paused for %g s", batch_id, _PAUSE_S)
             self._not_before_s[batch_id] = time.monotonic() + _PAUSE_S
 
     async def _run_one(self, batch_id: str) -> None:

@@ -41,9 +41,11 @@ class Space:
         (found,) = ask("SELECT COUNT(*) AS num, COALESCE(SUM(owner = ?), 0) AS own FROM file", (owner,))
         of_key, of_all = self._bounds.max_files_of_key, self._bounds.max_files
         if found["own"] >= of_key:
-            raise ApiError(400, f"this key has {found['own']} files, and may have {of_key}: {_HINT}", "too_many_files")
+            raise ApiError(
+                400, f"this key has {found['own']} files, and the limit is {of_key}: {_HINT}", "too_many_files"
+            )
         if found["num"] >= of_all:
-            message = f"{found['num']} files of all keys are kept here, and {of_all} may be: {_HINT}"
+            message = f"all keys together have {found['num']} files, and the limit is {of_all}: {_HINT}"
             raise ApiError(400, message, "too_many_files")
 
     def reserve(self, sink: BinaryIO, num_bytes: int) -> None:
@@ -54,8 +56,8 @@ class Space:
             if held + _charged(num_bytes) > self._bounds.max_total_bytes:
                 raise ApiError(
                     400,
-                    f"files of {format_bytes(held)} are kept here, and {format_bytes(self._bounds.max_total_bytes)} "
-                    f"may be: {_HINT}, or start with a larger --keep-files-gib",
+                    f"the stored files take {format_bytes(held)}, and the limit is "
+                    f"{format_bytes(self._bounds.max_total_bytes)}: {_HINT}, or start with a larger --keep-files-gib",
                     "storage_full",
                 )
             os.ftruncate(sink.fileno(), max(own, num_bytes))

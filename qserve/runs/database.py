@@ -62,7 +62,7 @@ def unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
     """What SQLite said, as a user can act on it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     hint = {
-        sqlite3.SQLITE_BUSY: "another process holds it; try again",
+        sqlite3.SQLITE_BUSY: "another process has locked it; try again",
         sqlite3.SQLITE_FULL: "the disk is full; free some space",
         sqlite3.SQLITE_READONLY: "it is read-only; choose another folder with --state-dir",
         sqlite3.SQLITE_CANTOPEN: "check the permissions of its folder, or choose another folder with --state-dir",
@@ -97,11 +97,11 @@ def _check_is_ours(connection: sqlite3.Connection, path: Path) -> None:
     if version > len(MIGRATIONS):
         raise StoreUnusable(
             f"the run store {path} is of a newer qserve (schema {version}; this one knows {len(MIGRATIONS)}); update "
-            "qserve, or keep a store of its own with --state-dir"
+            "qserve, or choose another folder with --state-dir"
         )
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if version and "run" not in names:
-        raise StoreUnusable(f"{path} is a SQLite file, but no run store; move it, or choose another --state-dir")
+        raise StoreUnusable(f"{path} is a SQLite file, but not a run store; move it, or choose another --state-dir")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -237,7 +237,9 @@ class RunStore:
         if not rows:
             raise UsageError(f"no runs yet in {self.path.parent}; start one with `qserve up`")
         if name and rows[0][1] != name and len(rows) > 1:
-            raise UsageError(f"several runs' ids begin with {name!r}: {', '.join(row[1] for row in rows)}; write more")
+            raise UsageError(
+                f"several runs' ids begin with {name!r}: {', '.join(row[1] for row in rows)}; write more of the id"
+            )
         return rows[0]
 
 

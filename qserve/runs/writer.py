@@ -186,7 +186,7 @@ class RunWriter:
             self._close()
             return False
         if self._warned:
-            _log.warning("the run store %s is written again; %d requests were not kept", self.path, self._num_lost)
+            _log.warning("the run store %s is written again; %d requests were not recorded", self.path, self._num_lost)
             self._warned = False
         return True
 
@@ -278,7 +278,7 @@ class RunWriter:
     def _failed(self, error: Exception) -> None:
         if not self._warned:
             reason = unusable(self.path, error) if isinstance(error, sqlite3.Error) else error
-            _log.warning("%s. This run is not recorded until that is mended; the service continues", reason)
+            _log.warning("%s. This run is not recorded until that is fixed; the service continues", reason)
         self._warned = True
         self._close()  # whatever was begun is rolled back; the next one may find the file mended or set it aside
 

@@ -54,7 +54,7 @@ def test_a_wrong_line_is_told_with_its_number(tmp_path, wrong, code, param):
         (line(7), "'custom_id' is 7; a string of 1 to 512 characters is needed"),
         (line("x" * 600), "'custom_id' is a string of 600 characters; a string of 1 to 512 characters is needed"),
         (line(method="GET"), "'method' is 'GET'; 'POST' is needed"),
-        (line(url=None), f"'url' is missing; '{CHAT}', which the batch is for, is needed"),
+        (line(url=None), f"'url' is missing; '{CHAT}', the endpoint of the batch, is needed"),
         (line(body=[]), "'body' is an empty list; an object is needed"),
         (line(body={"model": 5}), "'body.model' is 5; the name of a model is needed"),
         ("[1]", "this line is a list of 1 item; an object is needed"),

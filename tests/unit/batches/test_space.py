@@ -87,12 +87,12 @@ def test_several_at_once_of_unknown_length_stay_within_the_bound(files):
 
 def test_files_are_counted_by_key_and_in_all(files):
     kept = [uploaded(files) for _ in range(8)]
-    with pytest.raises(ApiError, match="this key has 8 files, and may have 8") as refused:
+    with pytest.raises(ApiError, match="this key has 8 files, and the limit is 8") as refused:
         files.begin("me", 1)
     assert (refused.value.status, refused.value.code) == (400, "too_many_files")
     for number in range(4):
         uploaded(files, f"other {number}")
-    with pytest.raises(ApiError, match="12 files of all keys"):
+    with pytest.raises(ApiError, match="all keys together have 12 files"):
         files.begin("another", 1)
     files.delete(kept[0].id, "me")
     uploaded(files)

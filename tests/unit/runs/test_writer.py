@@ -78,7 +78,7 @@ def test_a_locked_store_is_waited_for_and_loses_nothing(
     run.close(0)
     assert count(tmp_path) == 1
     assert caplog.text.count("the service continues") == 1, "one warning, not one a commit"
-    assert "written again" in caplog.text
+    assert "is written again" in caplog.text
 
 
 def test_a_full_disk_costs_the_record_and_is_told_once(
