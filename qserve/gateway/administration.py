@@ -29,12 +29,12 @@ class Administration:
         """POST /v1/qserve/restart: 202 with the workers that will be restarted, one after the other."""
         await self._keys.check(scope, "send the process of `qserve up` a SIGHUP")
         if self._restart is None:
-            raise ApiError(501, "nobody supervises the workers here", "not_supervised")
+            raise ApiError(501, "no process supervises the workers here", "not_supervised")
         names = await begun(self._restart)
         if names is None:
-            raise ApiError(409, "a rolling restart is running; GET /ready tells how far it is", "restart_under_way")
+            raise ApiError(409, "a rolling restart is running; GET /ready shows its progress", "restart_under_way")
         if not names:
-            raise ApiError(409, "no worker is ready, so there is none to restart; GET /ready tells why", "none_ready")
+            raise ApiError(409, "no worker is ready, so there is none to restart; GET /ready says why", "none_ready")
         await send_json(send, 202, {"status": "restarting", "workers": list(names)})
 
 

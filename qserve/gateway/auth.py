@@ -164,7 +164,7 @@ def _token(scope: Scope) -> bytes:
     token = bearer_token(authorization)
     if authorization and not token:
         # Ignoring it would accept a credential without checking it.
-        message = "the Authorization header holds no key; send Authorization: Bearer <key>, or x-api-key alone"
+        message = "the Authorization header has no key; send Authorization: Bearer <key>, or x-api-key alone"
         raise ApiError(401, message, "invalid_api_key")
     token = token or header(scope, b"x-api-key")
     if not token:
@@ -176,7 +176,7 @@ def check_host(scope: Scope, hosts: Sequence[str]) -> None:
     """421 unless the Host header is one of `hosts`; without any, all are accepted."""
     if hosts and _host_name(header(scope, b"host")) not in {host.lower().encode() for host in hosts}:
         names = ", ".join(sorted(hosts))
-        message = f"this gateway answers to the hosts {names}; ask it under one of these names, or give it a key"
+        message = f"this gateway accepts the host names {names}; use one of them, or start it with an API key"
         raise ApiError(421, message, "host_not_allowed")
 
 

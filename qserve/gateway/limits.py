@@ -171,7 +171,7 @@ def _nothing() -> None:
 def safe_name(name: str) -> str:
     """A name from the client's path that is safe in a path at the worker; 404 for any other."""
     if _NAME.fullmatch(name) is None:
-        raise ApiError(404, f"{name[:100]!r} is no id that was given out here", "not_found")
+        raise ApiError(404, f"{name[:100]!r} is not an id from this server", "not_found")
     return name
 
 
@@ -180,5 +180,5 @@ def safe_query(query: bytes) -> str:
     if not query:
         return ""
     if _QUERY.fullmatch(query) is None:
-        raise ApiError(400, "the query may hold starting_after=<number> and stream=true or false", "unsupported_field")
+        raise ApiError(400, "the query may have starting_after=<number> and stream=true or false", "unsupported_field")
     return f"?{query.decode()}"

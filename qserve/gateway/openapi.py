@@ -36,8 +36,8 @@ _ERRORS_OF_RELAYED = {
     "413": "the body is too large",
     "415": "the body is not declared as JSON",
     "422": "two workers died while they answered this request",
-    "502": "the worker died or answered nonsense",
-    "503": "the worker is not ready, or the server drains; Retry-After tells when to come back",
+    "502": "the worker died or sent an invalid answer",
+    "503": "the worker is not ready, or the server drains; Retry-After says when to try again",
 }
 # Their clients send an arbitrary name, which is ignored.
 _UNNAMED = {
@@ -45,7 +45,7 @@ _UNNAMED = {
     for route in ROUTES if isinstance(route, RelayedRoute) and not route.names_model
     for service in route.services if isinstance(service.reader, BySchema)
 }  # fmt: skip
-_QUEUE_FULL = {"429": "the queue is full; Retry-After tells when to come back"}
+_QUEUE_FULL = {"429": "the queue is full; Retry-After says when to try again"}
 
 
 @dataclass(frozen=True)
@@ -220,14 +220,14 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
     elif route.path.startswith(("/v1/qserve/runs", "/v1/qserve/trainings", "/report")):
         meanings["503"] = "the store can't be read"
         if "{run}" in route.path or route.path == "/report":
-            meanings["404"] = "no run's id begins so, or none is kept"
+            meanings["404"] = "no run has an id that begins like this, or no runs are kept"
     elif route.path == _RESTART:
         meanings |= {
-            "403": "no admin key, or none is known here", "409": "a rolling restart is running",
-            "501": "nobody here can restart workers",
+            "403": "the request or the server has no admin key", "409": "a rolling restart is running",
+            "501": "no process here can restart workers",
         }  # fmt: skip
     elif route.path == "/ready":
-        meanings["503"] = "a worker is not ready; the body tells the state of each beside the error"
+        meanings["503"] = "a worker is not ready; the body has the error and the state of each worker"
     shapes = {Dialect.ANTHROPIC: responses.AnthropicErrorBody, Dialect.TEI: responses.TeiErrorBody}
     shape = shapes.get(dialect_of(route.path), responses.ErrorBody)
     error = {"application/json": _ref(shape.__name__)}

@@ -95,7 +95,7 @@ _VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)
 
 _GENERATION = (
     RelayedRoute(
-        "POST", "/v1/chat/completions", "The next turn of a conversation; of a reward model its reward.",
+        "POST", "/v1/chat/completions", "The next turn of a conversation; from a reward model, its reward.",
         (_own(ChatCompletionRequest, _chat_sequences), _vllm(requests.n_of_chat), _reward(reward.ChatRequest)),
         streams=True,
     ),
@@ -139,7 +139,7 @@ _GENERATION = (
 
 _SMALLER = (
     RelayedRoute(
-        "POST", "/v1/embeddings", "Vectors of texts; of a reward model vectors of one number.",
+        "POST", "/v1/embeddings", "Vectors of texts; from a reward model, vectors of one number.",
         (_vllm(requests.one_per_input), _reward(reward.EmbeddingRequest)),
     ),
     RelayedRoute(
@@ -175,7 +175,7 @@ _REWARD = (
     RelayedRoute(
         "POST", "/predict", "text-embeddings-inference's.", (_reward(reward.PredictRequest),), Dialect.TEI
     ),
-    RelayedRoute("POST", "/", "The same, where its clients ask.", (_reward(reward.PredictRequest),), Dialect.TEI),
+    RelayedRoute("POST", "/", "The same, at the path of its clients.", (_reward(reward.PredictRequest),), Dialect.TEI),
     RelayedRoute(
         "POST", "/v1/score/evaluation", "LLaMA-Factory's reward server.", (_reward(reward.ScoreEvaluationRequest),),
         names_model=False,
@@ -190,12 +190,16 @@ _OWN = (
     Route("GET", "/openapi.json", "This document."),
     Route("GET", "/v1/models", "The models that are served."),
     Route("GET", "/v1/models/{model}", "One of them."),
-    Route("GET", "/v1/qserve/memory", "What each worker holds in memory, per term, planned and measured."),
-    Route("GET", "/v1/qserve/report", "The same with each worker's start, restarts and, of a reward model, its work."),
+    Route("GET", "/v1/qserve/memory", "Memory of each worker, per term, planned and measured."),
+    Route(
+        "GET",
+        "/v1/qserve/report",
+        "The same with each worker's start and restarts, and the work of reward models.",
+    ),
     Route("POST", "/v1/qserve/restart", "Restarts the workers one after the other, each when its requests are over."),
     Route("GET", "/v1/qserve/runs", "The runs of this machine's store, newest first."),
     Route("GET", "/v1/qserve/runs/{run}", "One of them: plan, start, memory over time, events, requests, results."),
-    Route("GET", "/v1/qserve/trainings", "The training runs of the store, newest first: with the state of each."),
+    Route("GET", "/v1/qserve/trainings", "The training runs of the store with their states, newest first."),
     Route("GET", "/report", "This run's report as a page: planned against measured, latency, results, faults."),
     Route("GET", "/report/{run}", "The report of another run of this machine's store."),
     Route("GET", "/v1/qserve/tokenizer/{model}", "The files of a model's tokenizer, for clients that count tokens."),
@@ -210,15 +214,15 @@ BATCH_ROUTES = (
     Route("POST", "/v1/batches", "Answers the requests of a file in the background."),
     Route("GET", "/v1/batches", "The batches of this key, the newest first."),
     Route("GET", "/v1/batches/{batch_id}", "One of them: its state, its counts, the files of its results."),
-    Route("POST", "/v1/batches/{batch_id}/cancel", "Ends one; what is answered by then stays."),
+    Route("POST", "/v1/batches/{batch_id}/cancel", "Cancels one; answers that are complete are kept."),
 )
 """OpenAI's files and batches, which `gateway/batches/` answers."""
 
 ROUTES: tuple[Route, ...] = (*_GENERATION, *_SMALLER, *_REWARD, *BATCH_ROUTES, *_OWN)
 
 _ADMIN = "it administers the engine, which belongs to `qserve up`"
-_ANY_BODY = "it takes the bodies of all other routes unchecked; use the route that is meant"
-_EMBED = "Cohere's format is not spoken; use /v1/embeddings"
+_ANY_BODY = "it takes the bodies of all other routes unchecked; use the route of the request"
+_EMBED = "Cohere's format is not served; use /v1/embeddings"
 _SPEECH = "speech is not served"
 
 # Routes of vLLM that the gateway does not expose: docs/api.md lists them with the reasons.
@@ -236,7 +240,7 @@ CLOSED: Mapping[str, str] = {
         ),
         _ADMIN,
     ),
-    "/load": "/metrics tells the load of every worker",
+    "/load": "/metrics has the load of every worker",
     "/ping": "use /health or /ready",
     "/invocations": _ANY_BODY,
     "/v2/embed": _EMBED,

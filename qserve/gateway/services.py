@@ -87,7 +87,7 @@ class ByEngine:
     def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
         fields = endpoint.request_fields
         if fields is None:
-            raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
+            raise ApiError(503, "the worker has not reported its routes yet", "worker_not_ready", retry_after_s=2)
         given = requests.read_body(body)
         read = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=endpoint.takes_one_system)
         value = requests.with_structured_outputs(path, read)

@@ -50,7 +50,7 @@ class GatewaySettings:
         for origin in self.cors_origins:
             if "://" not in origin or origin.endswith("/") or "*" in origin:
                 raise UsageError(
-                    f"{origin!r} is no origin for CORS; write scheme and host as the browser does, "
+                    f"{origin!r} is not an origin for CORS; write scheme and host as the browser does, "
                     "for example https://chat.example.org (no '*', no slash at the end)"
                 )
         if self.max_queue < 0 or self.max_body_bytes < 1:

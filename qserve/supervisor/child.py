@@ -55,7 +55,7 @@ class Child:
             )
         except OSError as error:
             why = error.strerror or error
-            raise WorkerFailed(f"the worker's process can't be started: {why}; `ulimit -a` tells the limits") from error
+            raise WorkerFailed(f"the worker's process can't be started: {why}; `ulimit -a` shows the limits") from error
         return cls(process, log_file, on_line)
 
     @property

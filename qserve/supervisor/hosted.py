@@ -64,6 +64,6 @@ class Hosted:
             if not name.strip() or not name.isprintable():
                 flag = "--served-model-name" if self.role == "chat" else "--served-reward-name"
                 raise UsageError(
-                    f"{name!r} can't be a name in requests: it must be printable, and more "
-                    f"than spaces. Choose one with {flag}"
+                    f"{name!r} can't be a name in requests: it must be printable and not only "
+                    f"spaces. Choose one with {flag}"
                 )

@@ -38,11 +38,11 @@ def keys_of_file(file: Path, flag: str = "--api-key-file") -> tuple[str, ...]:
     except OSError as error:
         raise UsageError(f"{flag} {file} can't be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise UsageError(f"{flag} {file} is not text; it holds one key a line") from None
+        raise UsageError(f"{flag} {file} is not text; write one key on each line") from None
     lines = (line.strip() for line in text.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise UsageError(f"{flag} {file} holds no key; write one a line, for example of `openssl rand -hex 24`")
+        raise UsageError(f"{flag} {file} has no key; write one on each line, for example from `openssl rand -hex 24`")
     if mode & stat.S_IROTH:
         _log.warning("%s can be read by every user of this machine; chmod 600 it", file)
     return keys

@@ -25,8 +25,8 @@ def check_exposure(host: str, keys: tuple[str, ...]) -> None:
     """Refuse to open a model to the network without a key."""
     if not keys and not is_loopback(host):
         raise UsageError(
-            f"--host {host} can be reached from other machines, and no key guards it. Put one into a file and name it "
-            "with --api-key-file (or set the environment variable QSERVE_API_KEY), or stay on --host 127.0.0.1"
+            f"--host {host} can be reached from other machines, and no key protects it. Put one into a file and name "
+            "it with --api-key-file (or set the environment variable QSERVE_API_KEY), or keep --host 127.0.0.1"
         )
 
 

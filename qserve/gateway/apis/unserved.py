@@ -11,27 +11,27 @@ from collections.abc import Mapping
 __all__ = ["NOT_SERVED", "why_not_served"]
 
 _STORED = "nothing is stored between requests"
-_AGENTS = "agents run at the client here"
+_AGENTS = "agents run on the client"
 _ACCOUNTS = "it administers accounts; the keys here are those of `qserve up`"
 _MEDIA = "models here read and write text"
 
 NOT_SERVED: Mapping[str, str] = {
-    "/v1/responses/compact": "it compacts a conversation; send the items that are meant as 'input'",
-    "/v1/responses/{}/input_items": f"it lists the items of a stored response; {_STORED} but answers",
+    "/v1/responses/compact": "it compacts a conversation; send a shorter list of items as 'input'",
+    "/v1/responses/{}/input_items": "it lists the input items of a response; only answers are stored",
     "/v1/chat/completions/{}": f"it is for stored completions; {_STORED}",
-    "/v1/messages/batches": "Anthropic's batches are not spoken; POST /v1/batches takes requests for /v1/messages",
+    "/v1/messages/batches": "Anthropic's batch format is not served; POST /v1/batches takes requests for /v1/messages",
     "/v1/complete": "it is Anthropic's older API; use /v1/messages or /v1/completions",
     "/v1/edits": "it is OpenAI's older API; use /v1/chat/completions",
     "/v1/engines": "it is OpenAI's older API; use /v1/models",
-    "/v1/decisions": "OpenAI decides with models of its own; use /v1/chat/completions with a schema",
+    "/v1/decisions": "it needs OpenAI's own models; use /v1/chat/completions with a schema",
     "/v1/moderations": "nothing is moderated here",
-    "/v1/content_provenance_checks": "it is about what OpenAI's models made",
+    "/v1/content_provenance_checks": "it is about the output of OpenAI's models",
     "/v1/uploads": "files come in one piece; use POST /v1/files",
     "/v1/conversations": f"{_STORED}; send the items of the conversation",
     "/v1/prompts": "no prompts are stored; send their text",
     "/v1/skills": f"{_STORED}; describe tools of the client",
     "/v1/vector_stores": "nothing is searched here",
-    "/v1/memory_stores": f"{_STORED}; send what is remembered as messages",
+    "/v1/memory_stores": f"{_STORED}; put what the model should know into messages",
     "/v1/fine_tuning": "models are trained by `qserve train`",
     "/v1/fine-tunes": "models are trained by `qserve train`",
     "/v1/evals": "models are evaluated by `qserve eval`",

@@ -118,7 +118,7 @@ class _Parts:
 
     def finish(self) -> Upload:
         if not self._has_ended:
-            raise _no_form("it ends before its last border")
+            raise _no_form("it ends before its last boundary")
         if self._upload.filename is None:
             raise ApiError(400, "the form has no part 'file' with a filename", "invalid_value", _FILE)
         return self._upload

@@ -16,7 +16,7 @@ def page_of(scope: Scope, names: tuple[str, ...], default: int, most: int) -> Pa
     """The requested page. Raises ApiError 400 for an unknown parameter or an invalid value."""
     given = _values(scope)
     for name in given.keys() - set(names):
-        message = f"the query has no {name[:100]!r}; it may hold {', '.join(names)}"
+        message = f"{name[:100]!r} is not a parameter of this query; allowed are {', '.join(names)}"
         raise ApiError(400, message, "unsupported_field", name[:100])
     limit = given.get("limit", str(default))
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= most):
@@ -35,5 +35,5 @@ def _values(scope: Scope) -> dict[str, str]:
         raise ApiError(400, "the query can't be read; write it as ?limit=20&after=ID", "invalid_value") from None
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ApiError(400, "the query says the same name twice", "invalid_value")
+        raise ApiError(400, "the query has the same name twice", "invalid_value")
     return values

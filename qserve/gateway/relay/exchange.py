@@ -339,7 +339,7 @@ def start_of_stream(content_type: bytes) -> Message:
 
 
 def _died(why: str) -> ApiError:
-    message = f"the worker died while it answered ({why}); send the request again once /ready says so"
+    message = f"the worker died while it answered ({why}); send the request again when GET /ready answers 200"
     return ApiError(502, message, "worker_died", retry_after_s=5)
 
 

@@ -132,7 +132,7 @@ class ReplicaSet(Replicas):
             self._num_waiting_for_restart -= 1
         for upstream in self.upstreams:
             upstream.check_ready()
-        message = "the replicas that were not asked yet take no requests now; send the request again"
+        message = "the other replicas take no requests now; send the request again"
         raise ApiError(503, message, "worker_not_ready", retry_after_s=5)
 
 

@@ -132,7 +132,7 @@ class Upstream:
                 self.check_ready()
                 self.measured = await self.endpoint.memory()
         except (QserveError, ValueError, OSError) as error:
-            raise ApiError(502, f"the worker did not say what it holds: {error}", "worker_error") from error
+            raise ApiError(502, f"the worker did not report its memory: {error}", "worker_error") from error
         self._measured_s = time.monotonic()
         return self.measured
 

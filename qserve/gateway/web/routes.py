@@ -39,7 +39,7 @@ class UiRoute:
         return re.compile(re.escape(begin) + (value if brace else ""))
 
 
-START = UiRoute("GET", "/", "the page, for browsers: whoever does not ask for HTML gets the API's 404")
+START = UiRoute("GET", "/", "the page, for browsers: a client that does not ask for HTML gets the API's 404")
 
 UI_ROUTES: tuple[UiRoute, ...] = (
     START,
@@ -52,11 +52,11 @@ UI_ROUTES: tuple[UiRoute, ...] = (
     UiRoute("GET", "/gradio_api/app_id", "whether the UI was restarted since the page was loaded"),
     UiRoute("GET", "/gradio_api/heartbeat/{session}", "an open connection: the page is still there"),
     UiRoute("POST", "/gradio_api/queue/join", "something was clicked"),
-    UiRoute("GET", "/gradio_api/queue/data", "what comes of it, as a stream of events"),
+    UiRoute("GET", "/gradio_api/queue/data", "its results, as a stream of events"),
     UiRoute("POST", "/gradio_api/cancel", "stop"),
     UiRoute("POST", "/gradio_api/reset", "stop"),
     UiRoute("POST", "/gradio_api/upload", "a file to score"),
-    UiRoute("GET", "/gradio_api/upload_progress", "how far it is"),
+    UiRoute("GET", "/gradio_api/upload_progress", "the progress of an upload"),
     UiRoute("GET", "/gradio_api/file={path}", "a file that was made for, or uploaded by, the same visitor"),
 )
 

@@ -211,7 +211,7 @@ class _InProcesses:
             is_well = time.monotonic() - began_s > _WELL_AFTER_S
             num_failures, pause_s = (0, _FIRST_PAUSE_S) if is_well else (num_failures + 1, pause_s)
             if num_failures >= _MAX_FAILURES:
-                raise WorkerFailed(f"{name} failed {num_failures} times, one after the other: {reason}")
+                raise WorkerFailed(f"{name} failed {num_failures} times in a row: {reason}")
             self._report(name, "restart", reason=reason, pause_s=pause_s)
             _log.warning("%s: %s; restarting in %.2f s", name, reason, pause_s)
             await asyncio.sleep(pause_s)

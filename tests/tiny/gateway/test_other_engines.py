@@ -293,7 +293,7 @@ async def test_planned_and_measured_memory_stand_side_by_side(engine, tmp_path):
         "worker": "chat", "role": "chat", "state": "ready", "planned": {"weights_bytes": 6},
         "memory": {"weights_bytes": 7},
     }  # fmt: skip
-    assert second["error"].endswith("what it holds: no such process") and "planned" not in second
+    assert second["error"].endswith("its memory: no such process") and "planned" not in second
 
 
 async def test_metrics_of_two_engines_are_one_exposition(engine, tmp_path):

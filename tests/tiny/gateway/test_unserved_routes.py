@@ -84,7 +84,7 @@ async def test_an_unknown_child_is_no_route_of_its_own(running, path):
                     code, message = await _refusal(response, asked)
                     assert response.status == 404
                     assert code in ("", "route_not_found", "route_not_served") and message
-                    assert "is no id" not in message and "takes" not in message
+                    assert "is not an id" not in message and "takes" not in message
 
 
 def _paths_of_sdks() -> set[tuple[str, str]]:

@@ -27,7 +27,7 @@ def test_one_key_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only words\n"])
 def test_a_file_without_a_key_is_an_error_and_not_an_open_door(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match="holds no key"):
+    with pytest.raises(UsageError, match="has no key"):
         keys_of_file(_file(tmp_path, text))
 
 
