@@ -51,7 +51,7 @@ _RULES: tuple[_Rule, ...] = (
     _Rule("held against a cross-encoder that vLLM's own fixtures load (`hf_runner`)", r"failed on setup.*hf_model"),
     # What is refused or closed.
     _Rule(_CLOSED, r"Not Found for url: \S+/(invocations|tokenizer_info)"),
-    _Rule(_OF_VLLM, r"the transformers engine has no such field|'echo' puts the last message", engine=_OWN),
+    _Rule(_OF_VLLM, r"the transformers engine has no such field|'echo' is not supported here", engine=_OWN),
     _Rule(_OF_VLLM, r"'enable_response_messages' is not a field", engine=_OWN),
     _Rule(_REFUSED, r"'messages\.0\.extra_field' is not a field|'my-custom-role'|'logprobs' is 'true'"),
     _Rule("prefill and decode run in one engine: 'kv_transfer_params' is refused", r"'kv_transfer_params' is not"),

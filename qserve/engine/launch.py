@@ -99,7 +99,7 @@ def engine_launch(engine: str) -> type[EngineLaunch]:
     """How chat workers of a registered engine are started. Raises UsageError for one that only plans."""
     dotted = engine_named(engine).launch
     if not dotted:
-        raise UsageError(f"--engine {engine}: it plans and does not serve; `qserve plan` takes it")
+        raise UsageError(f"--engine {engine}: this engine can't serve; it is for `qserve plan` only")
     launch: type[EngineLaunch] = load_attribute(dotted)
     return launch
 

@@ -89,7 +89,7 @@ class OwnProcess:
         status, body = await send("GET", "/v1/qserve/memory", b"")
         if status != 200:
             why = f"status {status}" if status else "it can't be reached"
-            raise UsageError(f"the worker did not say what it holds ({why})")
+            raise UsageError(f"the worker did not report its memory ({why})")
         document: dict[str, Any] = json.loads(body)
         return document
 

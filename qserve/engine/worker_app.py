@@ -23,7 +23,7 @@ from qserve.wire.errors import ApiError, Dialect, from_failure
 __all__ = ["UNEXPECTED", "as_api_error", "worker_app"]
 
 _log = logging.getLogger("qserve.worker")
-UNEXPECTED = ApiError(500, "the worker failed on this request; its log tells why", "internal_error")
+UNEXPECTED = ApiError(500, "the worker failed on this request; its log says why", "internal_error")
 
 
 def worker_app(

@@ -43,8 +43,8 @@ def check_encoding(encoding: str) -> None:
     """Raises ApiError 415 for a Content-Encoding: bodies are read as they are, so their length says what they hold."""
     if encoding.strip().lower() not in ("", "identity"):
         message = (
-            f"the body is sent with Content-Encoding: {encoding[:100]}; bodies are read as they are: send it "
-            "uncompressed, without that header or as identity"
+            f"the body is sent with Content-Encoding: {encoding[:100]}; bodies are not decompressed: send it "
+            "uncompressed, without that header or with identity"
         )
         raise ApiError(415, message, "unsupported_encoding")
 

@@ -208,8 +208,8 @@ class ChatCompletionRequest(SamplingFields):
         if self.echo:
             raise PydanticCustomError(
                 "echo",
-                "'echo' puts the last message, of the assistant, in front of its continuation on vLLM (--engine vllm); "
-                "here the answer is the continuation alone: leave 'echo' out, or use that of /v1/completions",
+                "'echo' is not supported here: the answer is the continuation alone. Leave it out, use 'echo' of "
+                "/v1/completions, or use --engine vllm, which puts the assistant's last message in front",
             )
         if self.top_logprobs and not self.logprobs:
             raise PydanticCustomError("top_logprobs", "'top_logprobs' needs logprobs: true")

@@ -106,7 +106,7 @@ class Wire(BaseModel):
     def _refuse_by_name(cls, data: Any) -> Any:
         if isinstance(data, dict):
             if max(len(one) for one in (data, *data.values()) if isinstance(one, dict)) > _MAX_NAMES:
-                raise PydanticCustomError("too_many_names", f"an object holds more than {_MAX_NAMES} names")
+                raise PydanticCustomError("too_many_names", f"an object has more than {_MAX_NAMES} names")
             # An explicit null means "not given": clients write out every field they know.
             given = {name: value for name, value in data.items() if value is not None}
             for name in [name for name in given if name in cls.refused and name not in cls.model_fields]:

@@ -46,7 +46,7 @@ class Function(Wire):
         """Raises PydanticCustomError for a schema of anything else: arguments have names."""
         kind = (schema or {}).get("type", "object")
         if kind != "object":
-            said = "a schema of type {kind} is no function's; one of type 'object' is needed"
+            said = "a schema of type {kind} can't describe a function; one of type 'object' is needed"
             raise PydanticCustomError("parameters", said, {"kind": repr(kind)[:100]})
         return schema
 
@@ -80,7 +80,7 @@ class NamedTool(Wire):
     def _only_functions(cls, data: Any) -> Any:
         kind = data.get("type") if isinstance(data, dict) else None
         if isinstance(kind, str) and kind != "function":
-            message = "'tool_choice' holds an object of type '{kind}'; function and allowed_tools are known"
+            message = "'tool_choice' is an object of type '{kind}'; function and allowed_tools are known"
             raise PydanticCustomError("part", message, {"kind": kind[:40]})
         return data
 
@@ -155,17 +155,17 @@ def check_choice(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> Non
     names = [tool.function.name for tool in tools or ()]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise PydanticCustomError("tools", "'tools' holds two functions named '{name}'", {"name": twice})
+        raise PydanticCustomError("tools", "'tools' has two functions named '{name}'", {"name": twice})
     if choice in (None, "none") or (choice == "auto" and not names):
         return
     if not names:
-        raise PydanticCustomError("tool_choice", "'tool_choice' asks for a tool, and 'tools' holds none")
+        raise PydanticCustomError("tool_choice", "'tool_choice' asks for a tool, and 'tools' has none")
     chosen = {choice.function.name} if isinstance(choice, NamedTool) else set[str]()
     chosen |= choice.names if isinstance(choice, AllowedTools) else set()
     for name in sorted(chosen.difference(names)):
         raise PydanticCustomError(
             "tool_choice",
-            "'tool_choice' names '{name}'; 'tools' holds {names}",
+            "'tool_choice' names '{name}'; 'tools' has {names}",
             {"name": name, "names": ", ".join(names[:20])},
         )
 

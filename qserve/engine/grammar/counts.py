@@ -45,7 +45,7 @@ def check_counts(schema: Any, param: str, *, multiplies: bool = True) -> None:
         number = _number(one.get("multipleOf"))
         _refuse(
             _digits(number) > MOST_MULTIPLE, "multipleOf", number,
-            f"at most {MOST_MULTIPLE:,}, zeros at the end aside", param,
+            f"at most {MOST_MULTIPLE:,}, not counting zeros at the end", param,
         )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ _COMMON: Mapping[str, str] = {
     "WORD": "[A-Za-z]+", "CNAME": "[_A-Za-z][_A-Za-z0-9]*", "WS_INLINE": r"[ \t]+", "WS": r"[ \t\f\r\n]+", "CR": r"\r",
     "LF": r"\n", "NEWLINE": r"(\r?\n)+",
 }  # fmt: skip
-_NOT_HELD = "can't be held in a call whose text is a JSON string"
+_NOT_HELD = "can't be enforced in a call that is written as a JSON string"
 
 
 class NotEscapable(ValueError):
@@ -140,7 +140,7 @@ def _of_set(written: str, flags: str) -> str:
     try:
         one = re.compile(written, re.DOTALL if "s" in flags else 0)
     except re.error as error:
-        raise NotEscapable(f"'{written[:40]}' is no set of characters: {error}") from None
+        raise NotEscapable(f"'{written[:40]}' is not a set of characters: {error}") from None
     plain = written if written != "." else (r"[\x00-\u{10FFFF}]" if "s" in flags else r"[^\n]")
     of_case = "(?i:" if "i" in flags else "(?:"
     escapes = [re.escape(escape) for char, escape in _ESCAPES.items() if one.fullmatch(char)]

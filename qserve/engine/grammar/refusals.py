@@ -11,7 +11,7 @@ __all__ = ["TOO_MUCH", "refusal"]
 
 TOO_MUCH = (
     f"this structure is too large: it takes more than {MOST_CPU_S} s of a processor core or {format_bytes(MOST_BYTES)} "
-    "to make ready; ask for smaller counts, multiples and repetitions, or for fewer alternatives"
+    "to prepare; ask for smaller counts, multiples and repetitions, or for fewer alternatives"
 )
 """Of one whose trial was ended."""
 
@@ -31,7 +31,7 @@ def refusal(error: str) -> str:
     first = _PLACES.sub("", lines[0])
     if (unheld := _UNHELD.search(first)) is not None:
         names = " or ".join(unheld[1].replace('"', "'").split(", "))
-        return f"this structure can't be held: no grammar knows the keyword {names[:_MAX_CHARS]}; leave it out"
+        return f"this structure can't be enforced: grammars do not support {names[:_MAX_CHARS]}; leave it out"
     if first.endswith("regex parse error:"):
         why = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
         pattern = re.match(r"invalid regex (\".*\") \(in regex\)", first)
@@ -44,7 +44,7 @@ def _why(first: str) -> str:
     if (elsewhere := _ELSEWHERE.match(first)) is not None:
         return f"no schema is fetched from elsewhere, such as {elsewhere[1]}"
     if first.startswith("panic"):
-        return "it is too large, or the library that follows structures has a fault with it"
+        return "it is too large, or the library that enforces structures failed on it"
     if first == "NoExtensionBias":
         return "it has no end"
     if first.startswith("oneOf constraints"):

@@ -24,4 +24,4 @@ class UnenforceableSchema(ValueError):
 def check_alone(keyword: str, given: Mapping[str, Any], where: str) -> None:
     """Raises UnenforceableSchema for a `keyword` of xgrammar's that others of the schema in `given` stand beside."""
     if beside := sorted(given.keys() - {keyword}):
-        raise UnenforceableSchema(keyword, where, " beside " + ", ".join(f"'{name}'" for name in beside))
+        raise UnenforceableSchema(keyword, where, " next to " + ", ".join(f"'{name}'" for name in beside))

@@ -115,7 +115,7 @@ def _check_parameters(schema: dict[str, Any], function: str) -> None:
     """In the words of the own engine (`qserve.wire.tools`, `tool_calls`)."""
     kind = schema.get("type", "object")
     if kind != "object":
-        message = f"a schema of type {str(kind)[:100]!r} is no function's; one of type 'object' is needed"
+        message = f"a schema of type {str(kind)[:100]!r} can't describe a function; one of type 'object' is needed"
         raise ApiError(400, f"the parameters of '{function}': {message}", "invalid_value", "tools")
     if not has_an_end({"type": "object", **schema}):
         raise ApiError(400, f"{NO_END}: the parameters of '{function}'", "invalid_grammar", "tools")
@@ -146,11 +146,11 @@ def _checked(schema: dict[str, Any], held: Callable[[dict[str, Any]], dict[str, 
         message = NO_END
     except UnenforceableSchema as error:
         instead = (
-            "leave it out, or serve the model with --engine transformers, which holds it"
+            "leave it out, or serve the model with --engine transformers, which enforces it"
             if error.is_held_elsewhere
             else "leave it out, and check it in the answer"
         )
-        message = f"vLLM can't hold an answer to {error}: xgrammar would ignore it. Please {instead}"
+        message = f"vLLM can't enforce {error}: xgrammar would ignore it. Please {instead}"
     except RecursionError:
         message = "the JSON schema is nested too deeply"
     raise ApiError(400, message, "invalid_grammar", param)

@@ -100,7 +100,7 @@ def _warm_up(reader: BodyReader, cpu_s: float) -> dict[str, Any] | None:
         answer, _, is_spent = _bounded(getattr(reader, what), body, cpu_s)  # refused or not
         if is_spent and what in _TEMPLATED:
             broken = answer
-            broken["error"]["message"] += "; it did not even for a single word, so this model's template is broken"
+            broken["error"]["message"] += "; it fails even for a single word, so this model's template is broken"
     return broken
 
 
@@ -148,7 +148,7 @@ def _end_after(cpu_s: float) -> tuple[int, int]:
     return limits
 
 
-_TOO_LARGE = "the chat template and the tokenizer need more memory for this request than one may have"
+_TOO_LARGE = "the chat template and the tokenizer need more memory for this request than is allowed"
 
 
 def _too_slow(cpu_s: float) -> str:

@@ -151,7 +151,9 @@ class BodyReader:
     def _tool_format(self) -> ToolFormat:
         written = tool_format(self._tool_template.source) if self._tool_template is not None else None
         if written is None:
-            raise ApiError(400, "this model's chat template knows no tools; leave 'tools' out", "no_tools", "tools")
+            raise ApiError(
+                400, "this model's chat template does not support tools; leave 'tools' out", "no_tools", "tools"
+            )
         return written
 
     def completion(self, body: bytes) -> PromptBody:
@@ -253,7 +255,7 @@ class BodyReader:
     def _check_ids(self, ids: Sequence[int], name: str) -> None:
         """Raises ApiError 400 for the first token that the model has no row for."""
         if (found := without_row(ids, self._vocab_size, self._piece)) is not None:
-            raise ApiError(400, f"'{name}' holds {found}", "invalid_value", name)
+            raise ApiError(400, f"'{name}' contains {found}", "invalid_value", name)
 
 
 def _chat_of(fields: dict[str, Any]) -> ChatCompletionRequest:

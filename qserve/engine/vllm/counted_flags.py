@@ -178,7 +178,7 @@ def _drafts(config: str | None, method: str | None, model: str | None, tokens: i
     if method not in MTP_METHODS or model is not None:
         what = f"drafts by {method or 'a model'}" + (f" ({model})" if model else "")
         raise UsageError(
-            f"--engine-args asks for {what}, whose weights, cache and buffers no plan counts; "
-            "--num-speculative-tokens drafts with the model's own MTP head, which is counted"
+            f"--engine-args asks for {what}; the plan does not count the weights, cache and buffers of that. "
+            "Use --num-speculative-tokens, which drafts with the model's own MTP head and is counted"
         )
     return int(tokens or 1)

@@ -102,7 +102,7 @@ def _why_not_overridden(key: str, values: Sequence[str]) -> str | None:
         return None
     return (
         f"{', '.join(others)} would change the model that was counted; write it into the checkpoint's config.json "
-        f"(planned here are {', '.join(sorted(_STRETCHING))})"
+        f"(the plan supports {', '.join(sorted(_STRETCHING))})"
     )
 
 

@@ -81,8 +81,8 @@ class VllmLaunch:
         if spec.load_format == "dummy" and spec.plan.quant.scheme.startswith("bnb"):
             # Source: vllm 0.26 engine/arg_utils.py, create_load_config; vllm-bnb-plugin 0.0.3, _patch_engine_args.
             raise UsageError(
-                f"--load-format dummy with {spec.plan.quant.scheme}: vLLM reads the weights of bitsandbytes' "
-                "quantizations whatever it is told; give --quant bf16 or fp8, or --engine transformers"
+                f"--load-format dummy with {spec.plan.quant.scheme}: vLLM always reads the weights of bitsandbytes' "
+                "quantizations; give --quant bf16 or fp8, or --engine transformers"
             )
         self.plan: Plan = spec.plan
         self.notes: list[str] = []
@@ -122,7 +122,7 @@ class VllmLaunch:
         status, body = await send("POST", "/v1/completions", json.dumps(one_token).encode())
         if 400 <= status < 500:  # asking again would change nothing
             answer = body.decode(errors="replace")[:500]
-            raise UsageError(f"vLLM started, and refuses a request of one token (status {status}): {answer}")
+            raise UsageError(f"vLLM started, but refuses a request of one token (status {status}): {answer}")
         if status == 200:
             await self._check_template(send)
         return status == 200
@@ -208,7 +208,7 @@ class VllmLaunch:
         extra = self._extra if _NO_ALL_REDUCE in self._extra else f"{_NO_ALL_REDUCE} {self._extra}".strip()
         again = VllmLaunch(self._spec, extra, self._parser)
         again.environment = {**self.environment, **_NO_PEER_TO_PEER}
-        reason = f"NCCL_P2P_DISABLE=1 and {_NO_ALL_REDUCE}, since cards that can't reach each other's memory hang so"
+        reason = f"NCCL_P2P_DISABLE=1 and {_NO_ALL_REDUCE}, because cards without access to each other's memory hang"
         again.notes.append(f"started again with {reason}; slower between cards until that is fixed")
         return Retry(again, reason)
 

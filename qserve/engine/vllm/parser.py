@@ -90,8 +90,8 @@ class FlagParser:
             raise UsageError(f"{word!r} is not a flag of vLLM; a value follows its flag")
         near = difflib.get_close_matches(name, self.flags, n=3, cutoff=0.6)
         raise UsageError(
-            f"vLLM {self.version} knows no flag {name}"
-            + (f"; near it are {', '.join(near)}" if near else "")
+            f"vLLM {self.version} has no flag {name}"
+            + (f"; similar flags are {', '.join(near)}" if near else "")
             + ". `python -m vllm.entrypoints.openai.api_server --help=all` lists them"
         )
 
@@ -100,7 +100,7 @@ class FlagParser:
         if flag.nargs in (None, "+") and not values:
             raise UsageError(f"{flag.name} of vLLM needs a value")
         if flag.nargs == 0 and values:
-            raise UsageError(f"{flag.name} of vLLM takes no value, and was given {values[0]!r}")
+            raise UsageError(f"{flag.name} of vLLM takes no value, but was given {values[0]!r}")
         wrong = [value for value in values if flag.choices and not argument.key and value not in flag.choices]
         if wrong:
             raise UsageError(f"{flag.name} {wrong[0]}: vLLM {self.version} takes {', '.join(flag.choices or ())} there")

@@ -130,7 +130,7 @@ def _check_adapters(argument: Argument) -> None:
         path = json.loads(value).get("path", "") if value.startswith("{") else value.partition("=")[2]
         if path.startswith(("/", ".", "~")) and not (Path(path).expanduser() / "adapter_config.json").is_file():
             raise UsageError(
-                f"--engine-args --lora-modules {value}: {path} holds no adapter_config.json; name the adapter's folder"
+                f"--engine-args --lora-modules {value}: {path} has no adapter_config.json; name the adapter's folder"
             )
 
 

@@ -38,5 +38,5 @@ def check_fused(folder: Path) -> None:
     if missing:
         raise BrokenCheckpoint(
             f"{folder} lacks {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}: "
-            "vLLM would start and answer with whatever lies in memory there. Download the model again"
+            "vLLM would start and answer with whatever is in memory there. Download the model again"
         )

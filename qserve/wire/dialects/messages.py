@@ -21,7 +21,7 @@ _ELSEWHERE = "is not read by the transformers engine; vLLM reads images (--engin
 _REFUSED = {
     "mcp_servers": "the server calls no tools itself",
     "container": "the server runs no code",
-    "context_management": "send the messages that are meant",
+    "context_management": "send only the messages that the model should read",
     "thread": "nothing is stored between requests; send the messages of the conversation",
 }
 
@@ -135,7 +135,7 @@ class CustomTool(_Block):
     description: str | None = None
     input_schema: dict[str, JsonValue]
     strict: bool | None = Field(None, description="harmless: arguments always follow the schema")
-    defer_loading: bool | None = Field(None, description="true: not shown before a tool_reference names it")
+    defer_loading: bool | None = Field(None, description="true: hidden until a tool_reference names it")
     eager_input_streaming: bool | None = Field(None, description="harmless: arguments are streamed as they are written")
     allowed_callers: list[Literal["direct"]] | None = Field(None, description="harmless: only the model calls")
 
@@ -164,7 +164,7 @@ class Choice(Wire):
     @model_validator(mode="after")
     def _named(self) -> Self:
         if (self.type == "tool") != (self.name is not None):
-            raise PydanticCustomError("tool_choice", "'tool_choice' has a 'name' for the type tool, and for no other")
+            raise PydanticCustomError("tool_choice", "'tool_choice' has a 'name' for the type tool only")
         return self
 
     def to_chat(self) -> dict[str, Any]:

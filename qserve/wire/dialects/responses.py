@@ -33,9 +33,9 @@ _REFUSED = {
     "previous_response_id": _STATELESS,
     "conversation": _STATELESS,
     "prompt": "no prompts are stored; send their text",
-    "context_management": "send the items that are meant",
+    "context_management": "send only the items that the model should read",
     "moderation": "nothing is moderated here",
-    "personality": "these models have no styles of their own; describe one in 'instructions'",
+    "personality": "these models have no preset styles; describe one in 'instructions'",
 }
 
 
@@ -131,7 +131,7 @@ class ResponsesRequest(Sampled):
     @model_validator(mode="after")
     def _has_tools_of_the_client(self) -> Self:
         if (kind := server_tool_alone([type_of(tool) for tool in self.tools or ()])) is not None:
-            message = "the server has no tool of type '{kind}'; it is left out beside tools that the client runs"
+            message = "the server has no tool of type '{kind}'; it is left out only where the client runs other tools"
             raise PydanticCustomError("part", message, {"kind": kind})
         return self
 

@@ -56,7 +56,7 @@ class FunctionTool(_Tool):
     name: ToolName
     parameters: dict[str, JsonValue] | None = None
     strict: bool | None = Field(None, description="harmless: arguments always follow the schema")
-    output_schema: dict[str, JsonValue] | None = Field(None, description="harmless: for whoever runs it")
+    output_schema: dict[str, JsonValue] | None = Field(None, description="harmless: for the client that runs it")
 
 
 class PlainInput(Wire):
@@ -150,7 +150,7 @@ class NamedTool(Wire):
     def _only_tools_of_the_client(cls, data: Any) -> Any:
         kind = data.get("type") if isinstance(data, dict) else None
         if isinstance(kind, str) and kind not in ("function", "custom"):
-            message = "'tool_choice' holds an object of type '{kind}'; function, custom and allowed_tools are known"
+            message = "'tool_choice' is an object of type '{kind}'; function, custom and allowed_tools are known"
             raise PydanticCustomError("part", message, {"kind": kind[:40]})
         return data
 

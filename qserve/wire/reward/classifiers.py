@@ -100,7 +100,7 @@ class PredictRequest(RewardFields):
     def _check(self) -> Self:
         for one in self.batch():
             if len(one) > 2:
-                raise PydanticCustomError("inputs", "a text is one string or a pair of them; 'inputs' holds more")
+                raise PydanticCustomError("inputs", "a text is one string or a pair of them; 'inputs' has more")
         return self
 
     def batch(self) -> list[list[str]]:

@@ -21,8 +21,10 @@ Documents = Scored | Annotated[list[Scored | Document], Field(min_length=1, fail
 class RankerFields(VllmFields):
     """How much of a query and of a document is read, as vLLM and Cohere have it."""
 
-    max_tokens_per_query: int | None = Field(None, ge=0, description="the query is cut off behind so many; 0: nowhere")
-    max_tokens_per_doc: int | None = Field(None, ge=0, description="the same of each document")
+    max_tokens_per_query: int | None = Field(
+        None, ge=0, description="the query is cut off after so many tokens; 0: never"
+    )
+    max_tokens_per_doc: int | None = Field(None, ge=0, description="the same for each document")
 
 
 class ScoreRequest(RankerFields):
@@ -75,7 +77,7 @@ class RerankRequest(RankerFields):
     rank_fields: Annotated[list[NonEmptyString], Field(min_length=1, max_length=64, fail_fast=True)] | None = Field(
         None, description="Cohere's: the fields of each document that are scored, in this order [text]"
     )
-    top_n: int | None = Field(None, ge=0, description="so many of the best; 0, or more than there are: all")
+    top_n: int | None = Field(None, ge=0, description="return this many of the best; 0, or more than there are: all")
     return_documents: bool | None = None
     texts: Annotated[list[Scored | Document], Field(min_length=1, fail_fast=True)] | None = None
     raw_scores: bool | None = None

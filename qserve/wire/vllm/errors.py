@@ -24,12 +24,12 @@ _GREEDY_N = re.compile(r"n must be 1 when using greedy sampling, got (\d+)\.")
 _TAGS = ("type", "role")
 _EMPTY_PROMPT = "the prompt is empty: it has no tokens"
 _SENTENCES: Mapping[str, str] = {
-    "Internal server error": "vLLM failed at this request; its log tells why",
+    "Internal server error": "vLLM failed on this request; its log says why",
     "Invalid structural tag specification.": (
-        "no call can follow these tools: the 'parameters' of one are no JSON schema that xgrammar can hold"
+        "no call can follow these tools: the 'parameters' of one are not a JSON schema that xgrammar can enforce"
     ),
     "Invalid grammar specification.": "the grammar can't be read; EBNF as llama.cpp writes it, or Lark, is needed",
-    "When using `tool_choice`, `tools` must be set.": "'tool_choice' asks for a tool, and 'tools' holds none",
+    "When using `tool_choice`, `tools` must be set.": "'tool_choice' asks for a tool, and 'tools' has none",
     "The decoder prompt cannot be empty": _EMPTY_PROMPT,
     "You must pass at least one prompt": _EMPTY_PROMPT,
     "Either prompt or prompt_embeds must be provided and non-empty.": _EMPTY_PROMPT,

@@ -80,7 +80,7 @@ def _with_allowed(body: dict[str, Any], choice: Mapping[str, Any], *, is_chat: b
     own_names = {flat: _own_name(tool, is_chat) for flat, tool in tools}
     names = [chosen_name(_namespace(one, is_chat), _own_name(one, is_chat), own_names) for one in allowed]
     if unknown := [name for name in names if name not in own_names]:
-        message = f"'{place}' names {unknown[0][:80]!r}; 'tools' holds {', '.join(own_names)[:200] or 'none'}"
+        message = f"'{place}' names {unknown[0][:80]!r}; 'tools' has {', '.join(own_names)[:200] or 'none'}"
         raise ApiError(400, message, "invalid_value", "tool_choice")
     kwargs = body.get("chat_template_kwargs")
     shown = entries if is_chat else [_as_in_chat(flat, tool) for flat, tool in tools]

@@ -243,9 +243,7 @@ def _num_texts(body: Mapping[str, Any], name: str) -> int:
 
 def _bounded(count: int, name: str) -> int:
     if count > MAX_PROMPTS:
-        message = (
-            f"'{name}' holds {count}; one request may hold {MAX_PROMPTS}. Send the others in requests of their own"
-        )
+        message = f"'{name}' has {count}; one request may have {MAX_PROMPTS}. Send the others in separate requests"
         raise ApiError(400, message, "invalid_value", name)
     return count
 

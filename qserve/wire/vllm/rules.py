@@ -65,7 +65,7 @@ def check_tools(path: str, body: Mapping[str, Any]) -> None:
             message = f"'{where}' must be a name of 1 to 128 letters, digits, '_', '-', '.' and ':'"
             raise _refusal(message, "tools") from None
         if name in names:
-            raise _refusal(f"'tools' holds two functions named '{name}'", "tools")
+            raise _refusal(f"'tools' has two functions named '{name}'", "tools")
         names.add(name)
 
 

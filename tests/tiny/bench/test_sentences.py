@@ -73,7 +73,7 @@ def test_a_server_that_can_not_be_measured(canned, tmp_path, answer, said):
 @pytest.mark.parametrize("num_refused", [1, 3])
 def test_a_first_prompt_that_is_refused_is_left_out_as_a_later_one_is(canned, bench, num_refused):
     """It may hold a token id that the model has no row for; the others are measured."""
-    left = [whole(400, {"error": {"message": "'prompt' holds the token id 5000"}})] * num_refused
+    left = [whole(400, {"error": {"message": "'prompt' contains the token id 5000"}})] * num_refused
     fine = stream(token(), token(), "[DONE]")
 
     def answer(path, body):
@@ -84,7 +84,7 @@ def test_a_first_prompt_that_is_refused_is_left_out_as_a_later_one_is(canned, be
     status, said, result = bench(canned(answer).url)
     assert status == 0 and result["stages"][0]["completed"] == 6
     told = [note for note in result["notes"] if note.startswith("a prompt was refused and left out: ")]
-    assert len(told) == num_refused and "holds the token id 5000" in told[0] and "token id 5000" in said
+    assert len(told) == num_refused and "contains the token id 5000" in told[0] and "token id 5000" in said
 
 
 def test_a_wrong_model_names_the_right_ones(canned, tmp_path):

@@ -29,8 +29,8 @@ BROKEN_ON_PURPOSE = {
     "no_config": (Kind.CHECKPOINT, "no config.json"),
     "no_plugin": (Kind.MISSING_PLUGIN, "pip install --no-deps vllm-bnb-plugin bitsandbytes"),
     "no_tok": (Kind.CHECKPOINT, "has no tokenizer"),
-    "no_weights": (Kind.CHECKPOINT, "/models/no_weights holds no weights"),
-    "quant_unknown": (Kind.QUANTIZATION, "knows no quantization aqlm"),
+    "no_weights": (Kind.CHECKPOINT, "/models/no_weights has no weights"),
+    "quant_unknown": (Kind.QUANTIZATION, "does not support quantization aqlm"),
     "socket": (Kind.ADDRESS_IN_USE, "socket is taken"),
     "template_path": (Kind.CHAT_TEMPLATE, "no chat template at /nowhere/x.jinja"),
     "too_long": (Kind.LENGTH, "--max-model-len 9999 is more than the 2048 positions"),
@@ -58,7 +58,7 @@ PUBLIC = (
         "(7.34/139.72 GiB) on startup is less than desired GPU memory utilization (0.9, 125.75 GiB). Decrease GPU "
         "memory utilization or reduce GPU memory used by other processes.",
         Kind.MEMORY_TAKEN,
-        "7.34 GiB of 139.72 GiB were free when vLLM started, and --gpu-memory-utilization 0.9 wants 125.75 GiB",
+        "7.34 GiB of 139.72 GiB were free when vLLM started, and --gpu-memory-utilization 0.9 needs 125.75 GiB",
     ),
     (
         "https://github.com/pytorch/pytorch/issues/175666",
@@ -81,7 +81,7 @@ PUBLIC = (
         "(EngineCore_DP0 pid=8884) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 786.00 MiB. GPU 0 "
         "has a total capacity of 79.11 GiB of which 140.75 MiB is free. Process 3270336 has 78.96 GiB memory in use.",
         Kind.OUT_OF_MEMORY,
-        "786.00 MiB were wanted when 140.75 MiB of 79.11 GiB were free",
+        "786.00 MiB were needed when 140.75 MiB of 79.11 GiB were free",
     ),
     (
         "https://github.com/huggingface/trl/pull/3310",

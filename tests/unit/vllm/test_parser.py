@@ -43,8 +43,8 @@ def test_a_dotted_key_belongs_to_its_flag(parser):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--max-modellen", "8"], "vLLM 0.32.0 knows no flag --max-modellen; near it are --max-model-len"),
-        (["--max-model", "8"], "knows no flag --max-model"),
+        (["--max-modellen", "8"], "vLLM 0.32.0 has no flag --max-modellen; similar flags are --max-model-len"),
+        (["--max-model", "8"], "has no flag --max-model"),
         (["8"], "'8' is not a flag of vLLM"),
         (["--seed"], "--seed of vLLM needs a value"),
         (["--seed", "--enforce-eager"], "--seed of vLLM needs a value"),

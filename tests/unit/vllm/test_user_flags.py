@@ -38,7 +38,7 @@ def test_an_adapter_that_is_not_there_is_refused_before_the_start(parser, tmp_pa
     (tmp_path / "adapter_config.json").touch()
     assert f"a={tmp_path}" in with_extra(parser, f"--lora-modules a={tmp_path}")
     for missing in ("a=/nowhere", '\'{"name": "a", "path": "/nowhere"}\''):
-        with pytest.raises(UsageError, match=r"/nowhere holds no adapter_config\.json"):
+        with pytest.raises(UsageError, match=r"/nowhere has no adapter_config\.json"):
             with_extra(parser, f"--lora-modules {missing}")
 
 

@@ -123,7 +123,7 @@ def test_a_stored_conversation_is_refused_in_the_sdks_words():
 
 def test_a_tool_that_must_be_called_needs_one():
     """Checked where every chat is."""
-    with pytest.raises(ApiError, match="'tools' holds none"):
+    with pytest.raises(ApiError, match="'tools' has none"):
         ChatCompletionRequest.parse(json.dumps(messages(tool_choice={"type": "any"}).to_chat()).encode())
 
 

@@ -76,7 +76,7 @@ def _problems(*problems: tuple[str, str]) -> str:
         ("n must be 1 when using greedy sampling, got 2.",
          "'n' is 2: vLLM gives one answer where 'temperature' is 0; raise it, or ask for one", "n"),
         ("When using `tool_choice`, `tools` must be set. (parameter=tool_choice)",
-         "'tool_choice' asks for a tool, and 'tools' holds none", "tool_choice"),
+         "'tool_choice' asks for a tool, and 'tools' has none", "tool_choice"),
         (_problems(("temperature", "Input should be a valid number, unable to parse string as a number")),
          "'temperature': a valid number is needed", "temperature"),
         (_problems(("tools.0.FileTool.type", "Input should be 'file_search'"), ("tools.0.FileTool.x", "Field required"),

@@ -70,7 +70,8 @@ def refused(schema: type[Wire], body: Any) -> ApiError:
         (ChatCompletionRequest, {**CHAT, "tools": [FUNCTION]},
          "'tools.0.function.name' is 'a b'; a string that matches ^[a-zA-Z0-9_.:-]{1,128}$ is needed"),
         (ChatCompletionRequest, {**CHAT, "tools": [OF_TEXT]},
-         "'tools.0.function.parameters': a schema of type 'string' is no function's; one of type 'object' is needed"),
+         "'tools.0.function.parameters': a schema of type 'string' can't describe a function; "
+         "one of type 'object' is needed"),
         (ChatCompletionRequest, {**CHAT, "tool_choice": 3},
          "'tool_choice' is 3; 'none', 'auto' or 'required' or an object is needed"),
         (ChatCompletionRequest, {**CHAT, "response_format": {"type": "x"}},

@@ -41,9 +41,9 @@ class UncarriedNumber(ValueError):
 
     def __init__(self, number: Any) -> None:
         super().__init__(
-            f"an answer can't be bound to {json.dumps(number)[:60]} here: a number beyond 2^53, or a listed one of "
-            "more than 15 digits, is enforced only where no other keywords are next to it, nor to the 'properties', "
-            "'items' or 'anyOf' that hold it. Please leave those keywords out, or check the number in the answer"
+            f"the number {json.dumps(number)[:60]} can't be enforced here: a number beyond 2^53, or a listed number "
+            "of more than 15 digits, must have no other keywords next to it, nor next to the 'properties', 'items' or "
+            "'anyOf' that contain it. Please leave those keywords out, or check the number in the answer"
         )
 
 

@@ -71,8 +71,8 @@ def check_bounds(asked: Any, param: str) -> None:
 def _refuse(is_too_much: bool, number: int, words: str, most: int, param: str) -> None:
     if is_too_much:
         message = (
-            f"the structure has {number:,} {words}; vLLM's xgrammar takes {most:,}, since others wait while it "
-            "compiles. Please ask for less, or serve the model with --engine transformers"
+            f"the structure has {number:,} {words}; vLLM's xgrammar takes {most:,}, because other requests wait "
+            "while it compiles. Please ask for less, or serve the model with --engine transformers"
         )
         raise ApiError(400, message, "invalid_grammar", param)
 

@@ -84,7 +84,7 @@ class CompletionAnswer(Answer):
         if count > most:
             message = (
                 f"this asks for {count:,} log-probabilities of prompts (echo with logprobs, prompt_logprobs), and one "
-                f"answer holds {most:,}; send fewer prompts at once, or lower logprobs or n"
+                f"answer may have {most:,}; send fewer prompts at once, or lower logprobs or n"
             )
             raise ApiError(400, message, "too_many_logprobs")
 

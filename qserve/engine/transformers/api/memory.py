@@ -63,7 +63,7 @@ _SOURCES = {
     "unique_bytes": "psutil uss",
     "proportional_bytes": "psutil pss",
     "load": "VmHWM and VmRSS of /proc/self/status less what was resident before; card: torch.cuda.max_memory_allocated",
-    "cuda_graphs_bytes": "cudaMemGetInfo before and after each capture so far; what the allocator does not hold of it "
+    "cuda_graphs_bytes": "cudaMemGetInfo before and after each capture so far; the part outside the allocator "
     "is not in runtime_bytes",
     "total_bytes": "weights + KV pool + activations + runtime + CUDA graphs",
 }

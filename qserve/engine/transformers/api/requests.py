@@ -34,7 +34,7 @@ def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int |
     stop_ids = set(request.stop_token_ids or ())
     for name, ids in (("logit_bias", bias), ("stop_token_ids", stop_ids)):
         if (found := without_row(ids, engine.vocab_size, engine.tokenizer.convert_ids_to_tokens)) is not None:
-            raise ApiError(400, f"'{name}' holds {found}", "invalid_value", name)
+            raise ApiError(400, f"'{name}' contains {found}", "invalid_value", name)
     if not request.ignore_eos:
         stop_ids |= engine.eos_token_ids
     return replace(
@@ -67,7 +67,7 @@ def _thought_budget(engine: Engine, request: ChatCompletionRequest) -> ThoughtBu
     """What the request says; 0 where it wants no thoughts of a model whose template has no switch."""
     tokens, chat = request.thinking_token_budget, engine.chat_format
     if tokens is not None and chat.think_ids is None:
-        message = "'thinking_token_budget': this model's chat template knows no thinking; leave it out"
+        message = "'thinking_token_budget': this model's chat template does not support thinking; leave it out"
         raise ApiError(400, message, "unsupported_value", "thinking_token_budget")
     if tokens is None and request.reasoning_effort == "none" and not chat.thinking.has_switch:
         tokens = 0

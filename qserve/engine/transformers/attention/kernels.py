@@ -98,7 +98,7 @@ def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
             continue
         except Exception as error:
             passed_over[name] = reason_of(error)
-            _log.info("%s is passed over", name, exc_info=True)
+            _log.info("%s is not used", name, exc_info=True)
         reasons.append(f"{name}: {passed_over[name]}")
     refused = (refusal(PAGED_ATTENTION, "; ".join(reasons)),) if reasons else ()
     for one in refused:
@@ -177,7 +177,7 @@ def _torch_varlen() -> Iterator[PagedKernel]:
     from torch.nn.attention.varlen import varlen_attn
 
     if "block_table" not in inspect.signature(varlen_attn).parameters:
-        raise NotImplementedError(f"torch {torch.__version__}'s reads no tables of pages; torch 2.12 has the first")
+        raise NotImplementedError(f"torch {torch.__version__} does not read page tables; torch 2.12 does")
 
     def read(
         query: torch.Tensor,

@@ -37,4 +37,4 @@ def attention_report(model: Any, kernel: str, passed_over: dict[str, str] | None
     sdpa = "torch's SDPA, sequences of different lengths without padding"
     why_not = reasons.removeprefix("flash-attn: ") or "no paged kernel supports this model"
     slower = compiled_step.why_not_compiled(model) or compiled_rows.why_not_compiled(model)
-    return f"{sdpa}: {why_not}; there would be faster kernels, but {slower}" if slower else f"{sdpa}: {why_not}"
+    return f"{sdpa}: {why_not}; faster kernels exist, but {slower}" if slower else f"{sdpa}: {why_not}"

@@ -31,7 +31,7 @@ class StepPath:
     layers: str = LIBRARY_LAYERS
     is_captured: bool = False
     num_captured: int = 0
-    why_not_captured: str = "steps are captured on a card alone"
+    why_not_captured: str = "steps are captured only on a card"
     refused: tuple[Refusal, ...] = ()
 
     @property

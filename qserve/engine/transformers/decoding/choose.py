@@ -50,10 +50,10 @@ def choose_layers(model: Any) -> Layers:
     if dense is None:
         return Layers(None, None, why_not_captured="steps of the library's modules are not captured")
     if model.device.type != "cuda":
-        return Layers(dense, None, why_not_captured="steps are captured on a card alone")
+        return Layers(dense, None, why_not_captured="steps are captured only on a card")
     refused = take_on_cards(model.device, Heads.of(model), model.config.get_text_config().hidden_size)
     if not can_be_captured(model):
-        return Layers(dense, None, refused, "a product of a library's own may wait for the card")
+        return Layers(dense, None, refused, "a library's own matrix product may wait for the card")
     return Layers(dense, capture_on_card, refused)
 
 

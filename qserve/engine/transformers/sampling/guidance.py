@@ -203,6 +203,6 @@ def _advance(matcher: Any, token_id: int | None) -> tuple[_Next, float]:
         matcher.consume_token(token_id)
     is_over = matcher.is_stopped()
     mask = b"" if matcher.is_error() else matcher.compute_bitmask()
-    error = (matcher.get_error() or "it does not allow what was drawn") if matcher.is_error() else ""
+    error = (matcher.get_error() or "it does not allow the sampled token") if matcher.is_error() else ""
     cpu_s = time.thread_time() - began_s
     return _Next(mask, is_over, error, cpu_s), cpu_s

@@ -60,6 +60,6 @@ def _check(token_ids: Any, num_rows: int, tokenizer: Any, where: str, parameter:
     text = None if tokenizer is None else tokenizer.convert_ids_to_tokens(token_id)
     named = f"the token id {token_id}" if text is None else f"the token {text!r} (id {token_id})"
     raise VLLMValidationError(
-        f"{where} holds {named}, which has no row in this model's embedding: its ids end at {num_rows - 1}",
+        f"{where} contains {named}, which has no row in this model's embedding: its ids end at {num_rows - 1}",
         parameter=parameter,
     )

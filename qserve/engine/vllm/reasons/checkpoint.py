@@ -12,7 +12,7 @@ _AGAIN = "Download it again, or name another folder with --model."
 RULES: tuple[Rule, ...] = (
     rule(
         r"Cannot find any model weights with `(?P<folder>[^`]*)`",
-        says(FailureKind.CHECKPOINT, f"{{folder}} holds no weights (no *.safetensors). {_AGAIN}"),
+        says(FailureKind.CHECKPOINT, f"{{folder}} has no weights (no *.safetensors). {_AGAIN}"),
     ),
     rule(
         r"(?:No such file or directory|FileNotFoundError).*?(?P<file>[\w./-]+\.(?:safetensors|bin))",
@@ -35,8 +35,8 @@ RULES: tuple[Rule, ...] = (
         r"There is no module or parameter named '?(?P<name>[\w.]+)'? in (?P<model>\w+)",
         says(
             FailureKind.CHECKPOINT,
-            "The checkpoint holds a tensor {name} that {model} has no place for: config.json and weights are not of "
-            "the same model, or it has a head of its own (--engine transformers).",
+            "The checkpoint has a tensor {name}, and vLLM's {model} does not: config.json and weights are of different "
+            "models, or the model has an extra head (use --engine transformers).",
         ),
     ),
     rule(

@@ -34,7 +34,7 @@ RULES: tuple[Rule, ...] = (
         says(
             FailureKind.DEVICE,
             "vLLM sees no card: no driver, none in CUDA_VISIBLE_DEVICES, or a container without --gpus all. "
-            "`nvidia-smi` tells. Without a card, `make setup ACCELERATOR=cpu` installs vLLM's CPU build.",
+            "`nvidia-smi` lists the cards. Without a card, `make setup ACCELERATOR=cpu` installs vLLM's CPU build.",
         ),
     ),
     rule(
@@ -65,8 +65,8 @@ RULES: tuple[Rule, ...] = (
         r"Could not find nvcc|Ninja build failed",
         says(
             FailureKind.TOOLCHAIN,
-            "FlashInfer wanted to compile a kernel, and the CUDA toolkit that is here (nvcc) can't, or there is none. "
-            "VLLM_USE_FLASHINFER_SAMPLER=0 does without it for sampling, --engine-args '--attention-backend "
+            "FlashInfer needs to compile a kernel, and the CUDA toolkit (nvcc) is missing or can't compile it. "
+            "VLLM_USE_FLASHINFER_SAMPLER=0 avoids FlashInfer for sampling, --engine-args '--attention-backend "
             "TRITON_ATTN' for attention.",
         ),
     ),
@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
         says(
             FailureKind.UNKNOWN,
             "A process of the engine (rank {rank}) was killed from outside: the kernel does this when RAM runs out "
-            "(dmesg tells). Lower --kv-cache-memory-bytes or --max-num-seqs, use fewer bits, or free memory.",
+            "(see dmesg). Lower --kv-cache-memory-bytes or --max-num-seqs, use fewer bits, or free memory.",
         ),
     ),
     rule(

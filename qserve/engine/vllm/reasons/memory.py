@@ -36,10 +36,10 @@ def _kv_too_small(found: re.Match[str]) -> Failure:
 def _out_of_memory(found: re.Match[str]) -> Failure:
     return Failure(
         FailureKind.OUT_OF_MEMORY,
-        f"The card ran out of memory: {found['asked']} {found['asked_unit']} were wanted when "
+        f"The card ran out of memory: {found['asked']} {found['asked_unit']} were needed when "
         f"{found['free']} {found['free_unit']} of {found['total']} {found['total_unit']} were free. Lower "
         "--max-num-seqs, --max-num-batched-tokens or --kv-cache-memory-bytes, or use fewer bits (--quant 4bit); "
-        "nvidia-smi shows whether another program holds memory there.",
+        "nvidia-smi shows whether another program uses memory there.",
         needed_bytes=_sized(found["asked"], found["asked_unit"]),
         available_bytes=_sized(found["free"], found["free_unit"]),
     )
@@ -49,7 +49,7 @@ def _memory_taken(found: re.Match[str]) -> Failure:
     return Failure(
         FailureKind.MEMORY_TAKEN,
         f"{found['free']} GiB of {found['total']} GiB were free when vLLM started, and "
-        f"--gpu-memory-utilization {found['share']} wants {found['want']} GiB. Something else holds the rest: end it, "
+        f"--gpu-memory-utilization {found['share']} needs {found['want']} GiB. Another program uses the rest: end it, "
         "or lower --gpu-memory-utilization.",
         needed_bytes=_gib(found["want"]),
         available_bytes=_gib(found["free"]),
@@ -72,7 +72,7 @@ def _too_many_sequences(found: re.Match[str]) -> Failure:
     return Failure(
         FailureKind.TOO_MANY_SEQUENCES,
         f"--max-num-seqs {found['asked']} is more than the {most} blocks of the cache, and each running request of a "
-        f"hybrid model needs one. --max-num-seqs {most} fits, or more memory with --kv-cache-memory-bytes.",
+        f"hybrid model needs one. --max-num-seqs {most} fits, or give more memory with --kv-cache-memory-bytes.",
         max_num_seqs=most,
     )
 

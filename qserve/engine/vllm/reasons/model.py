@@ -27,8 +27,8 @@ RULES: tuple[Rule, ...] = (
         r"Unknown quantization method: '?(?P<name>[\w-]+)|Quantization method '?(?P<other>[\w-]+)'? is not supported",
         says(
             FailureKind.QUANTIZATION,
-            "This vLLM knows no quantization {name}{other}. Take another checkpoint of the model (--quant awq, fp8), "
-            "or --engine transformers.",
+            "This vLLM does not support quantization {name}{other}. Take another checkpoint of the model (--quant awq, "
+            "fp8), or --engine transformers.",
         ),
     ),
     rule(
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
         r"Model architectures \[(?P<names>[^\]]*)\] (?:are not supported|failed to be inspected)",
         says(
             FailureKind.ARCHITECTURE,
-            "This vLLM has no model {names}. Update vLLM, or serve it with --engine transformers if that knows it.",
+            "This vLLM has no model {names}. Update vLLM, or serve it with --engine transformers if that supports it.",
         ),
     ),
     rule(

@@ -86,8 +86,9 @@ _SOURCES = {
     "torch.cuda.memory_reserved; 0 where it can't be told": (
         "驱动记录的进程显存（NVML；在容器中取无其他程序时整张卡的用量）减去 torch.cuda.memory_reserved；无法得知时为 0"
     ),
-    "cudaMemGetInfo before and after each capture so far; what the allocator does not hold of it is not in "
-    "runtime_bytes": "每次捕获前后的 cudaMemGetInfo；分配器未持有的部分不计入运行时",
+    "cudaMemGetInfo before and after each capture so far; the part outside the allocator is not in runtime_bytes": (
+        "每次捕获前后的 cudaMemGetInfo；分配器未持有的部分不计入运行时"
+    ),
     "cudaMemGetInfo: {} on the card": "cudaMemGetInfo：{}",
     "nobody else is": "卡上没有其他程序",
     "others are": "卡上有其他程序",

@@ -223,6 +223,6 @@ class RowScheduler:
 
     def _too_long(self, row: Row) -> SequenceFailed:
         return SequenceFailed(
-            f"the KV pool holds {self.num_pages * PAGE_TOKENS} tokens, and this sequence has {len(row.tokens) + 1}; "
-            "serve with a larger --kv-cache-memory-bytes"
+            f"the KV pool has room for {self.num_pages * PAGE_TOKENS} tokens, and this sequence has "
+            f"{len(row.tokens) + 1}; serve with a larger --kv-cache-memory-bytes"
         )
