@@ -121,7 +121,7 @@ class AdminKeys:
             message = f"this service has no admin key; start it with --admin-key-file FILE, or {instead}"
             raise ApiError(403, message, "not_admin")
         if not await self._keys.admit(scope, _token(scope)):
-            raise ApiError(403, f"this needs a key of --admin-key-file; or {instead}", "not_admin")
+            raise ApiError(403, f"this needs a key from --admin-key-file; or {instead}", "not_admin")
 
 
 def client_of(scope: Scope) -> str:

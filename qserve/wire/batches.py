@@ -37,7 +37,7 @@ class CreateBatchRequest(Wire):
     endpoint: BatchEndpoint
     completion_window: str = Field(
         pattern=r"^[1-9][0-9]{0,5}[smhd]$",
-        description="24h as with OpenAI; up to 30d. Requests not sent by then fail",
+        description="24h as with OpenAI; up to 30d. Requests not answered by then fail",
     )
     metadata: Annotated[dict[str, str], Field(max_length=_MAX_PAIRS)] | None = None
     output_expires_after: ExpiresAfter | None = None
