@@ -56,7 +56,7 @@ def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | Non
             lambda text: server.tokens(model, text), "the server's /tokenize", is_remote=True, close=server.close
         )
     server.close()
-    return Counter(_guess, "a guess: a common English word for a token", is_exact=False)
+    return Counter(_guess, "an estimate: one token per common English word", is_exact=False)
 
 
 def named_counter(folder: Path) -> Counter:
@@ -124,6 +124,6 @@ class _Server:
     def tokens(self, model: str, text: str) -> int:
         status, given = self.ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
         if status != 200:
-            what = f"answered {status}" if status else "was gone"
-            raise UsageError(f"{self._address.url}/tokenize counted once and then {what}")
+            what = f"answered {status}" if status else "stopped answering"
+            raise UsageError(f"{self._address.url}/tokenize answered once and then {what}")
         return len(given["tokens"])

@@ -47,7 +47,7 @@ def read_dataset(file: Path) -> list[Entry]:
             raise UsageError(f"--dataset {file}, {where} {bad}") from None
     found = [entry for entry in entries if entry is not None]
     if not found:
-        raise UsageError(f"--dataset {file} holds no prompt")
+        raise UsageError(f"--dataset {file} has no prompt")
     return found
 
 
@@ -57,16 +57,15 @@ def _rows(file: Path, text: str) -> Iterator[tuple[str, Any]]:
         try:
             yield from ((f"entry {number}", row) for number, row in enumerate(json.loads(text), 1))
         except ValueError as error:
-            raise UsageError(f"--dataset {file} begins like a JSON list and is none: {error}") from None
+            raise UsageError(f"--dataset {file} begins like a JSON list, but is not one: {error}") from None
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
             except ValueError as error:
-                what = (
-                    f"is not valid JSON ({error.args[0].partition(':')[0]}); it takes a JSON list or an object a line"
-                )
+                what = f"is not valid JSON ({error.args[0].partition(':')[0]}); it takes a JSON list, or an object "
+                "per line"
                 raise UsageError(f"--dataset {file}: line {number} {what}") from None
 
 
@@ -75,7 +74,7 @@ def _entry(row: Any) -> Entry | None:
     if isinstance(row, str):
         return Entry(_asked(row), (), (), 0)
     if not isinstance(row, dict):
-        raise _BadRow(f"is {str(row)[:60]!r}, and neither a text nor an object")
+        raise _BadRow(f"is {str(row)[:60]!r}, which is neither a text nor an object")
     output_len = _output_len(row)
     for name in ("conversations", "messages"):
         if row.get(name) is not None:
@@ -88,7 +87,7 @@ def _entry(row: Any) -> Entry | None:
         )
     answers = row.get("responses") or [row[name] for name in _ANSWER_FIELDS if isinstance(row.get(name), str)]
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise _BadRow("has 'responses' that are no list of texts")
+        raise _BadRow("has 'responses' that are not a list of texts")
     return Entry(_asked(prompt), (), tuple(answers), output_len)
 
 
@@ -112,7 +111,7 @@ def _output_len(row: Mapping[str, Any]) -> int:
 def _of_turns(turns: Any, name: str, output_len: int) -> Entry | None:
     """The first question, as `vllm bench` takes it, and all that stands before it."""
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise _BadRow(f"has {name!r} that are no list of turns")
+        raise _BadRow(f"has {name!r} that are not a list of turns")
     exchange = [
         (str(turn.get("from") or turn.get("role")), turn.get("value") or turn.get("content") or "") for turn in turns
     ]

@@ -23,11 +23,12 @@ def unreachable(url: str, reason: str) -> Failure:
 def broken_off(url: str, reason: str, answer: WholeAnswer | None) -> Failure:
     """The connection ended within the answer."""
     if "no HTTP" in reason:
-        return Failure("not HTTP", f"{url}: {reason}; is it the right port, and http or https as the server wants it?")
+        return Failure("not HTTP", f"{url}: {reason}; is the port right, and does the server use http or https?")
     came = len(answer.arrivals_s) if isinstance(answer, StreamAnswer) else 0
     return Failure(
         "broke off",
-        f"{url} ended an answer after {came} tokens ({reason}): the server died, or a proxy in between gave up",
+        f"{url} ended an answer after {came} tokens ({reason}): the server died, or a proxy "
+        "in between closed the connection",
     )
 
 
@@ -48,12 +49,12 @@ def refused(url: str, path: str, model: str, answer: WholeAnswer) -> Failure:
             f"{url} refuses the key ({words}); give it with --api-key, QSERVE_API_KEY or OPENAI_API_KEY",
         )
     if status == 404 and model in words:
-        return Failure("no such model (404)", f"{url} serves no model {model!r} ({words}); --model names another")
+        return Failure("no such model (404)", f"{url} does not serve {model!r} ({words}); --model names another")
     if status in (404, 405):
         return Failure(
             f"no such route ({status})",
-            f"{url} answers {status} to POST {path} ({words}); is it an OpenAI-compatible server, and its address "
-            "without a path of its own? --endpoint names another route",
+            f"{url} answers {status} to POST {path} ({words}); is it an OpenAI-compatible server, and --url its "
+            "address without a path? --endpoint names another route",
         )
     if status == 429:
         return Failure("refused as too busy (429)", f"{url} refused requests as too many ({words})")
@@ -67,8 +68,8 @@ def wrong_stream(url: str, answer: StreamAnswer) -> Failure | None:
     if "event-stream" not in answer.content_type:
         return Failure(
             "not streamed",
-            f"{url} answered in one piece ({answer.content_type or 'no content type'}) though a stream was asked for: "
-            "there is no time to the first token to see; --no-stream measures whole answers",
+            f"{url} answered in one piece ({answer.content_type or 'no content type'}) although a stream was "
+            "requested, so the time to the first token can't be measured; --no-stream measures whole answers",
         )
     if answer.error:
         return Failure("error within the stream", f"{url} ended a stream with an error: {_cut(answer.error)}")

@@ -91,7 +91,7 @@ def fake_server(ttft_ms: float, itl_ms: float) -> Iterator[str]:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
             if not url:
-                raise WorkerFailed("the fake server did not start; what it said stands above")
+                raise WorkerFailed("the fake server did not start; its output is above")
             yield url
         finally:
             process.terminate()

@@ -57,7 +57,9 @@ def inspect_target(address: Address, api_key: str, model: str | None, scores: bo
     if model is None:
         model = _only(address, cards, workers, scores)
     elif cards and model not in cards:
-        raise UsageError(f"{address.url} serves no model {model!r}; it serves {', '.join(cards)}: --model")
+        raise UsageError(
+            f"{address.url} does not serve {model!r}; it serves {', '.join(cards)}; choose one with --model"
+        )
     about = next((worker for worker in workers if model in worker.get("models", ())), {})
     if about and (scores or streams) and (about.get("role", about.get("worker")) == "reward") != scores:
         is_one = "generates and scores nothing" if scores else "is a reward model and generates nothing"
@@ -101,7 +103,7 @@ def _conceded(endpoint: Endpoint, message: str) -> tuple[Endpoint, str] | None:
     if not endpoint.generates:
         return None
     if endpoint.ignore_eos and "ignore_eos" in message:
-        note = "the server does not know ignore_eos: answers may be shorter than --output-len"
+        note = "the server does not support ignore_eos: answers may be shorter than --output-len"
         return dataclasses.replace(endpoint, ignore_eos=False), note
     if endpoint.length_field == "max_tokens" and "max_completion_tokens" in message:
         note = "the server calls the length max_completion_tokens"
@@ -117,7 +119,7 @@ def _cards(address: Address, api_key: str) -> dict[str, dict[str, Any]]:
     """Models by name; {} for a server that has no such list."""
     status, answer = _get(address, "/v1/models", api_key)
     if status in (401, 403):
-        had = "refuses the key" if api_key else "wants a key"
+        had = "refuses the key" if api_key else "needs a key"
         raise UsageError(f"{address.url} {had} ({status}): --api-key, QSERVE_API_KEY or OPENAI_API_KEY")
     cards = answer.get("data") if isinstance(answer, dict) else None
     return {str(card["id"]): card for card in cards or () if isinstance(card, dict) and "id" in card}
@@ -142,7 +144,7 @@ def _only(address: Address, cards: Mapping[str, Any], workers: Sequence[Mapping[
     roots = [name for name in names if not cards[name].get("parent")] or names
     if not roots:
         kind = "reward model" if scores else "model that generates"
-        raise UsageError(f"{address.url} serves {', '.join(cards)}, and no {kind}; --endpoint says what to ask")
+        raise UsageError(f"{address.url} serves {', '.join(cards)}, but no {kind}; choose the route with --endpoint")
     if len(roots) > 1:
         raise UsageError(f"{address.url} serves {', '.join(roots)}; say which one with --model")
     return roots[0]

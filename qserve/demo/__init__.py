@@ -49,7 +49,7 @@ def _models() -> Path:
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or found.origin is None:
         raise ModelNotFound(
-            "the demo models are not installed: they have a wheel of their own, qserve_llm_demo, which comes beside "
-            "qserve's or from a clone (pip install ./demo). --model takes a folder or a hub id as well"
+            "the demo models are not installed; install the wheel qserve_llm_demo, which comes with qserve's, or run "
+            "pip install ./demo in a clone. --model also takes a folder or a hub id"
         )
     return Path(found.origin).parent

@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m qserve.demo.preferences", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--num", type=int, default=200, help="pairs per task (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="another one draws other pairs (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="another seed gives other pairs (default %(default)s)")
     args = parser.parse_args()
     write_held_out(args.out, args.num, args.seed)
 

@@ -173,8 +173,8 @@ def main() -> None:
         "--minutes", type=float, default=Recipe.minutes, help="wall time of the training (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=Recipe.seed)
-    parser.add_argument("--init", type=Path, help="go on from this checkpoint (default: train from scratch)")
-    parser.add_argument("--lr-scale", type=float, default=Recipe.lr_scale, help="times both learning rates")
+    parser.add_argument("--init", type=Path, help="continue from this checkpoint (default: train from scratch)")
+    parser.add_argument("--lr-scale", type=float, default=Recipe.lr_scale, help="factor for both learning rates")
     parser.add_argument("--weight", type=_task_weight, action="append", default=[], metavar="TASK=SHARE")
     parser.add_argument(
         "--calling-share", type=float, default=Recipe.calling_share, help="conversations with a tool (default none)"

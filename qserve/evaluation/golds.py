@@ -53,7 +53,7 @@ def why_unscorable(gold: Any, choices: Any) -> str | None:
         wrong = [why for one in gold if (why := _why_no_index(one, choices)) is not None]
         return "its gold is an empty list" if not gold else (wrong[0] if wrong else None)
     if isinstance(gold, str):
-        return None if gold in choices else f"gold {gold[:60]!r} is none of its {len(choices)} choices"
+        return None if gold in choices else f"gold {gold[:60]!r} is not one of its {len(choices)} choices"
     return _why_no_index(gold, choices)
 
 
@@ -61,9 +61,9 @@ def _why_no_index(gold: Any, choices: list[Any]) -> str | None:
     if gold is None or (isinstance(gold, float) and math.isnan(gold)):
         return "it has no gold"
     if not isinstance(gold, int | float) or gold != int(gold):
-        return f"gold {str(gold)[:60]!r} is no number of a choice"
+        return f"gold {str(gold)[:60]!r} is not the number of a choice"
     last = len(choices) - 1
-    return None if 0 <= gold <= last else f"gold {int(gold)} is none of its choices 0 to {last}"
+    return None if 0 <= gold <= last else f"gold {int(gold)} is not one of its choices 0 to {last}"
 
 
 def leave_out_unscorable(task_class: Any) -> None:
@@ -103,7 +103,9 @@ def _scorable(task: Any, docs: Any) -> Any:
             # The first item decides for all of them whether several answers are right.
             kind = kind or (list if isinstance(gold, list | tuple) else int)
             if (kind is list) != isinstance(gold, list | tuple):
-                why = "its gold is a list, those of other items are not" if kind is int else "its gold is no list"
+                why = (
+                    "its gold is a list, but those of other items are not" if kind is int else "its gold is not a list"
+                )
         if why is not None:
             found[number] = why
     unscorable = Unscorable(len(docs), found)

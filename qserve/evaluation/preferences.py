@@ -28,7 +28,7 @@ def demo_preferences() -> Path:
     """Held-out preferences of the demo reward model."""
     found = [path for folder in task_folders() if (path := folder / "qserve_demo" / "preferences.jsonl").is_file()]
     if not found:
-        raise UsageError("the demo's preferences are not here; name a file of pairs with --preferences")
+        raise UsageError("the demo's preferences are not installed; name a file of pairs with --preferences")
     return found[0]
 
 
@@ -40,7 +40,7 @@ def read_preferences(file: Path, limit: int | None, unread: Counter[str] | None 
     records = read_records(file, unread)[:limit]
     without = next((record for record in records if record.num_chosen is None), None)
     if without is not None:
-        raise UsageError(f"{file}, line {without.line} states no preference: it needs chosen and rejected")
+        raise UsageError(f"{file}, line {without.line} is not a preference: it needs chosen and rejected")
     return records
 
 

@@ -37,14 +37,14 @@ def check(served: ServedModel) -> float:
     logprobs = (echoed.get("logprobs") or {}).get("token_logprobs")
     top = (echoed.get("logprobs") or {}).get("top_logprobs")
     if not logprobs or not top or not answer:
-        raise _refused(served, "it answers without log-probabilities where `logprobs` asked for them")
+        raise _refused(served, "it answers without log-probabilities although `logprobs` asks for them")
     if len(logprobs) != len(both) + 1:
         raise _refused(
             served, f"a prompt of {len(both)} tokens and one more came back with {len(logprobs)} log-probabilities: it "
-            "ignores `echo`, or adds tokens of its own",
+            "ignores `echo`, or adds tokens",
         )  # fmt: skip
     if logprobs[0] is not None:
-        raise _refused(served, "it has a log-probability for the first token, before which there is nothing")
+        raise _refused(served, "it gives a log-probability for the first token, which can't have one")
     return _largest_difference(served, answer, logprobs[len(prompt_ids) : len(both)])
 
 
@@ -54,7 +54,9 @@ def _largest_difference(served: ServedModel, answer: Sequence[float], echoed: Se
     worst = max((abs(one - other) for one, other in pairs), default=math.inf)
     if not worst <= _TOLERANCE:
         shown = ", ".join(f"{one:.3f} and {other:.3f}" for one, other in pairs)
-        raise _refused(served, f"log-probabilities of its own answer differ by up to {worst:.2f} ({shown})")
+        raise _refused(
+            served, f"two log-probabilities for the same token of its answer differ by up to {worst:.2f} ({shown})"
+        )
     return worst
 
 
@@ -63,7 +65,7 @@ def _choice(served: ServedModel, fields: dict[str, Any]) -> dict[str, Any]:
     try:
         return dict(answer["choices"][0])
     except (LookupError, TypeError, ValueError):
-        raise _refused(served, "what it answers to POST /v1/completions has no `choices`") from None
+        raise _refused(served, "its answer to POST /v1/completions has no `choices`") from None
 
 
 def _refused(served: ServedModel, reason: str) -> UsageError:

@@ -149,7 +149,7 @@ class EvalResult:
             document = json.loads(file.read_text())
             return cls(document["about"], document["lm_eval"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{file} holds no result of `qserve eval` ({type(error).__name__}: {error})") from None
+            raise UsageError(f"{file} is not a result of `qserve eval` ({type(error).__name__}: {error})") from None
 
     def _of_task(self, task: str) -> list[Score]:
         figures: Mapping[str, Any] = self.lm_eval["results"][task]

@@ -141,8 +141,8 @@ def _models(url: str, api_key: str) -> dict[str, dict[str, Any]]:
         return {str(card["id"]): dict(card) for card in get_json(f"{url}/v1/models", api_key)["data"]}
     except (LookupError, TypeError, ValueError):
         raise UsageError(
-            f"{url} answers, but not as an OpenAI server does: its /v1/models is not a list of models. --url takes the "
-            "address of one, as http://127.0.0.1:8000"
+            f"{url} answers, but it is not an OpenAI server: its /v1/models is not a list of models. --url takes the "
+            "address of an OpenAI server, for example http://127.0.0.1:8000"
         ) from None
 
 

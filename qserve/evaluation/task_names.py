@@ -41,8 +41,8 @@ def check_names(names: Iterable[str], own: Iterable[Path] = ()) -> None:
             near = difflib.get_close_matches(name, known, n=4, cutoff=0.6)
             close = f"near matches: {', '.join(near)}" if near else "`lm_eval ls tasks` lists them"
             raise UsageError(
-                f"--tasks {name[:200]}: lm-eval has no task of that name; {close}. Those that need no network are the "
-                "suite offline"
+                f"--tasks {name[:200]}: lm-eval has no task of that name; {close}. --suite offline has tasks that need "
+                "no network"
             )
 
 

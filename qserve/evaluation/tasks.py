@@ -111,7 +111,7 @@ def _loaded(manager: Any, name: str, spec: str | Path | dict[str, Any], folder: 
         with quiet(), contextlib.chdir(folder or Path.cwd()):
             loaded = manager.load([spec if isinstance(spec, dict) else str(spec)])
     except ImportError as error:
-        raise UsageError(f"--tasks {name}: {error.name or error} is not installed, which it needs") from error
+        raise UsageError(f"--tasks {name} needs {error.name or error}, which is not installed") from error
     except QserveError:
         raise
     except Exception as error:
@@ -120,7 +120,7 @@ def _loaded(manager: Any, name: str, spec: str | Path | dict[str, Any], folder: 
         if not _is_about_data(error):
             raise
         raise UsageError(
-            f"the data of {name} can't be had ({_first_line(error)}): they come from the hub, by network "
+            f"the data of {name} can't be read ({_first_line(error)}): it comes from the hub, over the network "
             "or from its local cache. --suite offline needs neither"
         ) from error
     kinds = frozenset(str(task.get_config("output_type")) for task in loaded["tasks"].values())
@@ -220,8 +220,8 @@ def _manager_of(names: tuple[str, ...], include_path: tuple[str, ...]) -> Any:
         if not unknown:
             return manager
     raise UsageError(
-        f"--tasks {unknown[0]}: lm-eval has no task of that name; `lm_eval ls tasks` lists them, and those that need "
-        "no network are the suite offline"
+        f"--tasks {unknown[0]}: lm-eval has no task of that name; `lm_eval ls tasks` lists them, and --suite "
+        "offline has tasks that need no network"
     )
 
 

@@ -56,12 +56,12 @@ def text_task(name: str) -> dict[str, Any]:
 
 def read_documents(path: Path) -> list[str]:
     """The documents of a file, none of them blank. Raises UsageError for a file that holds none."""
-    text = read_text(path, "a text, or JSON that holds texts,", f"--tasks {path}")
+    text = read_text(path, "a text, or JSON with texts,", f"--tasks {path}")
     kind = path.suffix.lower()
     documents = [text] if kind in _PLAIN else [_text_of(entry, where, path) for where, entry in _entries(text, path)]
     kept = [document for document in documents if document.strip()]
     if not kept:
-        raise UsageError(f"--tasks {path} holds no text")
+        raise UsageError(f"--tasks {path} has no text")
     return kept
 
 
@@ -72,7 +72,7 @@ def _entries(text: str, path: Path) -> list[tuple[str, Any]]:
         return [(where, _json(line, where, path)) for where, line in lines]
     document = _json(text, "", path)
     if not isinstance(document, list):
-        raise UsageError(f"--tasks {path} must hold a list of texts, or of objects with `text`")
+        raise UsageError(f"--tasks {path} must be a list of texts, or of objects with `text`")
     return [(f"entry {number}", entry) for number, entry in enumerate(document, 1)]
 
 
@@ -87,5 +87,7 @@ def _text_of(entry: Any, where: str, path: Path) -> str:
     text = entry.get("text") if isinstance(entry, dict) else entry
     if not isinstance(text, str):
         found = ", ".join(map(str, list(entry)[:8])) if isinstance(entry, dict) else type(entry).__name__
-        raise UsageError(f"--tasks {path}, {where}: it needs `text`, a string, or must be one; found: {found}")
+        raise UsageError(
+            f"--tasks {path}, {where}: it must be a string, or an object with a string `text`; found: {found}"
+        )
     return text

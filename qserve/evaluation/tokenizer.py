@@ -18,6 +18,6 @@ def load_tokenizer(name: str) -> Any:
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
-            f"--tokenizer {name} can't be loaded ({reason}); it takes a folder with tokenizer.json, or a hub id. A "
-            "qserve server has its own, so that it can be left out"
+            f"--tokenizer {name} can't be loaded ({reason}); it takes a folder with tokenizer.json, or a hub id. "
+            "Leave it out for a qserve server, which has its own"
         ) from None

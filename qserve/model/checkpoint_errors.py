@@ -34,7 +34,7 @@ def check_files(folder: Path) -> None:
     tensors = read_tensors(folder)
     if tensors is None:
         raise BrokenCheckpoint(
-            f"{folder} holds no *.safetensors file: nothing to load. Other formats (.bin, .gguf) are not read; "
+            f"{folder} has no *.safetensors file to load. Other formats (.bin, .gguf) are not read; "
             "download the safetensors version, or give --load-format dummy for random weights"
         )
     if stored_config(folder) is not None:
@@ -42,8 +42,8 @@ def check_files(folder: Path) -> None:
     odd = next((tensor for tensor in tensors if tensor.dtype not in _FLOATS and tensor.role != "vision"), None)
     if odd is not None:
         raise BrokenCheckpoint(
-            f"{folder} stores {odd.name} as {odd.dtype}, and its config.json names no quantization that would say what "
-            f"these numbers mean; weights are {', '.join(_FLOATS)}. Download it again, config.json too"
+            f"{folder} stores {odd.name} as {odd.dtype}, but its config.json names no quantization that explains these "
+            f"numbers; weights are {', '.join(_FLOATS)}. Download it again, with its config.json"
         )
 
 
@@ -64,7 +64,7 @@ def explain(error: BaseException, folder: Path, what: str) -> QserveError:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(error).lower():
         return DoesNotFit(
             f"memory ran out while {what} of {folder} were loaded ({_first_line(error)}); take a smaller --quant, "
-            "--offload cpu or disk, or end what else uses the memory"
+            "--offload cpu or disk, or end other programs that use the memory"
         )
     full = _cause(error, errno.ENOSPC)
     if full is not None:

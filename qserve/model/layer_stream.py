@@ -98,7 +98,7 @@ class LayerStream:
         self._layers = list(layers)
         self._parts = _parts_of(self._layers[0])
         if any(_parts_of(layer) != self._parts for layer in self._layers):
-            raise ValueError("layers in RAM differ in shape, and one buffer would not hold them all")
+            raise ValueError("layers in RAM differ in shape, so one buffer does not fit all")
         self._lane: Lane = lane or (_CardLane(device) if device.type == "cuda" else _HostLane())
         size = self._parts[-1].end
         self._buffers = [
@@ -124,10 +124,10 @@ class LayerStream:
     @property
     def sentence(self) -> str:
         """For the user."""
-        lying = f"{len(self._held)} layers ({format_bytes(self.held_bytes)}) lie in RAM"
+        lying = f"{len(self._held)} layers ({format_bytes(self.held_bytes)}) are in RAM"
         if self.is_pinned:
             return f"{lying}, pinned: each is copied to the card while the one before computes"
-        return f"{lying} and can't be pinned (see ulimit -l): each copy to the card is waited for"
+        return f"{lying} and can't be pinned (see ulimit -l): the card waits for each copy"
 
     def _taken(self, layer: nn.Module) -> torch.Tensor:
         """The parameters of `layer` in one piece, pinned for a card."""

@@ -116,13 +116,13 @@ def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of `folder`. Raises BrokenCheckpoint where there is none, or none that can stream text."""
     # transformers makes an empty tokenizer where the files are missing, and says nothing.
     if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise BrokenCheckpoint(f"{folder} holds no tokenizer (none of {', '.join(_VOCABULARIES)}); download it again")
+        raise BrokenCheckpoint(f"{folder} has no tokenizer (none of {', '.join(_VOCABULARIES)}); download it again")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise explain(error, folder, "the tokenizer") from error
     if not tokenizer.is_fast:
-        raise BrokenCheckpoint(f"{folder} holds no tokenizer.json, which is needed to stream text")
+        raise BrokenCheckpoint(f"{folder} has no tokenizer.json, which is needed to stream text")
     return tokenizer
 
 
@@ -154,7 +154,7 @@ def _around(
     if tied_head is not None:
         files = MappedFiles.of(folder)
         if not files.holds(model.get_input_embeddings().weight):
-            raise Misplaced("the embedding can't be read where it lies")
+            raise Misplaced("the embedding can't be read in place")
         set_tied_head(model, layers[tied_head], files)
     use_own_threads()
     _pack(model, plan, folder)
@@ -236,16 +236,16 @@ def _check_complete(folder: Path, report: dict[str, Any]) -> None:
     scales = sorted(key for key in report["unexpected_keys"] if _SCALE.search(key))
     if scales:
         raise BrokenCheckpoint(
-            f"{folder} holds quantized weights ({len(scales)} tensors like {scales[0]}) that its config.json gives no "
-            "use for: without them the numbers mean nothing. Is quantization_config missing from config.json?"
+            f"{folder} has quantized weights ({len(scales)} tensors such as {scales[0]}) that its config.json does not "
+            "describe, so they can't be read. Is quantization_config missing from config.json?"
         )
     misshapen = sorted(report["mismatched_keys"])
     if misshapen:
         name, found, wanted = misshapen[0]
         hint = "Is config.json of another model?"
         if "_attn." in name and "head_dim" not in read_config(folder):
-            hint = "config.json has no head_dim, and what the library takes then is not this model's: write it in"
+            hint = "config.json has no head_dim, and the library's default is not this model's: add head_dim to it"
         raise BrokenCheckpoint(
-            f"{folder} holds {len(misshapen)} tensors of another shape than config.json calls for, first {name}: "
-            f"{list(found)}, wanted {list(wanted)}. {hint}"
+            f"{folder} has {len(misshapen)} tensors of another shape than config.json calls for, first {name}: "
+            f"{list(found)}, expected {list(wanted)}. {hint}"
         )

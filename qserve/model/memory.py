@@ -44,8 +44,8 @@ def beside_weights(model: Any, cost: LoadCost, weights_bytes: int, cache_bytes: 
 
 _CARD_SOURCES = {
     "activations_bytes": "torch.cuda.max_memory_allocated less memory_allocated, since the worker was ready",
-    "runtime_bytes": "the driver's account of the process (NVML; in a container, of the card while nobody else is on "
-    "it) less torch.cuda.memory_reserved; 0 where it can't be told",
+    "runtime_bytes": "memory of the process by NVML (in a container: of the card, while no other program uses it) "
+    "less torch.cuda.memory_reserved; 0 where it is not known",
 }
 _HOST_SOURCES = {
     "activations_bytes": "highest resident memory (VmHWM) since loading, without the weights and the KV cache: buffers "
@@ -94,7 +94,7 @@ def _card(index: int) -> dict[str, Any]:
     if process is None:
         is_alone = total - free - reserved <= _MOST_CONTEXT_BYTES
         process = total - free if is_alone else None
-        source = f"cudaMemGetInfo: {'nobody else is' if is_alone else 'others are'} on the card"
+        source = f"cudaMemGetInfo: {'no other process' if is_alone else 'other processes'} on the card"
     return {
         "name": properties.name,
         "total_bytes": total,

@@ -115,7 +115,7 @@ def check_cards(placed: DeviceMap | str | None) -> None:
     except RuntimeError as error:
         why = str(error).strip().splitlines()[0]
         raise UsageError(
-            f"torch {torch.__version__} can't use the card: {why} Install a driver and a torch that go together (this "
+            f"torch {torch.__version__} can't use the card: {why} Install a driver and a torch that match (this "
             f"one is built for CUDA {torch.version.cuda}; nvidia-smi names the newest that the driver runs), or write "
             "--gpu none to stay on the CPU"
         ) from error
@@ -135,7 +135,7 @@ def _offload_folder(folder: Path, skeleton: torch.nn.Module, device_map: DeviceM
     needed, free = rewritten_bytes(folder, skeleton, device_map), shutil.disk_usage(root).free
     if needed > free:
         raise DoesNotFit(
-            f"{format_bytes(needed)} of weights have to be rewritten for offloading to disk, and {root} has "
+            f"{format_bytes(needed)} of weights must be rewritten for offloading to disk, and {root} has "
             f"{format_bytes(free)} free; free space there, name a folder on another disk by XDG_CACHE_HOME, or offload "
             "less"
         )

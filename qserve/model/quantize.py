@@ -65,8 +65,8 @@ def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
         return None
     if scheme not in BNB_SCHEMES:
         raise UsageError(
-            f"--quant {scheme} needs a checkpoint that is stored so; while loading, the transformers engine makes "
-            f"{', '.join(BNB_SCHEMES)}"
+            f"--quant {scheme} needs a checkpoint that is stored as {scheme}; while loading, the transformers engine "
+            f"can only quantize to {', '.join(BNB_SCHEMES)}"
         )
     if importlib.util.find_spec("bitsandbytes") is None:
         raise MissingExtra("bitsandbytes", f"--quant {scheme}")
@@ -188,7 +188,7 @@ def left_in_16_bit(model: nn.Module, plan: Plan) -> tuple[str, ...]:
     dtype = str(experts[0].dtype).removeprefix("torch.") if experts else compiled[0].format
     return (
         f"{format_bytes(num_bytes)} of experts stay in {dtype}: transformers 5 joins a layer's "
-        "experts in one parameter, which bitsandbytes leaves alone (bitsandbytes#1849)",
+        "experts in one parameter, which bitsandbytes does not quantize (bitsandbytes#1849)",
     )
 
 

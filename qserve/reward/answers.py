@@ -21,8 +21,8 @@ def check_answered(messages: Sequence[Mapping[str, Any]], where: str) -> None:
     last = messages[-1]
     if last.get("role") != "assistant":
         raise TextRefused(
-            f"'{where}' ends with a message of role '{last.get('role')}'; what is scored is an answer: the last "
-            "message must be the assistant's",
+            f"'{where}' ends with a message of role '{last.get('role')}'; the last message must be the assistant's: "
+            "it is the answer to score",
             "invalid_value",
             where,
         )

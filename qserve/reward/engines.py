@@ -46,6 +46,6 @@ def reward_engine(name: str) -> RewardEngine:
     dotted = engine_named(name).reward
     if not dotted:
         known = ", ".join(reward_engine_names())
-        raise UsageError(f"--reward-engine {name}: it scores with no reward model; these do: {known}")
+        raise UsageError(f"--reward-engine {name} does not serve reward models; these engines do: {known}")
     engine: RewardEngine = load_attribute(dotted)
     return engine

@@ -33,8 +33,8 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
     """
     if settings.judge is not None:
         raise UsageError(
-            f"--judge {settings.judge}: a judge writes its verdicts, which a server does: qserve up --reward {reward} "
-            f"--judge {settings.judge}, and ask it by --url"
+            f"--judge {settings.judge}: a judge generates its verdicts, which needs a server: start qserve up --reward "
+            f"{reward} --judge {settings.judge}, and give its address with --url"
         )
     if is_recipe(reward):
         return _of_recipe(read_recipe(Path(reward).expanduser().absolute()), reward, settings)
@@ -48,7 +48,7 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
     if not path.exists():
         raise ModelNotFound(
             f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; --reward takes a folder, "
-            "a single file with --base, a hub id whose files are there (hf download), or demo"
+            "a single file with --base, a hub id with its files in that cache (hf download), or demo"
         )
     return _with_template(recognise(path, settings, reward), settings)
 
@@ -72,7 +72,7 @@ def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings) -> RewardC
     set_flags = [name for name in FLAGS if getattr(settings, name) != getattr(RewardSettings(), name)]
     if set_flags:
         flag = f"--{set_flags[0].replace('_', '-')}"
-        raise UsageError(f"{flag} is about a model, and {reward} names none; leave it out")
+        raise UsageError(f"{flag} is for a model, but {reward} names none; leave it out")
     nothing = RewardHead("none", (HeadLayer(StoredTensor("none", "F32", (1, 1), recipe.file), None),))
     return RewardCheckpoint(
         reward, "none", recipe.file.parent, NO_MODEL, (), "", nothing, recipe.file.parent, recipe=recipe.file

@@ -47,8 +47,8 @@ def open_scorer(
     checkpoint = find_reward(reward, settings)
     if checkpoint.recipe is not None:
         raise UsageError(
-            f"{reward} combines parts, which a server scores: start it with qserve up --reward {reward} and ask it "
-            "(eval-reward: --url)"
+            f"{reward} combines parts, which only a server scores: start qserve up --reward {reward}, and send "
+            "it the texts (eval-reward: --url)"
         )
     if settings.max_length is not None and request.max_model_len is None:
         request = replace(request, max_model_len=settings.max_length)

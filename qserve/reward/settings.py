@@ -58,9 +58,9 @@ class RewardSettings:
         if self.truncate not in TRUNCATIONS:
             raise UsageError(f"--truncate {self.truncate!r} is unknown; it takes {' | '.join(TRUNCATIONS)}")
         if self.position != -1 and self.pooling != "position":
-            raise UsageError(f"--position {self.position} is read by --pooling position only; add it, or leave it out")
+            raise UsageError(f"--position {self.position} needs --pooling position; add that, or leave --position out")
         if self.max_length is not None and self.max_length < 1:
-            raise UsageError(f"--max-length {self.max_length} leaves no token; it takes a number from 1 on")
+            raise UsageError(f"--max-length {self.max_length} leaves no token; it takes 1 or more")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, for a worker's file."""

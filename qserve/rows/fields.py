@@ -88,4 +88,4 @@ def told_unread(unread: Mapping[str, int]) -> str | None:
     if not unread:
         return None
     named = ", ".join(f"{name} {count:,}×" for name, count in sorted(unread.items()))
-    return f"fields that nothing reads: {named}"
+    return f"fields that are not read: {named}"

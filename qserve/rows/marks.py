@@ -23,10 +23,12 @@ def is_masked(turn: Mapping[str, Any], role: str) -> bool:
     asks for what is not trained here: single characters, and turns of others than the assistant.
     """
     if (name := next((name for name in PARTIAL if turn.get(name) is not None), None)) is not None:
-        raise RowError(f"{name!r} of a turn masks single characters; whole turns are masked: 'train' true or false")
+        raise RowError(
+            f"{name!r} of a turn masks single characters; only whole turns can be masked, with 'train': false"
+        )
     marks = {name: _marked(name, turn[name]) for name in MARKS if turn.get(name) is not None}
     if len(set(marks.values())) > 1:
-        raise RowError(f"{' and '.join(map(repr, marks))} of one turn disagree whether it is trained on")
+        raise RowError(f"{' and '.join(map(repr, marks))} of one turn disagree on whether it is trained on")
     asked = next((name for name, is_trained in marks.items() if is_trained and name in _ANY_ROLE), None)
     if asked is not None and role != "assistant":
         raise RowError(f"{asked!r} is true on a turn of role {role!r}; only the assistant's turns are trained on")

@@ -52,7 +52,7 @@ def preference_of(fields: Fields) -> Preference | None:
         answers = [_turns(name, value, sides.lead, fields) for name, value in values]
     prompt, rest = _split(sides.lead, answers)
     if any(turn.is_masked for turns in rest for turn in turns if turn.role == "assistant"):
-        raise RowError("an answer that is compared is marked as left out of the loss")
+        raise RowError("an answer of a pair is marked as left out of the loss")
     made = [messages_of(one) for one in rest]
     count = len(sides.better)
     return Preference(messages_of(prompt), tuple(made[:count]), tuple(made[count:]), template_fields)
@@ -60,7 +60,9 @@ def preference_of(fields: Fields) -> Preference | None:
 
 def _of_texts(texts: list[Answer], count: int, template_fields: Mapping[str, Any]) -> Preference:
     if template_fields:
-        raise RowError(f"{' and '.join(template_fields)} can't go with whole texts, which no chat template makes")
+        raise RowError(
+            f"{' and '.join(template_fields)} can't be used with whole texts, which no chat template renders"
+        )
     return Preference(None, tuple(texts[:count]), tuple(texts[count:]))
 
 
@@ -96,7 +98,7 @@ def _split(lead: Sequence[Turn] | None, answers: list[list[Turn]]) -> tuple[list
     whole = answers if lead is None else [_after(lead, turns) for turns in answers]
     count = _num_shared(whole)
     if all(turn.role not in ("user", "tool") for turn in whole[0][:count]):
-        raise RowError("chosen and rejected share no turn of a user, so they are no answers to one prompt")
+        raise RowError("chosen and rejected share no turn of a user, so they are not answers to one prompt")
     return whole[0][:count], [turns[count:] for turns in whole]
 
 

@@ -29,7 +29,7 @@ def template_fields_of(fields: Fields) -> dict[str, Any]:
     Raises RowError for what it can't be given, and for fields of images and sounds.
     """
     if (name := next((name for name in _MEDIA if fields.peek(name)), None)) is not None:
-        raise RowError("holds what is no text; only rows of texts are read", name)
+        raise RowError("has a value, but only text is read", name)
     made: dict[str, Any] = {}
     if tools := _tools(fields.take("tools", "functions")):
         made["tools"] = tools
@@ -57,7 +57,7 @@ def _tool(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         function = {name: one for name, one in value.items() if name != "type"}
         return {"type": "function", "function": function}
-    raise RowError(f"holds what is no function with a name: {_short(value)}", "tools")
+    raise RowError(f"has an entry that is not a function with a name: {_short(value)}", "tools")
 
 
 def _variables(value: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _variables(value: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise RowError(f"must be an object; found {type(given).__name__}", _VARIABLES)
     if (name := next((name for name in given if name in _NOT_A_VARIABLE), None)) is not None:
-        raise RowError(f"holds {name!r}, which is no variable of a template", _VARIABLES)
+        raise RowError(f"has {name!r}, which is not a variable of a template", _VARIABLES)
     return {name: one for name, one in given.items() if one is not None}
 
 

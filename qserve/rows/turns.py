@@ -78,7 +78,7 @@ def _turn(value: Mapping[str, Any], fields: Fields) -> tuple[Turn, bool]:
     """The turn, and whether it is nothing but calls, which belong to what the assistant said before."""
     said = str(value.get("role", value.get("from")))
     if said not in _ROLES:
-        raise RowError(f"the role {said!r} is none of {', '.join(_ROLES)}")
+        raise RowError(f"the role {said!r} is not one of {', '.join(_ROLES)}")
     role = _ROLES[said]
     fields.of_turn(value, _KNOWN)
     message: Message = {"role": role}
@@ -133,6 +133,6 @@ def _part(part: Mapping[str, Any], fields: Fields) -> str:
 def _joined(before: Turn, calls: Turn) -> Turn:
     """What the assistant said, and the calls that end it."""
     if before.is_masked != calls.is_masked:
-        raise RowError("an answer and its calls are marked apart: one is trained on and the other is not")
+        raise RowError("an answer and its calls are marked differently: one is trained on and the other is not")
     made = [*before.message.get("tool_calls", ()), *calls.message["tool_calls"]]
     return Turn({**before.message, "tool_calls": made}, before.is_masked)

@@ -134,7 +134,7 @@ class TrainingRun:
         try:
             return cls.from_json(json.loads(file.read_text()))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UsageError(f"{file} is no job of qserve train ({error}); name its --output folder") from None
+            raise UsageError(f"{file} is not a job of qserve train ({error}); name its --output folder") from None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingRun:

@@ -78,7 +78,7 @@ def outcome_of(
 def _lever(job: TrainingJob) -> str:
     levers = cheaper(job)[:2]
     if not levers:
-        return "No lever of the plan is left; take a larger card, or fewer tokens (--max-length)"
+        return "The plan can be reduced no further; take a larger card, or fewer tokens (--max-length)"
     changes = "; then ".join(f"{lever.change} ({lever.cost})" for lever in levers)
     return f"What to change first: {changes}"
 

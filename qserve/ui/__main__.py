@@ -27,7 +27,7 @@ async def _serve(document: dict[str, Any]) -> None:
 
     settings = UISettings.from_json(document)
     if settings.socket is None:
-        raise UsageError("the UI worker was not told which socket to listen on: `socket` is missing in its file")
+        raise UsageError("the UI worker's file does not say which socket to listen on: `socket` is missing")
     # A line for each message of its queue, about pandas' next release.
     warnings.filterwarnings("ignore", module=r"gradio\.")
     # Beside the socket, where only this user can enter: Gradio's own choice is open to all and outlives us.

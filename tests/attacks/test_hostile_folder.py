@@ -150,7 +150,7 @@ def test_up_and_rewards_have_the_same_bounds(make, command, tmp_path, called):
     last = command if command[-1] == "--reward" else (*command, "--model")
     status, said = called(*last, str(folder))
     told = " ".join(said.split())
-    assert FOLDERS[make] in told or "holds no weights (*.safetensors" in told  # of files with a pipe among them
+    assert FOLDERS[make] in told or "has no weights (*.safetensors" in told  # of files with a pipe among them
     assert "Traceback" not in said
     assert status == 2
 

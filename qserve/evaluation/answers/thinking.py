@@ -57,12 +57,12 @@ def resolve_thinking(wanted: str, template: ThinkingTemplate, model: str) -> Thi
     """`wanted` is on, off or auto (the template's default). Raises UsageError where the template can't do it."""
     if wanted == "on" and not template.thinks:
         raise UsageError(
-            f"--thinking on: the chat template of {model} has no thinking (no <think> and no enable_thinking in it); "
+            f"--thinking on: the chat template of {model} has neither <think> nor enable_thinking, so it can't think; "
             "leave the flag out"
         )
     if wanted == "off" and template.thinks and not template.has_switch:
         raise UsageError(
-            f"--thinking off: {model} always thinks, its chat template has no enable_thinking switch; use "
+            f"--thinking off: {model} always thinks: its chat template has no enable_thinking switch; use "
             "--thinking on, or a model without thinking"
         )
     on = template.thinks and (wanted == "on" or (wanted == "auto" and template.on_by_default))

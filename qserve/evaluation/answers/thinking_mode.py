@@ -44,19 +44,19 @@ def _without_template(served: ServedModel, request: EvalRequest) -> tuple[Thinki
     """A server that does not show its template: its answers tell, and the switch is taken at its word."""
     switch = None if request.thinking == "auto" else {"enable_thinking": request.thinking == "on"}
     on = request.thinking == "on" or (request.thinking == "auto" and seen_thinking(served))
-    told = "answers with thoughts" if on else "answers without thoughts"
+    told = "answers with thinking" if on else "answers without thinking"
     return Thinking(on, switch), [f"{served.model} {told} (its chat template is not known)"]
 
 
 def _for_choices(thinking: Thinking, template: ThinkingTemplate, request: EvalRequest, tasks: list[str]) -> Thinking:
     if not template.has_switch:
         raise UsageError(
-            f"{', '.join(tasks)} scores choices without a thought, and this model always thinks first. Use tasks "
+            f"{', '.join(tasks)} scores choices without thinking, but this model always thinks first. Use tasks "
             "that generate, or leave --chat out"
         )
     if request.thinking == "on":
         raise UsageError(
-            f"--thinking on: {', '.join(tasks)} scores choices, without a thought. Use tasks that "
+            f"--thinking on: {', '.join(tasks)} scores choices, which is done without thinking. Use tasks that "
             "generate, or --thinking off"
         )
     return thinking
@@ -66,5 +66,5 @@ def _note(thinking: Thinking, request: EvalRequest) -> str:
     if not thinking.on:
         return "Thinking is off"
     if request.gen_kwargs.get("temperature") == 0:
-        return "Thinking is on and greedy, as --gen-kwargs says; Qwen3 repeats itself so, its card recommends sampling"
+        return "Thinking is on and greedy (--gen-kwargs); Qwen3 then repeats itself: its model card recommends sampling"
     return "Thinking is on, sampled by the model's generation_config.json; the answer after the thought is scored"

@@ -193,7 +193,7 @@ def advice(candidates: Sequence[Candidate]) -> str:
     """One sentence: which to use, and what it costs against the first."""
     first, best = candidates[0], recommended(candidates)
     if best is first:
-        return f"Stay with {first.quant}: nothing smaller answers as well on these items"
+        return f"Stay with {first.quant}: no smaller one is as accurate on these items"
     return f"Use {verdict(best, first)}"
 
 

@@ -99,7 +99,7 @@ def _task(task: str, before: Mapping[int, Any], after: Mapping[int, Any]) -> Tas
     changed = [doc for doc in both if before[doc]["doc_hash"] != after[doc]["doc_hash"]]
     if changed:
         raise UsageError(
-            f"{task}: item {changed[0]} is another question in the second result; the task's data changed between them"
+            f"{task}: item {changed[0]} is a different question in the second result; the task's data changed"
         )
     metric = _metric([sample for pair in pairs for sample in pair])
     if metric is None:

@@ -34,7 +34,7 @@ def rounded_activations(model: nn.Module, wanted: Literal["exact", "int8"]) -> t
     """Have the layers of `model` do what its plan says; a note where none can."""
     if wanted == "exact" or (library() is not None and round_activations(model)):
         return ()
-    why = why_none() or "no layer has weights and this processor instructions that it takes"
+    why = why_none() or "no layer of this model supports it on this processor"
     return (f"activations stay in 16 bit (--cpu-activations int8 rounds them): {why}",)
 
 

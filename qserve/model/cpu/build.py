@@ -62,7 +62,7 @@ def _file() -> Path:
     if compiler is None:
         raise _NotBuilt(f"there is no C compiler (cc); {INSTALL_COMPILER}")
     if shutil.which(compiler.split()[0]) is None:
-        raise _NotBuilt(f"the C compiler that $CC names, {compiler}, is not there")
+        raise _NotBuilt(f"$CC names the C compiler {compiler}, which was not found")
     name = f"dense-{_fingerprint(compiler)}.so"
     for folder in (cache_folder(), None):
         try:
@@ -119,7 +119,7 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode:
         _log.debug("%s\n%s", " ".join(command), done.stderr)
-        first = next((line for line in done.stderr.splitlines() if "error" in line), "it says nothing")
+        first = next((line for line in done.stderr.splitlines() if "error" in line), "it printed no error")
         raise _NotBuilt(f"the C compiler {command[0]} failed: {first.strip()}")
 
 

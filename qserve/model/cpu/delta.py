@@ -96,7 +96,7 @@ class DeltaNet:
 
         """
         compiled = library()
-        assert compiled is not None, "whoever made it asked for the library"
+        assert compiled is not None, "the library was loaded when it was made"
         out = rows.new_empty(len(rows), self.mixed_width)
         at = [_address(one) for one in (rows, windows, states, texts, out)]
         if compiled.delta_rule(ctypes.byref(self.c), *at[:4], ctypes.c_long(len(texts)), at[4]):

@@ -44,7 +44,7 @@ class CompiledExperts(nn.Module):
     ) -> torch.Tensor:
         """`hidden_states` [tokens, hidden], of which each token's experts and their shares are [tokens, top]."""
         compiled = library()
-        assert compiled is not None, "whoever made it asked for the library"
+        assert compiled is not None, "the library was loaded when it was made"
         states = hidden_states.to(torch.bfloat16).contiguous()
         chosen, shares = top_k_index.long().contiguous(), top_k_weights.float().contiguous()
         out = torch.empty_like(states)

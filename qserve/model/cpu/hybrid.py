@@ -155,7 +155,7 @@ class HybridLayers:
 
     def _run(self, first: int, count: int, step: _CStep) -> None:
         compiled = library()
-        assert compiled is not None, "whoever made these layers asked for it"
+        assert compiled is not None, "the library was loaded when these layers were made"
         at = ctypes.byref(self._c, first * ctypes.sizeof(_CLayer))
         if compiled.run_hybrid_layers(at, ctypes.c_long(count), ctypes.byref(step)):
             raise MemoryError("a step of the hybrid's layers")

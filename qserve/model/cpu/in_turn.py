@@ -20,7 +20,7 @@ def in_turn(matrices: Sequence[Matrix], states: Mapping[int, torch.Tensor]) -> C
     asleep: a fifth of what a row times 3 million weights takes.
     """
     found = library()
-    assert found is not None, "whoever has matrices asked for it"
+    assert found is not None, "the library was loaded when the matrices were made"
     chosen = [states[one.in_features] for one in matrices]
     rows = len(chosen[0])
     if rows > FEW_ROWS and not has_fast_products():  # each takes another way, which C does not know

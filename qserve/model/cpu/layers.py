@@ -293,6 +293,6 @@ def _layer_of(layer: Any) -> _CLayer:
 
 def _call(name: str, *arguments: Any) -> None:
     found = library()
-    assert found is not None, "whoever made these layers asked for it"
+    assert found is not None, "the library was loaded when these layers were made"
     if getattr(found, name)(*arguments):
         raise MemoryError("a step of the decoder's layers")

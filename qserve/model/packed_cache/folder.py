@@ -118,7 +118,7 @@ class PackedFolder:
         if not is_ours(self.root):
             return f"others may write to {self.root}"
         if needed > self.most_bytes:
-            return f"they take {format_bytes(needed)}, and {format_bytes(self.most_bytes)} may be kept"
+            return f"they take {format_bytes(needed)}, and at most {format_bytes(self.most_bytes)} may be kept"
         self._sweep()
         sizes = {path: status.st_size for path, status in self.entries()}
         free = shutil.disk_usage(self.root).free

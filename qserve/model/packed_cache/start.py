@@ -81,7 +81,7 @@ class PackedStart:
         try:
             model = around(_rebuilt(found.about, found.tensors), found.about["tied_head"])
             if other_tensors(model) != found.about["others"]:
-                raise Misplaced("what is not packed of the model is not what it was")
+                raise Misplaced("the weights that are not packed have changed")
         except (Misplaced, KeyError) as error:
             self.folder.remove(self.key, str(error))
             return None
@@ -97,7 +97,7 @@ class PackedStart:
         if why is not None:
             return (
                 f"packed weights are not kept, so the next start takes as long as this one: {why} "
-                "(--packed-cache-gib says how much may be kept, 0 nothing)",
+                "(--packed-cache-gib sets how much may be kept; 0 keeps nothing)",
             )
         del tensors
         found = self.folder.find(self.key, is_new=True)

@@ -61,7 +61,7 @@ class MappedTensors:
         tensors = {name: _tensor(memory, begin, entry) for name, entry in head["tensors"].items()}
         for name, entry in head["tensors"].items():
             if not is_new and _sum_of(tensors[name]) != entry["sum"]:
-                raise BrokenFile(f"{name} is not what was written")
+                raise BrokenFile(f"{name} has changed since it was written")
         return cls(head["about"], tensors, size)
 
 
@@ -97,11 +97,11 @@ def _read_head(file: BinaryIO) -> tuple[dict[str, Any], int]:
     """The head, and where the tensors begin."""
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size or not prefix.startswith(_MAGIC):
-        raise BrokenFile("it does not begin as such files do")
+        raise BrokenFile("it does not begin like a file of packed weights")
     _, length, digest = _PREFIX.unpack(prefix)
     head = file.read(min(length, _MOST_HEAD_BYTES))
     if len(head) != length or hashlib.sha256(head).digest() != digest:
-        raise BrokenFile("its head is damaged")
+        raise BrokenFile("its header is damaged")
     document: dict[str, Any] = json.loads(head)
     return document, _data_begin(length)
 
@@ -115,7 +115,7 @@ def _tensor(memory: torch.Tensor, begin: int, entry: Mapping[str, Any]) -> torch
     num_bytes = dtype.itemsize * torch.Size(entry["shape"]).numel()
     start = begin + entry["begin"]
     if start + num_bytes > len(memory):
-        raise BrokenFile("a tensor ends behind it")
+        raise BrokenFile("a tensor ends after the file")
     return memory[start : start + num_bytes].view(dtype).view(entry["shape"])
 
 

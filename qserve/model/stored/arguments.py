@@ -96,8 +96,8 @@ def _check_any(folder: Path, stored: Mapping[str, Any]) -> None:
     """Raises BrokenCheckpoint where no tensor is quantized."""
     if not ReadableLayers.of(folder, stored).by_name:
         raise BrokenCheckpoint(
-            f"{folder}: config.json says that weights are stored as {stored.get('quant_method')}, and no tensor of its "
-            "files is: is quantization_config of another model?"
+            f"{folder}: config.json says that weights are stored as {stored.get('quant_method')}, but no tensor of the "
+            "checkpoint is: is quantization_config of another model?"
         )
 
 

@@ -122,7 +122,9 @@ def fp8_codes(parts: Parts, block: tuple[int, int] | None) -> Codes:
     elif scales.numel() in (1, out):
         by_row, size = scales.reshape(-1, 1).expand(out, 1), width
     else:
-        raise BrokenCheckpoint(f"scales {list(scales.shape)} of an fp8 weight {[out, width]}; its blocks are {block}")
+        raise BrokenCheckpoint(
+            f"scales of shape {list(scales.shape)} don't match an fp8 weight of shape {[out, width]} in blocks of {block}"
+        )
     values = torch.arange(256, dtype=torch.uint8).view(weight.dtype).float()
     return Codes("fp8", Numbers.of_bytes(weight.view(torch.uint8)), values, _by_block(by_row, width, size))
 
@@ -136,7 +138,7 @@ def _integers(
     offsets = None if zeros is None or bool((zeros == half).all()) else (half - zeros.float()) * scales
     (out, width), groups = codes.shape, scales.shape[1]
     if len(scales) != out:
-        raise BrokenCheckpoint(f"scales of {len(scales)} outputs for {out}")
+        raise BrokenCheckpoint(f"it has scales of {len(scales)} outputs, but {out} outputs")
     size = math.ceil(width / groups)
     if g_idx is not None:
         codes = replace(codes, order=_order(g_idx, size))
@@ -152,7 +154,7 @@ def _order(g_idx: torch.Tensor, size: int) -> torch.Tensor | None:
         return None
     order = g_idx.argsort(stable=True)
     if not torch.equal(g_idx[order].long(), in_order):
-        raise BrokenCheckpoint(f"g_idx names groups of other sizes than {size} inputs: is group_size of another model?")
+        raise BrokenCheckpoint(f"g_idx has groups that are not of {size} inputs: is group_size of another model?")
     return order.int()
 
 

@@ -100,8 +100,8 @@ def stored_experts_in(model: nn.Module, layers: ReadableLayers, folder: Path) ->
         if known and len(known) < len(stored):
             missing = next(one for one in names if one not in known)
             raise UsageError(
-                f"{name} is stored quantized but for {name}.{missing} and {len(stored) - len(known) - 1} more of its "
-                "weights; experts of a layer are read where all of them are"
+                f"{name} is stored quantized, except {name}.{missing} and {len(stored) - len(known) - 1} more of its "
+                "weights; qserve reads the experts of a layer only where all of them are quantized"
             )
         if known:
             files = files or StoredFiles(folder)

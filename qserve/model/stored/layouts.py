@@ -42,19 +42,19 @@ def why_not_readable(stored: Mapping[str, Any]) -> str | None:
         written = stored.get("checkpoint_format", "gptq")
         if not _gptq_bits(stored) <= set(_READ_BITS) or written not in _GPTQ_FORMATS or stored.get("is_marlin_format"):
             seen = " and ".join(map(str, sorted(_gptq_bits(stored))))
-            return f"it holds {seen}-bit weights as {written}; 4 and 8 bit as gptq and gptq_v2 are read"
+            return f"it has {seen}-bit weights as {written}; qserve reads 4 and 8 bit as gptq and gptq_v2"
         return None
     if method == "awq":
         version, backend = str(stored.get("version", "gemm")).lower(), str(stored.get("backend", "autoawq")).lower()
         if bits != 4 or version != "gemm" or backend != "autoawq":
-            return f"it holds {bits}-bit weights of {backend}'s {version}; 4 bit of autoawq's gemm are read"
+            return f"it has {bits}-bit weights of {backend}'s {version}; qserve reads 4 bit of autoawq's gemm"
         return None
     if method == "compressed-tensors":
         formats = _formats(stored)
         unread = sorted(formats - set(_CT_FORMATS))
         if unread or _odd_bits(stored):
             seen = ", ".join(unread or _odd_bits(stored))
-            return f"it holds {seen}; {', '.join(_CT_FORMATS)} of 4 and 8 bit are read"
+            return f"it has {seen}; qserve reads {', '.join(_CT_FORMATS)} of 4 and 8 bit"
         return None
     return None if method == "fp8" else f"it is stored as {method}"
 

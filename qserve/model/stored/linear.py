@@ -85,10 +85,10 @@ def codes_of(name: str, read: Callable[[Parts], Codes], parts: Parts, shape: tup
     except BrokenCheckpoint as error:
         raise BrokenCheckpoint(f"{name}: {error}") from error
     except (RuntimeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise BrokenCheckpoint(f"{name}: its quantized tensors don't fit each other ({error})") from error
+        raise BrokenCheckpoint(f"{name}: its quantized tensors don't match each other ({error})") from error
     if codes.numbers.shape != shape:
         raise BrokenCheckpoint(
-            f"{name} is stored with {list(codes.numbers.shape)} weights, and config.json calls for {list(shape)}: is "
+            f"{name} is stored with {list(codes.numbers.shape)} weights, but config.json calls for {list(shape)}: is "
             "it of another model?"
         )
     return codes

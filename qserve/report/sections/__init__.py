@@ -41,5 +41,5 @@ def _made(make: Callable[[RunReport], Section | None], report: RunReport) -> Sec
     try:
         return make(report)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        why = f"What is stored of this can't be read by qserve {__version__} ({type(error).__name__}: {error})."
+        why = f"qserve {__version__} can't read the record of this section ({type(error).__name__}: {error})."
         return Section(make.__name__, make.__name__.capitalize(), (Text(why, is_warning=True),))

@@ -35,7 +35,7 @@ def faults(report: RunReport) -> Section | None:
     if run.num_lost:
         blocks.append(
             Text(
-                f"{run.num_lost:,} requests could not be recorded: the disk was full, or the store locked.",
+                f"{run.num_lost:,} requests could not be recorded: the disk was full, or the store was locked.",
                 is_warning=True,
             )
         )

@@ -67,7 +67,7 @@ def _table(name: str, latency: Mapping[str, Any]) -> Table:
         else ""
     )
     how = (
-        f"Measured by the gateway on the last {latency['num_requests']:,} streamed answers whose tokens were counted; "
+        f"Measured by the gateway on the last {latency['num_requests']:,} streamed answers with counted tokens; "
         f"planned for the same requests.{learned}{loaded}"
     )
     return Table(f"latency_planned_{name}", f"{name}: latency, planned and measured", _COLUMNS, rows, how)

@@ -37,7 +37,7 @@ _CALIBRATION = (
 )  # fmt: skip
 _BY_LABEL = (
     Column("name", "label"), Column("count", "texts", "count"), Column("mse", "mean squared error", "number"),
-    Column("mean_mse", "the mean's", "number"), Column("rank_correlation", "rank correlation", "number"),
+    Column("mean_mse", "error of the mean", "number"), Column("rank_correlation", "rank correlation", "number"),
 )  # fmt: skip
 _MOST_CHARACTERS = 300
 _FEWEST_TO_SMOOTH = 12
@@ -185,7 +185,7 @@ def smoothed(values: Sequence[float | None]) -> tuple[float | None, ...]:
 def _steps_told(points: list[Mapping[str, Any]]) -> str:
     """A long run's curve is kept thinned."""
     num_steps = points[-1]["step"] - points[0]["step"] + 1
-    return "Every step." if num_steps <= len(points) else f"{len(points)} of {num_steps:,} steps, evenly."
+    return "Every step." if num_steps <= len(points) else f"{len(points)} of {num_steps:,} steps, evenly spaced."
 
 
 def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
@@ -200,7 +200,7 @@ def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
                 "Scores by label",
                 _BY_LABEL,
                 rows,
-                "Of held-out texts. The mean's: the error if every text got the mean.",
+                "Of held-out texts. Error of the mean: of giving every text the mean score.",
             )
         ]
     rows = tuple(

@@ -48,7 +48,7 @@ def base_of(folder: Path, adapter: AdapterConfig, asked: str | None) -> Path:
             return candidate
     trained_on = f"it was trained on {adapter.base_model!r}" if adapter.base_model else "it names no base model"
     here = ", which is not on this machine" if adapter.base_model else ""
-    looked = f", and --base {asked!r} holds no config.json" if asked else here
+    looked = f", and --base {asked!r} has no config.json" if asked else here
     raise ModelNotFound(
         f"{folder} is an adapter without its base model: {trained_on}{looked}. "
         "Name the base model's folder: --base FOLDER"

@@ -41,7 +41,7 @@ def find_head(tensors: Sequence[StoredTensor], asked: str | None, hidden_size: i
             return _checked(RewardHead(found[0], found[1]), hidden_size, where)
     if asked:
         raise BrokenCheckpoint(
-            f"{where} holds no head {asked!r} (--head); outside its layers it has: {_outside(tensors)}"
+            f"{where} has no head {asked!r} (--head); outside its layers it has: {_outside(tensors)}"
         )
     return None
 
@@ -75,7 +75,7 @@ def _checked(head: RewardHead, hidden_size: int, where: str) -> RewardHead:
         )
     if len(shapes) == 2 and head.num_labels > 2:
         raise BrokenCheckpoint(
-            f"{where}: the head {head.prefix!r} has {head.num_labels} labels behind a ReLU ({shapes[-1]}); with two "
+            f"{where}: the head {head.prefix!r} has {head.num_labels} labels after a ReLU ({shapes[-1]}); with two "
             "layers a reward model has one label and a process reward model two"
         )
     return head

@@ -28,7 +28,7 @@ def parse_weights(text: str, flag: str = "--weights") -> dict[str, float]:
         except ValueError:
             weights[""] = math.nan
         if not name.strip() or not all(map(math.isfinite, weights.values())):
-            raise UsageError(f"{flag} {text!r}: {part!r} is no NAME=NUMBER; write for example helpful=0.7,long=-0.3")
+            raise UsageError(f"{flag} {text!r}: {part!r} is not NAME=NUMBER; write for example helpful=0.7,long=-0.3")
     return weights
 
 
@@ -48,8 +48,8 @@ def label_weights(
     if isinstance(held, list) and len(held) == len(names):
         return tuple(map(float, held)), None
     note = (
-        f"{len(names)} labels ({', '.join(names)}) and no weights for them: the reward is their mean; say what each "
-        f"counts: --weights {names[0]}=1,{names[1]}=0.5"
+        f"the {len(names)} labels ({', '.join(names)}) have no weights, so the reward is their mean; set weights, for "
+        f"example --weights {names[0]}=1,{names[1]}=0.5"
     )
     return tuple(1 / len(names) for _ in names), note
 
@@ -57,5 +57,7 @@ def label_weights(
 def _by_name(names: Sequence[str], weights: Mapping[str, float], where: str) -> tuple[float, ...]:
     unknown = [name for name in weights if name not in names]
     if unknown:
-        raise UsageError(f"{where} weighs {unknown[0]!r}, which is not a label of the model; it has {', '.join(names)}")
+        raise UsageError(
+            f"{where} gives a weight to {unknown[0]!r}, which is not a label of the model; it has {', '.join(names)}"
+        )
     return tuple(weights.get(name, 0.0) for name in names)

@@ -86,8 +86,8 @@ def _refuse_gating(files: _CheckpointFiles, asked: str | None) -> None:
     )
     raise BrokenCheckpoint(
         f"{files.id} weighs its attributes by a gating network over the prompt ({gating}), which only the Python code "
-        "in the checkpoint computes: transformers does not load it without trust_remote_code, and qserve runs no code "
-        f"of a checkpoint.{alone}"
+        "in the checkpoint computes: transformers does not load it without trust_remote_code, and qserve does not run "
+        f"code from checkpoints.{alone}"
     )
 
 
@@ -111,7 +111,7 @@ def _look(path: Path, settings: RewardSettings, model_id: str) -> _CheckpointFil
         return _adapter(path, settings, model_id)
     own = stored_in_folder(path)
     if not own:
-        raise BrokenCheckpoint(f"{path} holds no weights (*.safetensors, pytorch_model*.bin, *.pt); copy it again")
+        raise BrokenCheckpoint(f"{path} has no weights (*.safetensors, pytorch_model*.bin, *.pt); copy it again")
     own_config = read_config(path) if (path / "config.json").is_file() else {}
     base = _folder(Path(settings.base).expanduser()) if settings.base else None
     if not own_config and base is None:
@@ -122,7 +122,7 @@ def _look(path: Path, settings: RewardSettings, model_id: str) -> _CheckpointFil
     if base is not None and own_config and has_tokenizer(path):
         raise UsageError(
             f"--base {settings.base}: {model_id} is a whole checkpoint, with config and tokenizer, and needs no base; "
-            "it is for adapters, single files, and folders without one of the two. Leave it out"
+            "leave --base out. It is for adapters, single files, and folders without config or tokenizer"
         )
     config = own_config or read_config(_folder(base))
     return _CheckpointFiles(model_id, path, base, None, own, own, config, own_config)
@@ -135,7 +135,7 @@ def _single_file(path: Path, settings: RewardSettings, model_id: str) -> _Checkp
         )
     if settings.base is None:
         raise BrokenCheckpoint(
-            f"{path} holds weights without a config.json or a tokenizer; name the base model's folder: --base FOLDER"
+            f"{path} has weights, but no config.json or no tokenizer; name the base model's folder: --base FOLDER"
         )
     own, base = stored_in_file(path), _folder(Path(settings.base).expanduser())
     return _CheckpointFiles(model_id, path, base, None, own, own, read_config(base), {})
@@ -166,9 +166,9 @@ def _no_head(files: _CheckpointFiles) -> str:
     names = [tensor.name for tensor in files.own]
     if (files.path / _SENTENCE_TRANSFORMERS).is_file():
         return (
-            f"{files.id} is an embedding model ({_SENTENCE_TRANSFORMERS}): it gives a text a vector and no reward, and "
-            "qserve has no route for vectors; vLLM serves it by itself (vllm serve --runner pooling). Of its family a "
-            "reranker scores a query with a document in one text, which --reward takes"
+            f"{files.id} is an embedding model ({_SENTENCE_TRANSFORMERS}): it gives a text a vector, not a reward, and "
+            "qserve has no route for vectors; serve it with vLLM (vllm serve --runner pooling). --reward takes "
+            "the rerankers of such a family: a reranker scores a query and a document in one text"
         )
     if any("lm_head" in name for name in names) or _is_causal(files.own_config):
         return (
@@ -180,13 +180,13 @@ def _no_head(files: _CheckpointFiles) -> str:
         )
     if files.adapter:
         return (
-            f"the adapter {files.id} holds no head, and neither does its base {files.base}: it must be trained with "
-            'modules_to_save=["score"], else the head that it was trained with is lost. '
+            f"neither the adapter {files.id} nor its base {files.base} has a head: train it with "
+            'modules_to_save=["score"], or the head that it was trained with is not saved. '
             f"Found: {', '.join(sorted(names)[:3])}…"
         )
     return (
-        f"{files.id} holds no reward head among its {len(names)} tensors ({', '.join(sorted(names)[:3])}…); "
-        "if it is there under a name of its own, say which: --head NAME"
+        f"{files.id} has no reward head among its {len(names)} tensors ({', '.join(sorted(names)[:3])}…); "
+        "if the head has another name, give it: --head NAME"
     )
 
 
@@ -238,7 +238,7 @@ def _checkpoint(files: _CheckpointFiles, head: RewardHead, own_format: Format) -
 def _tokenizer(files: _CheckpointFiles) -> Path:
     tokenizer = files.path if has_tokenizer(files.path) else files.base
     if tokenizer is None or not has_tokenizer(tokenizer):
-        raise BrokenCheckpoint(f"{files.id} holds no tokenizer; name the folder that has it: --base FOLDER")
+        raise BrokenCheckpoint(f"{files.id} has no tokenizer; name the folder that has it: --base FOLDER")
     return tokenizer
 
 
@@ -274,8 +274,8 @@ def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: R
     """What each format's trainer does with a text, as far as its config says. Refuses what its format never reads."""
     if settings.weights is not None and found.format != "multi-attribute":
         raise UsageError(
-            f"--weights {settings.weights}: {found.id} gives one number a text ({found.format}), and there is nothing "
-            "to weigh; leave it out"
+            f"--weights {settings.weights}: {found.id} gives one number per text ({found.format}), which needs no "
+            "weights; leave it out"
         )
     is_process = found.format == "process-reward-model"
     if is_process and settings.pooling is not None:
@@ -303,7 +303,7 @@ def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: R
     if found.format == "reward-head":
         note = (
             f"{found.id}: the head is read at the last token of the text; a training script that read "
-            "hidden[:, -1] with padding on the right read the padding (--pooling says otherwise)"
+            "hidden[:, -1] with padding on the right read the padding (--pooling sets another token)"
         )
         return replace(found, notes=(note,))
     return found

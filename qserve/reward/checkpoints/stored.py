@@ -77,7 +77,7 @@ def load_pickled(file: Path) -> dict[str, torch.Tensor]:
     while isinstance(data, dict) and (key := _nested_key(data)) is not None:
         data = data[key]
     if not isinstance(data, dict) or not data or not any(isinstance(value, torch.Tensor) for value in data.values()):
-        raise BrokenCheckpoint(f"{file} holds no state dict (a dict of tensors); found: {type(data).__name__}")
+        raise BrokenCheckpoint(f"{file} is not a state dict (a dict of tensors); found: {type(data).__name__}")
     return {str(name): value for name, value in data.items() if isinstance(value, torch.Tensor)}
 
 

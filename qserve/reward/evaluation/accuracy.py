@@ -63,12 +63,12 @@ def shape_of(records: Sequence[Record]) -> Shape:
     """What the file asks. Raises UsageError for a line without a preference, and for shapes that are mixed."""
     without = next((record for record in records if record.num_chosen is None), None)
     if without is not None:
-        raise UsageError(f"line {without.line} states no preference: it needs chosen and rejected")
+        raise UsageError(f"line {without.line} is not a preference: it needs chosen and rejected")
     shapes = {_shape(record) for record in records}
     if shapes == {"pairs", "best-of-n"}:
         return "best-of-n"
     if len(shapes) > 1:
-        raise UsageError(f"the file mixes {' and '.join(sorted(shapes))}; give each a file of its own")
+        raise UsageError(f"the file mixes {' and '.join(sorted(shapes))}; put each in its own file")
     return shapes.pop()
 
 

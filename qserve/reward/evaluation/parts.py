@@ -124,7 +124,9 @@ def _faults(
             f"{judge.max_unparsable:g}){example}"
         )
     if difference is not None and difference > _EXACT:
-        faults.append(f"the values of the server differ by up to {difference:.3g}: it was started with another file")
+        faults.append(
+            f"the values of the server differ by up to {difference:.3g}: it was started with a different file"
+        )
     return faults
 
 

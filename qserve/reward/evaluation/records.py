@@ -79,7 +79,7 @@ def read_records(file: Path, unread: Counter[str] | None = None, *, keep_broken:
     lines = read_text(file, "a file of JSON lines").split("\n")
     records = list(_records(lines, Counter() if unread is None else unread))
     if not records:
-        raise UsageError(f"{file} holds no line; each is a JSON object, for example {{'prompt': …, 'response': …}}")
+        raise UsageError(f"{file} has no lines; each is a JSON object, for example {{'prompt': …, 'response': …}}")
     broken = next((record for record in records if record.error is not None), None)
     if broken is not None and not (keep_broken and any(record.error is None for record in records)):
         raise UsageError(f"{file}, line {broken.line}: {broken.error}")

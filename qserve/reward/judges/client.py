@@ -29,8 +29,8 @@ class JudgeClient:
         """`served` is the chat model of the same service, where there is one."""
         if part.url == SERVED and served is None:
             raise UsageError(
-                f"the judge {part.name!r} is the chat model of the same service (url: {SERVED}), and none is served; "
-                "name one: qserve up --model …"
+                f"the judge {part.name!r} is the chat model of the same service (url: {SERVED}), but "
+                "no chat model is served; name one: qserve up --model …"
             )
         self._part = part
         self._served = served if part.url == SERVED else None
@@ -100,7 +100,7 @@ class JudgeClient:
         return self._part.api_key_file.read_text().strip() if self._part.api_key_file is not None else ""
 
     def _failed(self, why: str) -> RewardFailed:
-        message = f"the judge {self._part.name!r} at {self._part.url} can't be asked: {why}"
+        message = f"the judge {self._part.name!r} at {self._part.url} did not answer: {why}"
         return RewardFailed(message, "judge_failed")
 
 

@@ -135,8 +135,8 @@ class Judge:
             self.stats.unparsable_example = unread[-1].strip()[-_EXAMPLE_CHARS:]
         if len(unread) > self.part.max_unparsable * len(read):
             raise RewardFailed(
-                f"{len(unread)} of {len(read)} verdicts of the judge {self.part.name!r} hold no verdict that its "
-                f"template's pattern finds in the last {MAX_CHARS} characters within {LIMIT_S:g} s (max_unparsable "
+                f"{len(unread)} of {len(read)} answers of the judge {self.part.name!r} have no verdict: its template's "
+                f"pattern finds none in the last {MAX_CHARS} characters within {LIMIT_S:g} s (max_unparsable "
                 f"{self.part.max_unparsable:g}); one of them ends: {self.stats.unparsable_example!r}",
                 "judge_unparsable",
             )

@@ -120,7 +120,9 @@ def _with_numbers(made: JudgeTemplate, document: Mapping[str, Any], where: str) 
     assert isinstance(choices, Mapping)
     words = [word for word in choices if not isinstance(word, str)]
     if words:  # YAML reads a bare yes as true
-        raise UsageError(f"{where}: 'choices' has {words[0]!r} for a word; write it between quotation marks")
+        raise UsageError(
+            f"{where}: YAML reads an entry of 'choices' as {words[0]!r}, not as a word; put it in quotation marks"
+        )
     return replace(made, choices=tuple((word, float(value)) for word, value in choices.items()))
 
 
@@ -132,7 +134,7 @@ def _check_slots(text: str, kind: str, where: str) -> None:
     try:
         slots = _slots(text)
     except TemplateError as error:
-        raise UsageError(f"{where}: 'prompt' is no Jinja template: {error}") from None
+        raise UsageError(f"{where}: 'prompt' is not a Jinja template: {error}") from None
     missing = [slot for slot in _SLOTS[kind] if slot not in slots]
     if missing:
         raise UsageError(f"{where} has no slot {{{{ {missing[0]} }}}}, so the judge would not see what it judges")

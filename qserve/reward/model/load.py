@@ -256,8 +256,8 @@ def _check_complete(where: Path, report: dict[str, Any]) -> None:
     if misshapen:
         name, found, wanted = misshapen[0]
         raise BrokenCheckpoint(
-            f"{where} holds {len(misshapen)} tensors of another shape than the config calls for, first {name}: "
-            f"{list(found)}, wanted {list(wanted)}. Is the config (or --base) of another model?"
+            f"{where} has {len(misshapen)} tensors of another shape than the config calls for, first {name}: "
+            f"{list(found)}, expected {list(wanted)}. Is the config (or --base) of another model?"
         )
 
 
@@ -266,7 +266,7 @@ def _head(checkpoint: RewardCheckpoint, body: Any) -> ScoreHead:
     head = ScoreHead(checkpoint.head).requires_grad_(False).eval()
     if not all(bool(torch.isfinite(parameter).all()) for parameter in head.parameters()):
         raise BrokenCheckpoint(
-            f"the head {checkpoint.head.prefix!r} of {checkpoint.id} holds values that are no numbers (NaN or "
+            f"the head {checkpoint.head.prefix!r} of {checkpoint.id} has values that are not numbers (NaN or "
             "infinity): its training diverged; take an earlier checkpoint"
         )
     last = list(body.modules())[-1]

@@ -66,7 +66,7 @@ def _merged(checkpoint: RewardCheckpoint, adapter: Path, dtype: torch.dtype) -> 
     except (RuntimeError, KeyError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"the adapter {adapter} does not go onto the base {checkpoint.base} ({reason}); "
+            f"the adapter {adapter} does not fit the base {checkpoint.base} ({reason}); "
             "is it the model that the adapter was trained on?"
         ) from error
     finally:

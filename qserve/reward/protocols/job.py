@@ -204,7 +204,7 @@ def answer_of(text: Text) -> tuple[str, str]:
             return text.prompt or "", without_end(answer)
         content = tuple(turns)
     if content and isinstance(content[0], int):
-        message = f"'{text.where}' holds token ids; rules and judges read text: send messages, texts or responses"
+        message = f"'{text.where}' has token ids; rules and judges read text: send messages, texts or responses"
         raise TextRefused(message, "invalid_value", text.where)
     *before, last = [message for message in content if not isinstance(message, int)]
     said = [called_text(message) for message in before]

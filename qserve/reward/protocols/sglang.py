@@ -20,7 +20,7 @@ def classify(request: ClassifyRequest, about: ModelInfo) -> ScoreJob:
     is_single = not isinstance(value, list) or isinstance(value[0], int)
     names = as_list(request.rid) or [uuid4().hex for _ in texts]
     if len(names) != num_texts(value):
-        raise ApiError(400, f"'rid' names {len(names)} texts of {len(texts)}", "invalid_value", "rid")
+        raise ApiError(400, f"'rid' has {len(names)} ids for {len(texts)} texts", "invalid_value", "rid")
 
     def answer(scored: Scored) -> Any:
         answers = [

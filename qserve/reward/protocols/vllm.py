@@ -57,7 +57,7 @@ def pooling(request: PoolingRequest, about: ModelInfo) -> ScoreJob:
     """POST /pooling: one value a text, or with `token_classify` one a token."""
     activate, per_token = about.activation(request.raw), request.task == "token_classify"
     if per_token and about.labels:
-        message = f"'task': token_classify is served of models with one label; this one has {len(about.labels)}"
+        message = f"'task': token_classify is served for models with one label; this one has {len(about.labels)}"
         raise ApiError(400, message, "unsupported_value", "task")
 
     def answer(scored: Scored) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _limits(request: Any, about: ModelInfo) -> tuple[Truncation | None, int | No
     if most is not None and kept > most:
         raise ApiError(
             400,
-            f"'truncate_prompt_tokens' is {kept}, and this model reads at most {most} tokens; ask for fewer, or "
-            "for -1: as many as it reads",
+            f"'truncate_prompt_tokens' is {kept}, but this model reads at most {most} tokens; send a smaller number, "
+            "or -1 for as many as it reads",
             "invalid_value",
             "truncate_prompt_tokens",
         )

@@ -130,13 +130,13 @@ def read_recipe(file: Path) -> Recipe:
         raise UsageError(f"{file} can't be read as YAML: {yaml_problem(error)}") from None
     if not isinstance(document, dict) or list(document) != ["parts"] or not isinstance(document["parts"], list):
         found = ", ".join(map(str, document)) if isinstance(document, dict) else type(document).__name__
-        raise UsageError(f"{file} must hold `parts:`, a list, and nothing else; found: {found}")
+        raise UsageError(f"{file} must have the list `parts:` and no other field; found: {found}")
     parts = tuple(_part(entry, f"{file}, part {number}", file) for number, entry in enumerate(document["parts"], 1))
     names = [part.name for part in parts]
     if not parts or len(set(names)) < len(names):
-        raise UsageError(f"{file}: every part needs a name of its own; found: {', '.join(names) or 'no parts'}")
+        raise UsageError(f"{file}: every part needs its own name; found: {', '.join(names) or 'no parts'}")
     if sum(isinstance(part, ModelPart) for part in parts) > 1:
-        raise UsageError(f"{file} names more than one model; one worker holds one (a second is a server of its own)")
+        raise UsageError(f"{file} names more than one model; a worker loads one (serve a second with another server)")
     return Recipe(file, parts)
 
 
@@ -172,7 +172,7 @@ def _judge(name: str, weight: float, template: str, options: dict[str, Any], whe
     if not isinstance(url, str) or not (url == SERVED or url.startswith(("http://", "https://"))):
         raise UsageError(
             f"{where}: a judge's 'url' is an address, for example http://127.0.0.1:8000/v1, or {SERVED!r}, the chat "
-            f"model beside it (qserve up --model …); found {url!r}"
+            f"model of the same service (qserve up --model …); found {url!r}"
         )
     if not isinstance(model, str) or not (model or url == SERVED):
         raise UsageError(f"{where}: a judge needs 'model', the name that is asked for at {url}")

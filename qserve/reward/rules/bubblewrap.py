@@ -89,19 +89,17 @@ def sandbox_of(loose: Callable[[Sandbox], str]) -> Sandbox:
     if shutil.which("bwrap") is None:
         raise NoSandbox("bubblewrap is not installed (apt install bubblewrap)")
     if platform.machine() not in NUMBERS:
-        raise NoSandbox(
-            f"its filter of system calls is known for {' and '.join(NUMBERS)} only, not {platform.machine()}"
-        )
+        raise NoSandbox(f"its filter of system calls supports {' and '.join(NUMBERS)} only, not {platform.machine()}")
     why: list[str] = []
     for sandbox in _kinds():
         try:
             found = loose(sandbox)
         except NoSandbox as error:
-            why.append(f"bubblewrap can't make one on this machine ({error})")
+            why.append(f"bubblewrap can't make a sandbox on this machine ({error})")
             continue
         if not found:
             return sandbox
-        why.append(f"one of this machine's does not refuse {found}")
+        why.append(f"a sandbox on this machine does not refuse {found}")
     raise NoSandbox("; ".join(dict.fromkeys(why)))
 
 

@@ -31,7 +31,7 @@ class RowPass:
     def why_not(body: Any) -> str | None:
         """What keeps a body that it would suit from it, for people."""
         why = DenseBody.why_not(body)
-        return why and f"rows are computed by torch's own operations, at about half of the speed: {why}"
+        return why and f"rows are computed by torch's operations, at about half the speed: {why}"
 
     def __call__(
         self, ids: torch.Tensor, positions: torch.Tensor, layout: RowLayout, wanted: torch.Tensor

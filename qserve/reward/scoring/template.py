@@ -135,7 +135,7 @@ class RewardTemplate:
     def _readable(self, ids: list[int]) -> list[int]:
         """`ids`. Raises TextRefused for a token that the model has no row for."""
         if (found := without_row(ids, self._vocab_size, self._tokenizer.convert_ids_to_tokens)) is not None:
-            raise TextRefused(f"the text holds {found}", "invalid_value", "input")
+            raise TextRefused(f"the text has {found}", "invalid_value", "input")
         return ids
 
     def beginning(self, text: str, num_tokens: int) -> str:

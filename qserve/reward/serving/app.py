@@ -140,14 +140,14 @@ class _Host:
         if self._parts is None:
             return await self._of_model(job)
         if any(text.every_token for text in job.texts):
-            raise ApiError(400, "'task': token_classify is of a model's tokens; this one combines parts", "unsupported")
+            raise ApiError(400, "'task': token_classify needs one model; this one combines parts", "unsupported")
         of_model = await self._of_model(job) if self._model is not None else None
         return await self._parts.scores(job.texts, of_model, client)
 
     async def _cut(self, job: ScoreJob) -> ScoreJob:
         """The job with no more of each text than is to be read, a portion at a time as they are tokenized."""
         if self._model is None:
-            message = "a limit of tokens needs a model's tokenizer, and this one is made of rules and judges"
+            message = "a limit of tokens needs a model's tokenizer, but this one has only rules and judges"
             raise ApiError(400, message, "unsupported_value", "max_tokens_per_doc")
         loop, template, texts = asyncio.get_running_loop(), self._model.template, list[Text]()
         for portion in portions(job.texts):
@@ -158,7 +158,7 @@ class _Host:
     async def _of_model(self, job: ScoreJob) -> list[Score]:
         """The scores in order. As soon as a portion fails, what is left of the request is neither read nor computed."""
         model = self._model
-        assert model is not None, "a recipe without a model asks for none"
+        assert model is not None, "a recipe without a model has no scores of one"
         loop, flow = asyncio.get_running_loop(), Flow()
         scores: list[Score] = []
         firsts: list[int] = []

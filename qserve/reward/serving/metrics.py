@@ -42,7 +42,7 @@ class RewardMetrics:
             "qserve_reward_request_texts", "Texts of a request", buckets=_TEXTS_A_ROW, registry=self._registry
         )
         self._rewards = Histogram(
-            "qserve_reward_score", "Rewards given, as the head has them", buckets=_REWARDS, registry=self._registry
+            "qserve_reward_score", "Rewards as the head gives them", buckets=_REWARDS, registry=self._registry
         )
         self._registry.register(_ScorerCollector(scorer))
 
@@ -76,7 +76,7 @@ class _ScorerCollector(Collector):
                 "beginnings count once", stats.num_computed_tokens,
             ),
             CounterMetricFamily("qserve_reward_truncated_texts", "Texts that were cut off", stats.num_truncated),
-            CounterMetricFamily("qserve_reward_out_of_memory", "Rows that were split for want of memory",
+            CounterMetricFamily("qserve_reward_out_of_memory", "Rows that were split for lack of memory",
                                 stats.num_out_of_memory),
             CounterMetricFamily("qserve_reward_busy_seconds", "Time in the model", stats.busy_s),
             GaugeMetricFamily("qserve_reward_padding_ratio", "Share of padding in the computed tokens",

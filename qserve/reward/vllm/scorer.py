@@ -68,14 +68,14 @@ class VllmScorer:
         finally:
             self._end()
         if status != 200:
-            raise RewardFailed(f"vLLM answered {status} to what was checked: {rewards}", "worker_error")
+            raise RewardFailed(f"vLLM answered {status} to a request that was checked: {rewards}", "worker_error")
         return [self._score(item, place, value) for item, place, value in zip(items, places, rewards, strict=True)]
 
     def _place(self, item: ScoreItem) -> int:
         check_length(item, self.max_length)
         *more, place = self.rule.pooled(item).positions
         if more:
-            message = "on vLLM a text is read at one token alone; serve the model without --reward-engine vllm"
+            message = "vLLM reads a text at one token only; serve the model without --reward-engine vllm"
             raise TextRefused(message, "position_not_served", "positions")
         return place
 

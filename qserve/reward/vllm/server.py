@@ -104,7 +104,7 @@ class VllmServer:
                 if status == 200:
                     return
                 if status < 500:  # asking again would change nothing
-                    raise BrokenCheckpoint(f"vLLM started, and refuses to classify a text of one token: {said}")
+                    raise BrokenCheckpoint(f"vLLM started, but refuses to classify a text of one token: {said}")
             await asyncio.sleep(_POLL_S)
         await self._hearing
         raise self._launch.failure(process.returncode)

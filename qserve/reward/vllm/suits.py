@@ -19,16 +19,16 @@ def why_not(checkpoint: RewardCheckpoint, settings: RewardSettings) -> str | Non
         return f"{checkpoint.id} combines parts, which qserve's own worker scores; leave --reward-engine vllm out"
     if checkpoint.format != "sequence-classification":
         return (
-            f"vLLM would not score a {checkpoint.format} checkpoint as it was trained: it knows heads that are called "
-            f"score, of one label, in a whole sequence-classification checkpoint. {own}"
+            f"vLLM would not score a {checkpoint.format} checkpoint as it was trained: it supports only a head named "
+            f"score, with one label, in a whole sequence-classification checkpoint. {own}"
         )
     if settings.answer_tokens is not None:
         return f"--answer-tokens is for rerankers. {own}"
     if checkpoint.head.has_bias:
         return f"vLLM's classifiers have no bias, and {checkpoint.head.prefix} has one. {own}"
     if not checkpoint.path.is_dir() or checkpoint.body_prefix != "model.":
-        return f"vLLM wants a folder with config, weights (model.*) and tokenizer. {own}"
+        return f"vLLM needs a folder with config, weights (model.*) and tokenizer. {own}"
     pooling = settings.pooling or checkpoint.pooling
     if pooling not in ("last", "not-pad"):
-        return f"vLLM reads a classifier at the last token, and --pooling {pooling} at another place. {own}"
+        return f"vLLM reads a classifier at the last token, but --pooling {pooling} reads another place. {own}"
     return None

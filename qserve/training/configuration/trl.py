@@ -45,12 +45,12 @@ def beyond_trl(run: TrainingRun) -> list[str]:
     if run.request.freeze_base:
         notes.append("the base is frozen and only `score` is trained: trl's own script would train all weights")
     if run.label_smoothing and run.trainer == "reward":
-        notes.append(f"label smoothing {run.label_smoothing:g} is qserve's: trl's own loss of pairs has none")
+        notes.append(f"label smoothing {run.label_smoothing:g} needs qserve: trl's own loss of pairs has none")
     if run.data.labels:
         how = "cross-entropy" if run.request.step_labels else "mean squared error"
-        notes.append(f"scores of {', '.join(run.data.labels)} are learned by {how}: trl's own takes pairs")
+        notes.append(f"scores of {', '.join(run.data.labels)} are learned by {how}: trl's own script takes pairs")
     if run.request.vllm is not None and run.request.vllm.mode == "separate":
-        notes.append(f"start the engine first, on cards of its own: {engine_command(run)}")
+        notes.append(f"start the engine first, on separate cards: {engine_command(run)}")
     return notes
 
 

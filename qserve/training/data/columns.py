@@ -66,8 +66,8 @@ class Columns:
         if missing:
             told = " and ".join(f"{self._told[name]:,} rows have {name!r}" for name in missing)
             raise UsageError(
-                f"{told}, and the model's chat template does not write them, so that what is trained would lack them; "
-                "take a model whose template knows tools, or leave these rows out"
+                f"{told}, but the model's chat template does not write them, so the training texts would lack them; "
+                "take a model with a template that supports tools, or leave these rows out"
             )
 
     def write(self, folder: Path) -> None:

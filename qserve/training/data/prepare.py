@@ -122,7 +122,7 @@ def check_source(path: str, method: str, asked: tuple[str, ...] = ()) -> tuple[s
         else:
             return labels
     if not broken:
-        raise UsageError(f"{path} holds no row")
+        raise UsageError(f"{path} has no rows")
     told = "".join(f"\n  {line}" for line in broken[:_SHOWN])
     raise UsageError(f"none of the first {len(broken)} rows can be trained on by {method}:{told}")
 
@@ -218,7 +218,7 @@ class _Pass:
 
 def _refuse(found: _Pass, source: DataSource) -> None:
     if not found.num_rows:
-        raise UsageError(f"{source.path} holds no row")
+        raise UsageError(f"{source.path} has no rows")
     share = found.num_broken / found.num_rows
     told = "".join(f"\n  {line}" for line in found.shown)
     is_too_many = share > source.max_broken_share and found.num_broken >= _LEAST_BROKEN

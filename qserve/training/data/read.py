@@ -37,7 +37,7 @@ def rows_in(source: str) -> Iterator[RawRow]:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in _KINDS)
         if not files:
-            raise UsageError(f"{path} holds no file of {', '.join(_KINDS)}")
+            raise UsageError(f"{path} has no file of {', '.join(_KINDS)}")
         for file in files:
             yield from _of_file(file)
     elif path.is_file():
@@ -59,7 +59,7 @@ def _of_file(file: Path) -> Iterator[RawRow]:
         return _of_array(file)
     if file.suffix in _KINDS:
         return _of_lines(file)
-    raise UsageError(f"{file} is none of {', '.join(_KINDS)}; convert it to JSON lines")
+    raise UsageError(f"{file} is not one of {', '.join(_KINDS)}; convert it to JSON lines")
 
 
 def _first_character(file: Path) -> str:
@@ -94,7 +94,7 @@ def _of_array(file: Path) -> Iterator[RawRow]:
     if file.stat().st_size > _LARGEST_ARRAY_BYTES:
         raise UsageError(
             f"{file} is one JSON array of {format_bytes(file.stat().st_size)}, which would be read whole; write "
-            "one object a line (jq -c '.[]'), which is streamed"
+            "one object per line (jq -c '.[]'), which is streamed"
         )
     written = file.read_bytes()
     if (place := wrong_byte(written)) is not None:

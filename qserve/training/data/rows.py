@@ -62,7 +62,7 @@ def preferences_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -
     if found is None:
         raise fields.lacks("chosen and rejected")
     if found.is_tie:
-        raise Tie("chosen and rejected are the same, which is a tie: no training learns from it")
+        raise Tie("chosen and rejected are the same (a tie), so there is nothing to learn from them")
     given = fields.take(*(name for name in _MARGINS if isinstance(row.get(name), int | float)))
     margin = {} if given is None else {"margin": float(given)}
     _count(fields, unread)
@@ -127,8 +127,7 @@ def prompt_of(row: Mapping[str, Any], unread: Counter[str] | None = None) -> Row
     prompt = asked_of(fields)
     if template_fields := template_fields_of(fields):
         raise RowError(
-            f"has {' and '.join(template_fields)}, which TRL's GRPO takes for a whole run and not by the row; please "
-            "leave them out"
+            f"has {' and '.join(template_fields)}, which TRL's GRPO takes per run, not per row; leave them out"
         )
     named = fields.take(*(name for name in REFERENCES if isinstance(row.get(name), str | int | float | list)))
     if isinstance(named, list):

@@ -80,7 +80,7 @@ def _steps(fields: Fields) -> Row:
     if not isinstance(labels, list) or len(labels) != len(steps) or not all(one in (True, False) for one in labels):
         raise RowError(f"must be a list of true and false, one for each of the {len(steps)} completions", "labels")
     if any(STEP_TOKEN in text for text in (*steps, *(turn["content"] for turn in prompt))):
-        raise RowError(f"its text holds {STEP_TOKEN}, which must stand only at the end of a step")
+        raise RowError(f"its text has {STEP_TOKEN}, which may be only at the end of a step")
     content = "".join(f"{step}{STEP_TOKEN}" for step in steps)
     response = [{"role": "assistant", "content": content}]
     return {"prompt": prompt, "response": response, "scores": list(map(float, labels)), **template_fields_of(fields)}

@@ -28,9 +28,7 @@ _BASES = {"ms-swift": ("fp16", "int8", "4bit"), "openrlhf": ("4bit",), "verl": (
 def emitted(run: TrainingRun, framework: str) -> str:
     """The command, to be pasted into a shell. Raises UsageError for a method that the trainer does not have."""
     if run.request.num_labels is not None:
-        raise UsageError(
-            "a reward model of several labels is trained by qserve alone; leave --emit or --num-labels out"
-        )
+        raise UsageError("only qserve trains a reward model with several labels; leave --emit or --num-labels out")
     if framework == "trl":
         if run.method == "ppo":
             raise UsageError("PPO left TRL with release 1.16; --emit openrlhf or --emit verl has it")
@@ -49,8 +47,8 @@ def emitted(run: TrainingRun, framework: str) -> str:
     unwritten = _unwritten(run, framework)
     if unwritten:
         raise UsageError(
-            f"qserve does not write {', '.join(unwritten)} for {framework}: leave it out, and set it in that trainer's "
-            "own words, or leave --emit out"
+            f"qserve does not write {', '.join(unwritten)} for {framework}: leave it out here and set it in that "
+            "trainer's command, or leave --emit out"
         )
     return _shell(make(run))
 
@@ -60,7 +58,7 @@ def _refuse_what_trl_lacks(run: TrainingRun) -> None:
     smooths = bool(run.label_smoothing) and run.trainer == "reward"
     for flag, is_given in (("--freeze-base", run.request.freeze_base), ("--label-smoothing", smooths)):
         if is_given:
-            raise UsageError(f"trl reward has no {flag}, which is qserve's own; leave it out, or leave --emit out")
+            raise UsageError(f"trl reward has no {flag}, which only qserve has; leave it out, or leave --emit out")
 
 
 def _refuse_rewards(run: TrainingRun, framework: str) -> None:
@@ -69,11 +67,11 @@ def _refuse_rewards(run: TrainingRun, framework: str) -> None:
         if one.target.startswith(("http://", "https://")):
             if framework != "openrlhf":
                 raise UsageError(
-                    f"{framework} asks a reward server by a function of your own (docs/trainers.md has one); name a "
-                    f"checkpoint in place of --reward {one.target}"
+                    f"{framework} calls a reward server through a function that you write (docs/trainers.md has "
+                    f"one); name a checkpoint in place of --reward {one.target}"
                 )
         elif is_recipe(one.target):
-            raise UsageError(f"{framework} reads no recipe of qserve's; serve it: qserve up --reward {one.target}")
+            raise UsageError(f"{framework} does not read recipes of qserve; serve it: qserve up --reward {one.target}")
     if framework != "ms-swift" and (len(run.rewards) > 1 or any(one.weight != 1 for one in run.rewards)):
         raise UsageError(
             f"{framework} takes one reward without a weight; combine several in a recipe, and serve that: qserve up "

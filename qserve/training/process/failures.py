@@ -37,7 +37,7 @@ def failure_of(error: BaseException, run: TrainingRun) -> dict[str, Any] | None:
     ):
         return {
             "kind": "disk",
-            "reason": f"the disk is full ({_first_line(text)}); checkpoints that were whole are still there: free some "
+            "reason": f"the disk is full ({_first_line(text)}); complete checkpoints are kept: free some "
             "space and run the same command with --resume",
         }
     if isinstance(error, QserveError | ValueError | OSError):

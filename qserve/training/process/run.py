@@ -104,8 +104,8 @@ def _train_or_load(trainer: Any, run: TrainingRun, checkpoint: str | None) -> No
         if state.global_step >= _max_steps(trainer):
             if run.request.sharding_stage:  # whose engine is made by training alone
                 raise UsageError(
-                    f"this run has done all of its {state.global_step} steps; {checkpoint} holds the whole model. To "
-                    "train it further, give it more: --max-steps or --epochs"
+                    f"this run has done all of its {state.global_step} steps; {checkpoint} has the finished model. To "
+                    "train it further, raise --max-steps or --epochs"
                 )
             trainer.state = state
             trainer._load_from_checkpoint(checkpoint)

@@ -44,7 +44,7 @@ def _check_file(file: Path, rowless: RowlessTokens, tokenizer: Any) -> None:
             source = row.pop("source", f"line {number} of {file.name}")
             for text in strings_in(row):
                 if (token := rowless.written_in(text) or _piece_in(text, rowless, tokenizer)) is not None:
-                    raise UsageError(f"{source} holds {_told(token, rowless)}, or leave the row out")
+                    raise UsageError(f"{source} has {_told(token, rowless)}, or leave the row out")
 
 
 def _piece_in(text: str, rowless: RowlessTokens, tokenizer: Any) -> str | None:

@@ -43,8 +43,8 @@ class VisitorFiles:
         if held + num_bytes > _MOST_BYTES_OF_ALL:
             raise ApiError(
                 507,
-                f"files of all visitors take {format_bytes(held)} here, and may take "
-                f"{format_bytes(_MOST_BYTES_OF_ALL)}; those of whoever has left are removed within the hour",
+                f"files of all visitors take {format_bytes(held)} here, of {format_bytes(_MOST_BYTES_OF_ALL)} allowed; "
+                "files of visitors who have left are removed within the hour",
                 "storage_full",
             )
         self._coming[visitor] += num_bytes

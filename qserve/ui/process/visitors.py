@@ -128,7 +128,7 @@ class Visitors:
         if path.startswith(_HEARTBEAT):
             self._claim(visitor, path.removeprefix(_HEARTBEAT))
         if path.startswith(_FILE) and not self._files.may_fetch(visitor, path.removeprefix(_FILE)):
-            raise ApiError(403, "this file was not made for you, or is there no more", "not_yours")
+            raise ApiError(403, "this file belongs to another visitor, or was removed", "not_yours")
 
     def _claim(self, visitor: str, name: str) -> None:
         """Take `name` for one's own, if it is nobody's."""
@@ -188,7 +188,7 @@ async def _answered(app: ASGIApp, scope: Scope, receive: Receive, send: Send) ->
         if is_begun and not is_whole:
             raise
         if not is_begun:
-            error = ApiError(500, "the web interface failed at this; its log says why", "ui_failed")
+            error = ApiError(500, "the web interface failed on this request; its log has the cause", "ui_failed")
             await to_response(error)(scope, receive, send)
 
 

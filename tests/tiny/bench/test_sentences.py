@@ -52,7 +52,7 @@ def test_nobody_listens(tmp_path):
     ("answer", "said"),
     [
         (whole(401, {"error": {"message": "wrong key"}}), "refuses the key (wrong key); give it with --api-key"),
-        (whole(404, {"error": {"message": "The model `m` does not exist."}}), "serves no model 'm'"),
+        (whole(404, {"error": {"message": "The model `m` does not exist."}}), "does not serve 'm'"),
         (whole(404, {"detail": "Not Found"}), "answers 404 to POST /v1/chat/completions (Not Found)"),
         (whole(500, b"<html>oops</html>", "text/html"), "answered 500: <html>oops</html>"),
         (whole(400, {"error": {"message": "max_tokens is too large"}}), "answered 400: max_tokens is too large"),
@@ -89,7 +89,7 @@ def test_a_first_prompt_that_is_refused_is_left_out_as_a_later_one_is(canned, be
 
 def test_a_wrong_model_names_the_right_ones(canned, tmp_path):
     said = refusal(canned(only(b"")).url, tmp_path, "--model", "other")
-    assert "serves no model 'other'; it serves m: --model" in said
+    assert "does not serve 'other'; it serves m; choose one with --model" in said
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_fields_that_a_server_refuses_by_name_are_done_without(canned, bench):
 
     status, said, result = bench(canned(strict).url)
     assert status == 0
-    assert "does not know ignore_eos" in said
+    assert "does not support ignore_eos" in said
     assert len(result["notes"]) == 2
     assert result["stages"][0]["completed"] == 6
 
 
 def test_tokens_are_counted_where_the_server_does_not(canned, bench):
     _, said, result = bench(canned(only(stream(token("one two"), token(" three"), "[DONE]"))).url)
-    assert "a guess" in said
+    assert "an estimate" in said
     assert {one["output_tokens"] for one in result["stages"][0]["requests"]} == {3}
 
 

@@ -182,9 +182,15 @@ def test_weights_are_near_those_that_were_quantized(tmp_path: Path) -> None:
     ("quantization", "refused"),
     [
         ({**GPTQ, "bits": 3}, "stored as gptq needs gptqmodel and optimum.*pip install .*gptqmodel.*it holds 3-bit"),
-        ({**GPTQ, "checkpoint_format": "marlin"}, "4-bit weights as marlin; 4 and 8 bit as gptq and gptq_v2 are read"),
+        (
+            {**GPTQ, "checkpoint_format": "marlin"},
+            "4-bit weights as marlin; qserve reads 4 and 8 bit as gptq and gptq_v2",
+        ),
         ({**GPTQ, "dynamic": {"+:.*down.*": {"bits": 2}}}, "it holds 2 and 4-bit weights as gptq"),
-        ({**AWQ, "version": "gemv"}, "stored as awq needs gptqmodel.*autoawq's gemv; 4 bit of autoawq's gemm are read"),
+        (
+            {**AWQ, "version": "gemv"},
+            "stored as awq needs gptqmodel.*autoawq's gemv; qserve reads 4 bit of autoawq's gemm",
+        ),
     ],
 )
 def test_what_is_not_read_needs_the_package_and_says_so(
@@ -199,13 +205,13 @@ def test_what_is_not_read_needs_the_package_and_says_so(
 
 def test_a_config_of_another_model(tmp_path: Path) -> None:
     folder = make(tmp_path / "checkpoint", lambda stem, weight: {f"{stem}.weight": weight}, GPTQ)
-    with pytest.raises(BrokenCheckpoint, match="stored as gptq, and no tensor of its files is"):
+    with pytest.raises(BrokenCheckpoint, match="stored as gptq, but no tensor of the checkpoint is"):
         load_planned(folder)
 
 
 def test_a_layer_of_another_size(tmp_path: Path) -> None:
     folder = make(tmp_path / "checkpoint", lambda stem, weight: as_gptq(stem, weight[: len(weight) // 2]), GPTQ)
-    with pytest.raises(BrokenCheckpoint, match=r"is stored with \[\d+, \d+\] weights, and config.json calls for"):
+    with pytest.raises(BrokenCheckpoint, match=r"is stored with \[\d+, \d+\] weights, but config.json calls for"):
         load_planned(folder)
 
 

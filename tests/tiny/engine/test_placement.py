@@ -203,7 +203,7 @@ def test_a_full_disk_is_one_error_before_anything_is_loaded(experts: Path, monke
     plan = plan_for(str(experts), device_map=by_hand)
     real = shutil.disk_usage
     monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=1000))
-    with pytest.raises(DoesNotFit, match=r"KiB of weights have to be written anew .* has 1000 B free"):
+    with pytest.raises(DoesNotFit, match=r"KiB of weights must be rewritten .* has 1000 B free"):
         load(experts, plan)
 
 

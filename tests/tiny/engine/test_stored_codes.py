@@ -161,7 +161,8 @@ def test_fp8(dtype: torch.dtype, shape: tuple[int, ...], block: tuple[int, int] 
 def test_scales_of_another_weight_are_refused() -> None:
     weight = torch.zeros(OUT, IN).to(torch.float8_e4m3fn)
     with pytest.raises(
-        BrokenCheckpoint, match=r"scales \[3, 2\] of an fp8 weight \[24, 256\]; its blocks are \(32, 128\)"
+        BrokenCheckpoint,
+        match=r"scales of shape \[3, 2\] don't match an fp8 weight of shape \[24, 256\] in blocks of \(32, 128\)",
     ):
         fp8_codes({"weight": weight, "weight_scale_inv": torch.rand(3, 2)}, (32, 128))
 

@@ -116,7 +116,7 @@ def test_weights_of_the_config_and_none_at_all(made: Callable[[str], Path], tmp_
     config = json.loads((folder / "config.json").read_text()) | {"reward_weights": [1, 2, 3, 4, 5]}
     (folder / "config.json").write_text(json.dumps(config))
     assert recognise(folder, RewardSettings()).weights == (1.0, 2.0, 3.0, 4.0, 5.0)
-    with pytest.raises(UsageError, match="one number a text"):
+    with pytest.raises(UsageError, match="one number per text"):
         recognise(made("sequence-classification"), RewardSettings(weights="a=1"))
 
 

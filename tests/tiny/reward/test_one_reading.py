@@ -130,5 +130,5 @@ def test_eval_reward_tells_how_many_ties_there_are(
     told = CliRunner().invoke(eval_reward, [str(file), "--url", uneven.url])
     assert told.exit_code == 0, told.output
     assert "2 ties (equal texts or equal rewards), which count as not right" in told.output
-    assert "note: fields that nothing reads: 'mood' 3×" in told.stderr
+    assert "note: fields that are not read: 'mood' 3×" in told.stderr
     assert "(1 of 3 preferences)" in told.output or "(0 of 3 preferences)" in told.output

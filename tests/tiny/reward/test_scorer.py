@@ -196,7 +196,7 @@ def tampered(source: Path, folder: Path, change: Callable[[dict[str, torch.Tenso
 
 
 TAMPERED: dict[str, tuple[Callable[[dict[str, torch.Tensor]], None], str]] = {
-    "NaN in the head": (lambda s: s["score.weight"].fill_(float("nan")), "values that are no numbers"),
+    "NaN in the head": (lambda s: s["score.weight"].fill_(float("nan")), "values that are not numbers"),
     "NaN in the body": (lambda s: s["model.norm.weight"].fill_(float("nan")), "can't be used: .*not a number"),
     "a layer that is missing": (lambda s: s.pop("model.layers.1.mlp.up_proj.weight"), "lacks 1 of the body's tensors"),
     "a layer of another shape": (

@@ -31,7 +31,7 @@ metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 """
 GOOD: dict[str, Any] = {"question": "What is 1+1?", "choices": ["1", "2"], "gold": 1}
 BAD: dict[str, dict[str, Any]] = {
-    "gold 2 is none of its choices 0 to 1": {"gold": 2}, "gold -100 is none": {"gold": -100},
+    "gold 2 is not one of its choices 0 to 1": {"gold": 2}, "gold -100 is not one": {"gold": -100},
     "gold -1 is none": {"gold": -1}, "it has no choices": {"choices": []}, "it has no gold": {"gold": None},
 }  # fmt: skip
 
@@ -99,4 +99,4 @@ def test_the_command_names_them_and_ends_with_status_6(service: Service, tmp_pat
     (score,) = EvalResult.load(tmp_path / "out").scores()
     assert score.num_items == 2
     told = said(*asked, "--out", str(tmp_path / "more"), "--max-truncated", "50", "--no-resume")
-    assert "item 1: gold 5 is none of its choices 0 to 1; item 3: it has no choices); they were left out" in told
+    assert "item 1: gold 5 is not one of its choices 0 to 1; item 3: it has no choices); they were left out" in told

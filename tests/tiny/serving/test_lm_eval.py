@@ -110,7 +110,7 @@ def test_what_cannot_be_asked_is_one_sentence(
     monkeypatch.setattr("qserve.evaluation.tasks.task_folders", lambda: [tmp_path])
     monkeypatch.setattr("qserve.evaluation.task_names.task_folders", lambda: [tmp_path])
     monkeypatch.setattr("datasets.load_dataset", unreachable)
-    with pytest.raises(UsageError, match=r"data of away can't be had.*--suite offline"):
+    with pytest.raises(UsageError, match=r"data of away can't be read.*--suite offline"):
         load_tasks(("away",))
     monkeypatch.undo()
     real = tasks_module._manager

@@ -63,7 +63,7 @@ def test_an_honest_server_passes() -> None:
     [
         (without_logprobs, "without log-probabilities"),
         (without_echo, "ignores `echo`"),
-        (with_a_token_of_its_own, "tokens of its own"),
+        (with_a_token_of_its_own, "or adds tokens"),
         (with_a_first_logprob, "first token"),
         (one_position_off, "differ by up to 2.50"),
         ({"hello": 1}, "no `choices`"),

@@ -152,17 +152,17 @@ def test_a_prefix_stands_before_every_prompt_of_a_file(tmp_path):
     ("text", "said"),
     [
         ("", "is empty"),
-        ("[]", "holds no prompt"),
-        ('[{"prompt": "a"},', "begins like a JSON list and is none"),
+        ("[]", "has no prompt"),
+        ('[{"prompt": "a"},', "begins like a JSON list, but is not one"),
         ('{"prompt": "a"}\n\n{oops', "line 3 is not valid JSON"),
         ('{"words": 3}', r"line 1 has none of prompt, .*it has words"),
-        ('["a", 3]', "entry 2 is '3', and neither a text nor an object"),
+        ('["a", 3]', "entry 2 is '3', which is neither a text nor an object"),
         ('{"prompt": ""}', "line 1 has an empty prompt"),
         ('{"prompt": "a", "output_len": "many"}', "output_len 'many', which is not a number of tokens"),
         ('{"prompt": "a", "max_tokens": -1}', "max_tokens -1, which is not a number of tokens"),
-        ('{"prompt": "a", "responses": "xyz"}', "'responses' that are no list of texts"),
-        ('{"conversations": "a"}', "'conversations' that are no list of turns"),
-        ('{"messages": ["a"]}', "'messages' that are no list of turns"),
+        ('{"prompt": "a", "responses": "xyz"}', "'responses' that are not a list of texts"),
+        ('{"conversations": "a"}', "'conversations' that are not a list of turns"),
+        ('{"messages": ["a"]}', "'messages' that are not a list of turns"),
     ],
 )
 def test_a_file_without_prompts_is_refused(tmp_path, text, said):

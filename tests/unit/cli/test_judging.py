@@ -48,7 +48,7 @@ def test_what_can_t_judge_is_one_sentence(tmp_path: Path) -> None:
     recipe.write_text("parts: [{name: a, judge: pointwise, url: served}]")
     with pytest.raises(UsageError, match=r"is the chat model of the same service.*add --model"):
         hosted(tmp_path, None, str(recipe))
-    with pytest.raises(UsageError, match=r"qserve up --reward demo --judge pointwise, and ask it by --url"):
+    with pytest.raises(UsageError, match=r"qserve up --reward demo --judge pointwise, and give its address with --url"):
         find_reward("demo", RewardSettings(judge="pointwise"))
 
 

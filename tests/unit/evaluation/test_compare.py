@@ -123,11 +123,11 @@ def left_out(quant: str, *whys: str) -> Candidate:
 def test_items_that_cant_be_scored_are_named_as_an_evaluation_names_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Once where all left out the same, else with the quantization: a server may refuse an item."""
     same = [
-        left_out("bf16", "gold 9 is none of its choices 0 to 3"),
-        left_out("int8", "gold 9 is none of its choices 0 to 3"),
+        left_out("bf16", "gold 9 is not one of its choices 0 to 3"),
+        left_out("int8", "gold 9 is not one of its choices 0 to 3"),
     ]
     (said,) = unscorable_in(same)
-    assert said == "t: 1 of 10 items can't be scored (item 0: gold 9 is none of its choices 0 to 3)"
+    assert said == "t: 1 of 10 items can't be scored (item 0: gold 9 is not one of its choices 0 to 3)"
     show_candidates(Console(soft_wrap=True, width=200), "m on t", same)
     assert f"{said}; they were left out" in capsys.readouterr().out
     assert summary_of(same[0])["unscorable"]["t"]["num_items"] == 10

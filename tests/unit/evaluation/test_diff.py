@@ -58,7 +58,7 @@ def test_items_that_only_one_answered_are_left_out() -> None:
 
 
 def test_another_question_under_the_same_number_is_refused() -> None:
-    with pytest.raises(UsageError, match="another question"):
+    with pytest.raises(UsageError, match="a different question"):
         compare(result(a=[sample(0, 1, ["x"])]), result(a=[sample(0, 1, ["x"], doc_hash="other")]))
 
 

@@ -71,7 +71,7 @@ def test_an_answer_without_rewards_is_the_servers_failure(records: list[Record])
 def test_a_line_without_a_preference_is_named(tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text('{"prompt": "p", "response": "r"}\n')
-    with pytest.raises(UsageError, match="line 1 states no preference"):
+    with pytest.raises(UsageError, match="line 1 is not a preference"):
         read_preferences(file, None)
 
 

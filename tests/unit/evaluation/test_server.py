@@ -34,8 +34,8 @@ def test_two_servers_that_tell_nothing_of_themselves_are_told_apart(tmp_path: Pa
 @pytest.mark.parametrize(
     ("status", "answer", "words"),
     [
-        (200, {"hello": 1}, "not as an OpenAI server"),
-        (200, ["a"], "not as an OpenAI server"),
+        (200, {"hello": 1}, "is not an OpenAI server"),
+        (200, ["a"], "is not an OpenAI server"),
         (200, "<html>a page</html>", "not valid JSON"),
         (404, "<html>\nnot here\n</html>", "404: <html> not here </html>; is it an OpenAI server"),
         (401, {"error": {"message": "who are you"}}, "needs a key"),

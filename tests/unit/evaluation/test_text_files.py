@@ -31,9 +31,13 @@ def test_documents_of_each_format(name: str, text: str, documents: list[str], tm
     [
         ("a.txt", b" \n", "blank lines alone"),
         ("a.txt", b"caf\xe9", "line 1 is not UTF-8: 0xe9 is its byte 4"),
-        ("a.jsonl", b'{"text": "a"}\n{"content": "b", "id": 1}\n', "line 2: it needs `text`.*found: content, id"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"content": "b", "id": 1}\n',
+            "line 2: it must be a string, or an object.*found: content, id",
+        ),
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2 is not valid JSON"),
-        ("a.json", b'{"text": "a"}', "must hold a list"),
+        ("a.json", b'{"text": "a"}', "must be a list"),
         ("a.json", b"[1]", "entry 1: .*found: int"),
     ],
 )

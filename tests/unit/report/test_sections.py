@@ -318,7 +318,7 @@ def test_a_document_of_another_shape_costs_its_own_section_only():
     assert not any(getattr(block, "is_warning", False) for one in sections_of(report) for block in one.blocks)
     odd = replace(report.evals[0], document={"lm_eval": {"results": {"t": 7}}})
     sections = {one.key: one for one in sections_of(replace(report, evals=(odd,)))}
-    assert sections["evals"].blocks[0].is_warning and "can't be read" in sections["evals"].blocks[0].text
+    assert sections["evals"].blocks[0].is_warning and "can't read" in sections["evals"].blocks[0].text
     assert len(sections) == 12
 
 

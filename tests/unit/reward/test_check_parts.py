@@ -102,7 +102,7 @@ def test_a_pattern_that_never_matches_and_a_judge_that_is_not_there(check: Calla
     with saying(lambda question: "I prefer the second.") as url:
         status, _, said = check([judge_part(f"{url}/v1")])
     assert status == 1 and "it has no value for any of the 6 texts" in said and "6 of 6 verdicts can't be read" in said
-    with pytest.raises(UsageError, match=r"^the judge 'nice' at http://127.0.0.1:9/v1 can't be asked"):
+    with pytest.raises(UsageError, match=r"^the judge 'nice' at http://127.0.0.1:9/v1 did not answer"):
         check([judge_part("http://127.0.0.1:9/v1")])
     with pytest.raises(UsageError, match=r"a judge in it is the chat model of the same service"):
         check([judge_part("served")])
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_is_served_as_a_judge_is_checked_by_its_template(
     with answering(answer) as url:
         reward.main([*arguments, "--url", url, "--state-dir", str(tmp_path)], standalone_mode=False)
     assert "1 of 2" in capsys.readouterr().out
-    with pytest.raises(UsageError, match=r"--judge pointwise: .* ask it by --url"):
+    with pytest.raises(UsageError, match=r"--judge pointwise: .* give its address with --url"):
         reward.main(arguments, standalone_mode=False)
 
 

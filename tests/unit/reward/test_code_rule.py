@@ -79,7 +79,7 @@ def test_without_a_sandbox_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_pat
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho No permissions to create a new namespace >&2; exit 1\n")
     broken.chmod(0o755)
-    with pytest.raises(UsageError, match=r"can't make one on this machine \(No permissions"):
+    with pytest.raises(UsageError, match=r"can't make a sandbox on this machine \(No permissions"):
         make_rule("code", {}, "part 1")
 
 

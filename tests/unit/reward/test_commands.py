@@ -35,7 +35,7 @@ def call(*arguments: str) -> None:
 def test_a_file_that_states_no_preferences_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text(json.dumps({"prompt": "a", "response": "b"}) + "\n")
-    with pytest.raises(UsageError, match=r"line 1 states no preference: it needs chosen and rejected"):
+    with pytest.raises(UsageError, match=r"line 1 is not a preference: it needs chosen and rejected"):
         call(str(file), "--reward", str(tmp_path / "nowhere"))
 
 

@@ -72,7 +72,7 @@ def test_a_server_takes_no_flags_of_loading_and_a_model_none_of_a_server(tmp_pat
 
 
 def test_a_position_that_no_pooling_reads() -> None:
-    with pytest.raises(UsageError, match=r"--position -2 is read by --pooling position only"):
+    with pytest.raises(UsageError, match=r"--position -2 needs --pooling position"):
         RewardSettings(pooling="last", position=-2)
     assert RewardSettings(pooling="position", position=-2).position == -2
 

@@ -23,7 +23,7 @@ def test_a_sequence_classifier_suits(tmp_path: Path) -> None:
     path = write_folder(tmp_path, body() | {"score.weight": (1, HIDDEN)})
     assert obstacle(path) is None
     assert obstacle(path, pooling="last") is None
-    assert "reads a classifier at the last token, and --pooling mean" in str(obstacle(path, pooling="mean"))
+    assert "reads a classifier at the last token, but --pooling mean" in str(obstacle(path, pooling="mean"))
 
 
 def test_a_head_of_another_kind_does_not(tmp_path: Path) -> None:

@@ -127,11 +127,11 @@ REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any], str]] = {
     "no head at all": (body(), {}, r"no reward head among its 4 tensors.*--head NAME"),
     "another width": (body() | {"score.weight": (1, 32)}, {}, r"shape \[1, 32\], but the body's hidden size is 64"),
     "three labels behind a ReLU": (
-        body() | {"score.0.weight": (HIDDEN, HIDDEN), "score.2.weight": (3, HIDDEN)}, {}, r"has 3 labels behind a ReLU",
+        body() | {"score.0.weight": (HIDDEN, HIDDEN), "score.2.weight": (3, HIDDEN)}, {}, r"has 3 labels after a ReLU",
     ),
     "a bias that does not fit": (body() | {"score.weight": (1, HIDDEN), "score.bias": (2,)}, {}, "shape"),
     "a head without a body": ({"score.weight": (1, HIDDEN)}, {}, r"no body \(no embed_tokens.weight\)"),
-    "nothing": ({}, {}, "holds no weights"),
+    "nothing": ({}, {}, "has no weights"),
 }  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def test_refused_with_what_was_found(what: str, tmp_path: Path) -> None:
 def test_an_embedding_model_is_told_from_a_model_that_lost_its_head(tmp_path: Path) -> None:
     path = write_folder(tmp_path, body(""), architectures=["Qwen3ForCausalLM"])
     (path / "modules.json").write_text("[]")
-    with pytest.raises(BrokenCheckpoint, match=r"is an embedding model .*no reward.*--runner pooling.*reranker"):
+    with pytest.raises(BrokenCheckpoint, match=r"is an embedding model .*not a reward.*--runner pooling.*reranker"):
         recognise(path, RewardSettings())
 
 
@@ -175,7 +175,7 @@ def test_an_adapter_without_its_base(tmp_path: Path) -> None:
         ModelNotFound, match=r"trained on '/trainer/models/Qwen3-8B', which is not on this machine.*--base"
     ):
         found(adapter)
-    with pytest.raises(ModelNotFound, match=r"--base '.*nowhere' holds no config.json"):
+    with pytest.raises(ModelNotFound, match=r"--base '.*nowhere' has no config.json"):
         found(adapter, base=str(tmp_path / "nowhere"))
 
 
@@ -184,7 +184,7 @@ def test_an_adapter_that_lost_its_head(tmp_path: Path) -> None:
     adapter = write_adapter(
         tmp_path / "adapter", str(base), {"base_model.model.model.layers.0.q.lora_A.weight": (4, HIDDEN)}
     )
-    with pytest.raises(BrokenCheckpoint, match=r"holds no head, and neither does its base.*modules_to_save"):
+    with pytest.raises(BrokenCheckpoint, match=r"neither the adapter .* nor its base .* has a head.*modules_to_save"):
         found(adapter)
 
 
@@ -198,7 +198,7 @@ def test_an_adapter_goes_on_from_the_head_of_its_base(tmp_path: Path) -> None:
 
 def test_a_single_file_needs_its_base(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "rm.safetensors", body("base_model.model.") | {"reward_head.weight": (1, HIDDEN)})
-    with pytest.raises(BrokenCheckpoint, match=r"without a config.json.*--base FOLDER"):
+    with pytest.raises(BrokenCheckpoint, match=r"no config.json.*--base FOLDER"):
         found(tmp_path / "rm.safetensors")
     with pytest.raises(ModelNotFound, match=r"--base .* is not a folder"):
         found(tmp_path / "rm.safetensors", base=str(tmp_path / "nowhere"))
@@ -207,7 +207,7 @@ def test_a_single_file_needs_its_base(tmp_path: Path) -> None:
 def test_nothing_there_and_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="there is no reward model at"):
         found(tmp_path / "nowhere")
-    with pytest.raises(BrokenCheckpoint, match="holds no tokenizer"):
+    with pytest.raises(BrokenCheckpoint, match="has no tokenizer"):
         found(write_folder(tmp_path / "bare", body() | {"score.weight": (1, HIDDEN)}, tokenizer=False))
 
 

@@ -47,10 +47,10 @@ def test_a_pattern_that_never_ends_costs_its_own_response_alone():
 
 
 WRONG = {
-    "no parts": ("x: 1", "must hold `parts:`"),
+    "no parts": ("x: 1", "must have the list `parts:`"),
     "no YAML": ("parts: [", "can't be read as YAML"),
-    "empty": ("parts: []", "needs a name of its own"),
-    "twice": ("parts: [{name: a, rule: exact}, {name: a, rule: exact}]", "a name of its own"),
+    "empty": ("parts: []", "needs its own name"),
+    "twice": ("parts: [{name: a, rule: exact}, {name: a, rule: exact}]", "its own name"),
     "an unknown rule": ("parts: [{name: a, rule: exakt}]", "there is no rule 'exakt'; the rules are exact, math"),
     "a typo": ("parts: [{name: a, rule: regex, patern: x}]", "no option 'patern'; it takes pattern, whole"),
     "a missing option": ("parts: [{name: a, rule: regex}]", "needs 'pattern'"),
@@ -99,12 +99,12 @@ TEMPLATE = {"version": 1, "kind": "pointwise", "prompt": "{{ response }}", "verd
 BROKEN = {
     "no slot": ({"prompt": "judge!"}, "has no slot {{ response }}"),
     "an unknown slot": ({"prompt": "{{ response }} {{ anser }}"}, "has a slot 'anser'"),
-    "no Jinja": ({"prompt": "{{ response"}, "is no Jinja template"),
+    "no Jinja": ({"prompt": "{{ response"}, "is not a Jinja template"),
     "no pattern": ({"verdict": "("}, "is not a regular expression"),
     "no scale": ({"scale": None}, "needs [lowest, highest]"),
     "pairwise without choices": ({"kind": "pairwise", "prompt": "{{ response_a }}{{ response_b }}"}, "'choices'"),
     "choices that are no share": ({"scale": None, "choices": {"Yes": 2}}, 'needs {"Yes": 1, "No": 0}'),
-    "a word that YAML reads as true": ({"choices": {True: 1, False: 0}}, "between quotation marks"),
+    "a word that YAML reads as true": ({"choices": {True: 1, False: 0}}, "in quotation marks"),
     "a kind": ({"kind": "listwise"}, "takes pointwise or pairwise"),
     "a field": ({"note": 1}, "has no field 'note'"),
 }
@@ -134,7 +134,7 @@ def test_the_served_chat_model_may_judge_and_an_unread_verdict_may_have_its_pric
     assert recipe.asks_served and recipe.summary == "1 × a"
     (judge,) = recipe.parts
     assert isinstance(judge, JudgePart) and (judge.model, judge.if_unparsable) == ("", 0.0)
-    with pytest.raises(UsageError, match="none is served; name one: qserve up --model"):
+    with pytest.raises(UsageError, match="no chat model is served; name one: qserve up --model"):
         JudgeClient(judge)
 
 

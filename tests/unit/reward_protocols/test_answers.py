@@ -183,7 +183,7 @@ def test_no_more_can_be_kept_than_the_model_reads(path, body):
     for kept, length in ((-1, None), (1, 1), (512, 512)):
         assert asked(path, {**body, "truncate_prompt_tokens": kept}, about)[2].max_length == length
     for kept in (513, 10**9):
-        with pytest.raises(ApiError, match=rf"is {kept}, and this model reads at most 512 tokens") as refused:
+        with pytest.raises(ApiError, match=rf"is {kept}, but this model reads at most 512 tokens") as refused:
             asked(path, {**body, "truncate_prompt_tokens": kept}, about)
         assert (refused.value.status, refused.value.param) == (400, "truncate_prompt_tokens")
     asked(path, {**body, "truncate_prompt_tokens": 513})  # rules and judges read what they are given

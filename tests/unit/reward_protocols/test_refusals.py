@@ -74,7 +74,7 @@ def test_a_field_that_nobody_reads_is_named(path):
         ("/classify", {"input": "a", "text": "b"}, "'input' and 'text'"),
         ("/classify", {"text": "a", "use_activation": False}, "not a field of SGLang's /classify"),
         ("/classify", {"input": "a", "rid": "x"}, "'rid' belongs to SGLang"),
-        ("/classify", {"text": ["a", "b"], "rid": ["x"]}, "'rid' names 1 texts of 2"),
+        ("/classify", {"text": ["a", "b"], "rid": ["x"]}, "'rid' has 1 ids for 2 texts"),
         ("/classify", {"input": "a", "use_activation": True, "activation": False}, "they differ"),
         ("/classify", {"messages": [USER]}, "the last message must be the assistant's"),
         ("/pooling", {"input": "a", "task": "embed"}, "task"),

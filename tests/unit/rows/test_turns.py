@@ -100,7 +100,7 @@ def test_variables_of_the_template_go_with_the_row() -> None:
         assert template_fields_of(Fields({"chat_template_kwargs": given})) == {
             "chat_template_kwargs": {"enable_thinking": False}
         }
-    with pytest.raises(RowError, match="'images' holds what is no text"):
+    with pytest.raises(RowError, match="'images' has a value, but only text is read"):
         template_fields_of(Fields({"images": ["a.png"]}))
 
 
@@ -115,7 +115,7 @@ def test_every_method_carries_tools_to_the_template() -> None:
     scored = scored_of({"messages": TALK, "scores": [1.0], **template_fields}, ("good",))
     for row in (*rows, pair, scored):
         assert {name: row[name] for name in template_fields} == template_fields
-    with pytest.raises(RowError, match="tools and chat_template_kwargs, which TRL's GRPO takes for a whole run"):
+    with pytest.raises(RowError, match="tools and chat_template_kwargs, which TRL's GRPO takes per run"):
         prompt_of({"prompt": "q", **template_fields})
     assert prompt_of({"messages": TALK})["prompt"] == TALK[:3]
 
@@ -191,7 +191,7 @@ def test_every_field_is_read_or_harmless_or_named_with_its_count(name: str) -> N
     for _ in range(3):
         convert({**row, "id": 7, "source": "s", "whatever": 1, "nothing": None}, unread)
     assert unread == {"'whatever'": 3}
-    assert told_unread(unread) == "fields that nothing reads: 'whatever' 3×"
+    assert told_unread(unread) == "fields that are not read: 'whatever' 3×"
 
 
 def test_fields_of_turns_calls_and_parts_are_named_too() -> None:

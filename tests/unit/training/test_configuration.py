@@ -168,7 +168,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
     vllm = VllmBeside("separate", num_gpus=2)
     run = run_of("grpo", tmp_path, vllm=vllm, rewards=(RewardSource("http://127.0.0.1:8000", 0.5),), seed=3)
     assert TrainingRun.read(run.write()) == run
-    with pytest.raises(UsageError, match="no job of qserve train"):
+    with pytest.raises(UsageError, match="not a job of qserve train"):
         TrainingRun.read(tmp_path / "other.json")
 
 

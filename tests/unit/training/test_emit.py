@@ -108,7 +108,7 @@ def test_a_flag_that_is_not_written_is_refused_by_name(framework: str, fields: d
     ("fields", "flag"), [({"freeze_base": True}, "freeze-base"), ({"label_smoothing": 0.1}, "label-smoothing")]
 )
 def test_what_trls_own_script_would_not_do_is_refused(fields: dict, flag: str) -> None:
-    with pytest.raises(UsageError, match=f"no --{flag}, which is qserve's own"):
+    with pytest.raises(UsageError, match=f"no --{flag}, which only qserve has"):
         emitted(run_of("reward", **fields), "trl")
     assert emitted(run_of("dpo", label_smoothing=0.1), "trl")
 

@@ -134,7 +134,7 @@ def test_what_is_not_trained_on_is_told(tmp_path: Path) -> None:
     data = prepare(source, "sft", tmp_path / "data", tmp_path / "run", "{{ messages[0].tool_calls }}")
     assert (data.num_train, data.num_masked, data.num_broken) == (2, 1, 0)
     assert "1 rows without an answer in the loss left out" in data.told
-    assert data.notes == ["fields that nothing reads: 'colour' 2×"]
+    assert data.notes == ["fields that are not read: 'colour' 2×"]
     assert prepared(tmp_path / "run") == data
     ties = [*pairs(4), {"prompt": "p", "chosen": "a", "rejected": "a"}]
     source = DataSource(str(written(tmp_path / "b.jsonl", ties)), eval_share=0)
@@ -156,7 +156,9 @@ def test_a_template_without_tools_is_refused_for_rows_that_have_some(tmp_path: P
     rows = [{**one, "tools": tools} for one in CALLS]
     rows.append({"prompt": "q", "completion": [thought], "chat_template_kwargs": {"mood": "good"}})
     source = DataSource(str(written(tmp_path / "a.jsonl", rows)), eval_share=0)
-    with pytest.raises(UsageError, match=r"2 rows have 'tools' and 2 rows have 'tool_calls'.*template knows tools"):
+    with pytest.raises(
+        UsageError, match=r"2 rows have 'tools' and 2 rows have 'tool_calls'.*template that supports tools"
+    ):
         prepare(source, "sft", tmp_path / "data", tmp_path / "run", "{{ messages[0].content }}")
     data = prepare(source, "sft", tmp_path / "data", tmp_path / "run", "{{ tools }}{{ messages[0].tool_calls }}")
     assert data.notes == ["the chat template does not write 'mood' of 1 rows, 'reasoning_content' of 1 rows"]

@@ -89,7 +89,7 @@ def test_labelled_steps_are_one_answer_with_a_token_after_each() -> None:
         ({"labels": [True]}, "one for each of the 2 completions"),
         ({"labels": [True, 0.5]}, "a list of true and false"),
         ({"completions": ["a", ""]}, "a list of texts, one for each step"),
-        ({"completions": ["a<extra_0>", "b"]}, "its text holds <extra_0>"),
+        ({"completions": ["a<extra_0>", "b"]}, "its text has <extra_0>"),
     ],
 )
 def test_steps_that_can_not_be_trained_on_are_said(changed: dict[str, Any], why: str) -> None:

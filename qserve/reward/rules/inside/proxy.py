@@ -57,7 +57,7 @@ class Remote:
         return type(other) is Remote and self._remote_peer.ask("issubclass", other, self) is True
 
     def __mro_entries__(self, bases: Any) -> Any:
-        raise TypeError("tests can't derive from a class of the program's: it is not where they are")
+        raise TypeError("tests can't derive from a class of the program: it is in another process")
 
     def __copy__(self) -> Any:
         return self._remote_peer.ask("copy", self)
@@ -133,7 +133,7 @@ def _computed(op: str, *, reflected: bool = False) -> Any:
                 return result
         result = self._remote_peer.ask(op, *args)
         if type(other) is not Remote and type(result) is not Remote:
-            raise TypeError(f"{op} of an object of the program's and plain data is plain data: nobody can check that")
+            raise TypeError(f"{op} of an object of the program and plain data is plain data, which can't be checked")
         return result
 
     return method

@@ -57,7 +57,7 @@ class Tester(Peer):
     def perform(self, op: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         target, *rest = args
         if not any(target is one for one in self.codec.given):
-            raise TypeError("this is no object of the tests")
+            raise TypeError("this is not an object of the tests")
         if op == "call":
             return target(*rest, **keywords)
         is_instance = type(target).__module__ == "__main__"

@@ -82,16 +82,16 @@ _SOURCES = {
     "torch.cuda.max_memory_allocated less memory_allocated, since the worker was ready": (
         "就绪以来 torch.cuda.max_memory_allocated 减去 memory_allocated"
     ),
-    "the driver's account of the process (NVML; in a container, of the card while nobody else is on it) less "
-    "torch.cuda.memory_reserved; 0 where it can't be told": (
+    "memory of the process by NVML (in a container: of the card, while no other program uses it) less "
+    "torch.cuda.memory_reserved; 0 where it is not known": (
         "驱动记录的进程显存（NVML；在容器中取无其他程序时整张卡的用量）减去 torch.cuda.memory_reserved；无法得知时为 0"
     ),
     "cudaMemGetInfo before and after each capture so far; the part outside the allocator is not in runtime_bytes": (
         "每次捕获前后的 cudaMemGetInfo；分配器未持有的部分不计入运行时"
     ),
     "cudaMemGetInfo: {} on the card": "cudaMemGetInfo：{}",
-    "nobody else is": "卡上没有其他程序",
-    "others are": "卡上有其他程序",
+    "no other process": "没有其他程序",
+    "other processes": "有其他程序",
     "NVML, this process": "NVML，本进程",
     "NVML, per process": "NVML，按进程",
     "NVML does not say": "NVML 未提供",
@@ -123,7 +123,7 @@ _TRAINING = {
 }
 
 _COMPARED = {
-    "Stay with {}: nothing smaller answers as well on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
+    "Stay with {}: no smaller one is as accurate on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
     "Use {}": "使用 {}",
     "{}: {#} smaller": "{}：小 {}",
     "{}: {#} larger": "{}：大 {}",
@@ -135,7 +135,7 @@ _COMPARED = {
     "{#} of {#} answers changed": "{1} 个回答中 {0} 个改变",
     "no measurable loss": "没有可测量的损失",
     "worse on {}": "{} 变差",
-    "stay with {}: nothing smaller answers as well on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
+    "stay with {}: no smaller one is as accurate on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
     "{} holds {} % less in weights than {} at {} × its speed, and is not measurably worse: {} of {} answers flipped, "
     "which chance alone can do": (
         "{0} 的权重比 {2} 小 {1}%，速度为其 {3} 倍，且没有可测量的变差：{5} 个回答中有 {4} 个改变，属于随机波动"

@@ -55,7 +55,9 @@ def test_a_folder_that_others_write_to_is_not_trusted(cache: Path, tmp_path: Pat
     shutil.rmtree(made.parent)
 
 
-@pytest.mark.parametrize(("compiler", "said"), [("false", "false failed"), ("no-such-cc", "no-such-cc, is not there")])
+@pytest.mark.parametrize(
+    ("compiler", "said"), [("false", "false failed"), ("no-such-cc", "no-such-cc, which was not found")]
+)
 def test_a_compiler_that_fails_is_named(compiler: str, said: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", compiler)
     with pytest.raises(build._NotBuilt, match=said):
