@@ -123,7 +123,7 @@ def fp8_codes(parts: Parts, block: tuple[int, int] | None) -> Codes:
         by_row, size = scales.reshape(-1, 1).expand(out, 1), width
     else:
         raise BrokenCheckpoint(
-            f"scales of shape {list(scales.shape)} don't match an fp8 weight of shape {[out, width]} in blocks of {block}"
+            f"scales of shape {list(scales.shape)} don't match an fp8 weight {[out, width]} in blocks of {block}"
         )
     values = torch.arange(256, dtype=torch.uint8).view(weight.dtype).float()
     return Codes("fp8", Numbers.of_bytes(weight.view(torch.uint8)), values, _by_block(by_row, width, size))

@@ -181,12 +181,12 @@ def test_weights_are_near_those_that_were_quantized(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quantization", "refused"),
     [
-        ({**GPTQ, "bits": 3}, "stored as gptq needs gptqmodel and optimum.*pip install .*gptqmodel.*it holds 3-bit"),
+        ({**GPTQ, "bits": 3}, "stored as gptq needs gptqmodel and optimum.*pip install .*gptqmodel.*it has 3-bit"),
         (
             {**GPTQ, "checkpoint_format": "marlin"},
             "4-bit weights as marlin; qserve reads 4 and 8 bit as gptq and gptq_v2",
         ),
-        ({**GPTQ, "dynamic": {"+:.*down.*": {"bits": 2}}}, "it holds 2 and 4-bit weights as gptq"),
+        ({**GPTQ, "dynamic": {"+:.*down.*": {"bits": 2}}}, "it has 2 and 4-bit weights as gptq"),
         (
             {**AWQ, "version": "gemv"},
             "stored as awq needs gptqmodel.*autoawq's gemv; qserve reads 4 bit of autoawq's gemm",

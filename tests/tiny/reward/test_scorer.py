@@ -201,7 +201,7 @@ TAMPERED: dict[str, tuple[Callable[[dict[str, torch.Tensor]], None], str]] = {
     "a layer that is missing": (lambda s: s.pop("model.layers.1.mlp.up_proj.weight"), "lacks 1 of the body's tensors"),
     "a layer of another shape": (
         lambda s: s.update({"model.layers.1.mlp.up_proj.weight": torch.zeros(3, 64)}),
-        r"another shape .*\[3, 64\], wanted \[128, 64\]",
+        r"another shape .*\[3, 64\], expected \[128, 64\]",
     ),
 }
 
