@@ -90,6 +90,11 @@ _SOURCES = {
         "每次捕获前后的 cudaMemGetInfo；分配器未持有的部分不计入运行时"
     ),
     "cudaMemGetInfo: {} on the card": "cudaMemGetInfo：{}",
+    # As runs recorded before have it.
+    "the driver's account of the process (NVML; in a container, of the card while nobody else is on it) less "
+    "torch.cuda.memory_reserved; 0 where it can't be told": (
+        "驱动记录的进程显存（NVML；在容器中取无其他程序时整张卡的用量）减去 torch.cuda.memory_reserved；无法得知时为 0"
+    ),
     "no other process": "没有其他程序",
     "other processes": "有其他程序",
     "NVML, this process": "NVML，本进程",
@@ -124,6 +129,7 @@ _TRAINING = {
 
 _COMPARED = {
     "Stay with {}: no smaller one is as accurate on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
+    "Stay with {}: nothing smaller answers as well on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
     "Use {}": "使用 {}",
     "{}: {#} smaller": "{}：小 {}",
     "{}: {#} larger": "{}：大 {}",
@@ -136,6 +142,7 @@ _COMPARED = {
     "no measurable loss": "没有可测量的损失",
     "worse on {}": "{} 变差",
     "stay with {}: no smaller one is as accurate on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
+    "stay with {}: nothing smaller answers as well on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
     "{} holds {} % less in weights than {} at {} × its speed, and is not measurably worse: {} of {} answers flipped, "
     "which chance alone can do": (
         "{0} 的权重比 {2} 小 {1}%，速度为其 {3} 倍，且没有可测量的变差：{5} 个回答中有 {4} 个改变，属于随机波动"
