@@ -38,9 +38,9 @@ _WIDEST = 28
 class Command(click.Command):
     """A command with sections in its help; a positional model is the same as --model."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Both, in any context: click keeps the option that the first context asked for."""
+        return ["-h", "--help"]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Its parameters, and --help-all before --help."""
