@@ -79,7 +79,7 @@ def check_text_file(file: Path, needed: str, where: str = "") -> None:
     except OSError as error:
         raise UsageError(f"{where} can't be read ({error.strerror}); {needed} is needed") from None
     if not head:
-        raise UsageError(f"{where} is empty: it has no byte; {needed} is needed")
+        raise UsageError(f"{where} is empty; {needed} is needed")
     if (kind := kind_of(head)) is not None:
         raise UsageError(f"{where} is {kind}; {needed} is needed, as plain text in UTF-8")
 
@@ -97,7 +97,7 @@ def read_text(file: Path, needed: str, where: str = "") -> str:
     if (place := wrong_byte(data)) is not None:
         raise UsageError(f"{where or file}, {no_utf8(data, place)}; save it as UTF-8 (iconv -f LATIN1 -t UTF-8)")
     if not data or data.isspace():
-        raise UsageError(f"{where or file} holds blank lines alone; {needed} is needed")
+        raise UsageError(f"{where or file} has only blank lines; {needed} is needed")
     return data.decode().replace("\r\n", "\n")
 
 

@@ -90,4 +90,4 @@ def own_server(
 def _last_lines(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     start = next((index for index, line in enumerate(lines) if line.startswith("qserve: ")), max(0, len(lines) - 1))
-    return "\n".join(lines[start:]).removeprefix("qserve: ") or f"it said nothing ({log})"
+    return "\n".join(lines[start:]).removeprefix("qserve: ") or f"it printed nothing ({log})"

@@ -47,6 +47,6 @@ def _check(host: str) -> None:
 
     if not is_loopback(host):
         raise UsageError(
-            f"--host {host}: this page has no sign-in of its own and speaks with --api-key for whoever opens it, so it "
-            f"is for this machine only; `qserve up --host {host} --api-key …` serves the same pages to others"
+            f"--host {host}: this page has no sign-in and uses --api-key for everyone who opens it, so it is for this "
+            f"machine only; `qserve up --host {host} --api-key …` serves the same pages to others"
         )

@@ -32,7 +32,7 @@ def listening(host: str, ports: PortRange) -> socket.socket:
             listener.close()
         else:
             return listener
-    raise WorkerFailed(f"no port of {ports} can be listened on at {host} ({why}); choose others with --ray-ports")
+    raise WorkerFailed(f"none of the ports {ports} can be opened on {host} ({why}); choose others with --ray-ports")
 
 
 def free_port(host: str, ports: PortRange) -> int:

@@ -72,16 +72,17 @@ def _refusal(address: str, error: Exception) -> UsageError | WorkerFailed:
         )
     if "Could not find any running Ray instance" in said:
         return WorkerFailed(
-            "--ray auto: this machine is no node of a running Ray cluster; start one (`ray start --head`), join one "
+            "--ray auto: this machine is not a node of a running Ray cluster; start one (`ray start --head`), join one "
             "(`ray start --address=HOST:PORT`), or name it: --ray HOST:PORT"
         )
     if "node" in said and ("not found" in said or "timed out" in said or "address" in said):
         return WorkerFailed(
-            f"--ray {address}: this machine is no node of that cluster ({said[:200]}); run qserve on one of its nodes, "
+            f"--ray {address}: this machine is not a node of that cluster ({said[:200]}); run qserve on one of its "
+            "nodes, "
             f"or join it: ray start --address={address}"
         )
     return WorkerFailed(
-        f"--ray {address}: the cluster refused ({said[:200] or type(error).__name__}); where it wants a token, "
+        f"--ray {address}: the cluster refused ({said[:200] or type(error).__name__}); if it needs a token, "
         "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH must be set here as well"
     )
 

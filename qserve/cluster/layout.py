@@ -80,4 +80,4 @@ def _check_cpus(nodes: Sequence[Node], hosted: Sequence[Hosted]) -> None:
 
 def _too_many(flag: str, counted: int, held: int, nodes: Sequence[Node]) -> str:
     each = f"{held // len(nodes)} on each of {len(nodes)} nodes" if held >= len(nodes) else "which takes several nodes"
-    return f"{flag} {counted}: the cluster holds {held}, {each}; lower {flag}, or add nodes"
+    return f"{flag} {counted}: the cluster has room for {held}, {each}; lower {flag}, or add nodes"

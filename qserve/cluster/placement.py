@@ -50,8 +50,8 @@ class Reservations:
             while not await asyncio.to_thread(group.wait, 0):
                 if time.monotonic() > deadline_s:
                     raise WorkerFailed(
-                        f"no node of the cluster had {_words(needs)} free within {limit_s:g} s; `ray status` says "
-                        "who has them"
+                        f"no node of the cluster had {_words(needs)} free within {limit_s:g} s; `ray status` shows "
+                        "what uses them"
                     )
                 await asyncio.sleep(_LOOK_S)
             reservation = await asyncio.to_thread(self._reservation, group)

@@ -80,8 +80,8 @@ def _want(workers: Sequence[RayWorker], count: int) -> None:
     """The last ones go first; of those that do not run the first one comes first."""
     running = [one for one in workers if one.is_wanted]
     for worker in [one for one in workers if not one.is_wanted][: max(0, count - len(running))]:
-        _log.warning("%s: started, the load wants %d replicas", worker.endpoint.name, count)
+        _log.warning("%s: started, the load needs %d replicas", worker.endpoint.name, count)
         worker.is_wanted = True
     for worker in running[count:]:
-        _log.warning("%s: ended, the load wants %d replicas", worker.endpoint.name, count)
+        _log.warning("%s: ended, the load needs %d replicas", worker.endpoint.name, count)
         worker.is_wanted = False

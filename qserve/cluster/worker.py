@@ -38,7 +38,7 @@ _HEALTH_TIMEOUT_S = 5.0
 _PLACE_LIMIT_S = 900.0
 _LOOK_S = 0.05
 _ASKED_FOR = "a restart was requested"
-_NOT_WANTED = "it is started when the load wants it"
+_NOT_WANTED = "it is started when the load needs it"
 
 
 class RayWorker:
@@ -161,7 +161,7 @@ class RayWorker:
         while not self.is_wanted:
             await asyncio.sleep(_LOOK_S)
         self._restarts.clear_request()
-        self._restarts.enter(WorkerState.STARTING, "the load wants it")
+        self._restarts.enter(WorkerState.STARTING, "the load needs it")
         try:
             await self.start()
         except QserveError as error:

@@ -70,8 +70,8 @@ class Checkpoint:
         spec = ModelSpec.from_config(config, self.id)
         if _placed_as(ModelSpec.from_config(self.config, self.id), spec) != spec:
             raise UsageError(
-                f"--hf-overrides {json.dumps(keys)} makes another model of {self.id}, with other weights than its "
-                "checkpoint holds; only keys of its positions and rope can be replaced"
+                f"--hf-overrides {json.dumps(keys)} needs other weights than the checkpoint of {self.id} has; only "
+                "keys of its positions and rope can be replaced"
             )
         return replace(self, config=config, spec=_placed_as(self.spec, spec))
 

@@ -187,7 +187,7 @@ def _known(name: str) -> Device:
     hint = "near matches" if near else "known are for example"
     named = near or load("gpus")["usual"]["examples"]
     raise UsageError(
-        f"--gpu {name!r} is no card of configs/gpus.toml; {hint}: {', '.join(named)}. "
+        f"--gpu {name!r} is not a card of configs/gpus.toml; {hint}: {', '.join(named)}. "
         "Any card can be described: --gpu memory=23.6GiB,sm=128"
     )
 
@@ -231,7 +231,7 @@ def _described_capability() -> tuple[int, int]:
 def _capability(value: str, text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)\.(\d)", value)
     if match is None:
-        raise UsageError(f"--gpu {text!r}: cc={value!r} is no compute capability; write for example cc=8.9")
+        raise UsageError(f"--gpu {text!r}: cc={value!r} is not a compute capability; write for example cc=8.9")
     return int(match[1]), int(match[2])
 
 

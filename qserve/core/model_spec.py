@@ -107,7 +107,7 @@ class ModelSpec:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # A foreign file can hold any value under any key; those that matter have messages of their own.
             raise BrokenCheckpoint(
-                f"{reader.where}: config.json holds a value of a wrong kind ({error}); download it again"
+                f"{reader.where}: config.json has a value of the wrong type ({error}); download it again"
             ) from error
 
 

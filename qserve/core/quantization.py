@@ -80,7 +80,7 @@ def resolve_scheme(text: str) -> tuple[str, ...]:
         return (word,)
     near = difflib.get_close_matches(word, (*FAMILIES, *SCHEMES, *_SYNONYMS), n=1)
     raise UsageError(
-        f"--quant {text[:80]!r} is no quantization{f' (did you mean {near[0]}?)' if near else ''}; it takes "
+        f"--quant {text[:80]!r} is not a quantization{f' (did you mean {near[0]}?)' if near else ''}; it takes "
         f"{' | '.join(FAMILIES)} or an exact scheme: {', '.join(name for name in SCHEMES if name not in FAMILIES)}"
     )
 

@@ -96,7 +96,9 @@ def read_rope(text: Mapping[str, Any], positions: int, rotary_dim: int | None, w
     if not isinstance(kind, str) or kind not in _NEEDED:
         raise BrokenCheckpoint(f"{where}: {key}.{named} is {kind!r}; known are {', '.join(_NEEDED)}")
     if given and all(isinstance(value, Mapping) for value in given.values()):
-        raise BrokenCheckpoint(f"{where}: {key} has an object a layer type ({', '.join(given)}); these models take one")
+        raise BrokenCheckpoint(
+            f"{where}: {key} has an object per layer type ({', '.join(given)}); these models take one object"
+        )
     missing = [name for name in _NEEDED[kind] if name not in given]
     if missing:
         raise BrokenCheckpoint(f"{where}: {key} is of {named} {kind} and lacks {', '.join(missing)}; write it in")

@@ -24,8 +24,8 @@ def check_text(what: str, text: str) -> None:
     bad = next((one for one in text if unicodedata.category(one) in _REFUSED or one in _OTHERS), None)
     if bad is not None:
         raise UsageError(
-            f"{what} is {text[:200]!r}: the character {bad!a} would stand in the file as a line's end, or in no "
-            "file at all; write it without, or rename what it names"
+            f"{what} is {text[:200]!r}: the character {bad!a} would end a line of the file, or can't be in a file; "
+            "leave the character out, or rename what it names"
         )
 
 

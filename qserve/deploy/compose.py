@@ -24,7 +24,8 @@ def compose_file(service: Service, image: str) -> str:
     check_image(image)
     usage = (
         "",
-        "Before the first start, beside this file (git and images should never see it; HF_TOKEN=… for gated models):",
+        "Before the first start, in the folder of this file (git and images should never see it; HF_TOKEN=… for gated "
+        "models):",
         f'    echo "QSERVE_API_KEY=$(openssl rand -hex 24)" > {service.name}.env',
         "Then, as FILE: it returns when every model takes requests.",
         "    docker compose --file FILE up --detach --wait",

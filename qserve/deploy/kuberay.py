@@ -37,7 +37,7 @@ def kuberay_text(service: Service, cluster: Cluster, relays: Relays) -> str:
     ready = f"kubectl get raycluster {service.name}{in_namespace(cluster)}"
     usage = (
         "Needs the KubeRay operator, 1.7 or later. Before the first start (one key; a gated model needs",
-        "--from-literal=hf-token=… beside it):",
+        "--from-literal=hf-token=… too):",
         *applied(service, cluster),
         f"    {ready}      # then the pod of the head is ready when the model is",
     )

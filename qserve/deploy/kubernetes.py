@@ -71,7 +71,7 @@ def kubernetes_text(service: Service, cluster: Cluster) -> str:
     """All of them as one file for `kubectl apply`."""
     ready = f"kubectl rollout status statefulset/{service.name}{in_namespace(cluster)}"
     usage = (
-        "Before the first start (one key; a gated model needs --from-literal=hf-token=… beside it):",
+        "Before the first start (one key; a gated model needs --from-literal=hf-token=… too):",
         *applied(service, cluster),
         f"    {ready}      # returns when every model takes requests",
     )

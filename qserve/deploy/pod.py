@@ -69,13 +69,15 @@ def pod_template(service: Service, image: str, models_claim: str | None) -> dict
 def _check_mounts(service: Service, models_claim: str | None) -> None:
     if service.mounts and models_claim is None:
         raise UsageError(
-            f"{service.mounts[0].host} is on this machine, where no pod sees it; copy it into a volume and name its "
+            f"{service.mounts[0].host} is on this machine, and pods can't read it; copy it into a volume and name its "
             "claim with --models-claim, or give --model a hub id"
         )
     names = [mount.name for mount in service.mounts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"two of the paths end in {twice}, under which {MODELS} can hold one; rename one of them")
+        raise UsageError(
+            f"two of the paths end in {twice}, and {MODELS} can have only one of that name; rename one of them"
+        )
 
 
 def container(service: Service, image: str) -> dict[str, Any]:

@@ -27,7 +27,9 @@ def systemd_unit(service: Service, qserve: str, python: str, user: str, needs_ke
     user that is none, and for paths that a unit can't hold.
     """
     if _USER.fullmatch(user) is None or user == "root":
-        raise UsageError(f"--user {user[:200]!r} is no user that may serve; name one, not root, as `id -un` prints it")
+        raise UsageError(
+            f"--user {user[:200]!r} is not a user that may serve; name one, not root, as `id -un` prints it"
+        )
     for program in (qserve, python):
         check_text("the path of qserve's environment", program)
     keys = service.key_file or _DEFAULT_KEYS
@@ -73,7 +75,7 @@ def _service(service: Service, qserve: str, python: str, user: str, keys: str | 
         "# SIGTERM to qserve alone, which drains and ends its workers; the rest only after the time is over.",
         "KillMode=mixed",
         f"TimeoutStopSec={service.stop_timeout_s}s",
-        "# 2: bad input, 3: does not fit. Neither gets better by trying again.",
+        "# 2: bad input, 3: does not fit. Trying again does not help.",
         "Restart=on-failure",
         "RestartSec=5s",
         "RestartPreventExitStatus=2 3",
@@ -94,7 +96,7 @@ def _credential(name: str, file: str) -> str:
     """systemd takes the rest of the line as it is, but for blanks at its end and a backslash, which goes on."""
     if file.endswith("\\") or file != file.strip():
         raise UsageError(
-            f"the file of keys {file!r} ends in a backslash or a blank, which a unit can't hold; rename it"
+            f"the file of keys {file!r} ends in a backslash or a blank, which a unit can't have; rename it"
         )
     path = file.replace("%", "%%")
     return f"LoadCredential={name}:{path}"

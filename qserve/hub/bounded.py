@@ -74,7 +74,7 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise BrokenCheckpoint(f"{where} is not readable JSON ({error}); download it again") from None
     if not isinstance(data, dict):
-        raise BrokenCheckpoint(f"{where} holds a JSON {type(data).__name__}, but must hold an object")
+        raise BrokenCheckpoint(f"{where} is a JSON {type(data).__name__}, but must be an object")
     _check_depth(data, where)
     return data
 
@@ -100,8 +100,8 @@ def shard_names(index: dict[str, Any], where: str) -> list[str]:
     outside = [name for name in weight_map.values() if not _is_below(name)]
     if outside:
         raise BrokenCheckpoint(
-            f"{where} names the file {str(outside[0])[:200]!r}, which is not in its folder: an index names shards by "
-            "their names alone. Nothing was opened; download the model again"
+            f"{where} names the file {str(outside[0])[:200]!r}, which is not in its folder; an index may only name "
+            "files of its folder. Nothing was opened; download the model again"
         )
     names = sorted(set(weight_map.values()))
     if len(names) > _MAX_SHARDS:

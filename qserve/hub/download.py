@@ -76,7 +76,7 @@ def _reason(error: BaseException) -> str:
     """Why it can't be fetched, and what to do."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-    elsewhere = "Give a folder that holds them (--model ./folder), or fetch them where there is a network"
+    elsewhere = "Give a folder that has them (--model ./folder), or fetch them where there is a network"
     if os.environ.get("HF_HUB_OFFLINE"):
         return f"HF_HUB_OFFLINE forbids asking the hub. {elsewhere}"
     causes = [error, *_causes(error)]

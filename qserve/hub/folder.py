@@ -46,8 +46,7 @@ def check_count(num_tensors: int, where: str) -> None:
     """Raises BrokenCheckpoint for more tensors than any model has."""
     if num_tensors > _MAX_TENSORS:
         raise BrokenCheckpoint(
-            f"{where} lists {num_tensors} tensors or more, and at most {_MAX_TENSORS} are read: no model up to 32B "
-            "has a tenth of that; download it again"
+            f"{where} lists {num_tensors} tensors or more, and at most {_MAX_TENSORS} are read; download it again"
         )
 
 

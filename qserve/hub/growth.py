@@ -42,7 +42,7 @@ class Growth:
             return ""
         silent_s = now_s - self._last_growth_s
         if silent_s >= _SILENT_AFTER_S:
-            return f" · nothing came for {silent_s:.0f} s"
+            return f" · nothing arrived for {silent_s:.0f} s"
         began_s, before = self._seen[0]
         if num_bytes == before:
             return ""

@@ -81,7 +81,7 @@ def _from_folder(path: Path, model_id: str, messages: tuple[str, ...] = ()) -> C
     ModelSpec.from_config(config, model_id)  # what is wrong with it is told before the files are
     tensors = folder.read_tensors(path)
     if tensors is None:
-        messages = (*messages, f"{path} holds no *.safetensors: planned from the dimensions of its config.json")
+        messages = (*messages, f"{path} has no *.safetensors: planned from the dimensions of its config.json")
     return _of_files(path, model_id, config, tensors, messages)
 
 
@@ -118,12 +118,12 @@ def _from_hub(model_id: str, messages: tuple[str, ...]) -> Checkpoint:
     named = named_config(model_id)
     if named:
         base, config = named
-        note = f"{model_id} can't be looked at: planned from the dimensions of {base}, packed as its name says"
+        note = f"{model_id} can't be read: planned from the dimensions of {base}, packed as its name says"
         return _from_dimensions(model_id, config, (*messages, note))
     maker_base = base_of(model_id)
     if maker_base:
         note = (
-            f"{model_id} can't be looked at: planned as {maker_base} in 16 bit, which its name says it is made from; "
+            f"{model_id} can't be read: planned as {maker_base} in 16 bit, which its name says it is made from; "
             "if it is quantized, it needs less"
         )
         return _from_dimensions(model_id, bundled_config(maker_base) or {}, (*messages, note))

@@ -35,8 +35,8 @@ def own_config(folder: Path, config: Mapping[str, Any]) -> tuple[Mapping[str, An
     if isinstance(nested, Mapping):
         untied["text_config"] = {**nested, "tie_word_embeddings": False}
     note = (
-        f"config.json of {folder} says tie_word_embeddings, and its files hold an {_HEAD} of other values than the "
-        "embedding's: that head is served; write false into config.json, or take the head out of the files"
+        f"config.json of {folder} sets tie_word_embeddings, but its files have an {_HEAD} that differs from the "
+        "embedding: that head is served; write false into config.json, or take the head out of the files"
     )
     return untied, note
 

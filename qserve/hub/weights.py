@@ -50,11 +50,11 @@ class WeightFiles:
         folder = self.read[0].parent
         read = self.read[0].name if len(self.read) == 1 else f"the {len(self.read)} files of {self.read[0].name}"
         adapter = (
-            "; the weights are taken as merged: an adapter that is not merged is served from a folder of its own"
+            "; the weights are taken as merged: to serve an adapter that is not merged, put it into another folder"
             if self.has_adapter
             else ""
         )
-        return f"{folder} holds more than one set of weights: {read} is read, left out are {names}{adapter}"
+        return f"{folder} has more than one set of weights: {read} is read, left out are {names}{adapter}"
 
 
 def weight_files(folder: Path) -> WeightFiles:
@@ -65,7 +65,7 @@ def weight_files(folder: Path) -> WeightFiles:
     has_adapter = _ADAPTER[0] in names
     if has_adapter and not is_whole:
         raise BrokenCheckpoint(
-            f"{folder} holds a peft adapter ({_ADAPTER[0]}) and no model: give the folder of the model that it was "
+            f"{folder} has a peft adapter ({_ADAPTER[0]}) and no model: give the folder of the model that it was "
             "trained on, or merge it into that one"
         )
     others = [name for name in names if name not in read and _is_weights(name)] if read else []

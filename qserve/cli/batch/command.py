@@ -38,7 +38,7 @@ class _Window(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if WINDOW.fullmatch(str(value)) is None:
-            self.fail(f"{value!r} is no time; write for example 30m, 24h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration; write for example 30m, 24h or 7d", param, ctx)
         return str(value)
 
 

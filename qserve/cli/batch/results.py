@@ -27,7 +27,7 @@ def endpoint_of(file: Path) -> str:
     with file.open("rb") as lines:
         number, first = next(((number, line) for number, line in enumerate(lines, 1) if line.strip()), (0, b""))
     if not number:
-        raise UsageError(f"{file} holds blank lines alone; {_NEEDED} is needed")
+        raise UsageError(f"{file} has only blank lines; {_NEEDED} is needed")
     first = first.removeprefix(codecs.BOM_UTF8)
     if (place := wrong_byte(first)) is not None:
         raise UsageError(f"{file}, {no_utf8(first, place, number)}; {_NEEDED} is needed, in UTF-8")
@@ -36,7 +36,11 @@ def endpoint_of(file: Path) -> str:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}, line {number} is not valid JSON ({str(error)[:120]}); {_NEEDED} is needed") from None
     if not isinstance(request, dict) or not isinstance(request.get("url"), str):
-        what = f"has no 'url' but {', '.join(map(str, request))[:200]}" if isinstance(request, dict) else "is no object"
+        what = (
+            f"has no 'url' but {', '.join(map(str, request))[:200]}"
+            if isinstance(request, dict)
+            else "is not an object"
+        )
         raise UsageError(f"{file}, line {number} is not a request: it {what}; {_NEEDED} is needed")
     if request["url"] not in ENDPOINTS:
         raise UsageError(

@@ -53,18 +53,20 @@ def load_plan_of(values: dict[str, Any]) -> LoadPlan:
 
     limits = [*values["goodput"], *values["more_limits"]]
     if values["more_limits"] and not values["goodput"]:
-        raise UsageError(f"{values['more_limits'][0]!r} belongs to no option; limits come after --goodput")
+        raise UsageError(f"{values['more_limits'][0]!r} does not belong to an option; write limits after --goodput")
     given = [name for name in ("concurrency", "request_rate", "sweep") if values[name]]
     if len(given) > 1:
         named = " and ".join("--" + name.replace("_", "-") for name in given)
-        raise UsageError(f"{named} are different loads; take one of them")
+        raise UsageError(f"{named} are different loads; give one of them")
     if not values["request_rate"] and (values["burstiness"] != 1 or values["burst_size"] != 1):
-        raise UsageError("--burstiness and --burst-size are about arrivals; they go with --request-rate")
+        raise UsageError("--burstiness and --burst-size describe arrivals; use them with --request-rate")
     if values["best_of"] and values["endpoint"] not in ("reward", "classify"):
-        raise UsageError("--best-of is for --endpoint reward and classify: the answers that a request scores")
+        raise UsageError(
+            "--best-of is the number of answers that a request scores; use it with --endpoint reward or classify"
+        )
     goodput = parse_goodput(limits)
     if goodput and (values["endpoint"] in ("reward", "classify") or not values["stream"]) and set(goodput) != {"e2el"}:
-        raise UsageError("--goodput: where no tokens are streamed there is only e2el to limit")
+        raise UsageError("--goodput: without streamed tokens only e2el can be limited")
     stages = _stages(values)
     _check_amount(stages)
     return LoadPlan(
@@ -84,7 +86,7 @@ def _check_amount(stages: Sequence[Stage]) -> None:
         num = stage.num_prompts or math.ceil((stage.request_rate or 0.0) * (stage.duration_s or 0.0))
         if num > _MOST_REQUESTS:
             raise UsageError(
-                f"{stage.name}: a stage of {num:,} requests; {_MOST_REQUESTS:,} is the most. Take a smaller "
+                f"{stage.name}: a stage has {num:,} requests, and at most {_MOST_REQUESTS:,} are allowed; lower "
                 "--num-prompts, --request-rate or --duration"
             )
 
@@ -127,7 +129,7 @@ def _extra_body(text: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise UsageError(f"--extra-body {text!r} is not a JSON object; write it as '{{\"top_p\": 0.9}}'")
     if "stream" in fields:
-        raise UsageError("--extra-body can't say whether tokens are streamed: --no-stream does")
+        raise UsageError("--extra-body can't set stream; use --no-stream")
     return fields
 
 

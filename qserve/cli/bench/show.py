@@ -129,7 +129,7 @@ def _show_one(console: Console, figures: StageFigures) -> None:
         words.append(f"{figures.output_throughput:,.1f} output tokens/s")
     if figures.total_texts > figures.completed:
         words.append(f"{figures.text_throughput:,.1f} texts/s")
-    words.append(f"{figures.total_token_throughput:,.1f} tokens/s in all")
+    words.append(f"{figures.total_token_throughput:,.1f} tokens/s in total")
     if figures.request_goodput is not None:
         words.append(f"goodput {figures.request_goodput:.2f}/s")
     console.print(" · ".join(words), style="bold", soft_wrap=True)
@@ -192,13 +192,14 @@ def _remarks(figures: Sequence[StageFigures]) -> list[str]:
         one = ahead[0]
         notes.append(
             f"The server sends the role before the first token ({one.stage.name}: {_ms(one.announced.p50)} ms, "
-            f"the token after {_ms(one.ttft.p50)} ms). TTFT is the token's; vllm bench serve counts the role."
+            f"the token after {_ms(one.ttft.p50)} ms). TTFT is the time to the token; vllm bench serve measures the "
+            "time to the role."
         )
     together = [one for one in figures if one.total_output_tokens > one.completed and one.tpot.p50 < _TOGETHER_MS]
     if together:
         notes.append(
             f"TPOT of {_ms(together[0].tpot.p50)} ms at {together[0].stage.name} is not a speed: the tokens of most "
-            "answers arrived together. The server, or a proxy before it, holds them back; E2E is right."
+            "answers arrived together. The server, or a proxy in front of it, buffers them; E2E is correct."
         )
     busy = [one for one in figures if one.completed and (one.cpu_share > _BUSY or one.lag.p99 > _LATE_MS)]
     if busy:

@@ -80,5 +80,5 @@ def chat_with(partner: Any, prompt: str | None, system: str | None, verbose: boo
     piped = "" if is_terminal else sys.stdin.read().strip()
     message = "\n\n".join(part for part in (prompt, piped) if part)
     if not message:
-        raise UsageError("nothing was asked: write a prompt behind the model, or pipe a text into it")
+        raise UsageError("there is no prompt: write one after the model, or pipe a text into the command")
     session.answer_once(message)

@@ -26,9 +26,9 @@ SETTINGS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "min_p": (float, "least probability, as a share of the largest"),
     "max_tokens": (int, "longest answer"),
     "seed": (int, "the same seed gives the same answer"),
-    "presence_penalty": (float, "against words that were used"),
-    "frequency_penalty": (float, "against words that were used often"),
-    "repetition_penalty": (float, "against tokens of prompt and answer; 1 is none"),
+    "presence_penalty": (float, "penalty for words that were used"),
+    "frequency_penalty": (float, "penalty for words that were used often"),
+    "repetition_penalty": (float, "penalty for tokens of prompt and answer; 1 is none"),
     "think": (_switch, "on or off, if the model can do both"),
 }
 """What /set takes: the type of its value, and what it does."""
@@ -63,7 +63,7 @@ class Conversation:
     def set(self, name: str, text: str) -> None:
         """Change a sampling parameter; an empty text takes it back. Raises UsageError."""
         if name not in SETTINGS:
-            raise UsageError(f"/set knows no {name}; it takes {', '.join(SETTINGS)}")
+            raise UsageError(f"/set has no parameter {name}; it takes {', '.join(SETTINGS)}")
         if not text:
             self.settings.pop(name, None)
             return
@@ -99,4 +99,4 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise UsageError(f"{path} is no conversation that /save wrote; name another file") from None
+        raise UsageError(f"{path} is not a conversation written by /save; name another file") from None

@@ -42,7 +42,10 @@ def find_partner(url: str | None, api_key: str, model: str | None, state_dir: Pa
             refusals.append(str(error))
     if urls == [_DEFAULT_URL] and refusals[0].startswith("no server answers"):
         name = model or "demo"
-        raise UsageError(f"no service runs here; `qserve run {name}` starts one for a chat, `qserve up {name}` to stay")
+        raise UsageError(
+            f"no service runs here; `qserve run {name}` starts one for this chat, `qserve up {name}` one that keeps "
+            "running"
+        )
     raise UsageError("; ".join(refusals))
 
 
@@ -65,7 +68,7 @@ def _partner(url: str, api_key: str, model: str | None) -> Partner:
     try:
         cards = [dict(card) for card in get_json(f"{url}/v1/models", api_key)["data"]]
     except (LookupError, TypeError, ValueError):
-        raise UsageError(f"{url} is no OpenAI-compatible server: its /v1/models lists no models") from None
+        raise UsageError(f"{url} is not an OpenAI-compatible server: its /v1/models lists no models") from None
     chats = [card for card in cards if card.get("kind", "chat") == "chat"]
     reward = next((str(card["id"]) for card in cards if card.get("kind") == "reward"), None)
     return Partner(url, api_key, _chosen(url, chats, model), reward)

@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Chat with a model in the terminal. If no service here serves it, one is started, and ends with the chat.
 
-    Takes the options of `qserve up` that are about the model; with any of them a service is started in any case.
+    Takes the options of `qserve up` that are about the model; with any of them a new service is always started.
     A service that stays, for other programs and the web UI, is `qserve up MODEL`.
 
     \b

@@ -44,12 +44,12 @@ class Session:
         self._commands = {
             "help": ("", "this list", self._help),
             "clear": ("", "forget the conversation, keep the system prompt", self._clear),
-            "system": ("TEXT", "set the system prompt; without TEXT take it away", self._system),
+            "system": ("TEXT", "set the system prompt; without TEXT remove it", self._system),
             "set": ("NAME VALUE", "set a sampling parameter; alone it lists them", self._set),
             "reward": ("", "show the reward of each answer, or hide it", self._reward),
             "verbose": ("", "show tokens/s of each answer, or hide them", self._verbose),
             "save": ("FILE", "keep the conversation", self._save),
-            "load": ("FILE", "take up a conversation", self._load),
+            "load": ("FILE", "load a conversation", self._load),
         }
 
     def talk(self) -> None:
@@ -168,7 +168,7 @@ class Session:
     def _reward(self, _: str) -> None:
         if self.partner.reward is None:
             raise UsageError(
-                f"this service has no reward model; start one so: qserve up {self.partner.model} --reward …"
+                f"this service has no reward model; start one with: qserve up {self.partner.model} --reward …"
             )
         self.scores = not self.scores
         note(f"rewards are {'shown' if self.scores else 'not shown'}")

@@ -60,7 +60,7 @@ def _answered(connection: HTTPConnection, url: str, api_key: str, body: Mapping[
     except (OSError, HTTPException) as error:
         raise NoAnswer(f"no server answers at {url} ({error or type(error).__name__})") from None
     except ValueError:  # of http.client, for what no header may hold
-        raise NoAnswer("the key of --api-key has characters that no key may have") from None
+        raise NoAnswer("the key of --api-key has characters that are not allowed in a key") from None
     if answer.status == 401:
         raise NoAnswer(f"{url} needs a key: --api-key, or QSERVE_API_KEY")
     if answer.status != 200:

@@ -154,7 +154,7 @@ def _questions(
         from qserve.rows.fields import told_unread
 
         if suite is not None:
-            raise UsageError("--suite is for --model; a reward model is asked --preferences, a file of pairs")
+            raise UsageError("--suite is for --model; a reward model is evaluated on --preferences, a file of pairs")
         file = preferences or demo_preferences()
         unread: Counter[str] = Counter()
         records = tuple(read_preferences(file, limit, unread))
@@ -163,7 +163,7 @@ def _questions(
         questions = RewardQuestions(file.stem, records)
         return lambda: questions, file.stem, {"file": str(file.resolve()), "limit": limit}
     if preferences is not None:
-        raise UsageError("--preferences is for --reward; a model that generates is asked --suite")
+        raise UsageError("--preferences is for --reward; a model that generates is evaluated on --suite")
     from qserve.evaluation import suites
     from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.tasks import check_lm_eval, load_tasks

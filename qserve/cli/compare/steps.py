@@ -69,7 +69,7 @@ class Compared:
         try:
             RunStore.open(state).add_comparison(self.document, name=", ".join(self.names))
         except StoreUnusable as error:
-            click.echo(f"note: the comparison is not in the run store ({error}); its folder has all of it", err=True)
+            click.echo(f"note: the comparison is not in the run store ({error}); its folder is complete", err=True)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Comparing:
         for number, name in enumerate(self.names, 1):
             where = f"{number} of {len(self.names)} · {name}"
             if is_complete(self.folder / name):
-                click.echo(f"{where}: measured before (--out names another folder, to measure again)", err=True)
+                click.echo(f"{where}: measured before (to measure again, name another folder with --out)", err=True)
             else:
                 self._measure(name, where)
 
@@ -136,5 +136,5 @@ def _check_same(folder: Path, settings: dict[str, Any]) -> None:
     """Refuse to continue in a folder that was made with other settings."""
     file = folder / "asked.json"
     if file.is_file() and json.loads(file.read_text()) != settings:
-        raise UsageError(f"{folder} holds another comparison ({file.read_text()}); name another folder with --out")
+        raise UsageError(f"{folder} contains another comparison ({file.read_text()}); name another folder with --out")
     file.write_text(json.dumps(settings))

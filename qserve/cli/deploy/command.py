@@ -102,13 +102,13 @@ def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:
     """Refuse options that can't be written to a file, or that this target does not read."""
     if values["api_key"]:
         raise UsageError(
-            "--api-key would stand in the file for all to read; leave it out: the file's first lines say where the key "
+            "--api-key would be in the file for all to read; leave it out: the file's first lines say where the key "
             "goes"
         )
     if values["ready_file"]:
         raise UsageError("--ready-file is for a program that starts `qserve up` itself; leave it out")
     if values["port"] == 0:
-        raise UsageError("--port 0 takes a free port at each start, which nothing could be pointed at; name one")
+        raise UsageError("--port 0 takes another free port at each start, which clients can't know; name a port")
     foreign = {
         "systemd": ("image", *_OF_THE_CLUSTER), "compose": ("user", *_OF_THE_CLUSTER), "k8s": ("user",),
         "kuberay": ("user", *_OF_KUBERAY),
@@ -117,7 +117,7 @@ def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:
     if strange:
         raise UsageError(f"{', '.join(strange)}: not for {target}; leave it out, or choose another target")
     if values["out"] is not None and values["out"].exists():
-        raise UsageError(f"--out {values['out']} is there already; move it away, or name another file")
+        raise UsageError(f"--out {values['out']} already exists; move it away, or name another file")
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
@@ -148,7 +148,9 @@ def _service(ctx: click.Context, target: str, values: dict[str, Any], planned: P
 
 def _only_file(flag: str, files: tuple[Path, ...]) -> str | None:
     if len(files) > 1:
-        raise UsageError(f"{flag} {files[1]}: a manifest names one file of keys, one a line; put them into one")
+        raise UsageError(
+            f"{flag} {files[1]}: a manifest names only one file of keys; put all keys into one file, one per line"
+        )
     return str(files[0].expanduser().absolute()) if files else None
 
 
@@ -159,7 +161,9 @@ def _text(
     if target == "compose":
         return compose_file(service, image)
     if target == "kuberay" and values["reward"] and planned.needs.num_cards:
-        raise UsageError("--reward: on Ray a chat and a reward model share no card, and kuberay gives a pod one plan")
+        raise UsageError(
+            "--reward: on Ray a chat and a reward model can't share a card, and kuberay gives all pods one plan"
+        )
     if target in ("k8s", "kuberay"):
         cluster = Cluster(
             image, planned.max_num_seqs, values["namespace"], values["models_claim"], values["storage_class"],
@@ -168,7 +172,7 @@ def _text(
         return kubernetes_text(service, cluster) if target == "k8s" else kuberay_text(service, cluster, relays)
     user = values["user"] or _own_user()
     if user == "root":
-        raise UsageError("a unit of root would serve with all rights; name who shall run it with --user, not root")
+        raise UsageError("a unit of root would serve with all rights; name another user with --user")
     needs_key = service.key_file is not None or service.host not in ("127.0.0.1", "localhost", "::1")
     qserve = Path(sys.executable).with_name("qserve")
     return systemd_unit(service, str(qserve), sys.executable, user, needs_key)
@@ -178,7 +182,7 @@ def _own_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # an id without a name, as containers have them
-        raise UsageError(f"the user {os.getuid()} has no name; name who shall run the unit with --user") from None
+        raise UsageError(f"the user id {os.getuid()} has no name; name the user of the unit with --user") from None
 
 
 def _default_name(ctx: click.Context) -> str:

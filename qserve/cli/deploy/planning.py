@@ -51,9 +51,7 @@ def planned_service(values: dict[str, Any], gpu: str | None, relays: Relays) -> 
     """
     model, reward = values.get("model"), values.get("reward")
     if model is None and reward is None:
-        raise UsageError(
-            "nothing is named that could be deployed; give --config FILE (as for `qserve up`), --model, or --reward"
-        )
+        raise UsageError("there is nothing to deploy; give --config FILE (as for `qserve up`), --model, or --reward")
     if model is None and values.get("judge"):  # a judge generates its verdicts: it is served as a chat model
         model, reward = reward, None
     hardware = hardware_of(gpu)

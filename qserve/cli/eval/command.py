@@ -58,11 +58,13 @@ class _WithDiff(CommandGroup):
 @click.option("--up-args", default="", help='With --model: further flags of `qserve up`: "--engine vllm".')
 @click.option(
     "--tasks",
-    help="lm-eval's task names, YAML files of your own or folders of them, texts (.txt, .md, .json, .jsonl) whose "
-    "perplexity is asked; with commas between.",
+    help="lm-eval's task names, your YAML files or folders of them, texts (.txt, .md, .json, "
+    ".jsonl) to measure perplexity on; with commas between.",
 )
 @click.option(
-    "--include-path", multiple=True, help="A folder with tasks of your own, then known by name; may be repeated."
+    "--include-path",
+    multiple=True,
+    help="A folder with your own tasks, which --tasks then takes by name; may be repeated.",
 )
 @click.option("--suite", help="A list of tasks, by name or file: offline, quick, quality, math, chinese, long.")
 @click.option("--limit", type=Count(min=1), help="Items per task [all].")
@@ -166,13 +168,13 @@ def _check_which_server(values: dict[str, Any]) -> None:
         server_flags += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if values[name]]
         if server_flags:
             raise UsageError(
-                f"{server_flags[0]} is for a server of its own; name its model with --model (which of a "
-                "running server's models to ask is --served-model-name)"
+                f"{server_flags[0]} is for a server that this command starts; name its model with --model "
+                "(--served-model-name chooses a model of a running server)"
             )
     elif values["url"] is not None:
         raise UsageError("--url names a running server and --model one to start; give one of them")
     elif values["served_model_name"] is not None:
-        raise UsageError("--served-model-name is for a running server; a server of its own has one model, --model's")
+        raise UsageError("--served-model-name is for a running server; the server that --model starts has one model")
 
 
 @contextlib.contextmanager
@@ -247,7 +249,7 @@ def _keep_in_run(state: Path, name: str, result: EvalResult) -> None:
     try:
         RunStore.open(state).add_eval(result.document(), name=name, run=result.about["run"])
     except StoreUnusable as error:
-        click.echo(f"note: the result is not in the run store ({error}); its file has all of it", err=True)
+        click.echo(f"note: the result is not in the run store ({error}); its file is complete", err=True)
 
 
 @click.command("diff", cls=Command, short_help="Compare two results item by item.")

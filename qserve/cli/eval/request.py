@@ -34,7 +34,7 @@ def eval_request(values: dict[str, Any]) -> EvalRequest:
     for name in _FOR_CHAT:
         if values[name] is not None and not chat:
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} needs --chat: only a chat template can tell a model to think")
+            raise UsageError(f"{flag} needs --chat: only a chat template can turn thinking on or off")
     return EvalRequest(
         tasks=tuple(dict.fromkeys((*tasks, *(suite.tasks if suite else ())))),
         limit=values["limit"] or (suite.limit if suite else None),
@@ -56,8 +56,8 @@ def check_samples(request: EvalRequest, tasks: Tasks) -> None:
     mixed = [spec.name for spec in tasks.specs if "generate_until" in spec.kinds and not spec.only_generates]
     if request.num_samples > 1 and mixed:
         raise UsageError(
-            f"--num-samples {request.num_samples}: {mixed[0]} holds generated and scored tasks, only generated ones "
-            "are asked several times; name its tasks one by one with --tasks"
+            f"--num-samples {request.num_samples}: {mixed[0]} has generated and scored tasks, and only generated ones "
+            "can be sampled several times; name those with --tasks"
         )
 
 

@@ -131,7 +131,7 @@ def model_options(text: str = _MODEL_TEXT) -> Callable[[Function], Function]:
 def needed_model(model: str | None, example: str) -> str:
     """The model that was named. Raises UsageError with an example if none was."""
     if model is None:
-        raise UsageError(f"no model is named; write it behind the command: {example}")
+        raise UsageError(f"no model is named; write it after the command: {example}")
     return model
 
 

@@ -181,7 +181,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{path} can't be read as YAML: {yaml_problem(error)}") from None
     if not isinstance(tree, yaml.MappingNode):
-        raise UsageError(f"{path} holds no settings; write `model: Qwen/Qwen3-8B` and others, one a line")
+        raise UsageError(f"{path} has no settings; write for example `model: Qwen/Qwen3-8B`, one setting per line")
     names = [str(key.value) for key, _ in tree.value]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -194,7 +194,8 @@ def _refuse_unknown(path: Path, values: Mapping[str, Any]) -> None:
     for key in values:
         if key == _SECRET:
             raise UsageError(
-                f"{path}: a key does not belong into a file of settings; name a file of its own with api-key-file, "
+                f"{path}: a key does not belong in a file of settings; put it into another file, name that with "
+                "api-key-file, "
                 "or set QSERVE_API_KEY"
             )
         if key not in allowed:
@@ -228,7 +229,7 @@ def _converted(path: Path, key: str, value: Any) -> Any:
 def _expectation(path: Path, values: Any) -> Expectation:
     known = {item.name: _TYPES[str(item.type)] for item in fields(Expectation)}
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: expect takes lines of its own: {', '.join(known)}")
+        raise UsageError(f"{path}: expect takes an indented block of settings: {', '.join(known)}")
     for key, value in values.items():
         if key not in known:
             raise UsageError(f"{path}: expect has no {key}. {_near(str(key), list(known))}")

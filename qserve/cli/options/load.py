@@ -40,10 +40,10 @@ class _Milliseconds(click.ParamType):  # type: ignore[type-arg]
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|)", str(value).strip())
         if match is None or float(match[1]) == 0:
-            self.fail(f"{value!r} is no time; write for example 50ms or 1s", param, ctx)
+            self.fail(f"{value!r} is not a duration; write for example 50ms or 1s", param, ctx)
         milliseconds = float(match[1]) * (1000 if match[2] == "s" else 1)
         if milliseconds > LARGEST:
-            self.fail(f"{value!r} is longer than anybody waits: at most {LARGEST:,} ms", param, ctx)
+            self.fail(f"{value!r} is too long: at most {LARGEST:,} ms", param, ctx)
         return milliseconds
 
 
@@ -127,7 +127,7 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
     if not (named or lengths or values.get("trace") or targets):
         return SpeedRequest(replicas=replicas, prices=prices)
     if values.get("think_time") and "users" not in named:
-        raise UsageError("--think-time is of --users; give how many, or leave it out")
+        raise UsageError("--think-time is for --users; give their number, or leave it out")
     trace = _trace(values["trace"]) if values.get("trace") else ()
     if trace:
         count = len(trace)

@@ -37,7 +37,11 @@ _OPTIONS = (
     click.option(
         "--max-length", type=_TOKENS, default=2048, show_default=True, help="Prompt and completion, in tokens."
     ),
-    click.option("--completion-length", type=_TOKENS, help="ppo, grpo: the part whose log-probabilities count [all]."),
+    click.option(
+        "--completion-length",
+        type=_TOKENS,
+        help="ppo, grpo: tokens of the completion; log-probabilities are computed for these [all].",
+    ),
     click.option("--mean-length", type=_TOKENS, help="The data's mean, where batches are not padded to one length."),
     click.option(
         "--gradient-accumulation-steps",
@@ -117,7 +121,7 @@ _OPTIONS = (
     click.option(
         "--gpu-memory-utilization",
         type=_SHARE,
-        help="The engine's share [computed: for the rollouts of a step, as far as the trainer leaves it].",
+        help="The engine's share [computed: for the rollouts of a step, at most what the trainer leaves].",
     ),
 )
 _PRECISION = click.Choice(list(PRECISIONS))

@@ -60,8 +60,8 @@ def command(
     if url is not None:
         if run is not None or output is not None or form in ("html", "md"):
             raise UsageError(
-                "--url asks a running service and prints to the terminal, or JSON with --json; a page of it is at "
-                f"{url.rstrip('/')}/report, and reports of stored runs need no --url"
+                "--url prints the report of a running service on the terminal, or as JSON with --json; its page is at "
+                f"{url.rstrip('/')}/report. For a stored run leave --url out"
             )
         from qserve.cli.report.live import show_live
 
@@ -76,9 +76,7 @@ def _by_name(output: Path | None) -> str | None:
     if output is None:
         return None
     if output.suffix not in kinds:
-        raise UsageError(
-            f"--output {output}: say what it is to be with --format, or name it *.html, *.md, *.json or *.txt"
-        )
+        raise UsageError(f"--output {output}: give its format with --format, or name it *.html, *.md, *.json or *.txt")
     return kinds[output.suffix]
 
 

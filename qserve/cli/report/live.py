@@ -70,7 +70,7 @@ def _fetched(url: str, api_key: str | None) -> Any:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(
-            f"no qserve answers at {url} ({reason}); start one with `qserve up`, or name it: --url"
+            f"no service answers at {url} ({reason}); start one with `qserve up`, or name one with --url"
         ) from None
 
 

@@ -80,8 +80,8 @@ def check(
     qserve reward check --reward ./my-reward-model --url http://127.0.0.1:8000
     qserve reward check --reward rewards.yaml preferences.jsonl
 
-    Exit status: 0, 1 a part of a recipe fails (each is named), 2 bad input, 5 the server went away, 6 some lines were
-    left out, 130 after Ctrl-C.
+    Exit status: 0, 1 a part of a recipe fails (each is named), 2 bad input, 5 the server stopped answering, 6 some
+    lines were left out, 130 after Ctrl-C.
     """
     if url is not None:
         refuse_flags(("quants", *LOADING_FLAGS), "a server loaded its model already; leave it out, or leave --url out")

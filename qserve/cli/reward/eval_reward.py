@@ -60,8 +60,10 @@ class _Measured:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
 @server_options
-@click.option("--against", type=ServerUrl(), help="A second server, whose rewards are compared with the first ones.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File for rows, as of `qserve score`.")
+@click.option("--against", type=ServerUrl(), help="A second server, to compare its rewards with the first one's.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="File for rows, in the format of `qserve score`."
+)
 @click.option("--resume", is_flag=True, help="Continue an --output that was interrupted.")
 @click.option("--strict", is_flag=True, help="Stop at the first line that can't be scored.")
 @add_json_flag
@@ -85,8 +87,8 @@ def command(
     qserve eval-reward pairs.jsonl --reward ./new --against http://127.0.0.1:8000
     qserve eval-reward pairs.jsonl --reward ./my-model --output o.jsonl --resume
 
-    Exit status: 0, 1 the rows can't be written, 2 bad input, 5 the server went away, 6 some lines were left out, 130
-    after Ctrl-C. With --output the rows so far are kept.
+    Exit status: 0, 1 the rows can't be written, 2 bad input, 5 the server stopped answering, 6 some lines were left
+    out, 130 after Ctrl-C. With --output the rows so far are kept.
     """
     check_which_reward(url)
     if resume and output is None:

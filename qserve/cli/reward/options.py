@@ -41,13 +41,15 @@ _OPTIONS = (
     click.option("--weights", metavar="NAME=W,…", help="Weight of each label in the reward."),
     click.option("--answer-tokens", metavar="YES,NO", help="A causal model is a reranker: log-odds of these tokens."),
     click.option(
-        "--judge", metavar="TEMPLATE", help="A causal model is a judge: pointwise, pairwise, or a template of your own."
+        "--judge", metavar="TEMPLATE", help="A causal model is a judge: pointwise, pairwise, or your own template."
     ),
     click.option("--step-token", help="The token that ends a step (process reward models)."),
 )
 # Options of a plan, for commands that load a reward model in their own process.
 _LOADING = (
-    click.option("--quant", default="auto", show_default=True, help="Of the body: auto, bf16, fp16, int8, 4bit, …"),
+    click.option(
+        "--quant", default="auto", show_default=True, help="Quantization of the body: auto, bf16, fp16, int8, 4bit, …"
+    ),
     click.option("--dtype", help="Compute in float16, bfloat16 or float32 [the checkpoint's own]."),
     click.option("--max-num-batched-tokens", type=Count(min=1), help="Tokens of one row of texts."),
     plan_option("cpu_activations"),

@@ -100,8 +100,8 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
     recipe = read_recipe(file)
     if recipe.asks_served:
         raise UsageError(
-            f"{file}: a judge in it is the chat model of the same service (url: served), which only `qserve up` "
-            f"has: qserve up --model … --reward {file}, then --url http://127.0.0.1:8000"
+            f"{file}: a judge in it is the chat model of the same service (url: served); start that service: qserve "
+            f"up --model … --reward {file}, then --url http://127.0.0.1:8000"
         )
     if recipe.model is None:
         from qserve.reward.settings import FLAGS, RewardSettings

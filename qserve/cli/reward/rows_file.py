@@ -67,11 +67,11 @@ class StandardOutput(RowsOut):
         except OSError as error:
             with Path(os.devnull).open("w") as nowhere:  # at exit Python tries once more to write what is left
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
-            raise RowsNotWritten(f"standard output takes no more rows: {error.strerror}") from error
+            raise RowsNotWritten(f"rows can't be written to standard output: {error.strerror}") from error
         self.num_written += len(rows)
 
     def kept_text(self, num_rows: int) -> str:
-        return f"{self.num_written:,} of {num_rows:,} rows were written; --output FILE makes a run that can continue"
+        return f"{self.num_written:,} of {num_rows:,} rows were written; with --output FILE a run can be resumed"
 
 
 class RowsFile(RowsOut):
@@ -93,7 +93,7 @@ class RowsFile(RowsOut):
         elif self._note.exists() and path.exists() and (count := path.read_bytes().count(b"\n")):
             raise UsageError(
                 f"{path} has {count:,} rows of a run that was interrupted; continue it with --resume, or delete "
-                f"{self._note.name} to write it anew"
+                f"{self._note.name} to start again"
             )
         self.num_written = len(self.kept)
 
@@ -134,7 +134,7 @@ class RowsFile(RowsOut):
         except OSError as error:
             if self._is_regular:
                 os.ftruncate(self._descriptor, whole)
-            raise RowsNotWritten(f"{self._path} takes no more rows: {error.strerror}") from error
+            raise RowsNotWritten(f"rows can't be written to {self._path}: {error.strerror}") from error
         self.num_written += len(rows)
 
     def finish(self) -> None:
@@ -161,7 +161,7 @@ class RowsFile(RowsOut):
         if not self._note.exists():
             raise UsageError(
                 f"{self._path} is complete, or another program wrote it: {self._note.name}, which an interrupted run "
-                "leaves, is not there; leave --resume out to write it anew"
+                "leaves, is missing; leave --resume out to start again"
             )
         try:
             note = json.loads(self._note.read_text())

@@ -67,8 +67,8 @@ def command(
     qserve score answers.jsonl --reward adapter/ --base ./Qwen3-8B --quant 4bit
     qserve score answers.jsonl --url http://127.0.0.1:8000 --output rewards.jsonl
 
-    Exit status: 0, 1 the rows can't be written, 2 bad input, 5 the server went away, 6 some lines could not be
-    scored, 130 after Ctrl-C. The rows so far are kept; --resume continues.
+    Exit status: 0, 1 the rows can't be written, 2 bad input, 5 the server stopped answering, 6 some lines could not
+    be scored, 130 after Ctrl-C. The rows so far are kept; --resume continues.
     """
     check_which_reward(url)
     if output is None and (resume or as_json):

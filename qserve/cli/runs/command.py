@@ -125,7 +125,7 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
     qserve runs delete --older-than 30d
     """
     if bool(runs) == (older_than is not None):
-        raise UsageError("name the runs to delete (`qserve runs` lists them), or give --older-than 30d; one of the two")
+        raise UsageError("name the runs to delete (`qserve runs` lists them), or give --older-than 30d, not both")
     before_s = None if older_than is None else _before_s(older_than)
     store = run_store(state_dir) if runs else existing_store(state_dir)
     chosen = (
@@ -141,7 +141,7 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
 @command.command("residuals", short_help="Show what the next plan corrects.")
 @_shared
 def residuals(state_dir: Path | None, as_json: bool) -> None:
-    """Show planned and measured memory of earlier runs, which the next plan is corrected by.
+    """Show planned and measured memory of earlier runs. The next plan is corrected by them.
 
     \b
     qserve runs residuals

@@ -226,7 +226,7 @@ def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
     faults = [event for event in store.events(run) if event.event in _FAULTS]
     if run.state == "died":
         console.print()
-        _print(console, "qserve ended without a word: it was killed, or the power was cut", "Died     ", "red")
+        _print(console, "qserve ended without a message: it was killed, or the power was cut", "Died     ", "red")
     if faults:
         console.print("\n[bold]Faults[/bold]")
     for event in faults[-_MOST_FAULTS:]:

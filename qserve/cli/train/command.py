@@ -154,7 +154,7 @@ def _learned(state: Path, method: str) -> int | None:
 def _refuse_described(gpu: str | None, method: str) -> None:
     if gpu not in (None, "none"):
         raise UsageError(
-            "--gpu describes cards that are not here, and a run takes those that are; plan with it: qserve plan train "
+            "--gpu describes cards of another machine, and a run uses this machine's; plan with it: qserve plan train "
             f"--method {method} --gpu {gpu}, or write another trainer's command: --emit. --gpu none trains on the CPU"
         )
 
@@ -213,7 +213,7 @@ def _prepared(planned: PlannedRun) -> PreparedData:
     for note in data.notes:
         line.say(f"note: {note}")
     if run.trainer == "reward" and not data.num_eval:
-        line.say("no pairs are held out, so nothing will tell how good the model is: --eval-share or --eval-data")
+        line.say("no pairs are held out, so the model is not evaluated; hold some out with --eval-share or --eval-data")
     return data
 
 

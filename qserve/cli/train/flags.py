@@ -36,21 +36,21 @@ class TrainFlags:
             what = f"{len(labels)} scores a row: {', '.join(labels)}" if labels else "pairs, which have no scores"
             raise UsageError(f"--num-labels is {request.num_labels}, but the data has {what}; leave it out")
         if request.step_labels and labels != STEPS:
-            raise UsageError("--step-labels: the data labels no steps (completions with labels); leave it out")
+            raise UsageError("--step-labels: the data has no step labels (completions with labels); leave it out")
         if labels == STEPS and request.tuning in ("lora", "qlora"):
             raise UsageError(
-                "this data labels steps, and adapters have no place for the token that ends them; train all weights, "
-                "or the head alone: --freeze-base in place of --lora-rank"
+                "this data has step labels, and adapters can't add the token that ends a step; train all weights, or "
+                "only the head: --freeze-base in place of --lora-rank"
             )
         if labels and self.values["center_rewards"] is not None:
             raise UsageError("--center-rewards pulls rewards of pairs to 0, and this data has scores; leave it out")
         if labels and self.values["label_smoothing"]:
-            raise UsageError("--label-smoothing is of pairs, and this data has scores; leave it out")
+            raise UsageError("--label-smoothing is for pairs, and this data has scores; leave it out")
         weights = self._weights()
         unknown = [name for name in weights if name not in labels]
         if unknown:
             known = f"its scores are {', '.join(labels)}" if labels else "its rows are pairs"
-            raise UsageError(f"--label-weights weighs {unknown[0]!r}, which the data does not have: {known}")
+            raise UsageError(f"--label-weights names {unknown[0]!r}, which the data does not have: {known}")
         return replace(request, num_labels=len(labels), step_labels=labels == STEPS) if labels else request
 
     def _weights(self) -> dict[str, float]:
@@ -123,14 +123,17 @@ class TrainFlags:
             raise UsageError("--freeze-base trains the head alone; leave --lora-rank out, or train adapters without it")
         if method == "ppo" and values["emit"] is None:
             raise UsageError(
-                "PPO left TRL with release 1.16, and qserve runs none; --emit openrlhf or verl writes its command"
+                "TRL removed PPO in release 1.16, and qserve can't run it; --emit openrlhf or --emit verl prints a "
+                "command for it"
             )
         if method == "grpo" and not values["rewards"]:
             raise UsageError(
                 "grpo needs --reward: a server's URL (qserve up --reward …), a checkpoint, or a YAML of rules"
             )
         if values["save_as"] == "reward-head" and request.tuning in ("lora", "qlora"):
-            raise UsageError("--save-as reward-head is a whole model's layout; adapters are saved as PEFT has them")
+            raise UsageError(
+                "--save-as reward-head is a layout of whole models; leave it out: adapters are saved in PEFT's layout"
+            )
 
 
 def _trainers(request: TrainingRequest, num_cards: int) -> int:

@@ -38,8 +38,8 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
         _refuse_on_cpu(request)
     if request.base == "fp16" and request.precision != "fp32" and not hardware.devices:
         raise UsageError(
-            f"accelerate mixes fp16 on cards alone, and this run has none; --precision fp32 (not {request.precision}) "
-            "computes in the base's own fp16, or take --quant bf16"
+            "accelerate mixes fp16 only on cards, and this run has none; take --precision fp32 (not "
+            f"{request.precision}), which computes in the base's own fp16, or --quant bf16"
         )
     if request.attention == "flash":
         _refuse_flash(request, hardware)
@@ -55,7 +55,7 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
 def _refuse_flash(request: TrainingRequest, hardware: Hardware) -> None:
     """FlashAttention 2 computes on cards, in 16 bit; transformers takes it from either of two packages."""
     if not hardware.devices:
-        raise UsageError("--attention flash computes on cards alone; leave it out: sdpa is as lean on a CPU")
+        raise UsageError("--attention flash needs a card; leave it out: sdpa takes as little memory on a CPU")
     if request.precision == "fp32":
         raise UsageError("--attention flash computes in 16 bit; take --precision amp, or --attention sdpa")
     if not any(importlib.util.find_spec(name) for name in ("flash_attn", "kernels")):
@@ -66,7 +66,8 @@ def _refuse_on_cpu(request: TrainingRequest) -> None:
     """What can't be sharded over processes on a CPU."""
     if request.precision != "fp32":
         raise UsageError(
-            f"processes on a CPU shard in fp32 alone, and --precision is {request.precision}; leave it out, or train "
+            f"processes on a CPU can shard only in fp32, and --precision is {request.precision}; leave it out, or "
+            "train "
             "without --zero and --fsdp"
         )
     if "nvme" in (request.offload_optimizer, request.offload_param):
@@ -85,11 +86,10 @@ def with_engine(request: TrainingRequest, engine: str | None, hardware: Hardware
         return replace(request, vllm=VllmBeside("colocated")) if fits else request
     if not hardware.devices:
         raise UsageError(
-            f"--vllm {engine} generates on a card, and this run has none; leave it out: transformers writes the "
-            "rollouts"
+            f"--vllm {engine} needs a card, and this run has none; leave it out: transformers generates the rollouts"
         )
     if request.base == "int8":
-        raise UsageError("vLLM takes no base in int8 from a trainer; take --quant 4bit or bf16, or --vllm none")
+        raise UsageError("vLLM can't take a base in int8 from a trainer; take --quant 4bit or bf16, or --vllm none")
     return request
 
 

@@ -26,7 +26,7 @@ _OPTIONS = (
     click.option("--eval-data", help="Data to evaluate on [a held-out share of the prompts]."),
     click.option("--eval-share", type=_SHARE, default=0.05, show_default=True, help="Share of prompts held out."),
     click.option("--max-broken", type=_SHARE, default=0.01, show_default=True, help="Tolerated share of bad rows."),
-    click.option("--gpus", type=_STEPS, help="Cards of this machine to train on [all]; without one: processes [1]."),
+    click.option("--gpus", type=_STEPS, help="Cards of this machine to train on [all]; on the CPU: processes [1]."),
     click.option("--output", type=_FOLDER, help="Folder for model, checkpoints and configuration [below --state-dir]."),
     click.option("--max-steps", type=_STEPS, help="Optimizer steps [by --epochs]."),
     click.option(
@@ -50,7 +50,7 @@ _OPTIONS = (
     click.option("--label-weights", help="reward: NAME=WEIGHT,…: weight of each label in the reward [equal]."),
     click.option(
         "--label-smoothing", type=FiniteRange(0, 0.5), default=0.0, show_default=True,
-        help="reward, dpo: share of pairs that may be the wrong way round.",
+        help="reward, dpo: share of pairs that may be swapped.",
     ),
     click.option(
         "--save-as", type=click.Choice(["sequence-classification", "reward-head"]), default="sequence-classification",
@@ -60,7 +60,7 @@ _OPTIONS = (
         "--reward", "rewards", multiple=True,
         help="grpo: rewards by a server's URL, a checkpoint, or a YAML of rules; WEIGHT=… before each of several.",
     ),
-    click.option("--num-generations", type=Count(2), default=8, show_default=True, help="grpo: rollouts a prompt."),
+    click.option("--num-generations", type=Count(2), default=8, show_default=True, help="grpo: rollouts per prompt."),
     click.option("--packing", is_flag=True, help="sft: several rows in one sequence of --max-length."),
     click.option("--num-workers", type=Count(0), default=0, show_default=True, help="Processes that prepare batches."),
     click.option("--resume", is_flag=True, help="Continue in --output from its last checkpoint [the newest run]."),

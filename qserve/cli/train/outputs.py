@@ -38,7 +38,7 @@ def newest_resumable(state: Path, run: TrainingRun) -> Path:
     listed = "".join(f"\n  {_told(one)}" for one in found[:_MOST_LISTED])
     raise UsageError(
         "--resume: no stopped run was started with these flags. Repeat the flags of one of these, or name its folder "
-        f"by --output:{listed}"
+        f"with --output:{listed}"
     )
 
 
@@ -52,16 +52,16 @@ def check_output(run: TrainingRun, resume: bool) -> None:
     earlier = run.folder / "job.json"
     if not resume:
         if run.output.exists() and any(run.output.iterdir()):
-            what = "holds a run already: resume it by --resume" if earlier.exists() else "is not empty"
+            what = "has a run already: resume it with --resume" if earlier.exists() else "is not empty"
             raise UsageError(f"{run.output} {what}, or name another --output")
         return
     if not earlier.exists():
-        raise UsageError(f"{run.output} holds no run to resume; start one without --resume")
+        raise UsageError(f"{run.output} has no run to resume; start one without --resume")
     changed = run.changes_since(TrainingRun.read(earlier))
     if changed:
         raise UsageError(
             f"--resume continues the run in {run.output}, and this command differs from it in {', '.join(changed)}; "
-            "give the flags that it was started with (steps, epochs and how often is saved may change)"
+            "give the flags that it was started with (steps, epochs and how often it saves may change)"
         )
 
 

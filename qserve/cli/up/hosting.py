@@ -54,7 +54,7 @@ def plan_models(
     """
     if wanted.model is None and wanted.reward is None:
         raise UsageError(
-            "no model is named; write it behind the command, qserve up Qwen/Qwen3-8B, or name a reward model with "
+            "no model is named; write it after the command, qserve up Qwen/Qwen3-8B, or name a reward model with "
             "--reward"
         )
     wanted = with_judge(wanted)
@@ -193,7 +193,7 @@ def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:
     assert checkpoint.folder is not None, "a download has a folder"
     if not any(any(checkpoint.folder.glob(kind)) for kind in _WEIGHTS):
         raise BrokenCheckpoint(
-            f"{checkpoint.folder} holds no weights ({', '.join(_WEIGHTS)}); download it again, or use random "
+            f"{checkpoint.folder} has no weights ({', '.join(_WEIGHTS)}); download it again, or use random "
             "weights: --load-format dummy"
         )
     return checkpoint.folder

@@ -25,7 +25,7 @@ def with_judge(wanted: ModelsToServe) -> ModelsToServe:
         return wanted
     if wanted.model not in (None, judge):
         raise UsageError(
-            f"--judge: {judge} would be a second chat model beside {wanted.model}, and a service has one; leave "
+            f"--judge: {judge} would be a second chat model next to {wanted.model}, and a service has one; leave "
             "--model out, or serve the judge by itself and name its address in a recipe: {judge: pointwise, url: …} "
             "(docs/reward.md)"
         )

@@ -50,7 +50,7 @@ _OPTIONS = (
         "--api-key",
         multiple=True,
         envvar="QSERVE_API_KEY",
-        help="A key that every request but /health needs; better in a file. May be repeated.",
+        help="A key that every request but /health needs; a file is safer (--api-key-file). May be repeated.",
     ),
     click.option(
         "--api-key-file",
@@ -80,8 +80,8 @@ _OPTIONS = (
     click.option(
         "--shared-prefix-cache",
         is_flag=True,
-        help="Let keys share cached prompts: faster with a common system prompt, but the time of an answer tells a "
-        "client what others have sent.",
+        help="Let keys share cached prompts: faster with a common system prompt, but the time to an answer "
+        "shows a client what others have sent.",
     ),
     number_option("--max-queue", Count(min=0), 256, "Requests that may wait; more are refused with 429."),
     number_option("--max-body-mib", Count(min=1), 16, "Largest request; larger ones are refused with 413."),

@@ -61,14 +61,16 @@ def _why_no_kernels(hardware: Hardware, torch: str) -> str | None:
     if old is None:
         return None
     return (
-        f"{old.name} has compute capability {shown(old.compute_capability)}, and torch {torch} holds kernels from "
+        f"{old.name} has compute capability {shown(old.compute_capability)}, and torch {torch} has kernels from "
         f"{shown(least)} on; its build for CUDA 12.6 (index cu126) has them, and --gpu none stays on the CPU"
     )
 
 
 def _why_not_compiled() -> str | None:
     return (
-        None if compiler_command() else f"a CPU's products are compiled, and there is no C compiler; {INSTALL_COMPILER}"
+        None
+        if compiler_command()
+        else f"matrix products on a CPU are compiled, and there is no C compiler; {INSTALL_COMPILER}"
     )
 
 

@@ -35,7 +35,7 @@ def plan_both(
     if hardware.devices:
         if len(hardware.devices) <= num_reward:
             raise UsageError(
-                f"--reward-replicas {num_reward} beside a chat model takes {num_reward + 1} cards, and there are "
+                f"--reward-replicas {num_reward} with a chat model takes {num_reward + 1} cards, and there are "
                 f"{len(hardware.devices)}; lower --reward-replicas, or leave both --replicas out to share a card"
             )
         last = replace(hardware, devices=hardware.devices[-num_reward:])

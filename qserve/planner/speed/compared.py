@@ -14,7 +14,7 @@ from qserve.planner.speed.served import ServedRequest, replayed
 
 __all__ = ["LatencyComparison", "compared"]
 
-SOURCE = "the last streamed answers by the gateway's clock; planned: the same requests, simulated as they came"
+SOURCE = "the last streamed answers by the gateway's clock; planned: the same requests, simulated as they arrived"
 
 
 @dataclass(frozen=True)

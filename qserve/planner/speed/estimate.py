@@ -270,7 +270,7 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
         )
     if not figures.num_requests:
         notes.append(
-            f"The KV cache of {format_count(replica.limits.kv_cache_tokens)} tokens holds no request of "
+            f"The KV cache of {format_count(replica.limits.kv_cache_tokens)} tokens is too small for a request of "
             f"{format_count(load.input_tokens)} + {format_count(load.output_tokens)} tokens"
         )
     return tuple(notes)

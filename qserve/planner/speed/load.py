@@ -79,7 +79,7 @@ class Load:
         if self.input_tokens < 1 or self.output_tokens < 1:
             raise UsageError(f"--input {self.input_tokens} --output {self.output_tokens}: both are 1 token or more")
         if not 0 <= self.prefix_share < 1:
-            raise UsageError(f"--prefix-share {self.prefix_share}: give a share from 0 up to, but not, 1")
+            raise UsageError(f"--prefix-share {self.prefix_share}: give a share of at least 0 and below 1")
 
     @property
     def streams(self) -> int | None:
@@ -177,5 +177,5 @@ def read_trace(text: str, where: str = "--trace") -> tuple[Arrival, ...]:
                 f"{where}, line {number}: arrival is seconds, 0 or more and finite; input and output 1 token or more"
             )
     if not found:
-        raise UsageError(f"{where} holds no request")
+        raise UsageError(f"{where} has no requests")
     return tuple(sorted(found, key=lambda arrival: arrival.at_s))

@@ -99,7 +99,7 @@ def cheapest_cards(
         unknown = [key for key in price_table(wanted.prices) if key not in known_gpus()]
         names = f" (not known: {', '.join(unknown)}; names are those of configs/gpus.toml)" if unknown else ""
         raise UsageError(
-            f"--gpu any: none of the cards with a price{names} holds this model; give --gpu, or --prices FILE"
+            f"--gpu any: this model fits none of the cards with a price{names}; give --gpu, or --prices FILE"
         )
     return sorted(found, key=lambda one: (not _carries(one[2]), one[2].price.per_hour or 0.0, one[2].e2e_ms))
 
@@ -135,7 +135,7 @@ def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, w
 def _too_many(plan: Plan, replicas: int, have: int) -> str:
     if plan.on_cpu or is_launch_bound(plan):
         where = "a CPU" if plan.on_cpu else f"the engine {plan.engine}"
-        return f"--replicas {replicas}: speed is planned of one server on {where}; leave it out"
+        return f"--replicas {replicas}: speed is planned for one server on {where}; leave it out"
     if num_engines(plan) > 1:
         return f"--replicas {replicas} and --data-parallel-size {num_engines(plan)}: one or the other; leave one out"
     ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size

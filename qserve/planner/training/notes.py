@@ -36,7 +36,7 @@ def traps_of(run: Run, card: CardMemory) -> tuple[str, ...]:
     traps = [
         "activations are linear in length with sdpa and flash attention, quadratic only where the attention matrix is "
         f"held: half the length saves {format_bytes(per_token / 2)} here, not half of {format_bytes(card.used_bytes)}",
-        "bf16 and fp16 take the same bytes; bf16 saves overflows, not memory",
+        "bf16 and fp16 take the same bytes; bf16 avoids overflows; it saves no memory",
         "gradient checkpointing is switched on at the model, model.gradient_checkpointing_enable(), or by the "
         "trainer's gradient_checkpointing=True; from_pretrained takes no such option. It costs 20 to 30 % of speed",
         f"a reward head is {policy.spec.hidden_size} of {policy.parameters / 1e9:.2f} billion parameters, not 1 %: "
@@ -61,7 +61,7 @@ def _on_old_cards(run: Run, devices: Sequence[Device]) -> Iterator[str]:
     """Cards that the wheels have no kernels for, and what of this run has none in any wheel."""
     if (none := too_old(devices, LEAST_OF_OLD_TORCH)) is not None:
         yield (
-            f"{none.name} has compute capability {shown(none.compute_capability)}, and no wheel of torch holds kernels "
+            f"{none.name} has compute capability {shown(none.compute_capability)}, and no wheel of torch has kernels "
             f"below {shown(LEAST_OF_OLD_TORCH)}: this run does not start there"
         )
         return

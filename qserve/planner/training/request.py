@@ -105,7 +105,7 @@ class TrainingRequest:
         _at_least_one("--gradient-accumulation-steps", self.gradient_accumulation_steps)
         if self.completion_length is not None and not 1 <= self.completion_length <= self.max_length:
             raise UsageError(
-                f"--completion-length is {self.completion_length}, but must lie from 1 to --max-length "
+                f"--completion-length is {self.completion_length}, but must be from 1 to --max-length "
                 f"{self.max_length}, which counts prompt and completion together"
             )
         if self.offload_param != "none" and self.zero_stage != 3:
@@ -118,28 +118,30 @@ class TrainingRequest:
         if self.freeze_base and self.load_in_4bit:
             raise UsageError("--freeze-base trains the head alone and needs no adapters; leave --load-in-4bit out")
         if self.quant is not None and self.tuning in ("full", "head"):
-            raise UsageError(f"--quant {self.quant} is of the frozen base under adapters; add --lora-rank 16")
+            raise UsageError(f"--quant {self.quant} is for the frozen base of adapters; add --lora-rank 16")
         if self.quant not in (None, "4bit") and (self.method == "qlora" or self.load_in_4bit):
             raise UsageError(
                 f"qlora and --load-in-4bit are nf4; with --quant {self.quant} take lora, or --lora-rank 16"
             )
         if self.vllm is not None and self.method not in ("ppo", "grpo"):
-            raise UsageError(f"--vllm serves rollouts, which --method {self.method} has none of; use ppo or grpo")
+            raise UsageError(f"--vllm generates rollouts, and --method {self.method} has none; use ppo or grpo")
         share = self.vllm.gpu_memory_utilization if self.vllm is not None else None
         if share is not None and not 0 < share <= 1:
-            raise UsageError(f"--gpu-memory-utilization is {share}, but is a share of the card")
+            raise UsageError(
+                f"--gpu-memory-utilization is {share}, but must be a share of the card, above 0 and at most 1"
+            )
 
     def _check_labels(self) -> None:
         if self.step_labels and (self.num_labels != 2 or self.tuning in ("lora", "qlora")):
             raise UsageError(
                 "--step-labels trains a head of two labels (--num-labels 2), with all weights or with --freeze-base; "
-                "adapters have no place for the step token: leave --lora-rank out"
+                "adapters can't add the step token: leave --lora-rank out"
             )
         if self.num_labels is None:
             return
         _at_least_one("--num-labels", self.num_labels)
         if self.method != "reward":
-            raise UsageError(f"--num-labels are a reward model's; leave it out with {self.method}")
+            raise UsageError(f"--num-labels is for reward models; leave it out with {self.method}")
 
     def _check_fsdp(self) -> None:
         if not self.fsdp:
@@ -150,7 +152,7 @@ class TrainingRequest:
             raise UsageError(f"--fsdp leaves a base in {self.base} whole on every card; take --zero, or --quant bf16")
         if self.optimizer not in _SHARDED_OPTIMIZERS:
             raise UsageError(
-                f"--fsdp steps over shards, which --optimizer {self.optimizer} does not know; take "
+                f"--fsdp updates shards, which --optimizer {self.optimizer} does not support; take "
                 + ", ".join(_SHARDED_OPTIMIZERS)
             )
 

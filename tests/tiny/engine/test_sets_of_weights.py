@@ -158,7 +158,7 @@ def test_a_folder_of_one_set_is_taken_as_it_is(folder: Path) -> None:
 def test_an_adapter_without_a_model_is_named(folder: Path) -> None:
     adapter(folder)
     (folder / SINGLE).unlink()
-    with pytest.raises(BrokenCheckpoint, match=r"holds a peft adapter .* and no model"):
+    with pytest.raises(BrokenCheckpoint, match=r"has a peft adapter .* and no model"):
         resolve(str(folder))
 
 

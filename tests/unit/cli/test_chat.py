@@ -174,7 +174,7 @@ def test_a_request_holds_what_was_set(service: Any, monkeypatch: pytest.MonkeyPa
     [
         ("/nope", "there is no /nope; /help lists all"),
         ("/clera", "did you mean /clear?"),
-        ("/set heat 1", "/set knows no heat; it takes temperature"),
+        ("/set heat 1", "/set has no parameter heat; it takes temperature"),
         ("/set temperature hot", "write a number"),
         ("/set seed 1.5", "write a whole number"),
         ("/set think maybe", "write on or off"),

@@ -38,7 +38,7 @@ def test_a_judge_is_served_as_chat_and_asked_for_rewards(model: str | None, tmp_
 
 
 def test_what_can_t_judge_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"second chat model beside demo.*leave --model out"):
+    with pytest.raises(UsageError, match=r"second chat model next to demo.*leave --model out"):
         hosted(tmp_path, "demo", "Qwen/Qwen3-0.6B", judge="pointwise")
     with pytest.raises(UsageError, match=r"^--judge nobody: there is no judge template 'nobody'"):
         hosted(tmp_path, None, "demo", judge="nobody")

@@ -73,9 +73,11 @@ def test_a_card_is_asked_for_where_the_plan_takes_one() -> None:
 
 def test_more_than_the_cluster_has_is_one_sentence() -> None:
     nodes = [node("1", "rtx-4090"), node("2", "rtx-4090")]
-    with pytest.raises(DoesNotFit, match=r"--replicas 3: the cluster holds 2, 1 on each of 2 nodes; lower --replicas"):
+    with pytest.raises(
+        DoesNotFit, match=r"--replicas 3: the cluster has room for 2, 1 on each of 2 nodes; lower --replicas"
+    ):
         spread_over(nodes, [hosted(nodes[0])], 3, None, 1)
-    with pytest.raises(DoesNotFit, match=r"--min-replicas 3: the cluster holds 2, .*; lower --min-replicas"):
+    with pytest.raises(DoesNotFit, match=r"--min-replicas 3: the cluster has room for 2, .*; lower --min-replicas"):
         spread_over(nodes, [hosted(nodes[0])], None, Bounds(3, 5), 1)
 
 

@@ -41,7 +41,7 @@ def test_a_lease_that_is_renewed_goes_on() -> None:
 def test_a_port_of_the_range_is_taken() -> None:
     with listening("127.0.0.1", PortRange(20000, 29999)) as held:
         port = held.getsockname()[1]
-        with pytest.raises(WorkerFailed, match=f"no port of {port}-{port} can be listened on.*--ray-ports"):
+        with pytest.raises(WorkerFailed, match=f"none of the ports {port}-{port} can be opened.*--ray-ports"):
             free_port("127.0.0.1", PortRange(port, port))
 
 

@@ -52,7 +52,7 @@ def test_it_runs_once_and_leaves_its_cards_to_vllm() -> None:
     hosted = Hosted("chat", DEMO, ("x",), plan, engine_args=ENGINE_ARGS, num_nodes=count)
     (only,) = spread_over(nodes, [hosted], None, None, 1)
     assert needs_of(only) == {"CPU": 1.0}
-    with pytest.raises(DoesNotFit, match="--replicas 2: the cluster holds 1, which takes several nodes"):
+    with pytest.raises(DoesNotFit, match="--replicas 2: the cluster has room for 1, which takes several nodes"):
         spread_over(nodes, [hosted], 2, None, 1)
 
 

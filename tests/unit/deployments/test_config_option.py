@@ -114,10 +114,10 @@ def test_a_service_takes_the_cards_that_are_there_and_no_setting_that_it_lacks(w
         ("model: demo\napi_key: secret\n", "or set QSERVE_API_KEY"),
         ("model: demo\nexpect: {tokens: 3}\n", "expect has no tokens"),
         ("model: demo\nexpect: {max_model_len: '3'}\n", "expect.max_model_len is '3'"),
-        ("model: demo\nexpect: all\n", "expect takes lines of its own"),
+        ("model: demo\nexpect: all\n", "expect takes an indented block of settings"),
         ("model: {demo\n", "can't be read as YAML"),
-        ("", "holds no settings"),
-        ("- model\n", "holds no settings"),
+        ("", "has no settings"),
+        ("- model\n", "has no settings"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_file_is_named(text, message, written):

@@ -29,7 +29,7 @@ def test_documents_of_each_format(name: str, text: str, documents: list[str], tm
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.txt", b" \n", "blank lines alone"),
+        ("a.txt", b" \n", "only blank lines"),
         ("a.txt", b"caf\xe9", "line 1 is not UTF-8: 0xe9 is its byte 4"),
         (
             "a.jsonl",

@@ -122,5 +122,5 @@ def test_rate_and_time_left_are_of_the_last_seconds() -> None:
     for second in range(2, 40):
         told = growth.add(float(second), second * 50 * MIB)
     assert told == "1.90 GiB of 10.00 GiB · 50 MiB/s · 2.8 min left"
-    assert growth.add(55.0, 39 * 50 * MIB).endswith(" · nothing came for 16 s")
+    assert growth.add(55.0, 39 * 50 * MIB).endswith(" · nothing arrived for 16 s")
     assert growth.add(56.0, 11 * GIB) == "10.00 GiB of 10.00 GiB"

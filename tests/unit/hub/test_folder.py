@@ -121,5 +121,5 @@ def test_a_config_alone_is_planned_from_its_dimensions(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     checkpoint = resolve(str(folder))
     assert checkpoint.tensors is None
-    assert r"holds no *.safetensors" in checkpoint.messages[0]
+    assert r"has no *.safetensors" in checkpoint.messages[0]
     assert checkpoint.parameters == num_parameters(checkpoint.spec)

@@ -197,14 +197,14 @@ def test_a_map_by_hand_that_overdraws_a_card_says_by_how_much() -> None:
         ({"": 0, "model.layers.64": 1}, "the model has no module model.layers.64"),
         ({"model.layers": 0, "lm_head": 0}, "places nothing for model.embed_tokens, model.rotary_emb, model.norm"),
         ({"": 0, "model.layers.3.mlp": 1}, "model.layers.3.mlp is a part of model.layers.3, which is placed as one"),
-        ({"": 0, "lm_head": 2}, "lm_head lies on card 2, but this machine has 0, 1"),
+        ({"": 0, "lm_head": 2}, "lm_head is on card 2, but this machine has 0, 1"),
         ({"": "cpu"}, "puts nothing on 0, 1; to run on the CPU alone, write --gpu none"),
         ({"": 0, "model.embed_tokens": "cpu"}, "model.embed_tokens is offloaded to cpu, and every step would copy"),
         ({"": "tpu"}, "'tpu' is not a device; a device is a card's number"),
         ({"": -1}, "-1 is not a device"),
         ({"": True}, "True is not a device"),
-        ({}, "holds no mapping of module names to devices"),
-        (["cpu"], "holds no mapping of module names to devices"),
+        ({}, "is not a mapping of module names to devices"),
+        (["cpu"], "is not a mapping of module names to devices"),
     ],
 )  # fmt: skip
 def test_a_map_with_errors_is_refused_by_name(places: Any, message: str) -> None:

@@ -59,9 +59,9 @@ def test_limits_make_room_for_others() -> None:
     ("content", "message"),
     [
         ('{"": 0, "model.leyers.3": 1}', "the model has no module model.leyers.3"),
-        ("just words", "holds no mapping of module names to devices"),
+        ("just words", "is not a mapping of module names to devices"),
         ("{unclosed: [", "is neither JSON nor YAML"),
-        ("", "holds no mapping"),
+        ("", "is not a mapping"),
         (b"\xff\xfe\x00\x01", "it is not text"),
     ],
 )

@@ -113,10 +113,10 @@ def test_what_is_left_out_of_the_profile_takes_nothing():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"limit_mm_per_prompt": "image=4"}, "is no JSON object; write for example"),
+        ({"limit_mm_per_prompt": "image=4"}, "is not a JSON object; write for example"),
         ({"limit_mm_per_prompt": '{"picture": 1}'}, "names picture; it takes image, video and audio"),
-        ({"limit_mm_per_prompt": '{"image": -1}'}, "must be a whole number from 0 on"),
-        ({"mm_processor_kwargs": "[1]"}, "--mm-processor-kwargs .* is no JSON object"),
+        ({"limit_mm_per_prompt": '{"image": -1}'}, "must be a whole number, 0 or more"),
+        ({"mm_processor_kwargs": "[1]"}, "--mm-processor-kwargs .* is not a JSON object"),
         ({"mm_processor_kwargs": '{"max_pixels": "many"}'}, "max_pixels is 'many'"),
     ],
 )

@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_status_3_and_its_ways_out_work(
         ("--model Qwen/Qwen3-8B --quant 3bit", "auto | fp16 | bf16 | fp8 | int8 | 4bit"),
         ("--model Qwen/Qwen3-8B --prompt-len 100 --max-model-len 50", "--max-model-len"),
         ("--model Qwen/Qwen3-8B --gpu h100-sxm --engine-version new", "--engine-version"),
-        ("", "no model is named; write it behind the command: qserve plan Qwen/"),
+        ("", "no model is named; write it after the command: qserve plan Qwen/"),
     ],
 )
 def test_a_mistake_is_status_2_with_one_message(

@@ -113,6 +113,6 @@ def test_blocks_are_multiples_of_16() -> None:
     ],
 )
 def test_a_release_older_than_the_models_code_in_it_is_refused(model: str, before: str, since: str) -> None:
-    with pytest.raises(UsageError, match=f"^--engine-version {before}: vLLM knows Qwen.* from {since} on"):
+    with pytest.raises(UsageError, match=f"^--engine-version {before}: vLLM has Qwen.* from {since} on"):
         plan_of(model, "h100", engine_version=before)
     assert plan_of(model, "h200:2", engine_version=since).fits

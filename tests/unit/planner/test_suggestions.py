@@ -180,7 +180,7 @@ def test_a_described_card_stays_as_described():
     [
         ("--gpu memory=24", "memory=24 is 24 bytes; write for example 24GiB"),
         ("--gpu rtx-4090 --engine transformers --engine-version 0.32.0", "transformers before 4.38 is not planned for"),
-        ("--gpu rtx-4090 --engine-version 4.51.0", "4.51.0 is no release of vLLM; give --engine transformers"),
+        ("--gpu rtx-4090 --engine-version 4.51.0", "4.51.0 is not a release of vLLM; give --engine transformers"),
         ("--gpu rtx-4090 --kv-cache-dtype I64", "--kv-cache-dtype 'I64' is unknown; it takes auto or one of bfloat16"),
         ("--gpu rtx-4090 --dtype int8", "--dtype 'int8' is unknown; it takes auto or one of bfloat16, float16"),
         ("--gpu rtx-4090 --mamba-ssm-cache-dtype fp8", "--mamba-ssm-cache-dtype 'fp8' is unknown"),

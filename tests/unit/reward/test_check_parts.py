@@ -171,7 +171,7 @@ def test_a_checkpoint_that_is_served_as_a_judge_is_checked_by_its_template(
 
 def test_a_quantization_that_there_is_not_is_told_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qserve.cli.reward.command.check_model", lambda *_: pytest.fail("it was begun"))
-    with pytest.raises(UsageError, match=r"'int9' is no quantization \(did you mean int8"):
+    with pytest.raises(UsageError, match=r"'int9' is not a quantization \(did you mean int8"):
         reward.main(["check", "--quants", "bf16, int9"], standalone_mode=False)
 
 

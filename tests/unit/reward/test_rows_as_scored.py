@@ -120,7 +120,8 @@ def test_a_disk_that_fills_up_is_a_sentence(file: Path, out: Path) -> None:
         assert full.returncode == 1 and 0 < len(kept) < NUM, said
         assert "Traceback" not in said and said.count("qserve: ") == 1
         assert (
-            f"{out} takes no more rows: File too large; {len(kept)} of {NUM} rows are in {out}; continue with:" in said
+            f"rows can't be written to {out}: File too large; {len(kept)} of {NUM} rows are in {out}; continue with:"
+            in said
         )
         call(*arguments, "--resume")
     assert whole(out)
@@ -130,7 +131,7 @@ def test_a_disk_that_fills_up_is_a_sentence(file: Path, out: Path) -> None:
 def test_a_device_that_is_full(name: str, file: Path) -> None:
     with (
         rewarding() as url,
-        pytest.raises(QserveError, match=r"/dev/full takes no more rows: No space left on device$"),
+        pytest.raises(QserveError, match=r"rows can't be written to /dev/full: No space left on device$"),
     ):
         call(name, str(file), "--url", url, "--output", "/dev/full")
 
@@ -138,7 +139,7 @@ def test_a_device_that_is_full(name: str, file: Path) -> None:
 def test_standard_output_that_is_full(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with rewarding() as url, Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(QserveError, match=r"^standard output takes no more rows: No space left"):
+        with pytest.raises(QserveError, match=r"^rows can't be written to standard output: No space left"):
             call("score", str(file), "--url", url)
     assert full.closed  # as at exit: what it still held does not fail once more
 

@@ -1,4 +1,4 @@
-"""Planned latency beside measured: the same requests, simulated as they came."""
+"""Planned latency beside measured: the same requests, simulated as they arrived."""
 
 from __future__ import annotations
 

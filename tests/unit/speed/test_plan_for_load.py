@@ -94,7 +94,7 @@ def test_layouts_that_are_too_short_for_a_request_are_left_out() -> None:
 
 def test_where_no_layout_takes_a_request_ways_out_are_shown_without_targets() -> None:
     speed = qwen("--gpu", "rtx-4090", "--input", "10000", "--users", "2")
-    assert any("holds no request of 10,000 + 300 tokens" in note for note in speed["notes"])
+    assert any("is too small for a request of 10,000 + 300 tokens" in note for note in speed["notes"])
     flags = {one["command"] for one in speed["suggestions"]}
     assert all(any(one in line for line in flags) for one in ("--gpu rtx-4090:2 ", "--input 7500 "))
 

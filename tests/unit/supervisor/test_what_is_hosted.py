@@ -68,7 +68,7 @@ def test_a_folder_without_weights_is_refused_before_an_engine_starts(tmp_path: P
     (tmp_path / "config.json").write_bytes((Path(resolve("demo").folder or "") / "config.json").read_bytes())
     wanted = ModelsToServe(str(tmp_path), (), None, (), RewardSettings(), "auto", tmp_path)
     request, screen = PlanRequest(engine="transformers"), Screen(Console(file=io.StringIO()))
-    with pytest.raises(BrokenCheckpoint, match=r"holds no weights.*--load-format dummy"):
+    with pytest.raises(BrokenCheckpoint, match=r"has no weights.*--load-format dummy"):
         plan_models(wanted, hardware_of("none"), request, "auto", screen)
 
 

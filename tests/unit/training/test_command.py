@@ -38,15 +38,18 @@ def refused(*words: str) -> str:
     ("words", "told"),
     [
         (("kto",), "'kto' is not one of 'sft', 'lora', 'qlora', 'reward', 'dpo', 'grpo', 'ppo'"),
-        (("ppo", "--model", "demo", "--data", "x"), "--emit openrlhf or verl"),
+        (("ppo", "--model", "demo", "--data", "x"), "--emit openrlhf or --emit verl"),
         (("reward", "--model", "demo"), "needs --data"),
         (("sft", "--model", "demo", "--data", "x", "--patience", "2"), "--patience is for reward"),
         (("grpo", "--model", "demo", "--data", "x"), "grpo needs --reward"),
-        (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--save-as", "reward-head"), "as PEFT has"),
+        (
+            ("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--save-as", "reward-head"),
+            "in PEFT's layout",
+        ),
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--freeze-base"), "leave --lora-rank out"),
         (("sft", "--model", "demo", "--data", "x", "--freeze-base"), "has none to train"),
         (("sft", "--model", "demo", "--data", "x", "--label-smoothing", "0.1"), "is for reward, dpo"),
-        (("sft", "--model", "demo", "--data", "x", "--attention", "flash"), "sdpa is as lean on a CPU"),
+        (("sft", "--model", "demo", "--data", "x", "--attention", "flash"), "as little memory on a CPU"),
         (
             ("lora", "--model", "demo", "--data", "x", "--quant", "fp16", "--precision", "amp"),
             "--precision fp32 (not amp)",
@@ -112,7 +115,7 @@ def test_an_output_that_holds_something_is_left_alone(data: str, tmp_path: Path)
     told = refused("reward", "--model", "demo", "--data", data, "--output", str(tmp_path / "out"))
     assert "is not empty" in told
     told = refused("reward", "--model", "demo", "--data", data, "--output", str(tmp_path / "out"), "--resume")
-    assert "holds no run to resume" in told
+    assert "has no run to resume" in told
     assert (tmp_path / "out" / "precious.txt").read_text() == "x"
 
 
@@ -137,7 +140,7 @@ def test_processes_on_a_cpu_are_offered_zero_and_nothing_to_offload(capsys, monk
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--zero", "2", "--precision", "amp"), "shard in fp32 alone"),
+        (("--zero", "2", "--precision", "amp"), "can shard only in fp32"),
         (("--zero", "3", "--offload-param", "nvme"), "for cards"),
         (("--fsdp", "--zero", "2"), "not both"),
         (("--fsdp", "--optimizer", "adafactor"), "adamw-fused"),

@@ -58,4 +58,4 @@ def test_a_frozen_base_that_no_wheel_computes_is_named(
 
 def test_a_card_that_no_wheel_of_torch_knows() -> None:
     said = notes((3, 7), method="sft")
-    assert "no wheel of torch holds kernels below 5.0" in said and BUILD not in said
+    assert "no wheel of torch has kernels below 5.0" in said and BUILD not in said

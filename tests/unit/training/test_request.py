@@ -117,7 +117,7 @@ def test_explain_answers_the_traps_with_the_run_s_own_numbers() -> None:
     _, text = _run(*words.split())
     for said in (
         "not half of",
-        "bf16 saves overflows, not memory",
+        "bf16 avoids overflows; it saves no memory",
         "from_pretrained takes no such option",
         "3584 of 7.62 billion",
         "8 bytes a parameter; mixed precision adds 4",

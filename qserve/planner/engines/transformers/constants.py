@@ -26,7 +26,7 @@ PYTHON_CPU = Constant(
     320 * MIB,
     700 * MIB,
     "resident memory of a worker process with torch 2.13 CPU and transformers 5.19 before the model is loaded, and "
-    "what loading leaves beside the weights",
+    "what loading leaves in addition to the weights",
 )
 
 TORCH_WITH_CUDA = Constant(

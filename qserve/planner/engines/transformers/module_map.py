@@ -31,7 +31,7 @@ class ModuleMap:
         """accelerate's map as it comes out of JSON or YAML. Raises UsageError for what is no place."""
         if not isinstance(data, Mapping) or not data:
             raise UsageError(
-                f"--device-map {source}: holds no mapping of module names to devices; "
+                f"--device-map {source}: is not a mapping of module names to devices; "
                 'write for example {"model.embed_tokens": 0, "model.layers": 0, "model.norm": 0, "lm_head": 0}'
             )
         return cls(
@@ -82,7 +82,7 @@ class ModuleMap:
         for key, place in self.places:
             if place not in (*computing, *_OFFLOADED):
                 have = ", ".join(map(str, computing)) if computing != ["cpu"] else "no card"
-                raise UsageError(f"{where}: {key} lies on card {place}, but this machine has {have}")
+                raise UsageError(f"{where}: {key} is on card {place}, but this machine has {have}")
         used = set(places.values())
         if not used & set(computing):
             raise UsageError(f"{where}: puts nothing on {_some(computing)}; to run on the CPU alone, write --gpu none")
@@ -95,7 +95,7 @@ class ModuleMap:
         embedding, head = places["model.embed_tokens"], places["lm_head"]
         if tied and embedding != head:
             raise UsageError(
-                f"{where}: lm_head lies on {head} and model.embed_tokens on {embedding}, but they share one weight "
+                f"{where}: lm_head is on {head} and model.embed_tokens on {embedding}, but they share one weight "
                 "(tie_word_embeddings); put both on one device"
             )
 

@@ -40,7 +40,7 @@ class TransformersOptions(EngineOptions):
 
     cpu_activations: CpuActivations = option(
         "choice",
-        "On a CPU, activations beside weights of 4 and 8 bits: int8 rounds them in groups of 64 (prompts and batches "
+        "On a CPU, activations with weights of 4 and 8 bits: int8 rounds them in groups of 64 (prompts and batches "
         "are faster), exact leaves them in 16 bit [int8 where the weights lose more].",
         "auto", choices=("auto", "exact", "int8"),
     )  # fmt: skip

@@ -48,7 +48,7 @@ class TransformersPlanner(EnginePlanner):
         old = too_old(hardware.devices, LEAST_OF_OLD_TORCH)
         if old is not None:
             raise UsageError(
-                f"{old.name} has compute capability {shown(old.compute_capability)}, and no wheel of torch holds "
+                f"{old.name} has compute capability {shown(old.compute_capability)}, and no wheel of torch has "
                 f"kernels below {shown(LEAST_OF_OLD_TORCH)}; --gpu none plans for the CPU"
             )
 

@@ -47,7 +47,7 @@ def _written(text: Mapping[str, Any], positions: int) -> int:
 def check_rope(rope: Rope, where: str) -> None:
     """Raises UsageError for a rope that transformers reads and vLLM does not."""
     if rope.kind == "yarn" and rope.factor is None:
-        raise UsageError(f"{where}: the factor of its yarn rope is null in config.json, and vLLM wants a number")
+        raise UsageError(f"{where}: the factor of its yarn rope is null in config.json, and vLLM needs a number")
     if rope.legacy is not None and (rope.legacy, rope.kind) not in _OLD_AND_NEW:
         raise UsageError(
             f"{where}: its rope has rope_type {rope.kind!r} and type {rope.legacy!r}, which vLLM refuses to choose "

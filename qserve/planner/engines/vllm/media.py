@@ -42,7 +42,7 @@ def _object(flag: str, text: str | None, example: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise UsageError(f"{flag} {text!r} is no JSON object; write for example '{example}'")
+        raise UsageError(f"{flag} {text!r} is not a JSON object; write for example '{example}'")
     return value
 
 
@@ -52,7 +52,7 @@ def _count(name: str, counts: dict[str, Any]) -> int | None:
     if isinstance(value, dict):
         value = value.get("count")
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise UsageError(f"--limit-mm-per-prompt: {name} is {value!r}, but must be a whole number from 0 on")
+        raise UsageError(f"--limit-mm-per-prompt: {name} is {value!r}, but must be a whole number, 0 or more")
     return value
 
 
@@ -67,5 +67,5 @@ def _pixels(sizes: dict[str, Any]) -> int | None:
     edge = size.get("longest_edge") if isinstance(size, dict) else None
     value = sizes.get("max_pixels", edge)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise UsageError(f"--mm-processor-kwargs: max_pixels is {value!r}, but must be a whole number from 1 on")
+        raise UsageError(f"--mm-processor-kwargs: max_pixels is {value!r}, but must be a whole number, 1 or more")
     return value

@@ -31,7 +31,7 @@ def check_knows(architecture: str, engine_version: str) -> None:
     first = next((since for start, since in _FIRST_RELEASES.items() if architecture.startswith(start)), None)
     if first is not None and parse_release(engine_version) < parse_release(first):
         raise UsageError(
-            f"--engine-version {engine_version}: vLLM knows {architecture} from {first} on; give that or a later one"
+            f"--engine-version {engine_version}: vLLM has {architecture} from {first} on; give that or a later one"
         )
 
 
@@ -50,7 +50,7 @@ class VllmVersion:
         """Raises UsageError outside 0.5 to 0.x: older ones account differently, and nobody measured them."""
         release = parse_release(text)
         if release >= (4, 0):
-            raise UsageError(f"--engine-version {text} is no release of vLLM; give --engine transformers with it")
+            raise UsageError(f"--engine-version {text} is not a release of vLLM; give --engine transformers with it")
         if release < (0, 5):
             raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use {TESTED_RELEASE}")
         return cls(release)

@@ -228,7 +228,9 @@ _SPEED = {
     "The KV cache is too small for this load: {} of {} requests are preempted": (
         "KV 缓存对此负载过小：{1} 个请求中有 {0} 个被抢占"
     ),
-    "The KV cache of {} tokens holds no request of {} + {} tokens": "{} 词元的 KV 缓存放不下 {} + {} 词元的请求",
+    "The KV cache of {} tokens is too small for a request of {} + {} tokens": (
+        "{} 词元的 KV 缓存放不下 {} + {} 词元的请求"
+    ),
     "Nothing that was tried keeps the targets; ask for less, or take a smaller model": (
         "试过的方案都达不到目标；请降低要求，或换用更小的模型"
     ),

@@ -22,14 +22,14 @@ REFUSALS: dict[str, str] = {
     "did you mean {} or {}?": "是否指 {} 或 {}？",
     "did you mean {}?": "是否指 {}？",
     "see `qserve models`": "见 `qserve models`",
-    "no model is named; write it behind the command: {}": "未指定模型；请写在命令之后：{}",
-    "--gpu {} is no card of configs/gpus.toml; near matches: {}. Any card can be described: --gpu "
+    "no model is named; write it after the command: {}": "未指定模型；请写在命令之后：{}",
+    "--gpu {} is not a card of configs/gpus.toml; near matches: {}. Any card can be described: --gpu "
     "memory=23.6GiB,sm=128": (
         "--gpu {}：configs/gpus.toml 中没有这种显卡；相近的有：{}。任何显卡都可以这样描述：--gpu memory=23.6GiB,sm=128"
     ),
-    "--quant {} is no quantization (did you mean {}?); it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact "
+    "--quant {} is not a quantization (did you mean {}?); it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact "
     "scheme: {}": "--quant {} 不是量化方式；是否指 {}？可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}",
-    "--quant {} is no quantization; it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact scheme: {}": (
+    "--quant {} is not a quantization; it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact scheme: {}": (
         "--quant {} 不是量化方式；可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}"
     ),
     "--quant {} of {} does not run on {}: no checkpoint of it is known that does, and {} can't quantize to it while "
@@ -59,10 +59,10 @@ REFUSALS: dict[str, str] = {
     ),
     "{}: no engine has such an option": "{}：没有引擎支持此参数",
     "--engine {} is not a registered engine; it takes {}": "--engine {} 不是已注册的引擎；可以是 {}",
-    "--engine-version {}: vLLM knows {} from {} on; give that or a later one": (
+    "--engine-version {}: vLLM has {} from {} on; give that or a later one": (
         "--engine-version {0}：vLLM 从 {2} 起支持 {1}；请指定该版本或更新版本"
     ),
-    "--engine-version {} is no release of vLLM; give --engine transformers with it": (
+    "--engine-version {} is not a release of vLLM; give --engine transformers with it": (
         "--engine-version {} 不是 vLLM 的版本；请同时指定 --engine transformers"
     ),
     "--engine-version {}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm": (
@@ -111,11 +111,11 @@ REFUSALS: dict[str, str] = {
     "adapters of that rank": "该秩的适配器",
     "the largest": "最大的秩",
     "--lora-target-modules {}: {} has no such module; it has {}": "--lora-target-modules {}：{} 没有这个模块；它有 {}",
-    "{} {} is no JSON object; write for example '{}'": "{} {} 不是 JSON 对象；例如写作 '{}'",
+    "{} {} is not a JSON object; write for example '{}'": "{} {} 不是 JSON 对象；例如写作 '{}'",
     "--max-memory {}: can't read {}; write for example 0=20GiB,1=20GiB,cpu=64GiB": (
         "--max-memory {}：无法读取 {}；例如写作 0=20GiB,1=20GiB,cpu=64GiB"
     ),
-    "{} has compute capability {}, and no wheel of torch holds kernels below {}; --gpu none plans for the CPU": (
+    "{} has compute capability {}, and no wheel of torch has kernels below {}; --gpu none plans for the CPU": (
         "{} 的计算能力为 {}，torch 的安装包没有低于 {} 的内核；--gpu none 可按 CPU 规划"
     ),
     "{} has compute capability {}, and the wheels of vLLM {} and its torch hold kernels from {} on; give --engine "
@@ -153,10 +153,10 @@ REFUSALS: dict[str, str] = {
     "--limit-mm-per-prompt names {}; it takes image, video and audio": (
         "--limit-mm-per-prompt 中有 {}；只能是 image、video 和 audio"
     ),
-    "--limit-mm-per-prompt: {} is {}, but must be a whole number from 0 on": (
+    "--limit-mm-per-prompt: {} is {}, but must be a whole number, 0 or more": (
         "--limit-mm-per-prompt：{} 为 {}，应为不小于 0 的整数"
     ),
-    "--mm-processor-kwargs: max_pixels is {}, but must be a whole number from 1 on": (
+    "--mm-processor-kwargs: max_pixels is {}, but must be a whole number, 1 or more": (
         "--mm-processor-kwargs：max_pixels 为 {}，应为不小于 1 的整数"
     ),
     "{} is for models with experts, and {} has none; --replicas N starts N servers of it": (
@@ -165,7 +165,7 @@ REFUSALS: dict[str, str] = {
     "--kv-cache-dtype nvfp4: vLLM's kernels for {} misread heads of 64, and {} has them; give fp8": (
         "--kv-cache-dtype nvfp4：vLLM 在 {} 上的内核不能正确读取大小为 64 的头，而 {} 正是如此；请用 fp8"
     ),
-    "--reward-replicas {} beside a chat model takes {} cards, and there are {}; lower --reward-replicas, or leave both "
+    "--reward-replicas {} with a chat model takes {} cards, and there are {}; lower --reward-replicas, or leave both "
     "--replicas out to share a card": (
         "--reward-replicas {} 与对话模型共需要 {} 张显卡，而只有 {} 张；请降低 --reward-replicas，或去掉两个 "
         "--replicas 以共用一张卡"
@@ -183,15 +183,15 @@ REFUSALS: dict[str, str] = {
     ),
     "{}: a load arrives in one way; leave all but one out": "{}：负载只能有一种到达方式；请只保留一个",
     "--input {} --output {}: both are 1 token or more": "--input {} --output {}：两者都至少为 1 词元",
-    "--prefix-share {}: give a share from 0 up to, but not, 1": "--prefix-share {}：应为不小于 0 且小于 1 的比例",
+    "--prefix-share {}: give a share of at least 0 and below 1": "--prefix-share {}：应为不小于 0 且小于 1 的比例",
     "--{} {}: at most {} are simulated; plan a part": "--{} {}：最多模拟 {} 个；请规划其中一部分",
     "{}: {} tokens are more than {} {}; shorten them": "{}：{} 词元超过了{} {}；请缩短",
     "{}: {} tokens are more than {} {}; shorten them, or raise it": "{}：{} 词元超过了{} {}；请缩短，或提高它",
     "the longest request of the trace": "记录中最长的请求",
-    "--gpu any: none of the cards with a price holds this model; give --gpu, or --prices FILE": (
+    "--gpu any: this model fits none of the cards with a price; give --gpu, or --prices FILE": (
         "--gpu any：有价格的显卡都放不下此模型；请指定 --gpu，或用 --prices FILE"
     ),
-    "{}: the factor of its yarn rope is null in config.json, and vLLM wants a number": (
+    "{}: the factor of its yarn rope is null in config.json, and vLLM needs a number": (
         "{}：config.json 中 `yarn` 的 factor 为 null，而 vLLM 需要数值"
     ),
     "{}: a rope of type mrope needs mrope_section in config.json": (
