@@ -43,7 +43,7 @@ def command(part: str, as_json: bool) -> None:
         hint = f"; did you mean {', '.join(near)}?" if near else "; `qserve models` lists all"
         raise UsageError(f"no known model has {part!r} in its name{hint}")
     _print(rows)
-    click.echo(f"The organisation in a model's name can be left out: qserve plan {_short(rows[0]['id'])}", err=True)
+    click.echo(f"The organisation can be left out: qserve plan {_short(rows[0]['id'])}", err=True)
 
 
 def _short(model_id: str) -> str:

@@ -32,15 +32,15 @@ def called(*arguments):
     [
         (["--concurrency", "8", "--request-rate", "2"], "--concurrency and --request-rate are different loads"),
         (["--sweep", "--concurrency", "8"], "--concurrency and --sweep"),
-        (["--burstiness", "0.5"], "go with --request-rate"),
-        (["--best-of", "4"], "--best-of is for --endpoint reward"),
+        (["--burstiness", "0.5"], "use them with --request-rate"),
+        (["--best-of", "4"], "--best-of is the number of answers"),
         (["--endpoint", "reward", "--goodput", "ttft:3"], "only e2el"),
-        (["ttft:200"], "limits come after --goodput"),
+        (["ttft:200"], "write limits after --goodput"),
         (["--goodput", "ttft:200", "tpot"], "write a limit"),
         (["--output", "/proc/none/x.json"], "can't be written"),
         (["--goodput", "ttft:inf"], "write a limit"),
-        (["--request-rate", "1e7"], "300,000,000 requests; 1,000,000 is the most"),
-        (["--num-prompts", "2000000"], "a stage of 2,000,000 requests"),
+        (["--request-rate", "1e7"], "300,000,000 requests, and at most 1,000,000"),
+        (["--num-prompts", "2000000"], "a stage has 2,000,000 requests"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path, arguments, said):

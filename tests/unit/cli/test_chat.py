@@ -271,7 +271,7 @@ def test_a_conversation_is_saved_and_loaded(
     assert second.conversation == first.conversation
     file.write_text('{"mine": 1}')
     talk(service, monkeypatch, f"/save {file}", f"/load {file}")
-    assert sum("is no conversation that /save wrote" in line for line in said) == 2
+    assert sum("is not a conversation written by /save" in line for line in said) == 2
     assert file.read_text() == '{"mine": 1}', "a file of somebody else's is not written over"
 
 
@@ -313,7 +313,7 @@ def test_without_a_service_the_commands_that_start_one_are_named(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setattr("qserve.cli.chat.find._DEFAULT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
-        with pytest.raises(UsageError, match="no service runs here; `qserve run qwen3-8b` starts one for a chat"):
+        with pytest.raises(UsageError, match="no service runs here; `qserve run qwen3-8b` starts one for this chat"):
             find_partner(None, "", "qwen3-8b", tmp_path)
 
 

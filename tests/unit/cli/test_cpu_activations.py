@@ -99,7 +99,9 @@ def test_servers_of_their_own_are_started_with_it(
 
 
 def test_a_running_server_is_told_nothing() -> None:
-    with pytest.raises(UsageError, match=r"^--cpu-activations is for a server of its own; name its model with --model"):
+    with pytest.raises(
+        UsageError, match=r"^--cpu-activations is for a server that this command starts; name its model with --model"
+    ):
         cli.main(["eval", "--url", "http://127.0.0.1:9", "--cpu-activations", "exact"], standalone_mode=False)
     file = str(Path(__file__))
     with pytest.raises(UsageError, match=r"^--cpu-activations: a server loaded its model already"):

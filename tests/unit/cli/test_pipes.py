@@ -19,7 +19,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "COL
 def piped(*arguments, **environment):
     command = [sys.executable, "-m", "qserve", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**ENVIRONMENT, **environment})
-    assert not [line for line in done.stderr.splitlines() if not line.startswith("A model's name without")]
+    assert not [line for line in done.stderr.splitlines() if not line.startswith("The organisation can be left out")]
     return done.stdout.splitlines()
 
 

@@ -49,7 +49,7 @@ def test_a_bare_description_counts_as_ampere() -> None:
     [
         ("rtx-4091", "near matches: rtx-4090"),
         ("toaster", "can be described"),
-        ("", "no card"),
+        ("", "not a card"),
         ("rtx-4090:0", "whole number from 1"),
         ("rtx-4090:two", "'two'"),
         ("sm=128", "names no memory"),

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_status_3_and_its_ways_out_work(
     [
         ("--model ./nowhere", "there is no folder"),
         ("--model Qwen/Qwen3-33B", "did you mean "),
-        ("--model Qwen/Qwen3-8B --gpu rtx-9999", "no card"),
+        ("--model Qwen/Qwen3-8B --gpu rtx-9999", "not a card"),
         ("--model Qwen/Qwen3-8B --quant 3bit", "auto | fp16 | bf16 | fp8 | int8 | 4bit"),
         ("--model Qwen/Qwen3-8B --prompt-len 100 --max-model-len 50", "--max-model-len"),
         ("--model Qwen/Qwen3-8B --gpu h100-sxm --engine-version new", "--engine-version"),

@@ -280,7 +280,7 @@ def test_a_trace_is_a_load(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--rps", "1", "--users", "3"], "one way"),
-        (["--ttft", "fast"], "no time"),
+        (["--ttft", "fast"], "not a duration"),
         (["--think-time", "3", "--rps", "1"], "--users"),
         (["--replicas", "9", "--tensor-parallel-size", "1", "--quant", "fp8"], "--replicas 9"),
     ],

@@ -156,9 +156,9 @@ def test_rollouts_come_from_vllm_where_there_is_a_card(
 
 def test_an_engine_without_a_card_or_on_an_int8_base_is_refused(monkeypatch) -> None:
     monkeypatch.setattr("qserve.cli.train.machine._has_vllm", lambda: True)
-    with pytest.raises(UsageError, match="--vllm colocated generates on a card, and this run has none"):
+    with pytest.raises(UsageError, match="--vllm colocated needs a card, and this run has none"):
         with_engine(LORA, "colocated", CPU)
-    with pytest.raises(UsageError, match="vLLM takes no base in int8"):
+    with pytest.raises(UsageError, match="vLLM can't take a base in int8"):
         with_engine(replace(LORA, quant="int8"), "colocated", CARD)
 
 

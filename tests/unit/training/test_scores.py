@@ -158,11 +158,11 @@ class TrainingJobs:
 @pytest.mark.parametrize(
     ("given", "labels", "said"),
     [
-        ({"label_weights": "kind=1,long=2"}, ("kind", "short"), "--label-weights weighs 'long'.*kind, short"),
+        ({"label_weights": "kind=1,long=2"}, ("kind", "short"), "--label-weights names 'long'.*kind, short"),
         ({"label_weights": "kind=x"}, ("kind",), "--label-weights 'kind=x'"),
         ({"label_weights": "kind=1"}, (), "its rows are pairs"),
         ({"center_rewards": 0.01}, ("kind",), "leave it out"),
-        ({"label_smoothing": 0.1}, ("kind",), "is of pairs"),
+        ({"label_smoothing": 0.1}, ("kind",), "is for pairs"),
     ],
 )
 def test_flags_against_the_data_are_refused(given: dict[str, Any], labels: tuple[str, ...], said: str) -> None:
@@ -170,7 +170,7 @@ def test_flags_against_the_data_are_refused(given: dict[str, Any], labels: tuple
         flags(**given).labelled(TrainingRequest("reward"), labels)
     with pytest.raises(UsageError, match="--num-labels is 3, but the data has 1 scores a row: kind"):
         flags().labelled(TrainingRequest("reward", num_labels=3), ("kind",))
-    with pytest.raises(UsageError, match="--num-labels are a reward model's"):
+    with pytest.raises(UsageError, match="--num-labels is for reward models"):
         TrainingRequest("sft", num_labels=2)
 
 
