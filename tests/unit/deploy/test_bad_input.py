@@ -21,7 +21,7 @@ def refused(kind, *words):
     [
         (["k8s"], "give --config FILE"),
         (["k8s", "--config", "nowhere.yaml"], "no such file"),
-        (["k8s", *DEMO, "--api-key", "secret"], "--api-key would stand in the file"),
+        (["k8s", *DEMO, "--api-key", "secret"], "--api-key would be in the file"),
         (["compose", *DEMO, "--port", "0"], "--port 0"),
         (["compose", *DEMO, "--ready-file", "x"], "--ready-file"),
         (["compose", *DEMO, "--namespace", "a", "--user", "b"], "--user, --namespace: not for compose"),
@@ -58,6 +58,6 @@ def test_a_file_that_is_there_stays(tmp_path, capsys):
     written = file.read_text()
     assert written.startswith("# Written by: qserve deploy compose --model=demo --gpu=none")
     assert capsys.readouterr().out == ""
-    assert "is there already" in refused(UsageError, "compose", *DEMO, "--out", str(file))
+    assert "already exists" in refused(UsageError, "compose", *DEMO, "--out", str(file))
     assert file.read_text() == written
     assert "can't be written" in refused(QserveError, "compose", *DEMO, "--out", str(tmp_path / "no" / "x.yaml"))

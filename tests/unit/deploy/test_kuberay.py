@@ -136,5 +136,5 @@ def test_what_the_manifest_says_itself_is_refused(deployed, words):
 
 
 def test_two_models_on_one_card_are_refused(deployed):
-    with pytest.raises(UsageError, match="--reward: on Ray a chat and a reward model share no card"):
+    with pytest.raises(UsageError, match="--reward: on Ray a chat and a reward model can't share a card"):
         deployed("--config", "qwen2.5-7b-with-reward-1x24gb")
