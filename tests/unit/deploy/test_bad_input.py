@@ -26,7 +26,7 @@ def refused(kind, *words):
         (["compose", *DEMO, "--ready-file", "x"], "--ready-file"),
         (["compose", *DEMO, "--namespace", "a", "--user", "b"], "--user, --namespace: not for compose"),
         (["systemd", *DEMO, "--image", "x"], "--image: not for systemd"),
-        (["systemd", *DEMO, "--user", "root"], "--user, not root"),
+        (["systemd", *DEMO, "--user", "root"], "name another user with --user"),
         (["k8s", *DEMO, "--name", "Not_A_Name"], "--name 'Not_A_Name'"),
         (["k8s", *DEMO, "--min-pods", "3", "--max-pods", "2"], "--min-pods 3 is more than --max-pods 2"),
         (
