@@ -60,7 +60,7 @@ def kernel_candidates(
         for name in (HUB_FLASH_3, HUB_VLLM_FLASH_3):
             _offer(name, "kernels" in packages, "the package kernels is not installed", names, passed_over)
     names.append(TORCH_VARLEN)
-    missing = f"flash-attn is not installed; if it is installed, it is used. {_WHEELS}"
+    missing = f"flash-attn is not installed; once installed, it is used. {_WHEELS}"
     _offer(FLASH_2, "flash-attn" in packages, missing, names, passed_over)
     _offer(HUB_FLASH_2, "kernels" in packages, "the package kernels is not installed", names, passed_over)
     return Candidates(tuple(names), passed_over)

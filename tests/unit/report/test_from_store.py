@@ -172,7 +172,7 @@ def _words(section):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (("1999",), "no run's id begins with '1999'"),
-    (("--output", "x.pdf"), "say what it is to be with --format"),
+    (("--output", "x.pdf"), "give its format with --format"),
     (("--output", "/nowhere/at/all.html"), "can't be written"),
     (("--url", "http://127.0.0.1:1", "--format", "html"), "/report"),
 ])  # fmt: skip
