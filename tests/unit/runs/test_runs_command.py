@@ -92,8 +92,8 @@ def test_deleting_by_name_and_by_age(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["show", "1999"], "qserve runs"),
-        (["delete"], "one of the two"),
-        (["delete", "20261121", "--older-than", "1d"], "one of the two"),
+        (["delete"], "not both"),
+        (["delete", "20261121", "--older-than", "1d"], "not both"),
         (["delete", "--older-than", "yesterday"], "12h, 30d, 8w"),
     ],
 )
