@@ -87,5 +87,5 @@ OTHER_MODELS = ({"num_hidden_layers": 7}, {"hidden_size": 96}, {"vocab_size": 12
 
 @pytest.mark.parametrize("keys", OTHER_MODELS)
 def test_keys_that_make_another_model_are_refused(keys: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="other weights than its checkpoint holds"):
+    with pytest.raises(UsageError, match="other weights than the checkpoint of m has"):
         checkpoint_of().overridden(keys)
