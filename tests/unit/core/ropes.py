@@ -91,7 +91,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a number for a type": ({"rope_scaling": {"rope_type": 3, "factor": 2.0}}, "rope_type is 3"),
     "a list": ({"rope_scaling": [1]}, r"rope_scaling is \[1\]"),
     "a text": ({"rope_parameters": "yarn"}, "rope_parameters is 'yarn'"),
-    "an object a layer type": ({"rope_parameters": {"full_attention": YARN}}, "an object a layer type"),
+    "an object per layer type": ({"rope_parameters": {"full_attention": YARN}}, "an object per layer type"),
     "a base in quotes": ({"rope_theta": "1e4"}, "rope_theta is '1e4'"),
     "positions in quotes": ({"max_position_embeddings": "256"}, "max_position_embeddings is '256'"),
 }
