@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import select
+import signal
 import time
 
 __all__ = ["Terminal"]
@@ -19,6 +20,7 @@ class Terminal:
     def __init__(self, *command: str, **environment: str) -> None:
         self._pid, self._end = pty.fork()
         if self._pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job has it ignored, and so its children
             os.execvpe(command[0], command, {**os.environ, "TERM": "dumb", "COLUMNS": "80", **environment})
         self.screen = ""
         self._seen = 0

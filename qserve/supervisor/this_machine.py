@@ -176,6 +176,6 @@ def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
             if screen.has_started and not going_on:  # a worker that was restarted is ready again
                 screen.end_progress()
         elif event == "retry":
-            screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more with {details['reason']}")
+            screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more, {details['reason']}")
 
     return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_closings", "count_events"]
+__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_closings", "count_events", "failure_of"]
 
 # A longer event passes through in pieces: memory must stay bounded.
 MAX_HELD_BYTES = 1 << 20
@@ -20,6 +20,11 @@ _ANNOUNCEMENT = re.compile(
 
 # What follows the last token: usage alone, and the end.
 _CLOSING = re.compile(rb'"choices"\s*:\s*\[\s*\]|^data: ?\[DONE\]', re.MULTILINE)
+
+# How vLLM 0.32 ends a stream that it began with 200: create_streaming_error_response. Where its engine's
+# process died, the message is that of EngineDeadError.
+_FAILURE = re.compile(rb'^data: ?\{\s*"(?:error"\s*:|type"\s*:\s*"error").*$', re.MULTILINE)
+_ENGINE_DEAD = (b"EngineCore encountered an issue", b"EngineDead")
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
@@ -69,3 +74,11 @@ def count_announcements(events: bytes) -> int:
 def count_closings(events: bytes) -> int:
     """Number of events of a chat or completion that come after its last token."""
     return len(_CLOSING.findall(events))
+
+
+def failure_of(events: bytes) -> str:
+    """The code of the error with which another engine ended a stream; "" where it ended well."""
+    found = _FAILURE.search(events)
+    if found is None:
+        return ""
+    return "worker_died" if any(words in found[0] for words in _ENGINE_DEAD) else "worker_error"

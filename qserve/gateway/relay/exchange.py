@@ -19,7 +19,7 @@ from qserve.engine.base import Api
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
-from qserve.gateway.relay.events import EventCutter, count_announcements, count_closings, count_events
+from qserve.gateway.relay.events import EventCutter, count_announcements, count_closings, count_events, failure_of
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.respond import JSON, send_body
@@ -262,6 +262,8 @@ class Exchange:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
         self._record.phase = "done"
+        if not self._slot.upstream.endpoint.speaks_our_errors:
+            self._record.error_code = failure_of(counts.end)
         self._metrics.count_usage(self._record, counts.end)
         self._metrics.count_tpot(self._record)
 

@@ -86,6 +86,7 @@ class GatewayMetrics:
         """Adds gauges of each worker's state, load and memory."""
         watched = list(workers)
         self.registry.register(WorkerGauges(watched))
+        self._probes.labels("/v1/chat/completions", "200")
         for worker in watched:
             self._retries.labels(worker.name, "worker_died")  # exposed as 0 from the start, so that rates work
 

@@ -167,7 +167,7 @@ def test_routers_stay_and_experts_are_quantized(random_folder: Callable[..., str
     exact = load_planned(folder, scheme, "float32")
     assert weights_by_kind(exact.model)["experts"] == {"float32": 4 * num_weights}
     assert any("experts stay in float32" in note for note in exact.notes)
-    assert any("bitsandbytes leaves in 16 bit" in note for note in plan_of(folder, scheme, "float32").notes)
+    assert any("stay in 16 bit: bitsandbytes" in note for note in plan_of(folder, scheme, "float32").notes)
 
 
 def test_without_bitsandbytes_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

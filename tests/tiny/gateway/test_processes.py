@@ -148,7 +148,7 @@ async def test_what_is_counted_and_kept_is_the_sum_whoever_is_asked(running: Run
         assert {await metric(http, running, ANSWERED) for _ in range(6)} == {before + answered}
         assert len(running.rows) - kept == answered
         label, *rest = running.rows[-1]
-        assert label[:5] == ["POST", CHAT, "fake", "chat", 200] and rest[4] is None and rest[6] == 3
+        assert label[:5] == ["POST", CHAT, "fake", "chat", 200] and rest[4] is None and rest[6] == 2
         assert await metric(http, running, "qserve_gateway_processes") == 2
 
 

@@ -14,6 +14,7 @@ from qserve.gateway.relay.events import (
     count_announcements,
     count_closings,
     count_events,
+    failure_of,
 )
 from qserve.gateway.relay.exchange import StreamCounts
 from qserve.gateway.telemetry.metrics import GatewayMetrics
@@ -121,3 +122,14 @@ def test_who_speaks_is_no_token():
     token = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"Hi"}}]}\n\n'
     quoted = _stream(['"role":"assistant","content":""'])
     assert [count_announcements(part) for part in (role, role + role + token, token, quoted)] == [1, 2, 0, 0]
+
+
+def test_a_stream_that_another_engine_ended_with_an_error_has_its_code():
+    dead = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    end = b"data: [DONE]\n\n"
+    for message, code in ((dead, "worker_died"), ("list index out of range", "worker_error")):
+        event = {"error": {"message": message, "type": "InternalServerError", "code": 500}}
+        assert failure_of(f"data: {json.dumps(event)}\n\n".encode() + end) == code
+    told = {"choices": [{"delta": {"content": f'data: {{"error": "{dead}"}}\ndata: {{"error": 1}}'}}]}
+    assert failure_of(f"data: {json.dumps(told)}\n\n".encode() + end) == ""
+    assert failure_of(b'event: error\ndata: {"type": "error", "error": {"message": "no"}}\n\n') == "worker_error"
