@@ -136,7 +136,7 @@ def test_what_the_cluster_can_not_do_is_one_sentence(nodes: RayNodes, service: S
         held.listen()
         port = held.getsockname()[1]
         said = refused(*state, "--ray-ports", f"{port}-{port}")
-    assert f"no port of {port}-{port} can be listened on" in said
+    assert f"none of the ports {port}-{port} can be opened on" in said
     said = refused(*state, before="import ray; ray.__version__ = '2.59.1'")
     assert "the cluster runs another version: The cluster was started with: Ray: 2.60.0" in said
     assert "Ray: 2.59.1" in said

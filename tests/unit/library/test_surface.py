@@ -146,5 +146,5 @@ def test_a_file_or_a_list_is_scored_and_what_is_neither_is_named(tmp_path):
 def test_one_name_is_taken_as_a_list_of_one():
     with pytest.raises(UsageError, match="--tasks nowhere:"):
         qserve.evaluate(url="http://127.0.0.1:9", tasks="nowhere")
-    with pytest.raises(UsageError, match="'int9' is no quantization"):
+    with pytest.raises(UsageError, match="'int9' is fewer than two quantizations"):
         qserve.compare("demo", quants="int9")
