@@ -4,13 +4,12 @@
 #
 # It needs no image registry and no Docker engine: debootstrap makes the base, buildah runs the Dockerfile's steps, podman
 # runs the container (apt-get install buildah catatonit debootstrap podman runc). Ten minutes and 15 GB of disk. The image
-# stays as localhost/qserve-cpu; --clean removes it, its base and its layers.
+# stays as localhost/qserve-cpu; --clean removes it, its base and its layers. MIRROR=… names another mirror of Debian.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 BASE=localhost/qserve-base:bookworm
 IMAGE=localhost/qserve-cpu
-
 NAME=qserve-image-check
 HOME_VOLUME=$NAME-home
 READY="from urllib.request import Request, urlopen
