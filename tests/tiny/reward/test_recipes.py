@@ -168,7 +168,7 @@ def test_votes_are_averaged_and_unparsable_ones_counted(hosted: Callable[[str], 
     judge.says = lambda question: "no idea"
     status, answer = host.ask(prompt=PROMPT, responses=["b"])
     assert (status, answer["error"]["code"]) == (502, "judge_unparsable")
-    assert "4 of 4 verdicts" in answer["error"]["message"]
+    assert "4 of 4 answers of the judge" in answer["error"]["message"]
 
 
 def test_verdicts_that_are_slow_to_read_hold_up_nobody_else(
@@ -186,7 +186,10 @@ def test_verdicts_that_are_slow_to_read_hold_up_nobody_else(
     assert others > 20, "the loop stood still"
     status, answer = slow.result()
     assert (status, answer["error"]["code"]) == (502, "judge_unparsable")
-    assert "8 of 8 verdicts" in answer["error"]["message"] and "last 2000 characters" in answer["error"]["message"]
+    assert (
+        "8 of 8 answers of the judge" in answer["error"]["message"]
+        and "last 2000 characters" in answer["error"]["message"]
+    )
 
 
 def test_a_judge_that_can_t_be_asked_is_a_502(hosted: Callable[[str], RecipeHost], judge: FakeJudge) -> None:

@@ -230,7 +230,7 @@ def test_a_task_of_ones_own_with_its_data_beside_it(run: Command, tmp_path: Path
         (("--tasks", "qserve_demo_think", "--thinking", "on"), "needs --chat"),
         (("--tasks", "qserve_demo_think", "--chat", "--gen-kwargs", "hot"), "name=value"),
         (("--tasks", "qserve_demo_think", "--chat", "--gen-kwargs", "n=2"), "--num-samples asks for several"),
-        (("--tasks", "qserve_demo", "--num-samples", "2"), "name its tasks one by one"),
+        (("--tasks", "qserve_demo", "--num-samples", "2"), "name those with --tasks"),
         (("--tasks", "qserve_demo_choice", "--tokenizer", "/nowhere"), "--tokenizer /nowhere can't be loaded"),
         (("--tasks", "qserve_demo_think", "--chat", "--include-path", "/nowhere"), "not a folder"),
     ],
