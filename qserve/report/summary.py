@@ -16,7 +16,8 @@ from qserve.report.sections.latency import latency_errors
 from qserve.report.sections.memory import total_bytes
 from qserve.report.sections.next_step import next_step
 from qserve.report.sections.overview import endings
-from qserve.report.sections.training import smoothed, training_warnings
+from qserve.report.sections.training import training_warnings
+from qserve.report.smoothing import smoothed
 from qserve.runs import StoredDocument, StoredEvent, StoredWorker
 from qserve.units import format_bytes, format_count, format_ms, format_parameters
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
 from qserve.report.blocks import Block, Code, Column, Figure, Row, Section, Table, Text, Tile, Tiles
 from qserve.report.charts.specs import Colour, Line, Lines
 from qserve.report.facts import RunReport
+from qserve.report.smoothing import FEWEST_TO_SMOOTH, smoothed
 from qserve.runs.verdict import advice_on, warning_of
 from qserve.units import format_bytes
 
-__all__ = ["before_model_bytes", "smoothed", "training", "training_warnings"]
+__all__ = ["before_model_bytes", "training", "training_warnings"]
 
 _MEMORY = (
     Column("term", "term"), Column("planned_bytes", "planned", "bytes"), Column("measured_bytes", "measured", "bytes"),
@@ -40,7 +41,6 @@ _BY_LABEL = (
     Column("mean_mse", "error of the mean", "number"), Column("rank_correlation", "rank correlation", "number"),
 )  # fmt: skip
 _MOST_CHARACTERS = 300
-_FEWEST_TO_SMOOTH = 12
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
 
@@ -165,21 +165,9 @@ def _lines(
     steps: tuple[float, ...], values: tuple[float | None, ...], colour: Colour, kind: Literal["number", "share"]
 ) -> Lines:
     """A long run's curve is kept thinned: whatever its distance, points are joined."""
-    each = Line("each step", colour, values, is_faint=len(values) >= _FEWEST_TO_SMOOTH)
+    each = Line("each step", colour, values, is_faint=len(values) >= FEWEST_TO_SMOOTH)
     lines = (each, Line("smoothed", colour, smoothed(values))) if each.is_faint else (each,)
     return Lines(steps, lines, kind, max(1.0, steps[-1] - steps[0]), "step")
-
-
-def smoothed(values: Sequence[float | None]) -> tuple[float | None, ...]:
-    """The mean of what came so far, weights falling with the age: by a tenth of the run to 1/e."""
-    kept = 1 - 1 / max(_FEWEST_TO_SMOOTH / 2, len(values) / 10)
-    found: list[float | None] = []
-    total = weight = 0.0
-    for value in values:
-        if value is not None:
-            total, weight = kept * total + value, kept * weight + 1
-        found.append(total / weight if value is not None else None)
-    return tuple(found)
 
 
 def _steps_told(points: list[Mapping[str, Any]]) -> str:

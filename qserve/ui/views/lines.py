@@ -7,15 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Series", "line_chart", "scale_of", "smoothed"]
+from qserve.report.smoothing import FEWEST_TO_SMOOTH, smoothed
+
+__all__ = ["Series", "line_chart", "scale_of", "with_mean"]
 
 _NUM_INTERVALS = 3
 _MOST_TOLD = 60
 """Values that a pointer can ask for."""
-_LEAST_SMOOTHED = 20
-"""Points; fewer are no saw."""
-_SMOOTHED_OVER = 10
-"""So many times a smoothed line forgets what came before."""
 Format = Callable[[float], str]
 
 
@@ -32,16 +30,13 @@ class Series:
     is_raw: bool = False
 
 
-def smoothed(one: Series, name: str) -> tuple[Series, ...]:
-    """The line of many points as a thin one, and over it, called `name`, an exponential mean of it."""
-    if len(one.points) < _LEAST_SMOOTHED:
+def with_mean(one: Series, name: str) -> tuple[Series, ...]:
+    """The line of many points as a thin one, and over it, called `name`, its running mean."""
+    if len(one.points) < FEWEST_TO_SMOOTH:
         return (one,)
-    kept = 1 - _SMOOTHED_OVER / len(one.points)
-    points, mean, weight = [], 0.0, 0.0
-    for x, y in one.points:
-        mean, weight = kept * mean + (1 - kept) * y, kept * weight + (1 - kept)
-        points.append((x, mean / weight))
-    return (replace(one, is_raw=True), Series(one.kind, name, tuple(points)))
+    means = smoothed([y for _, y in one.points])
+    points = tuple((x, y) for (x, _), y in zip(one.points, means, strict=True) if y is not None)
+    return (replace(one, is_raw=True), Series(one.kind, name, points))
 
 
 def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: Format, most: float = math.inf) -> str:

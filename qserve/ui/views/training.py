@@ -22,7 +22,7 @@ from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
 from qserve.ui.views.command import command_view
 from qserve.ui.views.durations import difference, duration
 from qserve.ui.views.failures import refusal_view
-from qserve.ui.views.lines import Series, line_chart, smoothed
+from qserve.ui.views.lines import Series, line_chart, with_mean
 from qserve.units import format_bytes
 
 __all__ = [
@@ -95,12 +95,12 @@ def curves_view(document: Mapping[str, Any], language: str) -> str:
     for name, show in (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number)):
         trained = Series("train", training, _series(points, name))
         drawn = [
-            *((trained,) if name == "learning_rate" else smoothed(trained, mean)),
+            *((trained,) if name == "learning_rate" else with_mean(trained, mean)),
             Series("eval", translate(language, "train.evaluation"), _series(evaluations, name)),
         ]
         most = 1.0 if name == "accuracy" else math.inf
         charts.append(line_chart(translate(language, f"train.{name}"), step, drawn, show, most))
-    rates = smoothed(Series("train", training, _rates(points)), mean)
+    rates = with_mean(Series("train", training, _rates(points)), mean)
     charts.append(line_chart(translate(language, "train.tokens_per_s"), step, rates, _number))
     return f'<div class="qs-grid">{"".join(charts)}</div>'
 

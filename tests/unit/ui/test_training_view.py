@@ -11,7 +11,7 @@ import pytest
 from qserve.planner.training.defaults import EXAMPLE
 from qserve.runs.verdict import held_out_facts
 from qserve.ui.process.lean_import import lean_import
-from qserve.ui.views.lines import Series, line_chart, scale_of, smoothed
+from qserve.ui.views.lines import Series, line_chart, scale_of, with_mean
 from qserve.ui.views.training import (
     configuration_view,
     curves_view,
@@ -93,12 +93,12 @@ def test_a_scale_of_shares_ends_at_all_of_it(values: list[float], marks: list[fl
 
 def test_a_saw_is_drawn_thin_below_its_mean() -> None:
     saw = Series("train", "training", tuple((n, 1.0 - n / 100 + 0.2 * (n % 2)) for n in range(100)))
-    raw, mean = smoothed(saw, "smoothed")
+    raw, mean = with_mean(saw, "smoothed")
     assert raw.is_raw and raw.points == saw.points and mean.points[0] == saw.points[0]
     steps = [abs(y - x) for (_, x), (_, y) in itertools.pairwise(mean.points[20:])]
     assert max(steps) < 0.04, "a mean of two neighbours of 0.2 apart would leave a saw"
     assert abs(mean.points[-1][1] - 0.1) < 0.12
-    assert smoothed(Series("train", "t", saw.points[:5]), "smoothed") == (Series("train", "t", saw.points[:5]),)
+    assert with_mean(Series("train", "t", saw.points[:5]), "smoothed") == (Series("train", "t", saw.points[:5]),)
     drawn = line_chart("Loss", "step", [raw, mean], str)
     assert drawn.count("qs-raw") == 1 and drawn.count("<polyline") == 2 and "training" not in drawn
 
