@@ -58,16 +58,22 @@ def command(
     check_packages("qserve run")
     if values["model"] is not None:
         resolve(values["model"])  # a slip in the name is told at once
-    from qserve.cli.chat.screen import note, progress_of_start
+    from qserve.cli.chat.screen import note
     from qserve.cli.own_server import own_server
+    from qserve.cli.progress import progress_line
     from qserve.cli.state import state_folder
 
     model = [] if values["model"] is None else ["--model", values["model"]]
     log = state_folder(state_dir) / "run" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
     note(f"starting {values['model'] or 'the service'}; its log: {log}")
     with contextlib.ExitStack() as until_the_end:
-        with progress_of_start() as follow:
-            server = until_the_end.enter_context(own_server([*model, *words, "--no-ui"], log, state_dir, "run", follow))
+        with progress_line() as line:
+            server = until_the_end.enter_context(
+                own_server(
+                    [*model, *words, "--no-ui"], log, state_dir, "run",
+                    lambda said: line.phase(" ".join(said.split()) or "starting", is_short=True),
+                )
+            )  # fmt: skip
         found: Partner = find_partner(server.url, server.api_key, None, state_dir)
         chat_with(found, prompt, system, verbose, state_dir)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 
 from qserve.cli.chat.stream import Delta
 
-__all__ = ["AnswerOnScreen", "note", "progress_of_start"]
+__all__ = ["AnswerOnScreen", "note"]
 
 # A model's text must not move the cursor, change colours or set the window's title.
 _CONTROLS = {code: "�" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
@@ -23,17 +21,6 @@ _CONTROLS = {code: "�" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if
 def note(text: str) -> None:
     """A line of ours, on standard error: the answer alone is on standard output."""
     click.secho(text, err=True, dim=True)
-
-
-@contextlib.contextmanager
-def progress_of_start() -> Iterator[Callable[[str], None]]:
-    """Shows what a service that starts says last, on a terminal alone."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda line: None
-        return
-    with console.status("starting") as status:
-        yield lambda line: status.update(escape(" ".join(line.split())) or "starting")
 
 
 class AnswerOnScreen:
