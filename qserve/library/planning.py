@@ -60,5 +60,5 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
     values = {one.name: getattr(found, one.name) for one in fields(found)}
     if found.fits:
         words = ["qserve", "up", "--model", model, *request.words(), *(["--gpu", "none"] if gpu == "none" else [])]
-        values |= {"command": shlex.join(words), "machine": "" if gpu in (None, "none") else named_cards(hardware)}
+        values |= {"next_command": shlex.join(words), "machine": "" if gpu in (None, "none") else named_cards(hardware)}
     return Plan(**values)

@@ -41,7 +41,7 @@ def plan_html(plan: Mapping[str, Any], ways: Sequence[str]) -> str:
         *(_device(device, len(list(same))) for device, same in groupby(plan["devices"])),
         f"<div>{_limits(plan)}</div>" if plan["fits"] else "",
         *(f"<div>· {escape(way)}</div>" for way in ways),
-        f"<div><code>{escape(plan['command'])}</code></div>" if plan.get("command") else "",
+        f"<div><code>{escape(plan['next_command'])}</code></div>" if plan.get("next_command") else "",
         "</div>",
     ]
     return "".join(rows)

@@ -181,10 +181,10 @@ class Plan:
     """int8: beside weights of 4 and 8 bits they are rounded, on a CPU (--cpu-activations)."""
     host: tuple[HostProcess, ...] = ()
     """What of the service holds RAM beside the models; in a plan on the CPU it is part of what others hold."""
-    command: str = ""
+    next_command: str = ""
     """The command that serves it; empty where nobody asked for one, and for a plan that does not fit."""
     machine: str = ""
-    """The cards on which `command` is to be called; empty: here."""
+    """The cards on which `next_command` is to be called; empty: here."""
 
     @property
     def is_usable(self) -> bool:
@@ -207,7 +207,7 @@ class Plan:
         plain: dict[str, Any] = _plain(asdict(self))
         if self.speed is None:
             del plain["speed"]
-        for name in ("host", "command", "machine"):
+        for name in ("host", "next_command", "machine"):
             if not plain[name]:
                 del plain[name]
         return plain

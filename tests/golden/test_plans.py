@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
+
 from tests.golden.plans.answers import answer, is_as_kept, kept, machine
 
 _STEP = 4
@@ -20,3 +24,8 @@ def test_the_kept_plans_are_of_every_kind() -> None:
     assert all(statuses.count(status) >= 50 for status in (0, 2, 3))
     engines = {one["plan"].get("engine") for one in answers.values() if one["plan"]}
     assert engines >= {"vllm", "transformers"}
+
+
+def test_no_kept_plan_holds_a_path_of_the_machine_that_kept_it() -> None:
+    folders = (str(Path(__file__).parents[2]), str(Path.home()), tempfile.gettempdir())
+    assert [line for line, one in kept().items() if any(f"{folder}/" in json.dumps(one) for folder in folders)] == []

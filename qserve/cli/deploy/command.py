@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from qserve.cli.deploy.planning import Planned, planned_service
 from qserve.cli.options.command import Command
-from qserve.cli.options.deployment import bundled, deployment_of
+from qserve.cli.options.deployment import deployment_of
 from qserve.cli.options.numbers import Count
 from qserve.cli.up.command import command as up
 from qserve.cli.up.passed_on import passed_options
@@ -196,8 +196,7 @@ def _call(ctx: click.Context, target: str, values: dict[str, Any]) -> str:
     words = ["qserve", "deploy", target]
     deployment = deployment_of(ctx)
     if deployment is not None:
-        is_bundled = bundled().get(deployment.path.stem) == deployment.path
-        words.append(f"--config={deployment.path.stem if is_bundled else deployment.path}")
+        words.append(f"--config={deployment.name}")
     replaced = {
         name: value
         for name, value in values.items()

@@ -88,6 +88,11 @@ class Deployment:
     gpu: str | None = None
     expect: Expectation = field(default_factory=Expectation)
 
+    @property
+    def name(self) -> str:
+        """What --config takes for it: the name of a bundled one, else the path."""
+        return self.path.stem if bundled().get(self.path.stem) == self.path else str(self.path)
+
 
 def bundled() -> dict[str, Path]:
     """The deployments that come with qserve, by name (the file's, without .yaml)."""

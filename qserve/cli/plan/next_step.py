@@ -27,7 +27,7 @@ _OF_THE_OUTPUT = ("--json", "--explain")
 def given_flags(ctx: click.Context) -> dict[str, str | None]:
     """What stands on the command line, in the order of the options."""
     deployment = deployment_of(ctx)
-    flags: dict[str, str | None] = {"--config": str(deployment.path)} if deployment else {}
+    flags: dict[str, str | None] = {"--config": deployment.name} if deployment else {}
     for option in ctx.command.params:
         name, value = str(option.name), ctx.params.get(str(option.name))
         if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or value is None:
@@ -66,7 +66,7 @@ def with_next_steps(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardwar
     served = {flag: value for flag, value in flags.items() if flag not in OF_PLAN_ALONE}
     if gpu == "none":
         served["--gpu"] = "none"
-    return replace(plan, command=command_of("up", served), machine="" if here else named_cards(hardware))
+    return replace(plan, next_command=command_of("up", served), machine="" if here else named_cards(hardware))
 
 
 def named_cards(hardware: Hardware) -> str:

@@ -67,9 +67,9 @@ def show_next_step(plan: Plan, console: Console | None = None) -> None:
     """Prints what is fast enough, where the plan is not, and the command that serves it, where there is one."""
     if plan.fits and not plan.is_usable and plan.suggestions:
         (console or console_of()).print(suggestion_list("What would be faster:", plan.suggestions), soft_wrap=True)
-    if plan.command:
+    if plan.next_command:
         heading = f"Serve it on a machine with {plan.machine}:" if plan.machine else "Serve it:"
-        (console or console_of()).print(next_step(heading, plan.command), soft_wrap=True)
+        (console or console_of()).print(next_step(heading, plan.next_command), soft_wrap=True)
 
 
 def plan_text(plan: Plan, width: int = 80) -> str:

@@ -100,7 +100,7 @@ def _time(duration: Duration) -> str:
     """The estimate and its band."""
     low, high = format_seconds(duration.low_s), format_seconds(duration.high_s)
     low = low.removesuffix(f" {high.partition(' ')[2]}")  # a unit that both have is written once
-    return f"about {format_seconds(duration.seconds)} ({low} to {high})"
+    return f"about {format_seconds(duration.expected_s)} ({low} to {high})"
 
 
 def _cost(suggestion: Suggestion) -> str:

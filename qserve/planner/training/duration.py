@@ -45,10 +45,10 @@ _LOW_ON_CPU, _HIGH_ON_CPU = 0.3, 3.0
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds of so many rows; `low_s` and `high_s` are its band."""
+    """Of so many rows; `low_s` and `high_s` are the band."""
 
     num_rows: int
-    seconds: float
+    expected_s: float
     low_s: float
     high_s: float
 

@@ -130,7 +130,7 @@ async def _planned(
         return _failure(translate(language, "failure.plan", seconds=60))
     plans = plan.get("plans") or [plan]
     shown = "".join(plan_view(one, language) for one in plans)
-    served, machine = plan.get("command"), html.escape(str(plan.get("machine") or ""))
+    served, machine = plan.get("next_command"), html.escape(str(plan.get("machine") or ""))
     key = "plan.serve.there" if machine else "plan.serve" if served else "plan.command"
     command = command_view(str(served or question.command()), language)
     return f"{shown}<h3>{translate(language, key, machine=machine)}</h3>{command}"

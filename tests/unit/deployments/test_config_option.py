@@ -71,6 +71,12 @@ def test_what_the_plan_does_not_come_to_is_said_beside_it(capsys):
     assert "qwen3-32b-1x24gb.yaml: max_model_len is 4096, expected at least 8192" in said
 
 
+def test_the_command_that_serves_it_names_the_file_as_it_was_named(capsys, written):
+    own = written("model: demo\n")
+    for config in ("qwen3-32b-2x24gb", own):
+        assert planned(capsys, "--config", config)[0]["next_command"] == f"qserve up --config {config}"
+
+
 def test_several_values_of_one_option(written):
     assert deployment.load(written("model: demo\nserved_model_name: [a, b]\n")).options["served_model_name"] == (
         "a",

@@ -181,5 +181,5 @@ def test_adapters_among_the_engines_own_flags_are_counted(words):
     by_words = CliRunner().invoke(command, [*base, "--engine-args", words])
     assert by_flags.exit_code == by_words.exit_code == 0
     plans = [json.loads(done.stdout) for done in (by_words, by_flags)]
-    assert [plan.pop("command").startswith("qserve up ") for plan in plans] == [True, True]
+    assert [plan.pop("next_command").startswith("qserve up ") for plan in plans] == [True, True]
     assert plans[0] == plans[1]

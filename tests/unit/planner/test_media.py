@@ -132,5 +132,5 @@ def test_among_the_engines_own_flags_they_are_counted():
     by_words = CliRunner().invoke(command, [*base, "--engine-args", f"--limit-mm-per-prompt '{limit}'"])
     assert by_flags.exit_code == by_words.exit_code == 0
     plans = [json.loads(done.stdout) for done in (by_words, by_flags)]
-    assert [plan.pop("command").startswith("qserve up ") for plan in plans] == [True, True]
+    assert [plan.pop("next_command").startswith("qserve up ") for plan in plans] == [True, True]
     assert plans[0] == plans[1]
