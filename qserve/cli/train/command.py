@@ -140,8 +140,7 @@ class PlannedRun:
         if emit is None:
             check_output(run, values["resume"])
         if emit is None and checkpoint.folder is None:
-            line.phase(f"downloading {model}")
-            run = replace(run, model=_downloaded(checkpoint))
+            run = replace(run, model=_downloaded(checkpoint, line))
         return cls(run, job, hardware, state, line, as_json)
 
 
@@ -183,10 +182,12 @@ def _write_for_trl(run: TrainingRun) -> None:
         click.echo(line, err=True)
 
 
-def _downloaded(checkpoint: Checkpoint) -> str:
+def _downloaded(checkpoint: Checkpoint, line: ProgressLine) -> str:
+    """Its folder; `line` says how much of it is there."""
     from qserve.hub.download import download
 
-    folder = download(checkpoint).folder
+    line.phase(f"downloading {checkpoint.id}")
+    folder = download(checkpoint, lambda told: line.phase(f"downloading {checkpoint.id}: {told}", is_short=True)).folder
     assert folder is not None, "a download has a folder"
     return str(clean_folder(folder))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from qserve.cli.train.command import command
+from qserve.cli.train.command import _downloaded, command
 from qserve.cli.train.fitting import fitting_request
 from qserve.cli.train.flags import source_at
 from qserve.cli.train.machine import devices_of
@@ -223,3 +224,21 @@ def test_another_trainer_is_given_the_hub_id_of_a_short_name(data: str, monkeypa
     words = ["reward", "qwen3-0.6b", "--data", data, "--gpu", "a100-80gb", "--emit", "ms-swift"]
     printed = CliRunner().invoke(command, words).output
     assert "--model Qwen/Qwen3-0.6B" in printed
+
+
+def test_a_download_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the hub's client brings is tests/unit/hub/test_download.py; here it is said on the command's own line."""
+    told: list[str] = []
+
+    class Line:
+        def phase(self, text: str, *, is_short: bool = False) -> None:
+            told.append(text)
+
+    def downloaded(checkpoint: Any, progress: Any) -> Any:
+        progress("1 MiB of 2 MiB · 1 MiB/s")
+        return checkpoint
+
+    monkeypatch.setattr("qserve.hub.download.download", downloaded)
+    demo = resolve("demo")
+    assert _downloaded(demo, cast("Any", Line()))
+    assert told == [f"downloading {demo.id}", f"downloading {demo.id}: 1 MiB of 2 MiB · 1 MiB/s"]
