@@ -172,9 +172,9 @@ async def test_cancelled_while_waiting_reading_or_running_frees_everything() -> 
 
 async def test_longer_than_the_pool_is_an_error_and_no_end() -> None:
     async with batching("qwen3.5", kv_cache_tokens=64) as batcher:
-        with pytest.raises(SequenceFailed, match="holds 64 tokens"):
+        with pytest.raises(SequenceFailed, match="has room for 64 tokens"):
             await tokens_of(batcher, sequence("long", prompts(1, 80)[0], 5))
-        with pytest.raises(SequenceFailed, match="holds 64 tokens"):
+        with pytest.raises(SequenceFailed, match="has room for 64 tokens"):
             await tokens_of(batcher, sequence("grows", prompts(1, 40)[0], 60))
         prompt = prompts(1, 20)[0]
         assert await tokens_of(batcher, sequence("fits", prompt, 30)) == greedy("qwen3.5", tuple(prompt), 30)

@@ -41,7 +41,7 @@ def files(folder: Path, *rows: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("name", ROW)
 def test_a_row_with_one_is_named(model: Path, tmp_path: Path, name: str) -> None:
     data = files(tmp_path, {"text": "fine", "row": 0, "source": "my.jsonl:1"}, {**ROW[name], "source": "my.jsonl:7"})
-    with pytest.raises(UsageError, match=r"my\.jsonl:7 holds the token '.*' \(id 128[01]\), which has no row") as told:
+    with pytest.raises(UsageError, match=r"my\.jsonl:7 has the token '.*' \(id 128[01]\), which has no row") as told:
         check_token_rows(str(model), AutoTokenizer.from_pretrained(model), data)
     assert "resize_token_embeddings" in str(told.value)
 
@@ -63,7 +63,7 @@ def test_a_row_that_is_cut_into_a_piece_without_a_row_is_named(tmp_path: Path) -
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": tokenizer.convert_tokens_to_ids(last)}))
     tokenizer.eos_token, tokenizer.pad_token, tokenizer.chat_template = "a", "a", None
     data = files(tmp_path, {"text": "a"}, {"text": "What is the number of words here?", "source": "my.jsonl:7"})
-    with pytest.raises(UsageError, match=r"my\.jsonl:7 holds the token") as told:
+    with pytest.raises(UsageError, match=r"my\.jsonl:7 has the token") as told:
         check_token_rows(str(folder), tokenizer, data)
     assert repr(last) in str(told.value)
 
