@@ -8,11 +8,8 @@ import pytest
 
 from qserve.cli.report.live import shown_live
 from qserve.cli.report.show import printed, to_summary
-from qserve.core.hardware import Hardware
-from qserve.hub import resolve
-from qserve.planner import make_plan, plan_request
 from qserve.report import RunReport
-from qserve.units import GIB, MIB
+from qserve.units import MIB
 from tests.golden.screens import check_screen
 from tests.unit.report.made_up import BEGAN, LATENCY, WORK, a_full_report, a_run, training
 
@@ -21,11 +18,9 @@ MOST_LINES = 45
 
 @pytest.fixture
 def served() -> RunReport:
-    """On a machine of its own: what this one has changes no plan."""
-    machine = Hardware((), 64 * GIB, 60 * GIB, 8)
-    plan = replace(make_plan(resolve("demo"), machine, plan_request(engine="transformers")), engine_version="1.2.3")
+    """Of an engine whose release does not change."""
     report = a_full_report(trainings=(), made_unix_s=BEGAN + 1000)
-    workers = tuple(replace(worker, plan=plan.to_json()) for worker in report.run.workers)
+    workers = tuple(replace(worker, plan={**worker.plan, "engine_version": "1.2.3"}) for worker in report.run.workers)
     return replace(report, run=replace(report.run, workers=workers))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from qserve.cli.options.planning import hardware_of
+from qserve.core.hardware import Hardware
 from qserve.hub import resolve
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import make_plan, plan_request
 from qserve.report import RunReport
 from qserve.runs import (
     Histogram,
@@ -26,10 +26,12 @@ from qserve.runs import (
 
 BEGAN = 1_795_300_000.0
 MIB = 1024**2
+MACHINE = Hardware((), 64 * 1024**3, 60 * 1024**3, 8)
+"""A machine of its own: what this one has, and which engines are installed here, changes no plan."""
 
 
 def a_worker(name="chat", model="demo"):
-    plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest()).to_json()
+    plan = make_plan(resolve("demo"), MACHINE, plan_request(engine="transformers")).to_json()
     return StoredWorker(name, (model,), plan, (plan,), {"importing": 3.0, "loading weights": 1.0}, 1)
 
 
