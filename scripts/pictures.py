@@ -33,7 +33,7 @@ PAIRS = ROOT / "evals/qserve_demo/preferences.jsonl"
 KEY = "sk-pictures"
 SIZES = {"": 1280, "-narrow": 390}
 HEIGHT = 800
-PATIENCE_MS = 600_000
+PATIENCE_MS = 90_000
 TRAINED_STEPS = 199
 """Of the run on the Train page, which is ended once it has its pictures."""
 expect.set_options(timeout=PATIENCE_MS)
@@ -94,12 +94,17 @@ def training(folder: str, url: str) -> Iterator[None]:
 
 
 def chat(page: Page) -> None:
-    """Four answers to one question, ranked."""
+    """Four answers to one question, ranked; half are wrong, and the reward model finds the right one."""
+    page.locator("#qs-settings > button").click()
+    for field, value in (("temperature", "1.2"), ("seed", "1")):
+        page.locator(f"#qs-{field} input").fill(value)
+        page.locator(f"#qs-{field} input").press("Tab")
+    page.locator("#qs-settings > button").click()
     page.locator("#qs-best-of input[type=number]").fill("4")
     page.locator("#qs-best-of input[type=number]").press("Tab")
-    page.locator("#qs-question textarea").fill("What is 17 + 25?")
+    page.locator("#qs-question textarea").fill("What is 667 + 731?")
     page.locator("#qs-question textarea").press("Enter")
-    expect(page.locator("#qs-bot-0 details.qs-other")).to_have_count(3)
+    expect(page.locator("#qs-bot-0 details.qs-other")).to_have_count(2)
 
 
 def score(page: Page) -> None:
