@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from qserve.errors import UsageError
 from qserve.runs import RunStore
 from qserve.runs.database import FILE_NAME
 from qserve.training.job import TrainingRun
@@ -18,18 +20,14 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 @dataclass(frozen=True)
 class ResumableRun:
-    """A run that has not done all of its steps; `step` is that of its last checkpoint (None: it has none)."""
+    """A run that has not done all of its steps, and the job that started it; `step` is that of its last checkpoint
+    (None: it has none).
+    """
 
     output: Path
-    method: str
-    model: str
+    job: TrainingRun
     step: int | None
     num_steps: int | None
-
-    @property
-    def job(self) -> TrainingRun:
-        """As it was started. Raises UsageError where its file can't be read."""
-        return TrainingRun.read(self.output / "run" / "job.json")
 
 
 def last_checkpoint(output: Path) -> int | None:
@@ -39,7 +37,8 @@ def last_checkpoint(output: Path) -> int | None:
 
 
 def resumable_runs(state_folder: Path) -> Iterator[ResumableRun]:
-    """Newest first, each folder once: stopped, failed or killed, and still on disk.
+    """Newest first, each folder once: stopped, failed or killed, and still on disk. One whose job can't be read, as of
+    another release, can't be resumed and is left out.
 
     Raises StoreUnusable where the store can't be read.
     """
@@ -52,6 +51,11 @@ def resumable_runs(state_folder: Path) -> Iterator[ResumableRun]:
             continue
         seen.add(output)
         document = kept[-1].document
-        if one.state != "running" and document["state"] != "ended" and (output / "run" / "job.json").exists():
-            step, num_steps = last_checkpoint(output), document.get("num_steps")
-            yield ResumableRun(output, document["method"], document["job"]["model"], step, num_steps)
+        if one.state != "running" and document["state"] != "ended" and (job := _readable_job(output)) is not None:
+            yield ResumableRun(output, job, last_checkpoint(output), document.get("num_steps"))
+
+
+def _readable_job(output: Path) -> TrainingRun | None:
+    with contextlib.suppress(UsageError):
+        return TrainingRun.read(output / "run" / "job.json")
+    return None

@@ -44,7 +44,7 @@ def newest_resumable(state: Path, run: TrainingRun) -> Path:
 
 def _told(run: ResumableRun) -> str:
     saved = "nothing saved" if run.step is None else f"saved at step {run.step:,} of {run.num_steps or 0:,}"
-    return f"{run.output} ({run.method} of {run.model}, {saved})"
+    return f"{run.output} ({run.job.method} of {run.job.model}, {saved})"
 
 
 def check_output(run: TrainingRun, resume: bool) -> None:

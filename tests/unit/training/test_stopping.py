@@ -154,6 +154,23 @@ def test_resume_without_a_folder_takes_the_newest_stopped_run_with_these_flags(t
         newest_resumable(state, replace(asked, seed=8))
 
 
+def of_another_release(run: TrainingRun) -> None:
+    file = run.folder / "job.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "of_a_later_release": True}))
+
+
+@pytest.mark.parametrize("spoil", [of_another_release, lambda run: (run.folder / "job.json").write_text("[1")])
+def test_a_stopped_run_that_can_not_be_read_is_passed_over(tmp_path: Path, spoil: Callable[[TrainingRun], Any]) -> None:
+    state, asked, newest = tmp_path / "state", run_in(tmp_path / "new"), run_in(tmp_path / "newest", seed=7)
+    kept(run_in(tmp_path / "older"), state, [TRAINING, STEP, STOPPED], 130)
+    kept(newest, state, [TRAINING, STEP, STOPPED], 130)
+    spoil(newest)
+    assert newest_resumable(state, asked) == tmp_path / "older"
+    with pytest.raises(UsageError, match="older") as told:
+        newest_resumable(state, replace(asked, seed=8))
+    assert "newest" not in str(told.value), "its command would be refused"
+
+
 def test_a_run_that_ended_after_it_was_resumed_is_not_offered(tmp_path: Path) -> None:
     state, run = tmp_path / "state", run_in(tmp_path / "out")
     kept(run, state, [TRAINING, STEP, STOPPED], 130)
