@@ -28,8 +28,8 @@ from qserve.cli.train.outputs import (
     check_output,
     new_output,
     newest_resumable,
-    remove_unstarted,
     resume_command,
+    unstarted_removed,
 )
 from qserve.cli.train.summary import Ended, show_summary, summary_json
 from qserve.cli.up.recording import without_secrets
@@ -176,8 +176,9 @@ def _write_for_trl(run: TrainingRun) -> None:
     from qserve.training.data.prepare import prepare
 
     check_output(run, resume=False)
-    data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
-    write_configuration(run, data)
+    with unstarted_removed(run):
+        data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
+        write_configuration(run, data)
     for line in (data.told, *data.notes, *beyond_trl(run)):
         click.echo(line, err=True)
 
@@ -205,11 +206,7 @@ def _prepared(planned: PlannedRun) -> PreparedData:
     run, line = planned.run, planned.line
     if (data := prepared(run.folder)) is None:
         line.phase("preparing the data")
-        try:
-            data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
-        except KeyboardInterrupt:
-            remove_unstarted(run)
-            raise
+        data = prepare(run.data, run.trainer, run.data_folder, run.folder, read_template(Path(run.model)))
     line.say(data.told)
     for note in data.notes:
         line.say(f"note: {note}")
@@ -226,8 +223,9 @@ def _train(planned: PlannedRun, stop: StopSignals) -> int:
     from qserve.training.record import TrainingRecord
 
     run, line = planned.run, planned.line
-    data = _prepared(planned)
-    _, accelerate_file = write_configuration(run, data)
+    with unstarted_removed(run):
+        data = _prepared(planned)
+        _, accelerate_file = write_configuration(run, data)
     record = TrainingRecord(run, planned.state, without_secrets(["qserve", *sys.argv[1:]]), planned.hardware)
     events, ended = follow(launch(run, run.write(), accelerate_file), record.progress, line, stop)
     outcome = outcome_of(events, ended, run.folder / LOG, planned.job, was_stopped=bool(stop.count))

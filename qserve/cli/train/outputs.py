@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from qserve.errors import UsageError
 from qserve.training.checkpoints import ResumableRun, resumable_runs
+from qserve.training.data.prepare import BROKEN
 from qserve.training.job import TrainingRun
 
-__all__ = ["again_command", "check_output", "new_output", "newest_resumable", "remove_unstarted", "resume_command"]
+__all__ = [
+    "again_command",
+    "check_output",
+    "new_output",
+    "newest_resumable",
+    "remove_unstarted",
+    "resume_command",
+    "unstarted_removed",
+]
 
 _MOST_LISTED = 5
 _TIMES_LONGER = 3
@@ -51,7 +61,7 @@ def check_output(run: TrainingRun, resume: bool) -> None:
     """Raises UsageError for a folder with another run, or with this one where --resume is missing."""
     earlier = run.folder / "job.json"
     if not resume:
-        if run.output.exists() and any(run.output.iterdir()):
+        if run.output.exists() and any(path not in _left_by_refusal(run) for path in _held_by(run)):
             what = "has a run already: resume it with --resume" if earlier.exists() else "is not empty"
             raise UsageError(f"{run.output} {what}, or name another --output")
         return
@@ -65,14 +75,41 @@ def check_output(run: TrainingRun, resume: bool) -> None:
         )
 
 
-def remove_unstarted(run: TrainingRun) -> None:
-    """What was prepared for a run that was stopped before it began, so that the same command starts it."""
+def _held_by(run: TrainingRun) -> tuple[Path, ...]:
+    return *run.output.iterdir(), *run.folder.glob("*")
+
+
+def _left_by_refusal(run: TrainingRun) -> tuple[Path, Path]:
+    """What `unstarted_removed` leaves of a run whose data was refused."""
+    return run.folder, run.folder / BROKEN
+
+
+@contextlib.contextmanager
+def unstarted_removed(run: TrainingRun) -> Iterator[None]:
+    """Around what prepares a run, up to where it is written: if that fails or is stopped, the same command starts it.
+
+    The list of broken rows stays where the data was refused, to mend it by.
+    """
+    try:
+        yield
+    except BaseException as error:
+        remove_unstarted(run, leaves=_left_by_refusal(run) if isinstance(error, UsageError) else ())
+        raise
+
+
+def remove_unstarted(run: TrainingRun, leaves: Collection[Path] = ()) -> None:
+    """Removes what was prepared for a run that did not begin, but `leaves`; of a run that is resumed, nothing."""
     if (run.folder / "job.json").exists():  # resumed
         return
-    for folder in (run.data_folder, run.data_folder.with_name(f".{run.data_folder.name}-fresh"), run.folder):
-        shutil.rmtree(folder, ignore_errors=True)
-    if run.output.is_dir() and not any(run.output.iterdir()):
-        run.output.rmdir()
+    fresh = run.data_folder.with_name(f".{run.data_folder.name}-fresh")
+    for path in (run.data_folder, fresh, *run.folder.glob("*")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path not in leaves:
+            path.unlink(missing_ok=True)
+    for folder in (run.folder, run.output):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def resume_command(output: Path, typed: Sequence[str] | None = None) -> str:

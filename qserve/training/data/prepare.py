@@ -25,7 +25,7 @@ from qserve.training.data.rows import Row, RowError, Tie, answers_of, preference
 from qserve.training.data.scores import labels_of, scored_of
 from qserve.training.job import DataSource
 
-__all__ = ["PreparedData", "check_source", "prepare", "prepared", "source_of"]
+__all__ = ["BROKEN", "PreparedData", "check_source", "prepare", "prepared", "source_of"]
 
 _SHOWN = 5
 _CHECKED = 20
@@ -33,6 +33,8 @@ _KEPT_BROKEN = 1000
 # Below this many rows a share of broken ones says little: one is told, not refused.
 _LEAST_BROKEN = 2
 _ABOUT = "data.json"
+BROKEN = "broken.jsonl"
+"""Below the run's folder: where the rows lie that can't be trained on, and why."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class PreparedData:
 def prepare(
     source: DataSource, trainer: str, folder: Path, run_folder: Path, template: str | None = None
 ) -> PreparedData:
-    """Writes `folder`/train.jsonl and test.jsonl with their columns' types, and `run_folder`/broken.jsonl.
+    """Writes `folder`/train.jsonl and test.jsonl with their columns' types, and `run_folder`/broken.jsonl, the latter
+    also where it raises.
 
     `template` is the model's chat template, where it is known. Raises UsageError where nothing is left to train on, or
     more rows than allowed are broken, or the template knows no tools and the rows have some.
@@ -90,12 +93,12 @@ def prepare(
     run_folder.mkdir(parents=True, exist_ok=True)
     try:
         found = _Pass(source, trainer, fresh).run()
-        _refuse(found, source)
+        _refuse(found, source, run_folder / BROKEN)
         found.kept.refuse_unwritten(template)
     finally:
-        (run_folder / "broken.jsonl").unlink(missing_ok=True)
-        if (fresh / "broken.jsonl").exists():
-            shutil.move(fresh / "broken.jsonl", run_folder / "broken.jsonl")
+        (run_folder / BROKEN).unlink(missing_ok=True)
+        if (fresh / BROKEN).exists():
+            shutil.move(fresh / BROKEN, run_folder / BROKEN)
     found.kept.write(fresh)
     about = found.about(fresh, template)
     (run_folder / _ABOUT).write_text(json.dumps(asdict(about), indent=2) + "\n")
@@ -170,7 +173,7 @@ class _Pass:
         if not self.num["test"]:
             (self.folder / "test.jsonl").unlink()
         if not self.num_broken:
-            (self.folder / "broken.jsonl").unlink()
+            (self.folder / BROKEN).unlink()
         return self
 
     def about(self, folder: Path, template: str | None) -> PreparedData:
@@ -216,11 +219,12 @@ class _Pass:
             self._files["broken"].write(json.dumps({"source": place, "why": why}, ensure_ascii=False) + "\n")
 
 
-def _refuse(found: _Pass, source: DataSource) -> None:
+def _refuse(found: _Pass, source: DataSource, broken: Path) -> None:
     if not found.num_rows:
         raise UsageError(f"{source.path} has no rows")
     share = found.num_broken / found.num_rows
     told = "".join(f"\n  {line}" for line in found.shown)
+    told += f"\n  and more in {broken}" if found.num_broken > len(found.shown) else ""
     is_too_many = share > source.max_broken_share and found.num_broken >= _LEAST_BROKEN
     others = {"have no answer in the loss": found.num_masked, "are ties": found.num_ties}
     beside = "".join(f", {count:,} {what}" for what, count in others.items() if count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -118,6 +119,33 @@ def test_an_output_that_holds_something_is_left_alone(data: str, tmp_path: Path)
     told = refused("reward", "--model", "demo", "--data", data, "--output", str(tmp_path / "out"), "--resume")
     assert "has no run to resume" in told
     assert (tmp_path / "out" / "precious.txt").read_text() == "x"
+
+
+def rows(file: Path, num_good: int, num_broken: int) -> None:
+    good = ({"prompt": f"p{number}", "chosen": "a", "rejected": "b"} for number in range(num_good))
+    lines = [*map(json.dumps, good), *(json.dumps({"question": number}) for number in range(num_broken))]
+    file.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("emit", [(), ("--emit", "trl")])
+def test_the_command_is_taken_again_once_its_data_is_mended(emit, tmp_path: Path, monkeypatch) -> None:
+    class Launched(Exception):
+        """The run was about to be started."""
+
+    monkeypatch.setattr("qserve.training.launch.launch", Mock(side_effect=Launched))
+    file, output = tmp_path / "pairs.jsonl", tmp_path / "out"
+    words = ["reward", "demo", "--data", str(file), "--output", str(output), "--gpu", "none", *emit]
+    words += ["--state-dir", str(tmp_path / "state")]
+    rows(file, 30, 7)
+    for _ in range(2):  # refused for the data each time, not for what the first time left
+        told = refused(*words)
+        assert "7 of 37 rows are broken" in told and f"\n  and more in {output}/run/broken.jsonl" in told
+    assert len((output / "run" / "broken.jsonl").read_text().splitlines()) == 7
+    assert [path.name for path in output.rglob("*")] == ["run", "broken.jsonl"]
+    rows(file, 30, 0)
+    done = CliRunner().invoke(command, words)
+    assert done.exit_code == 0 if emit else isinstance(done.exception, Launched), done.output
+    assert not (output / "run" / "broken.jsonl").exists()
 
 
 def job(**fields) -> TrainingJob:
