@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM of `qserve train`: while a run is followed they are counted, else they end the command."""
+"""Ctrl-C and SIGTERM of `qserve train`: from the start of a run they are counted, before it they end the command."""
 
 from __future__ import annotations
 
@@ -35,12 +35,23 @@ class StopSignals:
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[StopSignals]:
-        """In the block a signal only raises `count`: whoever follows a run looks there."""
-        self._is_counting = True
-        try:
+        """In the block a signal only raises `count`: what follows a run looks there."""
+        with self._set(is_counting=True):
             yield self
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[StopSignals]:
+        """For a block within that of `counting`: a signal is counted and raises KeyboardInterrupt as well."""
+        with self._set(is_counting=False):
+            yield self
+
+    @contextlib.contextmanager
+    def _set(self, *, is_counting: bool) -> Iterator[None]:
+        before, self._is_counting = self._is_counting, is_counting
+        try:
+            yield
         finally:
-            self._is_counting = False
+            self._is_counting = before
 
     def _arrive(self, number: int, _: FrameType | None) -> None:
         self.count += 1

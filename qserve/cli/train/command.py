@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -49,6 +50,7 @@ from qserve.training.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from qserve.training.outcome import Outcome
+    from qserve.training.record import TrainingRecord
 
 __all__ = ["PlannedRun", "command"]
 
@@ -216,23 +218,43 @@ def _prepared(planned: PlannedRun) -> PreparedData:
 
 
 def _train(planned: PlannedRun, stop: StopSignals) -> int:
+    """From where its record begins a signal is counted: from then on it is the summary that says what was saved."""
     from qserve.training.configuration.files import write_configuration
-    from qserve.training.configuration.trl import epochs
-    from qserve.training.launch import LOG, launch
-    from qserve.training.outcome import outcome_of
+    from qserve.training.launch import launch
     from qserve.training.record import TrainingRecord
 
-    run, line = planned.run, planned.line
-    with unstarted_removed(run):
-        data = _prepared(planned)
-        _, accelerate_file = write_configuration(run, data)
-    record = TrainingRecord(run, planned.state, without_secrets(["qserve", *sys.argv[1:]]), planned.hardware)
-    events, ended = follow(launch(run, run.write(), accelerate_file), record.progress, line, stop)
+    run = planned.run
+    with ExitStack() as stack:
+        with unstarted_removed(run):
+            data = _prepared(planned)
+            _, accelerate_file = write_configuration(run, data)
+            stack.enter_context(stop.counting())
+            record = TrainingRecord(run, planned.state, without_secrets(["qserve", *sys.argv[1:]]), planned.hardware)
+            job_file = run.write()
+        events, ended = follow(launch(run, job_file, accelerate_file), record.progress, planned.line, stop)
+        return _finish(planned, data, record, stop, events, ended)
+
+
+def _finish(
+    planned: PlannedRun,
+    data: PreparedData,
+    record: TrainingRecord,
+    stop: StopSignals,
+    events: list[dict[str, Any]],
+    ended: int,
+) -> int:
+    """Checks what the process saved, keeps and tells it; the exit status."""
+    from qserve.training.configuration.trl import epochs
+    from qserve.training.launch import LOG
+    from qserve.training.outcome import outcome_of
+
+    run = planned.run
     outcome = outcome_of(events, ended, run.folder / LOG, planned.job, was_stopped=bool(stop.count))
-    check = _checked(run, line) if outcome.state == "ended" and run.trainer == "reward" and data.num_eval else None
+    is_checked = outcome.state == "ended" and run.trainer == "reward" and data.num_eval
+    check = _checked(run, planned.line, stop) if is_checked else None
     status = stop.exit_status if stop.count else int(outcome.state == "failed")
     kept = record.close(outcome, check, status)
-    line.end()
+    planned.line.end()
     _tell(planned, outcome, check, kept, again_command(epochs(run, data.num_train)), status)
     return status
 
@@ -251,11 +273,14 @@ def _tell(
         show_summary(ended, console_of(stderr=outcome.state == "failed"))
 
 
-def _checked(run: TrainingRun, line: ProgressLine) -> dict[str, Any] | None:
-    """The saved checkpoint, scored as the reward host scores it, against the trainer's own last evaluation."""
+def _checked(run: TrainingRun, line: ProgressLine, stop: StopSignals) -> dict[str, Any] | None:
+    """The saved checkpoint, scored as the reward host scores it, against the trainer's own last evaluation.
+
+    A signal ends the check, not the command: None.
+    """
     from qserve.training.check import check_saved
 
     line.phase("checking the saved model")
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), stop.raising():
         return check_saved(run)
     return None

@@ -27,7 +27,7 @@ _EVALUATED = (
 def follow(
     launched: Launched, keep: Callable[[list[Event]], None], line: ProgressLine, stop: StopSignals
 ) -> tuple[list[Event], int]:
-    """(all events, exit status). `keep` is told all events so far, after each."""
+    """(all events, exit status). `keep` is told all events so far, after each; `stop` is counting."""
     events: list[Event] = []
     total = 0
     line.phase("loading torch and TRL")
@@ -50,8 +50,7 @@ def follow(
         if text := _line(event):
             line.say(text)
 
-    with stop.counting():
-        return events, launched.follow(show, stop)
+    return events, launched.follow(show, stop)
 
 
 def _line(event: Mapping[str, Any]) -> str | None:
