@@ -22,13 +22,10 @@ def with_learned(request: PlanRequest, state: Path, model: str | None, gpu: str 
     if is_off or model is None or gpu not in (None, "none"):
         return request
     from qserve.runs import RunStore
-    from qserve.runs.database import FILE_NAME
-
-    if not (state / FILE_NAME).exists():
-        return request
 
     try:
-        return replace(request, learned=RunStore.open(state).residuals())
+        store = RunStore.open_existing(state)
+        return replace(request, learned=store.residuals()) if store else request
     except QserveError as error:
         click.secho(f"· planned without what earlier runs measured: {error}", err=True, fg="yellow")
         return request

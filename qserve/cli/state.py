@@ -31,9 +31,7 @@ def run_store(state_dir: Path | None) -> RunStore:
 
 
 def existing_store(state_dir: Path | None) -> RunStore | None:
-    """The run store; None if there is none yet: reading creates no file."""
+    """The run store; None if there is none yet."""
     from qserve.runs import RunStore
-    from qserve.runs.database import FILE_NAME
 
-    folder = state_folder(state_dir)
-    return RunStore.open(folder) if (folder / FILE_NAME).exists() else None
+    return RunStore.open_existing(state_folder(state_dir))

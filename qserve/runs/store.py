@@ -14,32 +14,23 @@ from typing import Any, Literal
 from qserve.errors import UsageError
 from qserve.planner.learned import Residual
 from qserve.runs.database import FILE_NAME, connect, unusable
-from qserve.runs.process import here, is_gone
 from qserve.runs.records import (
     MemorySample,
-    RunState,
     StoredDocument,
     StoredEvent,
     StoredRequest,
     StoredRun,
     StoredTraining,
-    StoredWorker,
     Traffic,
 )
 from qserve.runs.request_queries import RequestFilter, requests_of
 from qserve.runs.residuals import residuals_in
 from qserve.runs.retention import forget
+from qserve.runs.stored_rows import RUN_COLUMNS, run_of, sample_of, state_of
 from qserve.runs.traffic import traffic_of
 from qserve.runs.trainings import REPLACE_TRAINING, listed
 
 __all__ = ["RunStore"]
-
-_SILENT_S = 30.0
-"""A run that wrote nothing for so long, not even that it lives, is gone."""
-_RUN_COLUMNS = (
-    "number, id, started_unix_s, last_seen_unix_s, ended_unix_s, exit_status, host, pid, process_start, command, "
-    "versions, hardware, folder, url, num_requests, num_errors, num_lost, started_by"
-)
 
 
 @dataclass(frozen=True)
@@ -58,6 +49,11 @@ class RunStore:
         with store.connection():
             return store
 
+    @classmethod
+    def open_existing(cls, state_folder: Path) -> RunStore | None:
+        """The same; None where there is none: reading makes no file. Raises StoreUnusable."""
+        return cls.open(state_folder) if (state_folder / FILE_NAME).exists() else None
+
     @contextlib.contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
         """In one transaction of reading, so that everything read is of one moment."""
@@ -73,10 +69,10 @@ class RunStore:
         """Newest first."""
         with self.connection() as connection:
             rows = connection.execute(
-                f"SELECT {_RUN_COLUMNS} FROM run ORDER BY started_unix_s DESC, number DESC LIMIT ?",  # noqa: S608
+                f"SELECT {RUN_COLUMNS} FROM run ORDER BY started_unix_s DESC, number DESC LIMIT ?",  # noqa: S608
                 [-1 if limit is None else limit],
             ).fetchall()
-            return tuple(_run(connection, row) for row in rows)
+            return tuple(run_of(connection, row) for row in rows)
 
     def run(self, name: str | None = None) -> StoredRun:
         """The run with this id or beginning of one. Raises UsageError where that is not one run.
@@ -84,18 +80,18 @@ class RunStore:
         None: the newest, or rather the newest that `qserve compare` did not start for itself, where there is one.
         """
         with self.connection() as connection:
-            return _run(connection, self._row(connection, name))
+            return run_of(connection, self._row(connection, name))
 
     def find(self, name: str) -> StoredRun | None:
         """The run with exactly this id."""
         with self.connection() as connection:
-            row = connection.execute(f"SELECT {_RUN_COLUMNS} FROM run WHERE id = ?", [name]).fetchone()  # noqa: S608
-            return None if row is None else _run(connection, row)
+            row = connection.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE id = ?", [name]).fetchone()  # noqa: S608
+            return None if row is None else run_of(connection, row)
 
     def memory(self, run: StoredRun) -> tuple[MemorySample, ...]:
         """In order of time."""
         rows = self._rows("SELECT unix_s, worker, moment, document FROM memory WHERE run = {} ORDER BY unix_s", run)
-        return tuple(_sample(*row) for row in rows)
+        return tuple(sample_of(*row) for row in rows)
 
     def events(self, run: StoredRun) -> tuple[StoredEvent, ...]:
         """In order of time."""
@@ -140,7 +136,9 @@ class RunStore:
         with self.connection() as connection:
             rows: list[Any] = listed(connection)
         return tuple(
-            StoredTraining(name, document or "", _state(ended, seen, host, pid, start), exit_status, began, at or began)
+            StoredTraining(
+                name, document or "", state_of(ended, seen, host, pid, start), exit_status, began, at or began
+            )
             for name, began, seen, ended, exit_status, host, pid, start, document, at in rows
         )
 
@@ -228,7 +226,7 @@ class RunStore:
 
     def _row(self, connection: sqlite3.Connection, name: str | None) -> Any:
         rows = connection.execute(
-            f"SELECT {_RUN_COLUMNS} FROM run WHERE substr(id, 1, length(?1)) = ?1 "  # noqa: S608
+            f"SELECT {RUN_COLUMNS} FROM run WHERE substr(id, 1, length(?1)) = ?1 "  # noqa: S608
             "ORDER BY id = ?1 DESC, ?1 = '' AND started_by = 'compare', started_unix_s DESC, number DESC LIMIT 3",
             [name or ""],
         ).fetchall()
@@ -245,57 +243,3 @@ class RunStore:
 
 def _id(run: StoredRun | str | None) -> str | None:
     return run.id if isinstance(run, StoredRun) else run
-
-
-def _run(connection: sqlite3.Connection, row: Any) -> StoredRun:
-    (number, name, started, last_seen, ended, exit_status, host, pid, process_start, command, versions, hardware,
-     folder, url, num_requests, num_errors, num_lost, started_by) = row  # fmt: skip
-    return StoredRun(
-        name, started, last_seen, ended, exit_status, _state(ended, last_seen, host, pid, process_start),
-        tuple(json.loads(command)), json.loads(versions), json.loads(hardware), Path(folder), url, num_requests,
-        num_errors, num_lost, _workers(connection, number), started_by,
-    )  # fmt: skip
-
-
-def _state(ended: float | None, last_seen: float, host: str, pid: int, process_start: str) -> RunState:
-    """Where the process can be looked up it is; else (another host's, a container's) its last sign of life counts."""
-    if ended is not None:
-        return "ended"
-    if host == here() and process_start:
-        return "died" if is_gone(pid, process_start) else "running"
-    return "running" if time.time() - last_seen < _SILENT_S else "died"
-
-
-def _workers(connection: sqlite3.Connection, number: int) -> tuple[StoredWorker, ...]:
-    plans: dict[str, list[dict[str, Any]]] = {}
-    models: dict[str, tuple[str, ...]] = {}
-    for worker, unix_s, names, text in connection.execute(
-        "SELECT worker, unix_s, models, document FROM plan WHERE run = ? ORDER BY unix_s, rowid", [number]
-    ):
-        plans.setdefault(worker, []).append({**json.loads(text), "unix_s": unix_s})
-        models[worker] = tuple(json.loads(names))
-    starts: dict[str, dict[str, float]] = {}
-    restarts: dict[str, int] = {}
-    for worker, event, text in connection.execute(
-        "SELECT worker, event, details FROM event WHERE run = ? AND event IN ('ready', 'restart') "
-        "ORDER BY unix_s, rowid",
-        [number],
-    ):
-        if event == "restart":
-            restarts[worker] = restarts.get(worker, 0) + 1
-        elif worker not in starts:
-            starts[worker] = json.loads(text).get("phases_s", {})
-    return tuple(
-        StoredWorker(name, models[name], of_worker[-1], tuple(of_worker), starts.get(name, {}), restarts.get(name, 0))
-        for name, of_worker in plans.items()
-    )
-
-
-def _sample(unix_s: float, worker: str, moment: str, text: str) -> MemorySample:
-    document = json.loads(text)
-    terms = {
-        name: value
-        for name, value in document.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and name.endswith(("_bytes", "_tokens"))
-    }
-    return MemorySample(unix_s, worker, moment, terms, document if moment != "serving" else {})

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from qserve.errors import UsageError
 from qserve.runs import RunStore
-from qserve.runs.database import FILE_NAME
 from qserve.training.job import TrainingRun
 
 __all__ = ["ResumableRun", "last_checkpoint", "resumable_runs"]
@@ -42,9 +41,9 @@ def resumable_runs(state_folder: Path) -> Iterator[ResumableRun]:
 
     Raises StoreUnusable where the store can't be read.
     """
-    if not (state_folder / FILE_NAME).exists():
+    if (store := RunStore.open_existing(state_folder)) is None:
         return
-    store, seen = RunStore.open(state_folder), set()
+    seen = set[Path]()
     for one in store.training_list():
         kept = store.trainings(one.id)
         if not kept or (output := Path(kept[-1].document["output"])) in seen:

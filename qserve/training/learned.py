@@ -6,7 +6,6 @@ from pathlib import Path
 
 from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
 from qserve.runs import RunStore, StoreUnusable
-from qserve.runs.database import FILE_NAME
 
 __all__ = ["learned_runtime"]
 
@@ -19,10 +18,9 @@ def learned_runtime(state_folder: Path, method: str) -> int | None:
     """Bytes of interpreter and libraries before a model, as the last runs of `method`'s trainer on this CPU had them at
     most, and what comes after; None where there was no such run.
     """
-    if not (state_folder / FILE_NAME).exists():
-        return None
     try:
-        documents = [one.document for one in RunStore.open(state_folder).trainings()]
+        store = RunStore.open_existing(state_folder)
+        documents = [one.document for one in store.trainings()] if store else []
     except StoreUnusable:
         return None
     trainer = _TRAINERS.get(method, "sft")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qserve.cli.state import state_folder
+from qserve.cli.state import existing_store
 from qserve.errors import UsageError
 from qserve.evaluation.server import get_json
 from qserve.hub.names import matching_ids, near_ids
@@ -51,14 +51,11 @@ def find_partner(url: str | None, api_key: str, model: str | None, state_dir: Pa
 
 def running_urls(state_dir: Path | None) -> Iterator[str]:
     """Addresses of services that run on this machine, the newest first; not those that a command started for itself."""
-    from qserve.runs import RunStore, StoreUnusable
-    from qserve.runs.database import FILE_NAME
+    from qserve.runs import StoreUnusable
 
-    folder = state_folder(state_dir)
-    if not (folder / FILE_NAME).exists():
-        return
     try:
-        runs = RunStore.open(folder).runs(_NEWEST)
+        store = existing_store(state_dir)
+        runs = store.runs(_NEWEST) if store else ()
     except StoreUnusable:
         return
     yield from (run.url for run in runs if run.url and run.state == "running" and not run.started_by)

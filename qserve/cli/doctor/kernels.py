@@ -45,10 +45,10 @@ def tried_now(limit_s: float = _MOST_SECONDS, command: Sequence[str] = (sys.exec
 def as_last_start_told(state: Path) -> list[Check]:
     """Of the newest run in `state` that had a worker of the own engine on a card; a hint where there is none."""
     from qserve.runs import RunStore
-    from qserve.runs.database import FILE_NAME
 
     try:
-        found = next(_starts_on_cards(RunStore.open(state)), None) if (state / FILE_NAME).exists() else None
+        store = RunStore.open_existing(state)
+        found = next(_starts_on_cards(store), None) if store else None
     except QserveError as error:
         return [_warning(f"the result of the last start can't be read: {error}", _TRY)]
     if found is None:

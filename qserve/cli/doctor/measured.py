@@ -79,13 +79,10 @@ def measured_speed(
     if is_off or gpu not in (None, "none"):
         return known
     from qserve.runs import RunStore
-    from qserve.runs.database import FILE_NAME
-
-    if not (state / FILE_NAME).exists():
-        return known
 
     try:
-        return replace(known, residuals=tuple(_residuals(RunStore.open(state), checkpoint, hardware, rates)))
+        store = RunStore.open_existing(state)
+        return replace(known, residuals=tuple(_residuals(store, checkpoint, hardware, rates))) if store else known
     except QserveError as error:
         click.secho(f"· planned without the speed of earlier runs: {error}", err=True, fg="yellow")
         return known

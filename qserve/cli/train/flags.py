@@ -11,6 +11,7 @@ from typing import Any, cast
 from qserve.core.hardware import Device
 from qserve.errors import UsageError
 from qserve.planner.training import TrainingRequest
+from qserve.planner.training.defaults import num_trainers
 from qserve.training.data.scores import STEPS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 
@@ -78,7 +79,7 @@ class TrainFlags:
             schedule=Schedule(**{name: values[name] for name in Schedule.__dataclass_fields__}),
             seed=values["seed"],
             device="cpu" if devices[0].kind == "cpu" else "cuda",
-            num_processes=max(1, _trainers(request, len(devices))),
+            num_processes=num_trainers(request, len(devices)),
             center_rewards=values["center_rewards"],
             label_weights=self._weights(),
             label_smoothing=values["label_smoothing"],
@@ -134,11 +135,6 @@ class TrainFlags:
             raise UsageError(
                 "--save-as reward-head is a layout of whole models; leave it out: adapters are saved in PEFT's layout"
             )
-
-
-def _trainers(request: TrainingRequest, num_cards: int) -> int:
-    separate = request.vllm is not None and request.vllm.mode == "separate"
-    return num_cards - (request.vllm.num_gpus if separate and request.vllm else 0)
 
 
 def source_at(text: str) -> str:

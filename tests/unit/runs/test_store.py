@@ -37,6 +37,18 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [event.event for event in store.events(run)] == ["ready", "restart"]
 
 
+def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> None:
+    assert RunStore.open_existing(tmp_path / "state") is None
+    assert not (tmp_path / "state").exists()
+    made = RunStore.open(tmp_path / "state")
+    assert RunStore.open_existing(tmp_path / "state") == made
+    with sqlite3.connect(made.path) as other:
+        other.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    other.close()
+    with pytest.raises(StoreUnusable, match="of a newer qserve"):
+        RunStore.open_existing(tmp_path / "state")
+
+
 def test_requests_come_newest_first_and_filtered(tmp_path: Path) -> None:
     store = stored(tmp_path)
     run = store.run()
