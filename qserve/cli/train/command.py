@@ -29,7 +29,6 @@ from qserve.cli.train.outputs import (
     check_output,
     new_output,
     newest_resumable,
-    resume_command,
     unstarted_removed,
 )
 from qserve.cli.train.summary import Ended, show_summary, summary_json
@@ -43,6 +42,7 @@ from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.defaults import default_learning_rate
 from qserve.planner.training.request import Method
+from qserve.runs.training_commands import resume_command
 from qserve.training.data.prepare import PreparedData, check_source
 from qserve.training.emit import emitted
 from qserve.training.job import TrainingRun
@@ -266,7 +266,7 @@ def _tell(
     from qserve.training.record import document_of
 
     document, output = document_of(planned.run, outcome, check), planned.run.output
-    ended = Ended(document, last_checkpoint(output), resume_command(output), again, kept)
+    ended = Ended(document, last_checkpoint(output), resume_command(output, sys.argv[1:]), again, kept)
     if planned.as_json:
         print_json(summary_json(ended, status))
     else:

@@ -1,4 +1,4 @@
-"""The folder of a run, new or resumed, and the commands that resume a run or start it again."""
+"""The folder of a run, new or resumed, and the command that starts a run again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ __all__ = [
     "new_output",
     "newest_resumable",
     "remove_unstarted",
-    "resume_command",
     "unstarted_removed",
 ]
 
@@ -112,16 +111,9 @@ def remove_unstarted(run: TrainingRun, leaves: Collection[Path] = ()) -> None:
             folder.rmdir()
 
 
-def resume_command(output: Path, typed: Sequence[str] | None = None) -> str:
-    """What was typed, with the folder and --resume."""
-    words = [word for word in _typed(typed) if word != "--resume"]
-    named = any(word.partition("=")[0] == "--output" for word in words)
-    return shlex.join([*words, *([] if named else ["--output", str(output)]), "--resume"])
-
-
 def again_command(epochs: float, typed: Sequence[str] | None = None) -> str:
     """What was typed, three times as long and into a new folder."""
-    words, kept = _typed(typed), list[str]()
+    words, kept = sys.argv[1:] if typed is None else typed, ["qserve"]
     longer = {"--epochs": f"{_TIMES_LONGER * epochs:g}"}
     it = iter(words)
     for word in it:
@@ -135,7 +127,3 @@ def again_command(epochs: float, typed: Sequence[str] | None = None) -> str:
             continue
         kept.append(word)
     return shlex.join([*kept, *next(iter(longer.items()))])
-
-
-def _typed(words: Sequence[str] | None) -> list[str]:
-    return ["qserve", *(sys.argv[1:] if words is None else words)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qserve.cli.terminal import Hanging, console_of
+from qserve.runs.training_commands import serve_command
 from qserve.runs.verdict import advice_on, warning_of
 from qserve.units import format_bytes
 
@@ -43,8 +43,7 @@ class Ended:
 
     @property
     def serve(self) -> str:
-        flag = "--reward" if self.document["method"] == "reward" else "--model"
-        return f"qserve up {flag} {shlex.quote(self.document['output'])}"
+        return serve_command(self.document["method"], self.document["output"])
 
 
 def show_summary(ended: Ended, console: Console | None = None) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from qserve.report.blocks import Code, Section
 from qserve.report.facts import RunReport
+from qserve.report.sections.faults import FAULTS
 from qserve.report.sections.training import training_warnings
+from qserve.runs.training_commands import resume_command, serve_command
 
 __all__ = ["next_step"]
-
-_FAULTS = ("restart", "retry", "down", "lost")
 
 
 def next_step(report: RunReport) -> Section:
@@ -23,25 +24,19 @@ def _after_training(report: RunReport) -> tuple[str, str] | None:
     if not report.trainings:
         return None
     document = report.trainings[-1].document
-    output = shlex.quote(str(document["output"]))
+    output = str(document["output"])
     if document["state"] == "ended" and training_warnings(report):
         return None  # the warning says what to change
     if document["state"] == "ended":
-        return "Serve what was trained", f"qserve up --{_served_as(document['method'])} {output}"
+        return "Serve what was trained", serve_command(document["method"], output)
     if report.run.state == "running":
         return "Follow the run", f"qserve report {report.run.id}"
-    command = shlex.join(one for one in report.run.command if one != "--resume")
-    place = "" if "--output" in report.run.command else f" --output {output}"
-    return "Continue from the last checkpoint", f"{command}{place} --resume"
-
-
-def _served_as(method: str) -> str:
-    return "reward" if method == "reward" else "model"
+    return "Continue from the last checkpoint", resume_command(Path(output), report.run.command[1:])
 
 
 def _after_a_fault(report: RunReport) -> tuple[str, str] | None:
     """The log of the worker that failed last."""
-    failed = [event.worker for event in report.events if event.event in _FAULTS]
+    failed = [event.worker for event in report.events if event.event in FAULTS]
     names = failed or ([one.name for one in report.run.workers] if report.run.exit_status or _has_died(report) else [])
     if not names:
         return None

@@ -262,6 +262,21 @@ def test_a_training_that_was_stopped_is_continued_by_its_own_command():
     assert block.lines == ("qserve train reward --data 'my pairs.jsonl' --output /state/training/reward-1 --resume",)
 
 
+@pytest.mark.parametrize(("typed", "told"), [
+    (("--output=o",), "--output=o --resume"),
+    (("--resume", "--output", "o"), "--output o --resume"),
+    (("--hf-token", "***", "--seed", "3"), "--seed 3 --output /state/training/reward-1 --resume"),
+    (("--packing", "--hf-token=***", "--seed=3"), "--packing --seed=3 --output /state/training/reward-1 --resume"),
+])  # fmt: skip
+def test_a_training_is_continued_in_its_folder_and_without_a_masked_secret(typed, told):
+    report = a_full_report()
+    (trained,) = report.trainings
+    stopped = replace(trained, document={**trained.document, "state": "stopped"})
+    run = replace(report.run, command=("qserve", "train", "reward", *typed))
+    (block,) = next_step(replace(report, run=run, trainings=(stopped,))).blocks
+    assert block.lines == (f"qserve train reward {told}",)
+
+
 def test_streams_have_first_tokens_and_whole_answers_have_none():
     rows = {key: _rows(traffic(a_report()), f"latency_{key}") for key in ("chat", "reward")}
     assert "time to first token" in rows["chat"] and "time to first token" not in rows["reward"]

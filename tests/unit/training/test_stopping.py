@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from qserve.cli.train.outputs import again_command, newest_resumable, remove_unstarted, resume_command
+from qserve.cli.train.outputs import again_command, newest_resumable, remove_unstarted
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner.training import TrainingJob, TrainingRequest
+from qserve.runs.training_commands import resume_command
 from qserve.training import launch
 from qserve.training.checkpoints import last_checkpoint, resumable_runs
 from qserve.training.job import DataSource, TrainingRun
