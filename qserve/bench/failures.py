@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from qserve.bench.answer import StreamAnswer, WholeAnswer
 from qserve.bench.records import Failure
+from qserve.error_text import message_of
 
 __all__ = ["broken_off", "refused", "timed_out", "unreachable", "wrong_stream"]
 
@@ -80,18 +79,7 @@ def wrong_stream(url: str, answer: StreamAnswer) -> Failure | None:
 
 
 def _words(body: bytes) -> str:
-    """The message of an error in OpenAI's shape or a web framework's, else the body's beginning."""
-    text = body.decode(errors="replace")
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        return _cut(" ".join(text.split())) or "without a word"
-    if isinstance(answer, dict):
-        error = answer.get("error", answer)
-        for name in ("message", "detail", "error"):
-            if isinstance(error, dict) and error.get(name):
-                return _cut(str(error[name]))
-    return _cut(str(answer))
+    return _cut(message_of(body)) or "without a word"
 
 
 def _cut(text: str) -> str:

@@ -7,12 +7,12 @@ embedding row for.
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from qserve.error_text import message_of
 from qserve.evaluation.golds import Unscorable
 
 __all__ = ["REFUSED", "Refusals", "leave_out_refused"]
@@ -30,7 +30,7 @@ class Refusals:
 
     def add(self, question: Any, refusal: str) -> None:
         """Keep one; `question` is lm-eval's key of its cache, None for a part of a rolling text."""
-        self.said[_key(question)] = _message(refusal)
+        self.said[_key(question)] = message_of(refusal.encode()) or "the server refused it"
 
     def among(self, samples: list[dict[str, Any]]) -> dict[int, str]:
         """By `doc_id`, why an item of log-likelihoods has no figure; the samples lose what stood in place of it."""
@@ -80,10 +80,3 @@ def _is_refused(results: Any) -> bool:
 def _key(question: Any) -> tuple[str, str]:
     context, continuation = (*question, "", "")[:2] if isinstance(question, list | tuple) else (question, "")
     return str(context), str(continuation)
-
-
-def _message(refusal: str) -> str:
-    try:
-        return str(json.loads(refusal)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return refusal or "the server refused it"

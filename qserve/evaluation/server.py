@@ -12,6 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from qserve.error_text import message_of
 from qserve.errors import UsageError
 from qserve.wire.worker_headers import PROBE
 
@@ -156,7 +157,8 @@ def _asked(request: urllib.request.Request, api_key: str) -> Any:
         with error:
             if error.code == 401:
                 raise UsageError(f"{request.full_url} needs a key: --api-key, or QSERVE_API_KEY") from None
-            raise UsageError(f"{request.full_url} answered {error.code}: {_words(error)}") from None
+            said = message_of(error.read(), "; is it an OpenAI server?")
+            raise UsageError(f"{request.full_url} answered {error.code}: {said}") from None
     except ValueError:
         raise UsageError(
             f"{request.full_url} answered something that is not valid JSON; is it an OpenAI server?"
@@ -164,14 +166,6 @@ def _asked(request: urllib.request.Request, api_key: str) -> Any:
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(f"no server answers at {request.full_url} ({reason}); start one with `qserve up`") from None
-
-
-def _words(error: urllib.error.HTTPError) -> str:
-    body = error.read().decode(errors="replace")
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"{' '.join(body.split())[:100]}; is it an OpenAI server?"
 
 
 def _planned(workers: list[dict[str, Any]], name: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from qserve.error_text import message_of
 from qserve.errors import QserveError, UsageError
 
 __all__ = ["BatchServer"]
@@ -99,7 +100,7 @@ class BatchServer:
             raise UsageError(f"the key of --api-key can't be sent: {error}") from None
 
     def _refusal(self, path: str, status: int, body: bytes) -> QserveError:
-        message = f"{self.url}{path} answered {status}: {_said(body)}"
+        message = f"{self.url}{path} answered {status}: {message_of(body)}"
         if status >= 500:
             return QserveError(message)
         return UsageError(f"{message}; give one with --api-key or QSERVE_API_KEY" if status == 401 else message)
@@ -111,10 +112,3 @@ class BatchServer:
                 "--max-file-mib (default: 200)"
             )
         return QserveError(f"{self.url} can't be reached: {reason}; is `qserve up` running there?")
-
-
-def _said(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:300].decode(errors="replace")

@@ -1,0 +1,32 @@
+"""What the body of a refused request says: the message of an error in OpenAI's shape, or the text of a proxy's page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+__all__ = ["message_of"]
+
+_LONGEST_QUOTE = 300
+# Of OpenAI's errors, of FastAPI's, and of servers that write a text under `error`.
+_NAMES = ("message", "detail", "error")
+
+
+def message_of(body: bytes, hint: str = "") -> str:
+    """The error's message; of a body in any other shape its beginning on one line, and `hint` behind it."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    for document in (answer.get("error"), answer) if isinstance(answer, dict) else ():
+        if message := _message(document):
+            return message
+    return " ".join(body.decode(errors="replace").split())[:_LONGEST_QUOTE] + hint
+
+
+def _message(document: Any) -> str:
+    if isinstance(document, str):
+        return document
+    if not isinstance(document, dict):
+        return ""
+    return next((document[name] for name in _NAMES if isinstance(document.get(name), str) and document[name]), "")
