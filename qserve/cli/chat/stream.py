@@ -10,6 +10,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
+from qserve.error_text import message_of
 from qserve.errors import QserveError
 
 __all__ = ["Delta", "NoAnswer", "stream_answer"]
@@ -64,7 +65,7 @@ def _answered(connection: HTTPConnection, url: str, api_key: str, body: Mapping[
     if answer.status == 401:
         raise NoAnswer(f"{url} needs a key: --api-key, or QSERVE_API_KEY")
     if answer.status != 200:
-        raise NoAnswer(f"{url} answered {answer.status}: {_message(answer.read())}")
+        raise NoAnswer(f"{url} answered {answer.status}: {message_of(answer.read())}")
     return answer
 
 
@@ -75,18 +76,28 @@ def _deltas(answer: HTTPResponse) -> Iterator[Delta]:
         data = line[len(_DATA) :].strip()
         if data == b"[DONE]":
             return
-        event = json.loads(data)
-        if "error" in event:
-            raise NoAnswer(_message(data))
-        choices = event.get("choices") or [{}]
-        delta = choices[0].get("delta") or {}
-        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        yield Delta(delta.get("content") or "", thought, event.get("usage"))
+        yield _delta(data)
     raise HTTPException("the end is missing; the service may have stopped")
 
 
-def _message(body: bytes) -> str:
+def _delta(data: bytes) -> Delta:
+    """The piece in one event. Raises NoAnswer for an error, HTTPException for what is no event of a chat."""
     try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return " ".join(body.decode(errors="replace").split())[:300]
+        event = json.loads(data)
+    except (ValueError, RecursionError):
+        raise HTTPException("an event is cut off or not JSON") from None
+    if isinstance(event, dict) and event.get("error"):
+        raise NoAnswer(message_of(data))
+    try:
+        choices = event.get("choices") or [{}]
+        delta, usage = choices[0].get("delta") or {}, event.get("usage") or {}
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        return Delta(_text(delta.get("content")), _text(thought), {**usage} or None)
+    except (AttributeError, LookupError, TypeError):
+        raise HTTPException("an event is not one of OpenAI's chat completions") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | None):
+        raise TypeError(value)
+    return value or ""

@@ -204,6 +204,13 @@ def test_help_names_every_command_in_short_lines(
     [
         (["break"], "broke off"), ([delta("4"), "break"], "broke off"),
         ([{"error": {"message": "the worker ended"}}], "the worker ended"), (["[DONE]"], "the answer is empty"),
+        ([{"error": "the worker ended"}], "the worker ended"), ([{"error": None}, "[DONE]"], "the answer is empty"),
+        ([delta("4"), '{"choices": [{"del'], "an event is cut off or not JSON"), (["<html>"], "cut off or not JSON"),
+        (["[" * 100_000], "cut off or not JSON"), *((event, "not one of OpenAI's chat completions") for event in [
+            ["7"], ["[]"], ["null"], [{"choices": 7}], [{"choices": {"0": 1}}], [{"choices": [7]}],
+            [{"choices": [{"delta": "4"}]}], [{"choices": [{"delta": {"content": 42}}]}],
+            [delta("4") | {"usage": "none"}],
+        ]),
     ],
 )  # fmt: skip
 def test_a_message_without_an_answer_is_kept_and_sent_again(
