@@ -53,7 +53,7 @@ def command(
     qserve chat --url http://gpu-box:8000 --api-key $KEY
 
     /help lists the commands: /clear, /system, /set temperature 0.7, /save, /load, /reward. Ctrl-C stops an answer, also
-    on the server; Ctrl-D leaves. Exit status: 0, 1 no answer, 2 bad input or no service.
+    on the server; Ctrl-D leaves. Exit status: 0, 1 no answer, 2 bad input or no service, 130 after Ctrl-C.
     """
     from qserve.cli.chat.find import find_partner
 
@@ -77,7 +77,7 @@ def chat_with(partner: Any, prompt: str | None, system: str | None, verbose: boo
         with history(state_folder(state_dir) / "chat_history"):
             session.talk()
         return
-    piped = "" if is_terminal else sys.stdin.read().strip()
+    piped = "" if is_terminal else sys.stdin.buffer.read().decode(errors="replace").strip()
     message = "\n\n".join(part for part in (prompt, piped) if part)
     if not message:
         raise UsageError("there is no prompt: write one after the model, or pipe a text into the command")

@@ -43,7 +43,8 @@ def command(
     qserve run qwen3-8b --quant 4bit
     qserve run demo "What is 12+30?"
 
-    /help lists the commands of the chat. Exit status: 0, 1 no answer, 2 bad input, 5 the service did not start.
+    /help lists the commands of the chat. Exit status: 0, 1 no answer, 2 bad input, 3 the model does not fit, 5 the
+    service did not start, 130 after Ctrl-C.
     """
     from qserve.cli.chat.find import Partner, find_partner
     from qserve.hub import resolve

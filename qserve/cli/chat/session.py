@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,9 @@ class Session:
             except EOFError:
                 click.echo()
                 return
+            except UnicodeDecodeError:
+                note(f"the message is not valid {sys.stdin.encoding}; send it as such, or change the locale (LC_ALL)")
+                continue
             except KeyboardInterrupt:
                 click.echo()
                 note("/bye or Ctrl-D leaves the chat")
@@ -77,6 +81,8 @@ class Session:
         with AnswerOnScreen() as screen:
             for delta in stream_answer(self.partner.url, self.partner.api_key, self.conversation.request()):
                 screen.show(delta)
+        if not screen.text:
+            raise NoAnswer("the answer is empty; a thought may have used all of max_tokens")
         if self.verbose:
             note(screen.figures())
 
@@ -122,6 +128,8 @@ class Session:
         try:
             answer = post_json(f"{self.partner.url}/v1/reward", self.partner.api_key, body)
             note(f"reward {float(answer['data'][0]['reward']):.3f} by {reward}")
+        except KeyboardInterrupt:
+            note("no reward: stopped")
         except (UsageError, LookupError, TypeError, ValueError) as error:
             note(f"no reward: {error}")
 

@@ -7,7 +7,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -128,15 +128,15 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def talk(service: Any, monkeypatch: pytest.MonkeyPatch, *messages: str | type[BaseException]) -> Session:
-    """A chat in which the user says these."""
+def talk(service: Any, monkeypatch: pytest.MonkeyPatch, *messages: str | Callable[[], Any]) -> Session:
+    """A chat in which the user says these; an exception's class, or what raises one, is what reading a line raises."""
     waiting = list(messages)
 
     def read() -> str:
         message = waiting.pop(0) if waiting else EOFError
         if isinstance(message, str):
             return message
-        raise message
+        raise message()
 
     monkeypatch.setattr(session_module, "read_message", read)
     session = Session(Partner(service.url, "", "demo", "judge"), Conversation("demo"))
@@ -225,6 +225,27 @@ def test_a_message_without_an_answer_is_kept_and_sent_again(
     ] * 2
 
 
+def test_ctrl_c_during_a_reward_ends_the_reward_alone(
+    service: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session_module, "post_json", stopped)
+    service.answers = [ANSWER, ANSWER]
+    session = talk(service, monkeypatch, "One", "Two")
+    assert said == ["no reward: stopped"] * 2
+    assert [one["content"] for one in session.conversation.messages] == ["One", "42", "Two", "42"]
+
+
+def test_a_message_in_another_encoding_is_told_and_the_chat_stays(
+    service: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    session = talk(service, monkeypatch, "One", lambda: b"\xff".decode())
+    assert any("the message is not valid" in line for line in said)
+    assert len(session.conversation.messages) == 2
+
+
 def test_a_refusal_is_told_and_the_message_kept(service: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     session = talk(service, monkeypatch, "/set temperature 9", "Hello")
     assert any("answered 400: temperature: 9 is more than 2" in line for line in said)
@@ -282,7 +303,7 @@ def test_a_conversation_is_saved_and_loaded(
     assert file.read_text() == '{"mine": 1}', "a file of somebody else's is not written over"
 
 
-def called(*arguments: str, piped: str = "", key: str = "") -> Any:
+def called(*arguments: str, piped: str | bytes = "", key: str = "") -> Any:
     return CliRunner().invoke(command, arguments, input=piped, env={"QSERVE_API_KEY": key, "OPENAI_API_KEY": ""})
 
 
@@ -291,6 +312,19 @@ def test_a_pipe_gets_one_answer(service: Any) -> None:
     assert (done.exit_code, done.stdout) == (0, "42\n")
     assert service.bodies[0][1]["messages"] == [{"role": "user", "content": "Summarize:\n\na text"}]
     assert isinstance(called("--url", service.url).exception, UsageError)
+
+
+def test_a_pipe_in_another_encoding_is_sent_as_far_as_it_is_read(service: Any) -> None:
+    """Python reads standard input with errors="strict" in most locales."""
+    assert called("--url", service.url, piped=b"caf\xe9\n").stdout == "42\n"
+    assert service.bodies[0][1]["messages"] == [{"role": "user", "content": "caf\ufffd"}]
+
+
+def test_a_thought_alone_is_no_answer(service: Any) -> None:
+    service.answers = [[delta(thought="Hm. "), "[DONE]"]]
+    failed = called("--url", service.url, "demo", "Hi").exception
+    assert isinstance(failed, NoAnswer) and failed.exit_status == 1
+    assert str(failed) == "the answer is empty; a thought may have used all of max_tokens"
 
 
 def test_a_key_that_is_missing_is_named(service: Any) -> None:
