@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 ALL_OPTIONS = "qserve.all_options"
 """Key in `click.Context.meta`: show every option in the help."""
 _NO_MODEL = "qserve.no_model"
+_NO_PROMPT = "of a command that takes none"
+_FROM_USER = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 _MODEL = "model_argument"
 _MODEL_TEXT = "The same as MODEL: a folder, a hub id, a short name (qwen3-8b), or demo."
 # A page of 80 columns holds so many options; a command with more hides those that few people need.
@@ -73,7 +76,9 @@ class Command(click.Command):
             self.format_commands(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, and take the positional model for --model. Raises UsageError if both are given and differ."""
+        """Parse, and take the positional model for --model, or for the prompt of a command that has one and got its
+        model from a flag or a file. Raises UsageError if two models are given and differ.
+        """
         rest = super().parse_args(ctx, args)
         _take_model(ctx)
         return rest
@@ -138,6 +143,8 @@ def needed_model(model: str | None, example: str) -> str:
 def _refuse_near_miss(words: Sequence[str], commands: Sequence[str]) -> None:
     """`plan trian` is no model of that name. Raises UsageError."""
     for word in words:
+        if "/" in word or Path(word).exists():
+            continue
         if near := difflib.get_close_matches(word, commands, n=1, cutoff=0.75):
             raise UsageError(f"no such command: {word}; did you mean {near[0]}? (a model of that name: --model {word})")
 
@@ -146,9 +153,13 @@ def _take_model(ctx: click.Context) -> None:
     given = ctx.params.pop(_MODEL, None)
     if given is None:
         return
-    flag = ctx.params.get("model")
-    is_told = ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE and not ctx.resilient_parsing
-    if is_told and flag != given:
+    flag, source = ctx.params.get("model"), ctx.get_parameter_source("model")
+    is_named = flag is not None and flag != given and source in _FROM_USER
+    if is_named and ctx.params.get("prompt", _NO_PROMPT) is None:
+        ctx.params["prompt"] = given
+        ctx.set_parameter_source("prompt", ParameterSource.COMMANDLINE)
+        return
+    if is_named and source is ParameterSource.COMMANDLINE and not ctx.resilient_parsing:
         raise UsageError(f"two models are named, {given} and --model {flag}; give one of them")
     ctx.params["model"] = given
     ctx.set_parameter_source("model", ParameterSource.COMMANDLINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -50,7 +51,7 @@ def test_options_may_come_before_and_behind(path: str) -> None:
     assert parsed(path, "demo", flag, value) == parsed(path, flag, value, "demo")
 
 
-@pytest.mark.parametrize("path", TAKES_A_MODEL)
+@pytest.mark.parametrize("path", [path for path in TAKES_A_MODEL if path not in TAKES_A_PROMPT])
 def test_two_models_are_refused(path: str) -> None:
     with pytest.raises(UsageError, match="two models are named, demo and --model other"):
         parsed(path, "demo", "--model", "other")
@@ -75,6 +76,21 @@ def test_a_chat_takes_a_prompt_behind_the_model(path: str) -> None:
         parsed(path, "demo", "Hello", "another")
 
 
+@pytest.mark.parametrize("path", TAKES_A_PROMPT)
+def test_behind_a_model_of_a_flag_comes_the_prompt(path: str) -> None:
+    named = parsed(path, "--model", "demo", "Hello")
+    assert (named["model"], named["prompt"]) == ("demo", "Hello")
+    assert parsed(path, "Hello", "--model", "demo") == named
+    with pytest.raises(UsageError, match="two models are named, other and --model demo"):
+        parsed(path, "--model", "demo", "other", "Hello")
+
+
+def test_behind_a_model_of_a_settings_file_comes_the_prompt() -> None:
+    assert parsed("run", "--config", "demo-cpu")["model"] == "demo"
+    named = parsed("run", "--config", "demo-cpu", "What is 12+30?")
+    assert (named["model"], named["prompt"]) == ("demo", "What is 12+30?")
+
+
 GROUPS = [path for path in TAKES_A_MODEL if isinstance(COMMANDS[path], CommandGroup)]
 
 
@@ -88,3 +104,14 @@ def test_a_subcommand_is_no_model(path: str) -> None:
         assert (context._protected_args, context.args) == ([name], ["--help-me-not"])
     with pytest.raises(UsageError, match=f"did you mean {name}"):
         parsed(path, f"{name[:-1]}")
+
+
+@pytest.mark.parametrize("path", GROUPS)
+def test_a_folder_is_no_slip_in_a_subcommand(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = COMMANDS[path]
+    assert isinstance(command, CommandGroup)
+    (name,) = command.list_commands(click.Context(command))
+    (tmp_path / f"{name}s").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for folder in (f"./{name}", f"{name}/", f"{name}s"):
+        assert parsed(path, folder)["model"] == folder
