@@ -16,12 +16,19 @@ from qserve.error_text import message_of
 from qserve.errors import UsageError
 from qserve.wire.worker_headers import PROBE
 
-__all__ = ["ServedModel", "get_json", "inspect_reward_server", "inspect_server", "post_json", "report_of"]
+__all__ = [
+    "NoServer", "ServedModel", "get_json", "inspect_reward_server", "inspect_server", "models_of", "post_json",
+    "report_of",
+]  # fmt: skip
 
 _TIMEOUT_S = 300
 # Where the server does not say how many requests it runs at once.
 _UNKNOWN_CONCURRENCY = 8
 _MOST_CONCURRENCY = 32
+
+
+class NoServer(UsageError):
+    """Nothing answers at an address."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ def inspect_server(
     url = url.rstrip("/").removesuffix("/v1")
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--url {url} is not the address of a server; write it as http://127.0.0.1:8000")
-    cards = _models(url, api_key)
+    cards = models_of(url, api_key)
     report = report_of(url, api_key)
     workers = report["data"]
     name = model or _only(url, cards, workers)
@@ -127,7 +134,7 @@ def report_of(url: str, api_key: str) -> dict[str, Any]:
 
 
 def get_json(url: str, api_key: str) -> Any:
-    """The document at `url`. Raises UsageError with what was answered in its place."""
+    """The document at `url`. Raises NoServer, or UsageError with what was answered in its place."""
     return _asked(urllib.request.Request(url), api_key)  # noqa: S310 - checked by `inspect_server` at the scheme
 
 
@@ -137,7 +144,8 @@ def post_json(url: str, api_key: str, body: Mapping[str, Any], *, is_probe: bool
     return _asked(urllib.request.Request(url, json.dumps(body).encode(), headers), api_key)  # noqa: S310
 
 
-def _models(url: str, api_key: str) -> dict[str, dict[str, Any]]:
+def models_of(url: str, api_key: str) -> dict[str, dict[str, Any]]:
+    """What the server lists at /v1/models, by id. Raises NoServer, or UsageError for what is no OpenAI server."""
     try:
         return {str(card["id"]): dict(card) for card in get_json(f"{url}/v1/models", api_key)["data"]}
     except (LookupError, TypeError, ValueError):
@@ -165,7 +173,7 @@ def _asked(request: urllib.request.Request, api_key: str) -> Any:
         ) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise UsageError(f"no server answers at {request.full_url} ({reason}); start one with `qserve up`") from None
+        raise NoServer(f"no server answers at {request.full_url} ({reason}); start one with `qserve up`") from None
 
 
 def _planned(workers: list[dict[str, Any]], name: str) -> dict[str, Any]:

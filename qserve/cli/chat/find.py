@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qserve.cli.state import existing_store
 from qserve.errors import UsageError
-from qserve.evaluation.server import get_json
+from qserve.evaluation.server import NoServer, models_of
 from qserve.hub.names import matching_ids, near_ids
 
 __all__ = ["Partner", "find_partner", "running_urls"]
@@ -34,19 +34,19 @@ def find_partner(url: str | None, api_key: str, model: str | None, state_dir: Pa
     if url is not None:
         return _partner(url.rstrip("/").removesuffix("/v1"), api_key, model)
     urls = list(running_urls(state_dir)) or [_DEFAULT_URL]
-    refusals = []
+    refusals = list[UsageError]()
     for one in urls:
         try:
             return _partner(one, api_key, model)
         except UsageError as error:
-            refusals.append(str(error))
-    if urls == [_DEFAULT_URL] and refusals[0].startswith("no server answers"):
+            refusals.append(error)
+    if urls == [_DEFAULT_URL] and isinstance(refusals[0], NoServer):
         name = model or "demo"
         raise UsageError(
             f"no service runs here; `qserve run {name}` starts one for this chat, `qserve up {name}` one that keeps "
             "running"
         )
-    raise UsageError("; ".join(refusals))
+    raise UsageError("; ".join(map(str, refusals)))
 
 
 def running_urls(state_dir: Path | None) -> Iterator[str]:
@@ -62,21 +62,18 @@ def running_urls(state_dir: Path | None) -> Iterator[str]:
 
 
 def _partner(url: str, api_key: str, model: str | None) -> Partner:
-    try:
-        cards = [dict(card) for card in get_json(f"{url}/v1/models", api_key)["data"]]
-    except (LookupError, TypeError, ValueError):
-        raise UsageError(f"{url} is not an OpenAI-compatible server: its /v1/models lists no models") from None
-    chats = [card for card in cards if card.get("kind", "chat") == "chat"]
-    reward = next((str(card["id"]) for card in cards if card.get("kind") == "reward"), None)
+    cards = models_of(url, api_key)
+    chats = {name: card for name, card in cards.items() if card.get("kind", "chat") == "chat"}
+    reward = next((name for name, card in cards.items() if card.get("kind") == "reward"), None)
     return Partner(url, api_key, _chosen(url, chats, model), reward)
 
 
-def _chosen(url: str, cards: Sequence[Mapping[str, Any]], model: str | None) -> str:
-    names = [str(card["id"]) for card in cards]
+def _chosen(url: str, cards: Mapping[str, Mapping[str, Any]], model: str | None) -> str:
+    names = list(cards)
     if not names:
         raise UsageError(f"{url} serves no model to chat with")
     if model is None:
-        return next((str(card["id"]) for card in cards if not card.get("parent")), names[0])
+        return next((name for name, card in cards.items() if not card.get("parent")), names[0])
     found = [model] if model in names else list(matching_ids(model, names))
     if len(found) == 1:
         return found[0]

@@ -25,6 +25,7 @@ from qserve.cli.chat.screen import AnswerOnScreen
 from qserve.cli.chat.session import Session
 from qserve.cli.chat.stream import Delta, NoAnswer, stream_answer
 from qserve.errors import UsageError
+from qserve.evaluation.server import NoServer, models_of
 from qserve.wire.reward.native import RewardRequest
 from tests.terminal import Terminal
 
@@ -346,6 +347,22 @@ def test_a_model_is_found_by_its_name(name: str | None, service: Any) -> None:
 def test_a_model_that_is_not_served_is_told_with_what_would_work(name: str, told: str, service: Any) -> None:
     with pytest.raises(UsageError, match=f"serves demo and not {name}; {told}"):
         find_partner(service.url, "", name, None)
+
+
+@pytest.mark.parametrize("models", [None, 7, "demo", [7], [["id", "demo"]], [{"name": "demo"}]])
+def test_a_server_that_lists_no_models_is_told(models: Any, service: Any) -> None:
+    service.models = models
+    with pytest.raises(UsageError, match="is not an OpenAI server: its /v1/models is not a list of models"):
+        find_partner(service.url, "", None, None)
+
+
+def test_an_address_without_a_server_is_told_from_one_that_refuses(service: Any) -> None:
+    service.wants_key = True
+    with pytest.raises(UsageError, match="needs a key") as refused:
+        models_of(service.url, "")
+    assert not isinstance(refused.value, NoServer)
+    with pytest.raises(NoServer, match="no server answers at"):
+        models_of("http://127.0.0.1:9", "")
 
 
 def test_without_a_service_the_commands_that_start_one_are_named(
