@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from qserve.cli.interrupted import INTERRUPTED
 from qserve.cli.usage_errors import sentence_of, sentence_of_os_error, shortened
 from qserve.errors import MissingExtra, QserveError, UsageError
 from qserve.packages import needed_with, package_of, why_no_server
@@ -109,7 +110,7 @@ def main() -> NoReturn:
         _print_error(str(MissingExtra(first, f"`{_command_path()}`", *others)))
         sys.exit(MissingExtra.exit_status)
     except click.exceptions.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)

@@ -11,6 +11,7 @@ import click
 
 from qserve.cli.batch.document import batch_json
 from qserve.cli.batch.endpoints import ENDPOINTS, WINDOW
+from qserve.cli.interrupted import INTERRUPTED
 from qserve.cli.options.command import Command
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.url import ServerUrl
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _LOOK_S = 1.0
-_INTERRUPTED = 130
 _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -120,7 +120,7 @@ def command(
         written = _written(server, batch, console, file, targets)
     except KeyboardInterrupt:
         console.print(f"The server continues the batch. {again}", soft_wrap=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except (QserveError, OSError) as error:
         if not isinstance(error, UsageError):
             console.print(f"The server keeps the batch and its answers. {again}", soft_wrap=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qserve.cli.bench.request import Inputs, client_of, inputs_of, load_plan_of, source_of
+from qserve.cli.interrupted import INTERRUPTED
 from qserve.cli.options.command import Command
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.cli.options.url import ServerUrl
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _T = TypeVar("_T")
-_INTERRUPTED = 130
 
 
 class _Numbers(click.ParamType[Any]):
@@ -212,7 +212,7 @@ def _measured(plan: LoadPlan, inputs: Inputs, values: dict[str, Any], console: C
         notes=[*session.notes, *([session.gone] if session.gone else [])],
     )
     if stopped:
-        return result, _INTERRUPTED
+        return result, INTERRUPTED
     return result, int(bool(session.gone) or not any(one.completed for one in session.figures))
 
 

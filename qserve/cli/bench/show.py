@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from qserve.units import TOGETHER_MS
+
 if TYPE_CHECKING:
     from qserve.bench.counting import Counter as TokenCounter
     from qserve.bench.metrics import Distribution, StageFigures
@@ -30,8 +32,6 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 # Above this share of a core the load generator may distort its own measurements.
 _BUSY = 0.5
 _LATE_MS = 5.0
-# No engine decodes 20,000 tokens/s in one stream: a shorter interval means that tokens came in one chunk.
-_TOGETHER_MS = 0.05
 
 
 def header(target: Target, values: Mapping[str, Any], counter: TokenCounter) -> str:
@@ -195,7 +195,7 @@ def _remarks(figures: Sequence[StageFigures]) -> list[str]:
             f"the token after {_ms(one.ttft.p50)} ms). TTFT is the time to the token; vllm bench serve measures the "
             "time to the role."
         )
-    together = [one for one in figures if one.total_output_tokens > one.completed and one.tpot.p50 < _TOGETHER_MS]
+    together = [one for one in figures if one.total_output_tokens > one.completed and one.tpot.p50 < TOGETHER_MS]
     if together:
         notes.append(
             f"TPOT of {_ms(together[0].tpot.p50)} ms at {together[0].stage.name} is not a speed: the tokens of most "

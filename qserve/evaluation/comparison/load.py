@@ -17,12 +17,11 @@ import aiohttp
 
 from qserve.errors import WorkerFailed
 from qserve.evaluation.server import ServedModel
+from qserve.units import TOGETHER_MS
 
 __all__ = ["LoadFigures", "chat_load", "reward_load"]
 
 _WARM_UP_REQUESTS = 2
-# No engine decodes 20,000 tokens/s in one stream: the tokens of an answer came together, and tell no time of one.
-_TOGETHER_MS = 0.05
 _Item = TypeVar("_Item")
 
 
@@ -64,7 +63,7 @@ def chat_load(served: ServedModel, prompts: Sequence[str], *, num_streams: int, 
     timed, took_s = asyncio.run(_run(served, prompts, ask, num_streams))
     ttft_ms = _median_ms([one.ttft_s for one in timed])
     tpot_ms = _median_ms([(one.e2e_s - one.ttft_s) / max(1, one.num_tokens - 1) for one in timed])
-    return _figures(timed, took_s, num_streams, ttft_ms, None if tpot_ms < _TOGETHER_MS else tpot_ms)
+    return _figures(timed, took_s, num_streams, ttft_ms, None if tpot_ms < TOGETHER_MS else tpot_ms)
 
 
 def reward_load(served: ServedModel, batches: Sequence[Sequence[Any]], *, num_streams: int) -> LoadFigures:
