@@ -118,8 +118,9 @@ def command(
         console = console_of()
         show_candidates(console, done.title, done.candidates)
         console.print(f"Chart   {done.chart}\nFigures {done.figures}", soft_wrap=True)
-        words = [word for word in (*serve, done.recommended) if word != _FOR_QUESTIONS]
-        console.print(f"Next    qserve up {shlex.join(words)}", soft_wrap=True)
+        if done.recommended is not None:
+            words = [word for word in (*serve, done.recommended) if word != _FOR_QUESTIONS]
+            console.print(f"Next    qserve up {shlex.join(words)}", soft_wrap=True)
     unscorable = done.unscorable(_MOST_UNSCORABLE)
     if unscorable:
         raise UnusableResult(

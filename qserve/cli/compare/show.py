@@ -62,8 +62,9 @@ def _rows(candidates: Sequence[Candidate]) -> Iterator[tuple[str, list[str]]]:
         row = [figure(one) for one in candidates]
         if any(row):
             yield name, [cell or "–" for cell in row]
-    yield "accuracy", [""] * len(candidates)
     scores = [main_score(one.result) for one in candidates]
+    if scores[0]:
+        yield "accuracy", [""] * len(candidates)
     for task in scores[0]:
         yield f"  {task}", [f"{100 * one[task]:.1f} %" for one in scores]
     if any(one.answer_tokens is not None for one in candidates):

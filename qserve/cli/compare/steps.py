@@ -19,6 +19,7 @@ from qserve.errors import UsageError
 from qserve.evaluation.comparison.compare import (
     Candidate,
     advice,
+    answers_folder,
     candidates_of,
     is_complete,
     measure,
@@ -30,6 +31,8 @@ from qserve.evaluation.comparison.questions import Questions
 from qserve.runs import RunStore, StoreUnusable
 
 __all__ = ["Compared", "Comparing"]
+
+_ASKED = "asked.json"
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class Compared:
     document: dict[str, Any]
 
     @property
-    def recommended(self) -> str:
-        """The quantization to use."""
-        return str(self.document["recommended"])
+    def recommended(self) -> str | None:
+        """The quantization to use; None where no task has right or wrong answers."""
+        best: str | None = self.document["recommended"]
+        return best
 
     @property
     def chart(self) -> Path:
@@ -97,6 +101,8 @@ class Comparing:
             else:
                 self.line.phase(f"planning {name}")
                 check_start([*self.serve, name], self.state_dir, f"{name}: ")
+        for name in self.names:
+            (self.folder / name / _ASKED).write_text(json.dumps(settings))
 
     def measure(self) -> None:
         """Start and measure each that was not measured before."""
@@ -121,10 +127,11 @@ class Comparing:
     def finished(self, title: str, prices: dict[str, Any] | None) -> Compared:
         """The comparison, written to its files."""
         candidates = candidates_of([self.folder / name for name in self.names], prices)
+        best = recommended(candidates)
         document = {
             "title": title,
             "advice": advice(candidates),
-            "recommended": recommended(candidates).quant,
+            "recommended": None if best is None else best.quant,
             "candidates": [summary_of(one) for one in candidates],
         }
         done = Compared(title, self.names, self.folder, candidates, document)
@@ -133,8 +140,13 @@ class Comparing:
 
 
 def _check_same(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuse to continue in a folder that was made with other settings."""
-    file = folder / "asked.json"
-    if file.is_file() and json.loads(file.read_text()) != settings:
+    """Refuse to continue in a folder with figures or answers that were measured with other settings."""
+    file = folder / _ASKED
+    if _has_measurements(folder) and file.is_file() and json.loads(file.read_text()) != settings:
         raise UsageError(f"{folder} contains another comparison ({file.read_text()}); name another folder with --out")
-    file.write_text(json.dumps(settings))
+
+
+def _has_measurements(folder: Path) -> bool:
+    """Whether there is anything to keep: a result, or the answers of a run that was interrupted."""
+    cache = answers_folder(folder)
+    return is_complete(folder) or (cache.is_dir() and any(cache.iterdir()))

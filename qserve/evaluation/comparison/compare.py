@@ -23,6 +23,7 @@ from qserve.units import format_bytes
 __all__ = [
     "Candidate",
     "advice",
+    "answers_folder",
     "candidates_of",
     "is_complete",
     "main_score",
@@ -59,7 +60,8 @@ class Candidate:
     usd_per_hour: float | None = None
 
     def __repr__(self) -> str:
-        return f"<Candidate {self.quant}: accuracy {self.accuracy:.4f}, {format_bytes(self.held_bytes)} of weights>"
+        accuracy = f"accuracy {self.accuracy:.4f}, " if main_scores(self.result) else ""
+        return f"<Candidate {self.quant}: {accuracy}{format_bytes(self.held_bytes)} of weights>"
 
     @property
     def held_bytes(self) -> int:
@@ -121,7 +123,7 @@ def measure(
     phase("load test")
     load = questions.load(served)
     phase("answers")
-    result = questions.result(served, folder / "cache", progress)
+    result = questions.result(served, answers_folder(folder), progress)
     entry = next(one for one in server.report_of(*server_at)["data"] if one["worker"] == questions.role)
     planned = sum(device["weights_bytes"] for device in entry["planned"]["devices"])
     measured = {
@@ -130,6 +132,11 @@ def measure(
     }  # fmt: skip
     (folder / _MEASURED).write_text(json.dumps(measured, indent=1))
     result.save(folder)  # last: a folder with a result is complete
+
+
+def answers_folder(folder: Path) -> Path:
+    """Where `measure` keeps answers as they come."""
+    return folder / "cache"
 
 
 def is_complete(folder: Path) -> bool:
@@ -181,17 +188,22 @@ def main_scores(result: EvalResult) -> list[Score]:
     return list(scores.values())
 
 
-def recommended(candidates: Sequence[Candidate]) -> Candidate:
-    """The smallest that is not measurably worse than the first."""
+def recommended(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The smallest that is not measurably worse than the first; None where no task has right or wrong answers."""
     first = candidates[0]
-    equal = [one for one in candidates[1:] if not any(_is_worse(task) for task in one.diffs)]
+    compared = [one for one in candidates[1:] if any(task.has_answers for task in one.diffs)]
+    if not compared:
+        return None
+    equal = [one for one in compared if not any(_is_worse(task) for task in one.diffs)]
     best = min(equal, key=lambda one: one.held_bytes, default=first)
     return best if best.held_bytes < first.held_bytes else first
 
 
 def advice(candidates: Sequence[Candidate]) -> str:
-    """One sentence: which to use, and what it costs against the first."""
+    """One sentence: which to use, and what it costs against the first; or why none is recommended."""
     first, best = candidates[0], recommended(candidates)
+    if best is None:
+        return f"No recommendation: these tasks have no right or wrong answers; compare the drift with {first.quant}"
     if best is first:
         return f"Stay with {first.quant}: no smaller one is as accurate on these items"
     return f"Use {verdict(best, first)}"

@@ -12,13 +12,25 @@ import pytest
 from rich.console import Console
 
 from qserve.cli.compare.show import show_candidates
+from qserve.cli.compare.steps import Comparing
 from qserve.cli.main import cli
-from qserve.errors import UnusableResult
-from qserve.evaluation.comparison.compare import Candidate, advice, summary_of, unscorable_in, verdict
-from qserve.evaluation.comparison.diff import TaskDiff
+from qserve.cli.progress import progress_line
+from qserve.errors import UnusableResult, UsageError
+from qserve.evaluation.comparison.compare import (
+    Candidate,
+    advice,
+    answers_folder,
+    recommended,
+    summary_of,
+    unscorable_in,
+    verdict,
+)
+from qserve.evaluation.comparison.diff import Drift, TaskDiff
 from qserve.evaluation.comparison.load import LoadFigures
 from qserve.evaluation.comparison.picture import Point, pareto_svg
+from qserve.evaluation.comparison.questions import RewardQuestions
 from qserve.evaluation.results import EvalResult
+from qserve.ui.strings.sentences import shown
 
 NOTHING = EvalResult({}, {"results": {}, "samples": {}})
 
@@ -65,6 +77,51 @@ def test_a_verdict_tells_size_speed_and_answers() -> None:
 def test_where_everything_is_worse_or_no_smaller_the_first_stays() -> None:
     assert "Stay with bf16" in advice([candidate("bf16", 1000), candidate("4bit", 400, 1.0, task(0.9, 0.5, 0.0))])
     assert "Stay with bf16" in advice([candidate("bf16", 1000), candidate("fp16", 1000, 1.0, task(0.9, 0.9, 1.0))])
+
+
+def drifted(before: float, after: float) -> TaskDiff:
+    return TaskDiff("text", "log-likelihood", 40, before, after, (), 1.0, Drift(40, 300.0, 400.0))
+
+
+def test_nothing_is_recommended_where_no_answer_is_right_or_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    candidates = [candidate("bf16", 1000), candidate("4bit", 300, 10.0, drifted(-100, -400))]
+    said = "No recommendation: these tasks have no right or wrong answers; compare the drift with bf16"
+    assert recommended(candidates) is None and advice(candidates) == said
+    assert "没有对错之分；" in shown("zh-CN", said) and "bf16" in shown("zh-CN", said)
+    show_candidates(Console(soft_wrap=True, width=200), "m on texts", candidates)
+    printed = capsys.readouterr().out
+    assert said in printed and "4bit: 70 % smaller, same speed\n" in printed and "accuracy" not in printed
+    assert "accuracy" not in repr(candidates[0])
+    mixed = replace(candidates[1], diffs=(drifted(-100, -400), task(0.9, 0.9, 1.0)))
+    assert advice([candidates[0], mixed]).startswith("Use 4bit")
+
+
+def comparing(folder: Path) -> Comparing:
+    with progress_line() as line:
+        return Comparing(
+            ("bf16", "int8"), ["--model", "demo", "--quant"], RewardQuestions("pairs", ()), folder, None, line
+        )
+
+
+def test_settings_that_were_refused_are_not_those_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(words: list[str], *_: object) -> None:
+        if words[-1] == "int8" and is_refused:
+            raise UsageError("--max-model-len 99999999 is too long")
+
+    is_refused = True
+    monkeypatch.setattr("qserve.cli.compare.steps.check_start", check)
+    with pytest.raises(UsageError, match="too long"):
+        comparing(tmp_path).check({"up": "--max-model-len 99999999"})
+    is_refused = False
+    comparing(tmp_path).check({"up": ""})
+    comparing(tmp_path).check({"up": "--seed 1"})  # nothing was measured with the first
+    answers_folder(tmp_path / "int8").mkdir()
+    (answers_folder(tmp_path / "int8") / "answers.db").touch()
+    with pytest.raises(UsageError, match=r"int8 contains another comparison \(.*--seed 1"):
+        comparing(tmp_path).check({"up": "--seed 2"})
+    comparing(tmp_path).check({"up": "--seed 1"})
 
 
 def test_an_engine_that_does_not_tell_its_weights_counts_as_planned() -> None:

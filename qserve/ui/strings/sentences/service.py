@@ -130,6 +130,8 @@ _TRAINING = {
 _COMPARED = {
     "Stay with {}: no smaller one is as accurate on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
     "Stay with {}: nothing smaller answers as well on these items": "保留 {}：在这些题目上，没有更小的量化能答得同样好",
+    "No recommendation: these tasks have no right or wrong answers": "没有推荐：这些任务没有对错之分",
+    "compare the drift with {}": "请比较与 {} 之间的得分漂移",
     "Use {}": "使用 {}",
     "{}: {#} smaller": "{}：小 {}",
     "{}: {#} larger": "{}：大 {}",
