@@ -46,7 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "file").write_text("")
     (tmp_path / "requests.jsonl").write_text(json.dumps(REQUEST) + "\n")
     (tmp_path / "other.jsonl").write_text(json.dumps({**REQUEST, "url": "/v1/nothing"}) + "\n")
-    (tmp_path / "kept" / "int8").mkdir(parents=True)
+    (tmp_path / "kept" / "int8" / "cache").mkdir(parents=True)
+    (tmp_path / "kept" / "int8" / "cache" / "answers.db").touch()
     (tmp_path / "kept" / "int8" / "asked.json").write_text(json.dumps(OTHER))
     return tmp_path
 
