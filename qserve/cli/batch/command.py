@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -79,42 +80,38 @@ def command(
     \b
     qserve batch questions.jsonl
     qserve batch questions.jsonl --output answers.jsonl --url http://gpu-box:8000
-    qserve batch --resume batch_5f0c… --output answers.jsonl
+    qserve batch questions.jsonl --resume batch_5f0c…
 
     Results are in the order of FILE. The server continues when this command ends (also by Ctrl-C) and after a crash;
-    --resume waits for the batch again. Exit status: 0 every request was answered, 1 some were not or the server can't
-    be reached, 2 bad input, 130 after Ctrl-C.
+    --resume waits for the batch again (without FILE, in the server's order). Exit status: 0 every request was answered,
+    1 some were not or the server can't be reached, 2 bad input, 130 after Ctrl-C.
     """  # fmt: skip
-    if (file is None) == (resume is None):
+    if file is None and resume is None:
         raise UsageError("give FILE to start a batch, or --resume BATCH_ID to wait for one")
     if file is None and output is None and not no_wait:
-        raise UsageError("--resume needs --output: where the answers go")
+        raise UsageError("--resume needs FILE or --output: where the answers go")
     if file is not None:
         check_text_file(file, "a file with a request a line (see `qserve batch --help`)")
     targets = _targets(file, output, errors)
-    for target in targets or ():
+    for target in () if no_wait else targets or ():
         check_file_writable(target)
     from qserve.cli.batch.client import BatchServer
-    from qserve.cli.batch.results import endpoint_of
     from qserve.cli.terminal import console_of
 
     server, console = BatchServer(url.rstrip("/").removesuffix("/v1"), api_key), console_of(stderr=True)
-    if file is not None:
-        path = endpoint or endpoint_of(file)
-        console.print(f"sending {file} …", soft_wrap=True)
-        server.check()
-        batch = server.create(server.upload(file), path, completion_window)
-        console.print(f"{batch['id']} started on {server.url}")
+    if resume is not None:
+        batch = server.batch(resume)
     else:
-        batch = server.batch(str(resume))
+        assert file is not None, "which was refused without --resume"
+        batch = _started(server, console, file, endpoint, completion_window)
     if no_wait:
         if as_json:
             print_json(batch_json(batch, {}))
         else:
             click.echo(batch["id"])
         return
-    assert targets is not None, "of --resume without --output, which was refused"
-    again = f"To wait for it again: qserve batch --url {server.url} --resume {batch['id']} --output {targets[0]}"
+    assert targets is not None, "of --resume without FILE and --output, which was refused"
+    again = f"To wait for it again: {_again(server.url, batch['id'], file, targets)}"
     try:
         batch = _waited(server, batch)
         written = _written(server, batch, console, file, targets)
@@ -136,6 +133,25 @@ def _targets(file: Path | None, output: Path | None, errors: Path | None) -> tup
     if base is None:
         return None
     return output or base.with_suffix(".results.jsonl"), errors or base.with_suffix(".errors.jsonl")
+
+
+def _started(server: BatchServer, console: Console, file: Path, endpoint: str | None, window: str) -> dict[str, Any]:
+    """Send the file and start its batch; returns it."""
+    from qserve.cli.batch.results import endpoint_of
+
+    path = endpoint or endpoint_of(file)
+    console.print(f"sending {file} …", soft_wrap=True)
+    server.check()
+    batch = server.create(server.upload(file), path, window)
+    console.print(f"{batch['id']} started on {server.url}")
+    return batch
+
+
+def _again(url: str, batch_id: str, file: Path | None, targets: tuple[Path, Path]) -> str:
+    """The command that waits for the batch and writes what this one would have written."""
+    output, errors = map(str, targets)
+    words = ["qserve", "batch", *([] if file is None else [str(file)])]
+    return shlex.join([*words, "--url", url, "--resume", batch_id, "--output", output, "--errors", errors])
 
 
 def _waited(server: BatchServer, batch: dict[str, Any]) -> dict[str, Any]:

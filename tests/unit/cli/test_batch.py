@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 from click.testing import CliRunner
 
+from qserve.cli.batch.client import BatchServer
 from qserve.cli.batch.command import command
 from qserve.cli.batch.document import batch_json
+from qserve.cli.interrupted import INTERRUPTED
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.errors import QserveError, UsageError
 from qserve.gateway.app import build_gateway
@@ -93,6 +97,64 @@ def test_results_that_could_not_be_written(url: str, questions: Path, tmp_path: 
     (tmp_path / "file").write_text("")
     error = refused(questions, "--url", url, "--api-key", KEY, "--output", tmp_path / "file" / "x")
     assert "can't be written" in str(error) and error.exit_status == 2
+
+
+@pytest.fixture
+def batch_server(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """In place of a server: its batch, which the command is stopped at while it is in progress."""
+    counts = {"total": 2, "completed": 1, "failed": 1}
+    batch = {"id": "batch_1", "status": "in_progress", "request_counts": counts, "endpoint": "/v1/chat/completions",
+             "output_file_id": "output", "error_file_id": "error"}  # fmt: skip
+
+    def asked(*_: object) -> dict[str, Any]:
+        return dict(batch)
+
+    def download(_: object, file_id: str, target: Path) -> None:
+        target.write_text("".join(json.dumps({"custom_id": name, "of": file_id}) + "\n" for name in "ba"))
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    for name, does in {"check": asked, "upload": lambda *_: "file", "create": asked, "batch": asked}.items():
+        monkeypatch.setattr(BatchServer, name, does)
+    monkeypatch.setattr(BatchServer, "download", download)
+    monkeypatch.setattr("qserve.cli.batch.command.time.sleep", stop)
+    return batch
+
+
+def test_after_ctrl_c_the_printed_command_writes_what_this_one_would_have(
+    batch_server: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    file, output, errors = folder / "questions.jsonl", folder / "answers.jsonl", tmp_path / "bad.jsonl"
+    line = {"method": "POST", "url": "/v1/chat/completions", "body": {}}
+    file.write_text("".join(json.dumps({"custom_id": name, **line}) + "\n" for name in "ab"))
+    stopped = CliRunner().invoke(command, [str(file), "--output", str(output), "--errors", str(errors)])
+    assert stopped.exit_code == INTERRUPTED, stopped.output
+    assert not output.exists() and not errors.exists()
+    program, name, *words = shlex.split(stopped.stderr.partition("To wait for it again: ")[2])
+    assert (program, name) == ("qserve", "batch")
+
+    batch_server["status"] = "completed"
+    ended = CliRunner().invoke(command, words)
+    assert ended.exit_code == 1, ended.output
+    for written in (output, errors):
+        assert [json.loads(line)["custom_id"] for line in written.read_text().splitlines()] == ["a", "b"], (
+            "FILE's order"
+        )
+    output.unlink()
+    assert CliRunner().invoke(command, [str(file), "--resume", "batch_1"]).exit_code == 1
+    assert file.with_suffix(".results.jsonl").is_file()
+
+
+def test_without_a_wait_no_place_for_answers_is_asked_for(batch_server: dict[str, Any], questions: Path) -> None:
+    questions.with_suffix(".results.jsonl").mkdir()
+    assert "can't be written" in str(refused(questions))
+    done = CliRunner().invoke(command, [str(questions), "--no-wait"])
+    assert (done.exit_code, done.stdout) == (0, "batch_1\n"), done.output
+    assert "give FILE to start a batch, or --resume" in str(refused())
+    assert "--resume needs FILE or --output" in str(refused("--resume", "batch_1"))
 
 
 def test_the_document_names_what_was_written(tmp_path: Path) -> None:
