@@ -9,7 +9,7 @@ __all__ = ["matching_ids", "near_ids"]
 
 # Endings that Ollama leaves out of its tags: its `qwen2.5:7b` is the instruct model, `qwen1.5:32b` the chat model.
 _LEFT_OUT_OF_TAGS = ("", "-instruct", "-chat")
-_CLOSE = 0.6
+_SLIP, _CLOSE = 0.93, 0.6
 # Shorter parts are in names of every kind.
 _SHORTEST_PART = 3
 
@@ -28,13 +28,18 @@ def matching_ids(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def near_ids(name: str, known: Iterable[str], most: int = 4) -> tuple[str, ...]:
-    """Ids of `known` that were probably meant: those that have `name` in them, then those written much like it."""
+    """Ids of `known` that were probably meant.
+
+    Those that have `name` in them, those that differ by a slip, those that it adds something to ("qwen3-8b-instruct"),
+    then those written much like it.
+    """
     ids = tuple(dict.fromkeys(known))
     wanted = _name(name).replace(":", "-")
     by_name = {_name(one): one for one in reversed(ids)}
     containing = [one for one in ids if len(wanted) >= _SHORTEST_PART and wanted in one.lower()]
-    close = [by_name[one] for one in difflib.get_close_matches(wanted, by_name, n=most, cutoff=_CLOSE)]
-    return tuple(dict.fromkeys([*containing, *close]))[:most]
+    begun = sorted((one for one in by_name if wanted.startswith(f"{one}-")), key=len, reverse=True)
+    slips, close = (difflib.get_close_matches(wanted, by_name, n=most, cutoff=cutoff) for cutoff in (_SLIP, _CLOSE))
+    return tuple(dict.fromkeys([*containing, *(by_name[one] for one in (*slips, *begun, *close))]))[:most]
 
 
 def _name(model_id: str) -> str:

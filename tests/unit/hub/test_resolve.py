@@ -171,7 +171,14 @@ def test_a_name_of_several_lists_them() -> None:
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("qwen3-33b", "Qwen/Qwen3-32B"), ("dmeo", "demo"), ("qwen3", "Qwen/Qwen3-0.6B"), ("qwen3:32", "Qwen/Qwen3-32B")],
+    [
+        ("qwen3-33b", "Qwen/Qwen3-32B"),
+        ("dmeo", "demo"),
+        ("qwen3", "Qwen/Qwen3-0.6B"),
+        ("qwen3:32", "Qwen/Qwen3-32B"),
+        ("Qwen/Qwen3-8b-instruct", "Qwen/Qwen3-8B"),
+        ("qwen2.5-7b-instrukt", "Qwen/Qwen2.5-7B-Instruct"),
+    ],
 )
 def test_a_near_miss_is_told_what_was_probably_meant(name: str, meant: str) -> None:
     with pytest.raises(ModelNotFound, match=f"did you mean {re.escape(meant)}"):
