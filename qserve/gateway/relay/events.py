@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_closings", "count_events", "failure_of"]
+__all__ = [
+    "MAX_HELD_BYTES",
+    "EventCutter",
+    "count_announcements",
+    "count_closings",
+    "count_events",
+    "count_named",
+    "failure_of",
+]
 
 # A longer event passes through in pieces: memory must stay bounded.
 MAX_HELD_BYTES = 1 << 20
 
 # The first event of a chat stream, one per choice: it names the role before there is a token. Inside a JSON string the
-# quotes would be escaped. Streams with named events begin with names of their own: a line of its own, never content.
-_ANNOUNCEMENT = re.compile(
-    rb'"role"\s*:\s*"assistant"\s*,\s*"content"\s*:\s*(?:""|null)'
-    rb"|^event: (?:response\.(?:created|in_progress|output_item\.added|content_part\.added|reasoning_part\.added)"
-    rb"|message_start|content_block_start|ping)\r?$",
-    re.MULTILINE,
-)
+# quotes would be escaped.
+_ANNOUNCEMENT = re.compile(rb'"role"\s*:\s*"assistant"\s*,\s*"content"\s*:\s*(?:""|null)')
 
 # What follows the last token: usage alone, and the end.
 _CLOSING = re.compile(rb'"choices"\s*:\s*\[\s*\]|^data: ?\[DONE\]', re.MULTILINE)
+
+# Of the Responses API and of Anthropic's Messages, all but deltas: they begin and end an item or the answer. The name
+# has a line of its own, so content never matches.
+_NAMED = re.compile(
+    rb"^event: (?:response\.\S+(?<!\.delta)|message_start|message_delta|message_stop"
+    rb"|content_block_start|content_block_stop|ping)\r?$",
+    re.MULTILINE,
+)
 
 # How vLLM 0.32 ends a stream that it began with 200: create_streaming_error_response. Where its engine's
 # process died, the message is that of EngineDeadError.
@@ -67,13 +78,18 @@ def count_events(events: bytes) -> int:
 
 
 def count_announcements(events: bytes) -> int:
-    """Number of events that only name the role."""
+    """Number of events of a chat that only name the role."""
     return len(_ANNOUNCEMENT.findall(events))
 
 
 def count_closings(events: bytes) -> int:
     """Number of events of a chat or completion that come after its last token."""
     return len(_CLOSING.findall(events))
+
+
+def count_named(events: bytes) -> int:
+    """Number of events whose name says that they hold no token, wherever they are in the stream."""
+    return len(_NAMED.findall(events)) if b"event: " in events else 0  # a chat's tokens do without the search
 
 
 def failure_of(events: bytes) -> str:

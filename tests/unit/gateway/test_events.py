@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from qserve.gateway.relay.events import (
     count_announcements,
     count_closings,
     count_events,
+    count_named,
     failure_of,
 )
 from qserve.gateway.relay.exchange import StreamCounts
@@ -115,6 +117,44 @@ def test_events_with_tokens_are_counted_where_nobody_tells_the_tokens():
         row = row_of(at_once)
         assert row is not None and row.ttft_us is not None and abs(row.ttft_us - row.e2e_us) <= 1
     assert counted(role, end).num_events == 1, "0 is an answer that is no stream"
+
+
+def _named(name, more=""):
+    return f'event: {name}\ndata: {{"type":"{name}"{more}}}\n\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "token", "between", "after"),
+    [
+        (
+            ("message_start", "content_block_start", "ping"), "content_block_delta",
+            ("content_block_stop", "content_block_start", "ping"),
+            ("content_block_stop", "message_delta", "message_stop"),
+        ),
+        (
+            ("response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"),
+            "response.output_text.delta",
+            ("response.reasoning_text.done", "response.output_item.done", "response.output_item.added"),
+            ("response.output_text.done", "response.content_part.done", "response.output_item.done",
+             "response.completed"),
+        ),
+    ],
+    ids=["messages", "responses"],
+)  # fmt: skip
+def test_named_events_that_begin_and_end_an_item_hold_no_token(before, token, between, after):
+    one = _named(token, ',"delta":"event: ping\\nmessage_stop"')
+    apart = counted(*map(_named, before), one, *map(_named, between), one, one, *map(_named, after))
+    assert apart.num_events == 3 and apart.tpot_s is not None
+    first, middle, last = (b"".join(map(_named, names)) for names in (before, between, after))
+    for pieces in (
+        (first + one + middle + one + last,),
+        (*map(_named, before), one + one, *map(_named, after)),
+        (first, one + middle + one, last),
+    ):
+        at_once = counted(*pieces)
+        assert at_once.num_events == 2 and at_once.tpot_s is None
+    assert count_named(one) == count_named(_stream(["event: ping"])) == 0
+    assert count_named(last.replace(b"\n", b"\r\n")) == len(after)
 
 
 def test_who_speaks_is_no_token():
