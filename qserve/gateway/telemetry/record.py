@@ -89,8 +89,10 @@ class RequestRecord:
 
     @property
     def is_poll(self) -> bool:
-        """A poll that went well. /ready tells with a 503 what it was asked."""
-        return self.route in POLLED and not self.error_code and (self.status < 400 or self.route == "/ready")
+        """A poll that went well. /ready answers 503, with the code of the reason, until all workers are ready."""
+        if self.route == "/ready" and self.status == 503:
+            return True
+        return self.route in POLLED and not self.error_code and self.status < 400
 
     @property
     def elapsed_s(self) -> float:

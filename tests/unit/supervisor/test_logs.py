@@ -49,18 +49,21 @@ def test_a_request_has_its_id_and_its_figures_beside_the_message(said):
 
 
 @pytest.mark.parametrize(
-    ("route", "status", "level"),
+    ("route", "status", "code", "level"),
     [
-        ("/metrics", 200, "debug"),
-        ("/ready", 503, "debug"),
-        ("/gradio_api/queue/data", 200, "debug"),
-        ("/metrics", 401, "info"),
-        ("/v1/reward", 200, "info"),
-        ("/", 200, "info"),
+        ("/metrics", 200, "", "debug"),
+        ("/ready", 200, "", "debug"),
+        ("/ready", 503, "worker_not_ready", "debug"),
+        ("/ready", 500, "internal_error", "info"),
+        ("/gradio_api/queue/data", 200, "", "debug"),
+        ("/metrics", 401, "invalid_api_key", "info"),
+        ("/metrics", 200, "worker_died", "info"),
+        ("/v1/reward", 200, "", "info"),
+        ("/", 200, "", "info"),
     ],
 )
-def test_polls_that_go_well_are_lines_for_debugging(said, route, status, level):
-    log_request(RequestRecord("req-1", "GET", route, status=status))
+def test_polls_that_go_well_are_lines_for_debugging(said, route, status, code, level):
+    log_request(RequestRecord("req-1", "GET", route, status=status, error_code=code))
     assert [line["level"] for line in said()] == [level]
 
 
