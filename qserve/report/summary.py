@@ -151,7 +151,9 @@ def _trained(report: RunReport) -> list[str]:
     document = report.trainings[-1].document
     curve, held_out = document["curve"], document["held_out"]
     name = report.trainings[-1].name or document["method"]
-    lines = [f"{name}: {document['state']} after {document['step']:,} of {document['num_steps']:,} steps"]
+    step, num_steps = document["step"], document["num_steps"] or 0
+    steps = f"after {step:,} of {num_steps:,} steps" if step else "before the first step"
+    lines = [f"{name}: {document['state']} {steps}"]
     if curve:
         last = smoothed(tuple(one["loss"] for one in curve))[-1]
         lines.append(f"loss {curve[0]['loss']:.4g} at the first step, {last:.4g} at the last, smoothed")

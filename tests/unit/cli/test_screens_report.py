@@ -38,6 +38,11 @@ def test_of_a_training_run(monkeypatch: pytest.MonkeyPatch) -> None:
     check_screen("report-training", to_summary(RunReport(run, trainings=(trained,))))
     stopped = replace(trained, document={**training(), "state": "stopped", "step": 20})
     check_screen("report-training-stopped", to_summary(RunReport(run, trainings=(stopped,))), longest=90)
+    nothing = {"curve": [], "evaluations": [], "measured": {}, "held_out": {}, "quality": None, "check": None}
+    unmeasured = dict.fromkeys(("step", "num_steps", "tokens_per_s", "step_s", "flops_per_s", "mfu"))
+    ended = {"state": "failed", "reason": "the process was killed by SIGKILL", "rollouts": []}
+    failed = replace(trained, document={**training(), **nothing, **unmeasured, **ended})
+    check_screen("report-training-failed", to_summary(RunReport(run, trainings=(failed,))), longest=90)
 
 
 def test_of_a_service_that_runs(served: RunReport, monkeypatch: pytest.MonkeyPatch) -> None:
