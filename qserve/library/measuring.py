@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from qserve.cli.options.names import names_in
 from qserve.evaluation.comparison.compare import Candidate, candidates_of
 from qserve.evaluation.results import EvalResult
 from qserve.library.flags import Value, called, flags_of
@@ -63,7 +64,7 @@ def compare(
         folder = Path(out or temporary)
         named = {"model": model, "reward": reward, "quants": _with_commas(quants), "out": str(folder)}
         called("compare", *flags_of({**named, **options}))
-        return candidates_of([folder / quant for quant in _with_commas(quants).split(",")])
+        return candidates_of([folder / quant for quant in names_in(_with_commas(quants))])
 
 
 def _with_commas(names: Sequence[str] | str) -> str:

@@ -15,6 +15,7 @@ from qserve.cli.eval.request import check_thinking
 from qserve.cli.options.command import Command, model_options
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.load import price_file
+from qserve.cli.options.names import names_in
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
 from qserve.cli.own_server import rounding_arguments, up_arguments
@@ -91,7 +92,7 @@ def command(
     Exit status: 0, 2 bad input, 3 a quantization does not fit, 5 a server did not start or stopped answering, 6 too
     many items can't be scored, 130 after Ctrl-C.
     """
-    names = tuple(dict.fromkeys(word.strip() for word in quants.split(",") if word.strip()))
+    names = names_in(quants)
     if len(names) < 2:
         raise UsageError(f"--quants {quants!r} is fewer than two quantizations; write for example --quants bf16,4bit")
     for name in names:

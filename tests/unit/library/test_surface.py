@@ -143,6 +143,16 @@ def test_a_file_or_a_list_is_scored_and_what_is_neither_is_named(tmp_path):
             qserve.score(wrong, reward=str(recipe))
 
 
+@pytest.mark.parametrize("quants", ["bf16, int8,", " bf16,int8,bf16", ("bf16", " int8"), ["bf16", "int8"]])
+def test_quantizations_are_read_as_the_command_reads_them(quants, tmp_path, monkeypatch):
+    ran, read = [], []
+    monkeypatch.setattr("qserve.library.measuring.called", lambda *words: ran.append(words))
+    monkeypatch.setattr("qserve.library.measuring.candidates_of", read.extend)
+    qserve.compare("demo", quants=quants, out=tmp_path)
+    assert read == [tmp_path / "bf16", tmp_path / "int8"]
+    assert len(ran) == 1
+
+
 def test_one_name_is_taken_as_a_list_of_one():
     with pytest.raises(UsageError, match="--tasks nowhere:"):
         qserve.evaluate(url="http://127.0.0.1:9", tasks="nowhere")
