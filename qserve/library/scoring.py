@@ -45,7 +45,7 @@ def score(
             called("score", f"--output={out}", *flags_of({**source, **options}), "--", str(file))
         except UnusableResult as error:
             warnings.warn(str(error).partition(";")[0], stacklevel=2)
-        return [json.loads(line) for line in out.read_text().splitlines()]
+        return [json.loads(line) for line in out.read_bytes().splitlines()]
 
 
 def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -28,7 +28,7 @@ def check_saved(run: TrainingRun) -> dict[str, Any] | None:
     if data is None:
         return None
     end = "" if "prompt" in data.columns else _end_of_text(run.output)
-    rewards = [json.loads(line) for line in (run.folder / "held_out.jsonl").read_text().splitlines()]
+    rewards = [json.loads(line) for line in (run.folder / "held_out.jsonl").read_bytes().splitlines()]
     questions, scored = run.folder / "check.jsonl", run.folder / "check_scored.jsonl"
     pairs = pairs_to_score(run.data_folder / "test.jsonl", rewards, end)
     questions.write_text("".join(json.dumps(one) + "\n" for one in pairs))
@@ -51,7 +51,7 @@ def _end_of_text(folder: Path) -> str:
 
 def pairs_to_score(test: Path, rewards: list[dict[str, Any]], end: str = "") -> list[dict[str, Any]]:
     """The pairs of `rewards`, or its texts, in their order, as `qserve score` reads them. Whole texts end in `end`."""
-    rows = {row["row"]: row for row in map(json.loads, test.read_text().splitlines())}
+    rows = {row["row"]: row for row in map(json.loads, test.read_bytes().splitlines())}
     if rewards and "given" in rewards[0]:
         chosen = [rows[one["row"]] for one in rewards]
         return [{"messages": row["prompt"] + row["response"], **_template_fields(row)} for row in chosen]
@@ -66,7 +66,7 @@ def _template_fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compared(scored: Path, rewards: list[dict[str, Any]]) -> dict[str, Any]:
-    lines = [json.loads(line) for line in scored.read_text().splitlines()]
+    lines = [json.loads(line) for line in scored.read_bytes().splitlines()]
     if "given" in rewards[0]:
         given = [value for one in rewards for value in one["given"]]
         hosted = [value for line in lines for value in _values(line)]

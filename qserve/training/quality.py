@@ -51,7 +51,7 @@ class LabelQuality:
 
 def quality_in(file: Path, labels: Sequence[str] = ()) -> dict[str, Any] | None:
     """Of what process/held_out.py wrote; None where there is nothing. `labels` name the scores of a row, if it has."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    rows = [json.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
     if not rows:
         return None
     if labels == STEPS:

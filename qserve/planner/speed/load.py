@@ -160,7 +160,7 @@ def read_trace(text: str, where: str = "--trace") -> tuple[Arrival, ...]:
     Raises UsageError with the line that can't be read.
     """
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

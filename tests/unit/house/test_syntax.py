@@ -1,4 +1,4 @@
-"""Syntax that means something else on an older Python that qserve runs on."""
+"""Syntax that does something else than it seems to: on an older Python that qserve runs on, or with some texts."""
 
 from __future__ import annotations
 
@@ -17,5 +17,17 @@ def test_nothing_is_raised_in_an_except_star() -> None:
         for handler in tried.handlers
         for node in ast.walk(handler)
         if isinstance(node, ast.Raise)
+    ]
+    assert found == []
+
+
+def test_json_lines_are_split_as_bytes() -> None:
+    """A str is split at U+2028, U+2029 and U+0085 too, which JSON strings may hold as they are."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.Call)
+        if {"loads", "read_text", "splitlines"} <= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
     ]
     assert found == []

@@ -129,11 +129,14 @@ def test_results_print_in_a_line_or_two():
 def test_a_file_or_a_list_is_scored_and_what_is_neither_is_named(tmp_path):
     recipe, file = tmp_path / "rewards.yaml", tmp_path / "answers.jsonl"
     recipe.write_text("parts:\n- {name: form, rule: regex, pattern: '[.]$'}\n")
-    records = [{"prompt": "p", "response": "Yes."}, {"nothing": 1}, {"prompt": "p", "response": "No"}]
+    # Line breaks of Unicode, but none of JSON lines.
+    split = "\x85\u2028\u2029"
+    records = [{"prompt": "p", "response": f"Yes{split}."}, {"nothing": 1}, {"prompt": f"p{split}q", "response": "No"}]
     file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     with pytest.warns(UserWarning, match="^1 of 3 lines could not be scored$"):
         found = qserve.score(str(file), reward=str(recipe))
     assert [row.get("reward") for row in found] == [1.0, None, 0.0]
+    assert [row.get("response") for row in found] == [record.get("response") for record in records]
     assert found[1]["nothing"] == 1 and "needs messages" in found[1]["error"]
     for wrong, words in (
         (records[0], "this is one record: put it into a list"),

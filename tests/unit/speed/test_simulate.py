@@ -170,5 +170,7 @@ def test_a_line_that_is_no_request_is_named(line: str) -> None:
 def test_a_trace_is_read_in_order_of_time_and_names_its_broken_line() -> None:
     text = '{"arrival": 2, "input": 10, "output": 5}\n\n{"arrival": 1, "input": 20, "output": 5}\n'
     assert [one.input_tokens for one in read_trace(text)] == [20, 10]
+    line = '{"arrival": 1, "input": 20, "output": 5, "prompt": "a\u2028b\x85c"}'
+    assert [one.input_tokens for one in read_trace(line)] == [20]
     with pytest.raises(UsageError, match="line 2"):
         read_trace('{"arrival": 2, "input": 10, "output": 5}\n{"arrival": 1}')

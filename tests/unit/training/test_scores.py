@@ -109,7 +109,8 @@ def test_a_process_reward_model_is_planned_with_its_head() -> None:
 
 
 def test_a_file_of_scores_is_prepared_and_its_broken_rows_are_named_by_line(tmp_path: Path) -> None:
-    rows = [{"prompt": f"{n}+1?", "response": str(n + 1), "scores": {"kind": n, "short": 1}} for n in range(60)]
+    split = "\x85\u2028\u2029"  # line breaks of Unicode, but none of JSON lines
+    rows = [{"prompt": f"{n}+1?", "response": f"{n + 1}{split}", "scores": {"kind": n, "short": 1}} for n in range(60)]
     rows[7]["scores"] = {"kind": 1}
     file = tmp_path / "scores.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -122,7 +123,7 @@ def test_a_file_of_scores_is_prepared_and_its_broken_rows_are_named_by_line(tmp_
     assert broken == {"source": "scores.jsonl:8", "why": "has no score 'short'; it has kind"}
     asked = pairs_to_score(tmp_path / "data" / "test.jsonl", [{"row": 2, "given": [0.0, 0.0]}])
     question, answer = asked[0]["messages"]
-    assert answer["content"] == str(int(question["content"][:-3]) + 1)
+    assert answer["content"] == f"{int(question['content'][:-3]) + 1}{split}"
 
 
 def flags(**given: Any) -> TrainFlags:
