@@ -188,3 +188,9 @@ def _texts(node: ast.AST | None) -> set[str]:
     if isinstance(node, ast.Tuple):
         return {text for one in node.elts for text in _texts(one)}
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+
+def test_sentences_that_hold_one_another_without_end_are_left_as_they_are() -> None:
+    for deep in ("Use " * 240 + "two words", "Use {}; " * 120 + "Use two words", "plan: " * 160 + "two words"):
+        assert said("zh-CN", deep) is None
+    assert "Use Use" in str(said("zh-CN", "Use " * 249 + "x"))

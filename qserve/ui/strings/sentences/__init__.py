@@ -27,6 +27,8 @@ _NUMBER = re.compile(r"[\d.,·/()]+(?: (?:B|KiB|MiB|GiB|TiB|%))?")
 _FIELD = re.compile(r"\{#?\}")
 _MOST_CHARS = 1000
 """The program's longest sentences have half of it; what is longer is somebody else's."""
+_MOST_DEPTH = 12
+"""The program's sentences hold one another in 7 levels at most; below the last, only names are taken."""
 # Names, figures, flags with their values and commands have no two English words in a row.
 _COMMANDS = re.compile(r"--[\w-]+(?:[ =][^\s;，；]+)?|\b(?:qserve|vllm|pip|psutil) \w+")
 _WORDS = re.compile(r"\b[a-z]{2,} [a-z]{2,}\b")
@@ -51,27 +53,27 @@ def has_english(text: str) -> bool:
 
 
 @lru_cache(4096)
-def _chinese(text: str) -> str | None:
+def _chinese(text: str, depth: int = 0) -> str | None:
     if text in SENTENCES:
         return SENTENCES[text]
     if _NEUTRAL.fullmatch(text):
         return text
     for row in _rows():
         found = row.fields_of(text)
-        if found and None not in (told := [_inserted(part) for part in found]):
+        if found and None not in (told := [_inserted(part, depth + 1) for part in found]):
             return row.chinese.format(*told)
     # Several sentences, or parts of a sum: each has a row of its own.
     for separator, joint in _SEPARATORS.items():
         parts = text.split(separator)
-        told = [_inserted(part) for part in parts] if len(parts) > 1 else [None]
+        told = [_inserted(part, depth + 1) for part in parts] if len(parts) > 1 else [None]
         if None not in told and told != parts:
             return joint.join(str(one) for one in told)
     return None
 
 
-def _inserted(part: str) -> str | None:
+def _inserted(part: str, depth: int) -> str | None:
     """What a sentence names: a sentence or a term of the tables, or a name, which is no language's."""
-    told = _chinese(part)
+    told = _chinese(part, depth) if depth <= _MOST_DEPTH else None
     return part if told is None and not has_english(part) else told
 
 
