@@ -67,7 +67,8 @@ def command(
 
         show_live(url, api_key, as_json=form == "json", full=full)
         return
-    _write(_written(state_dir, run, form or _by_name(output), full), output)
+    to_file = output is not None
+    _write(_written(state_dir, run, form or _by_name(output), full=full, to_file=to_file), output)
 
 
 def _by_name(output: Path | None) -> str | None:
@@ -80,7 +81,7 @@ def _by_name(output: Path | None) -> str | None:
     return kinds[output.suffix]
 
 
-def _written(state_dir: Path | None, name: str | None, form: str | None, full: bool) -> str:
+def _written(state_dir: Path | None, name: str | None, form: str | None, *, full: bool, to_file: bool) -> str:
     from qserve.report import read_report, to_html, to_json, to_markdown
 
     store = run_store(state_dir)
@@ -93,7 +94,7 @@ def _written(state_dir: Path | None, name: str | None, form: str | None, full: b
         return json.dumps(to_json(report), indent=2, ensure_ascii=False) + "\n"
     from qserve.cli.report.show import to_summary, to_terminal
 
-    return to_terminal(report) if full else to_summary(report)
+    return to_terminal(report, to_file=to_file) if full else to_summary(report, to_file=to_file)
 
 
 def _write(text: str, output: Path | None) -> None:

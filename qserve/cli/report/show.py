@@ -23,9 +23,9 @@ __all__ = ["printed", "to_summary", "to_terminal"]
 _LABEL = 12
 
 
-def to_summary(report: RunReport) -> str:
-    """One screen, to the width of the terminal."""
-    console, out = _console()
+def to_summary(report: RunReport, *, to_file: bool = False) -> str:
+    """One screen, to the width of the terminal; in colours if it goes there and not `to_file`."""
+    console, out = _console(to_file)
     _head(console, report)
     before: object = None
     for part in summary_of(report):
@@ -46,9 +46,11 @@ def to_summary(report: RunReport) -> str:
     return _text(out)
 
 
-def to_terminal(report: RunReport) -> str:
-    """Print to the width of the terminal, in colours; to a pipe each row is one line."""
-    console, out = _console()
+def to_terminal(report: RunReport, *, to_file: bool = False) -> str:
+    """All tables, to the width of the terminal, in colours if it goes there and not `to_file`; for a pipe each row is
+    one line.
+    """
+    console, out = _console(to_file)
     _head(console, report)
     for section in sections_of(report):
         console.print()
@@ -69,8 +71,8 @@ def printed(parts: Iterable[RenderableType]) -> str:
     return _text(out)
 
 
-def _console() -> tuple[Console, io.StringIO]:
-    out, is_terminal = io.StringIO(), sys.stdout.isatty()
+def _console(to_file: bool = False) -> tuple[Console, io.StringIO]:
+    out, is_terminal = io.StringIO(), not to_file and sys.stdout.isatty()
     return Console(file=out, force_terminal=is_terminal, width=console_of().width, highlight=False), out
 
 

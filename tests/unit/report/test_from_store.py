@@ -132,6 +132,17 @@ def test_without_a_format_the_terminal_gets_a_summary_and_all_tables_if_asked(st
         assert not any(line.endswith(" ") for line in shown.splitlines()), "no row is filled up to a width of nobody's"
 
 
+@pytest.mark.parametrize("options", [(), ("--full",)])
+def test_a_file_gets_no_colours_from_a_terminal(store, tmp_path, monkeypatch, capsys, options):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    file = tmp_path / "report.txt"
+    common = [*options, "--state-dir", str(tmp_path)]
+    command.main([*common, "--output", str(file)], standalone_mode=False)
+    assert "20261121-1" in file.read_text() and "\x1b" not in file.read_text()
+    command.main(common, standalone_mode=False)
+    assert "\x1b[" in capsys.readouterr().out
+
+
 def test_the_terminal_gets_no_titles_of_charts():
     stages = [{"name": name, "p99_e2el_ms": 2.0, "median_e2el_ms": 1.0, "text_throughput": 3.0} for name in "ab"]
     document = StoredDocument(1, "bench", BEGAN, "x", "a, b", {"load": {"endpoint": "reward"}, "stages": stages})
