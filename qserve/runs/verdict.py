@@ -33,22 +33,22 @@ def held_out_facts(held_out: Mapping[str, Any]) -> dict[str, Any]:
     right, pairs = held_out["right"], held_out["pairs"]
     low, high = wilson_interval(right, pairs)
     share = {"accuracy": right / pairs, "low": low, "high": high}
-    return {"pairs": pairs, "right": right, **share, "verdict": verdict_of(low, high)}
+    return {"pairs": pairs, "right": right, **share, "verdict": verdict_of(held_out)}
 
 
-def verdict_of(low: float, high: float) -> Verdict:
-    """Of the interval of a share of pairs."""
+def verdict_of(held_out: Mapping[str, Any]) -> Verdict | None:
+    """Of counted pairs; None where there are none."""
+    if not held_out.get("pairs"):
+        return None
+    low, high = wilson_interval(held_out["right"], held_out["pairs"])
     return "better" if low > _GUESSING else "worse" if high < _GUESSING else "unclear"
 
 
 def fault_of(document: Mapping[str, Any]) -> Fault | None:
-    """Of a model that learned nothing; None of one that did, or where nothing was held out.
-
-    Documents of earlier releases have no verdict.
-    """
-    verdict = document["held_out"].get("verdict", "better")
-    if verdict != "better":
-        return "worse" if verdict == "worse" else "unclear"
+    """Of a model that learned nothing; None of one that did, or where nothing was held out."""
+    verdict = verdict_of(document["held_out"])
+    if verdict == "worse" or verdict == "unclear":
+        return verdict
     labels = (document.get("quality") or {}).get("by_label", ())
     return "mean" if labels and all(one["mse"] >= one["mean_mse"] for one in labels) else None
 
@@ -63,9 +63,10 @@ def advice_on(document: Mapping[str, Any]) -> str:
     """What to try first, by what the run shows."""
     held_out = document["held_out"]
     learned = _mean([point["accuracy"] for point in document["curve"][-_LAST_POINTS:] if "accuracy" in point])
-    if held_out.get("verdict") == "worse" and learned >= _GUESSING:
+    verdict = verdict_of(held_out)
+    if verdict == "worse" and learned >= _GUESSING:
         return "Make sure that `chosen` is the better answer everywhere in the data."
-    if held_out.get("verdict") and learned >= _LEARNED:
+    if verdict and learned >= _LEARNED:
         return f"It gets {100 * learned:.0f} % of its training pairs right, and fails on new ones: train on more pairs."
     if 0 < held_out.get("pairs", 0) < _FEW_PAIRS:
         return "Train longer, and hold out more pairs to be sure: --eval-share or --eval-data."

@@ -22,20 +22,6 @@ TRAIN: dict[str, tuple[str, str]] = {
     "train.step_s": ("per step", "每步耗时"),
     "train.left": ("remaining", "剩余"),
     "train.held_out": ("held-out accuracy", "留出集正确率"),
-    "train.fault_worse": (
-        "This model is worse than guessing, which gets half of the pairs right. Make sure that “chosen” is the better "
-        "answer everywhere in the data.",
-        "该模型不如随机猜测（随机猜测的正确率为一半）。请确认数据中的 chosen 都是更好的回答。",
-    ),
-    "train.fault_unclear": (
-        "The held-out pairs do not show that this model is better than guessing. Train longer, on more data, or hold "
-        "out more pairs.",
-        "留出集未能证明该模型优于随机猜测。请训练更久、使用更多数据，或留出更多的回答对。",
-    ),
-    "train.fault_mean": (
-        "This model predicts no score better than the mean of that score does. Train longer, or on more data.",
-        "该模型对任何分数的预测都不优于该分数的平均值。请训练更久，或使用更多数据。",
-    ),
     "train.training": ("training", "训练"),
     "train.smoothed": ("training, smoothed", "训练（平滑）"),
     "train.evaluation": ("evaluation", "评估"),

@@ -15,7 +15,7 @@ from typing import Any
 
 from qserve.planner.training.defaults import EXAMPLE
 from qserve.report.sections.training import before_model_bytes
-from qserve.runs.verdict import fault_of
+from qserve.runs.verdict import advice_on, warning_of
 from qserve.ui.strings import heading, translate
 from qserve.ui.strings.sentences import shown
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
@@ -52,7 +52,6 @@ _STATE_NAMES = {
     "running": "train.running", "ended": "train.ended", "stopped": "train.stopped", "failed": "train.failed",
     "died": "train.died",
 }  # fmt: skip
-_FAULTS = {"worse": "train.fault_worse", "unclear": "train.fault_unclear", "mean": "train.fault_mean"}
 _NUMBER = 'class="qs-number"'
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
@@ -78,10 +77,17 @@ def head_view(document: Mapping[str, Any], state: str, language: str) -> str:
             figures.append((heading(language, "train.left"), duration(left * document["step_s"])))
     if document["mfu"]:
         figures.append(("MFU", _percent(document["mfu"])))
-    warning = fault_of(document)
-    told = f'<div class="qs-error" role="alert">{translate(language, _FAULTS[warning])}</div>' if warning else ""
     why = refusal_view(str(document["reason"]), language, "train.failed_because") if document["reason"] else ""
-    return why + told + tiles(figures)
+    return why + _warning(document, language) + tiles(figures)
+
+
+def _warning(document: Mapping[str, Any], language: str) -> str:
+    """That the model learned nothing, and what to try first; "" of one that did."""
+    warning = warning_of(document)
+    if warning is None:
+        return ""
+    told = html.escape(f"{shown(language, warning)} {shown(language, advice_on(document))}")
+    return f'<div class="qs-error" role="alert">{told}</div>'
 
 
 def curves_view(document: Mapping[str, Any], language: str) -> str:

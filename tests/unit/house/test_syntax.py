@@ -28,6 +28,7 @@ def test_json_lines_are_split_as_bytes() -> None:
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.Call)
-        if {"loads", "read_text", "splitlines"} <= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+        if {"loads", "read_text", "splitlines"}
+        <= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
     ]
     assert found == []

@@ -41,8 +41,13 @@ def test_scores_are_held_against_their_mean() -> None:
     assert fault_of(document(quality=labels(1.2, 0.9))) is None
 
 
-def test_a_document_of_an_earlier_release_has_no_verdict() -> None:
-    assert fault_of(document() | {"held_out": {"pairs": 11, "right": 1}}) is None
+def test_a_document_that_keeps_the_counts_alone_has_the_same_verdict() -> None:
+    """Those of earlier releases."""
+    for right in (1, 5, 11):
+        whole = document(right, 11, 0.9)
+        counts = whole | {"held_out": {"pairs": 11, "right": right}}
+        assert fault_of(counts) == fault_of(whole)
+        assert advice_on(counts) == advice_on(whole)
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def words_of(texts: Iterable[str]) -> set[str]:
 
 
 COMMAND = re.compile(r"--[\w-]+(?:[ =](?:'[^']*'|[^\s;，；]+))?|`[^`]*`|'[^']*'|\w*_\w*|[\w.-]*[/.][\w.-]*")
-VOCABULARY = words_of(SENTENCES) - words_of(SENTENCES.values())
-"""Words that have a Chinese one."""
+VOCABULARY = words_of(SENTENCES) - words_of(SENTENCES.values()) - {"half"}
+"""Words that have a Chinese one. `half` is also a name, of a --dtype."""
 
 
 def left_in(chinese: str | None) -> bool:

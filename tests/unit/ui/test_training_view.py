@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from qserve.planner.training.defaults import EXAMPLE
-from qserve.runs.verdict import held_out_facts
+from qserve.runs.verdict import advice_on, held_out_facts, warning_of
 from qserve.ui.process.lean_import import lean_import
+from qserve.ui.strings.sentences import has_english, said
 from qserve.ui.views.lines import Series, line_chart, scale_of, with_mean
 from qserve.ui.views.training import (
     configuration_view,
@@ -189,3 +191,19 @@ def test_without_a_run_the_page_says_how_to_start_one() -> None:
 def test_a_model_that_learned_nothing_is_said_to(right: int, language: str) -> None:
     told = head_view(document(held_out=held_out_facts({"pairs": 11, "right": right})), "ended", language)
     assert ('class="qs-error"' in told) == (right < 10)
+
+
+LABELS = {"by_label": [{"name": "helpful", "mse": 1.2, "mean_mse": 1.0}]}
+
+
+@pytest.mark.parametrize(
+    ("right", "pairs", "accuracy", "quality"),
+    [(33, 66, 0.95, None), (20, 66, 0.9, None), (5, 11, 0.5, None), (500, 1000, 0.5, None), (0, 0, 0.5, LABELS)],
+)
+def test_what_the_page_advises_is_what_the_command_advises(right, pairs, accuracy, quality) -> None:
+    held_out = held_out_facts({"pairs": pairs, "right": right} if pairs else {"texts": 40})
+    learned = document(held_out=held_out, quality=quality, curve=[{"step": 1, "loss": 0.1, "accuracy": accuracy}])
+    told = {language: html.unescape(head_view(learned, "ended", language)) for language in ("en", "zh-CN")}
+    assert f">{warning_of(learned)} {advice_on(learned)}<" in told["en"]
+    assert f">{said('zh-CN', str(warning_of(learned)))} {said('zh-CN', advice_on(learned))}<" in told["zh-CN"]
+    assert not has_english(re.sub("<[^>]*>", " | ", told["zh-CN"]))

@@ -125,6 +125,28 @@ _TRAINING = {
     "forward": "前向",
     "backward": "反向",
     "step": "更新",
+    # runs/verdict.py
+    "This model is worse than guessing, which gets half of the pairs right.": (
+        "该模型不如随机猜测（随机猜测的正确率为一半）。"
+    ),
+    "{#} held-out pairs do not show that this model is better than guessing.": (
+        "留出的 {} 个回答对未能证明该模型优于随机猜测。"
+    ),
+    "This model predicts no score better than the mean of that score does.": (
+        "该模型对任何分数的预测都不优于该分数的平均值。"
+    ),
+    "Make sure that `chosen` is the better answer everywhere in the data.": (
+        "请确认数据中的 `chosen` 都是更好的回答。"
+    ),
+    "It gets {#} of its training pairs right, and fails on new ones: train on more pairs.": (
+        "它答对了训练数据中 {} 的回答对，但没有学会判断新的：请用更多的回答对训练。"
+    ),
+    "Train longer, and hold out more pairs to be sure: --eval-share or --eval-data.": (
+        "请训练更久，并留出更多的回答对以便确认：--eval-share 或 --eval-data。"
+    ),
+    "Train longer, on more data, or with a higher --learning-rate.": (
+        "请训练更久、使用更多数据，或提高 --learning-rate。"
+    ),
 }
 
 _COMPARED = {
