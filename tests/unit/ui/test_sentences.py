@@ -18,6 +18,7 @@ from qserve.ui.strings.sentences import SENTENCES, has_english, said
 from qserve.ui.views.failures import failure_view
 from qserve.ui.views.memory import TERMS, host_view, memory_view
 from qserve.ui.views.plan import plan_view
+from tests.golden.plans import answers
 from tests.golden.plans.answers import kept
 
 ADD = "add a row to qserve/ui/strings/sentences"
@@ -98,6 +99,28 @@ def test_every_kept_refusal_is_chinese() -> None:
             if left_in(chinese):
                 refused[line] = sentence
     assert not refused, f"{ADD}: " + "\n".join(refused.values())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "demo --x", "demo --mex-model-len 3", "demo --cpu-offload-gb 3",
+        "demo --max-num-seqs x", "demo --max-num-seqs 0", "demo --max-model-len 4x", "demo --max-model-len -5",
+        "demo --rps x", "demo --gpu-memory-utilization 2", "demo --ttft x", "demo --engine nosuch",
+        "demo --engine-version zzz", "demo --quant nosuch", "demo --quant int9", "demo --kv-cache-dtype nosuch",
+        "demo --gpu nosuch", "demo --gpu rtx-409", "demo --gpu rtx-4090:0", "demo --gpu memory=3",
+        "demo --gpu memory=x,sm=3", "nosuchmodel", "qwen3-8", "./nosuchmodel", "nosuch/model", "demo --reward nosuch",
+        "", "Qwen/Qwen3-235B-A22B --gpu any --rps 1 --quant bf16 --prices {prices}",
+    ],
+)  # fmt: skip
+def test_what_is_refused_of_a_command_line_is_chinese(words: str, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[cards]\nrtx-4090 = { usd_per_hour = 0.4 }\nnosuch = { usd_per_hour = 1.0 }\n")
+    with answers.machine():
+        refused = answers.answer(f"plan {words.format(prices=prices)}")
+    sentence = " ".join(str(refused["error"]).split()).removeprefix("qserve: ")
+    assert refused["status"] == 2 and sentence
+    assert not left_in(said("zh-CN", sentence)), f"{ADD}: {sentence}"
 
 
 def test_what_the_form_refuses_is_chinese() -> None:

@@ -37,9 +37,6 @@ _REASONS = {
 
 _NOTES = {
     "{} is not on this machine: planned from its bundled dimensions": "{} 不在本机上：按内置的模型尺寸规划",
-    "{} is no hub id: taken for {}, the newest text-only model of that size (also: {})": (
-        "{} 不是 hub 名称：当作该大小中最新的纯文本模型 {}（另有：{}）"
-    ),
     "Chose {}: {} needs {#} more": "选择 {}：{} 还需要 {}",
     "Chose {}: {} needs {#} more, {}": "选择 {}：{} 还需要 {}，{}",
     "Chose {} over {}, which fits too: answers take {} % of the time; --quant {} keeps 16 bit": (

@@ -5,13 +5,25 @@ from __future__ import annotations
 __all__ = ["REFUSALS"]
 
 REFUSALS: dict[str, str] = {
-    "--model is missing: a folder, a hub id, an alias, or demo (see qserve plan --help)": (
-        "缺少 --model：文件夹、hub 名称、别名，或 demo"
-    ),
     "Invalid value for '{}': {} is not one of {} (see qserve plan --help)": "{} 的值 {} 无效，应为 {} 之一",
     "Invalid value for '{}': {} (see qserve plan --help)": "{} 的值无效：{}",
+    # click before 8.5, then as it is since.
     "No such option: {} (see qserve plan --help)": "没有 {} 这个参数",
-    "No such option '{}'. (see qserve plan --help)": "没有 {} 这个参数",
+    "No such option '{}' (see qserve plan --help)": "没有 {} 这个参数",
+    "No such option '{}'. Did you mean '{}'? (see qserve plan --help)": "没有 {} 这个参数；是否指 {}？",
+    "No such option '{}'. (Did you mean one of: {}?) (see qserve plan --help)": "没有 {} 这个参数；是否指 {} 之一？",
+    "{} is not a whole number": "{} 不是整数",
+    "{} is not a number": "{} 不是数字",
+    "{} is not in the range {}": "{} 不在范围 {} 内",
+    "{} is not a duration; write for example 50ms or 1s": "{} 不是时长；例如写作 50ms 或 1s",
+    "there is no folder {}; a model is named by its folder, its hub id, a short name like qwen3-8b, or demo": (
+        "没有文件夹 {}；模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo 指定"
+    ),
+    "{} is not a folder, not a known model and not in the local cache; {} (a model is named by its folder, its hub id, "
+    "a short name like qwen3-8b, or demo)": (
+        "{} 不是文件夹，不是已知模型，也不在本地缓存中；{}（模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo "
+        "指定）"
+    ),
     "{} is not a folder, not a known model and not in the local cache{}; {} (a model is named by its folder, its hub "
     "id, a short name like qwen3-8b, or demo)": (
         "{} 不是文件夹，不是已知模型，也不在本地缓存中{}；{}（模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo "
@@ -26,6 +38,15 @@ REFUSALS: dict[str, str] = {
     "--gpu {} is not a card of configs/gpus.toml; near matches: {}. Any card can be described: --gpu "
     "memory=23.6GiB,sm=128": (
         "--gpu {}：configs/gpus.toml 中没有这种显卡；相近的有：{}。任何显卡都可以这样描述：--gpu memory=23.6GiB,sm=128"
+    ),
+    "--gpu {} is not a card of configs/gpus.toml; known are for example: {}. Any card can be described: --gpu "
+    "memory=23.6GiB,sm=128": (
+        "--gpu {}：configs/gpus.toml 中没有这种显卡；已知的例如：{}。任何显卡都可以这样描述：--gpu "
+        "memory=23.6GiB,sm=128"
+    ),
+    "--gpu {}: {} is {#} bytes; write for example 24GiB": "--gpu {}：`{}` 只有 {} 字节；例如写作 24GiB",
+    "--gpu {}: the count after ':' is {}, but must be a whole number from {#} to {#}": (
+        "--gpu {}：冒号后的数量为 {}，应为 {} 到 {} 的整数"
     ),
     "--quant {} is not a quantization (did you mean {}?); it takes auto | fp16 | bf16 | fp8 | int8 | 4bit or an exact "
     "scheme: {}": "--quant {} 不是量化方式；是否指 {}？可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}",
@@ -59,6 +80,9 @@ REFUSALS: dict[str, str] = {
     ),
     "{}: no engine has such an option": "{}：没有引擎支持此参数",
     "--engine {} is not a registered engine; it takes {}": "--engine {} 不是已注册的引擎；可以是 {}",
+    "--engine-version {} is not a release; write for example 0.32.0": (
+        "--engine-version {} 不是版本号；例如写作 0.32.0"
+    ),
     "--engine-version {}: vLLM has {} from {} on; give that or a later one": (
         "--engine-version {0}：vLLM 从 {2} 起支持 {1}；请指定该版本或更新版本"
     ),
@@ -190,6 +214,11 @@ REFUSALS: dict[str, str] = {
     "the longest request of the trace": "记录中最长的请求",
     "--gpu any: this model fits none of the cards with a price; give --gpu, or --prices FILE": (
         "--gpu any：有价格的显卡都放不下此模型；请指定 --gpu，或用 --prices FILE"
+    ),
+    "--gpu any: this model fits none of the cards with a price (not known: {}; names are those of configs/gpus.toml); "
+    "give --gpu, or --prices FILE": (
+        "--gpu any：有价格的显卡都放不下此模型（未知的显卡：{}；名称以 configs/gpus.toml 为准）；请指定 --gpu，或用 "
+        "--prices FILE"
     ),
     "{}: the factor of its yarn rope is null in config.json, and vLLM needs a number": (
         "{}：config.json 中 `yarn` 的 factor 为 null，而 vLLM 需要数值"
