@@ -15,8 +15,8 @@ __all__ = ["existing_store", "run_store", "state_folder"]
 
 
 def state_folder(state_dir: Path | None) -> Path:
-    """--state-dir, else the user's state folder by the XDG Base Directory Specification."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    """--state-dir, else $QSERVE_STATE_DIR, else the user's state folder by the XDG Base Directory Specification."""
+    home = os.environ.get("QSERVE_STATE_DIR") or os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return (state_dir or Path(home)) / "qserve"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import fields, replace
 from typing import Any
 
 from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.options.planning import hardware_of, request_of
-from qserve.cli.plan.next_step import named_cards
+from qserve.cli.plan.next_step import with_next_steps
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
 from qserve.hub import resolve
@@ -57,8 +56,5 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
     weighed = weighed_by_speed(checkpoint, hardware, request, measured)
     checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, (weighed.why,))))
     found = plan_for_load(checkpoint, hardware, weighed.request, SpeedRequest(measured=measured))
-    values = {one.name: getattr(found, one.name) for one in fields(found)}
-    if found.fits:
-        words = ["qserve", "up", "--model", model, *request.words(), *(["--gpu", "none"] if gpu == "none" else [])]
-        values |= {"next_command": shlex.join(words), "machine": "" if gpu in (None, "none") else named_cards(hardware)}
-    return Plan(**values)
+    found = with_next_steps(found, {"--model": model, **request.flags()}, gpu, hardware)
+    return Plan(**{one.name: getattr(found, one.name) for one in fields(found)})

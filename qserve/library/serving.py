@@ -90,9 +90,9 @@ def up(model: str | None = None, *, reward: str | None = None, **options: Value)
     """
     if model is None and reward is None:
         raise UsageError("qserve.up serves a model, a reward model, or both: qserve.up('demo', reward='demo')")
-    state_dir = options.pop("state_dir", None)
-    state = state_folder(Path(str(state_dir)) if state_dir is not None else None)
-    log = state / "library" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
+    given = options.pop("state_dir", None)
+    state_dir = Path(str(given)) if given is not None else None
+    log = state_folder(state_dir) / "library" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
     words = flags_of({"model": model, "reward": reward, **options})
-    with own_server(words, log, state, "library") as server:
+    with own_server(words, log, state_dir, "library") as server:
         yield Service(server.url, server.api_key, server.start_s, log)

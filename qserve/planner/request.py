@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
@@ -67,8 +67,12 @@ class PlanRequest:
 
     def words(self) -> list[str]:
         """The request as flags of `qserve plan`: what is not its default."""
+        return [word for flag, value in self.flags().items() for word in (flag, value) if word is not None]
+
+    def flags(self) -> dict[str, str | None]:
+        """The same, each flag with its value; None: a switch."""
         held: tuple[PlanRequest | EngineOptions, ...] = (self, *self.options)
-        return [word for holder in held for word in _words(holder)]
+        return dict(given for holder in held for given in _flags(holder))
 
 
 @cache
@@ -76,15 +80,13 @@ def _defaults(kind: Callable[[], EngineOptions]) -> EngineOptions:
     return kind()
 
 
-def _words(holder: PlanRequest | EngineOptions) -> list[str]:
-    words: list[str] = []
+def _flags(holder: PlanRequest | EngineOptions) -> Iterator[tuple[str, str | None]]:
     for one in options_of(type(holder)):
         value = getattr(holder, one.name)
         if isinstance(value, bool) and value != one.default:
-            words.append(one.flag if value else f"--no-{one.flag.removeprefix('--')}")
+            yield one.flag if value else f"--no-{one.flag.removeprefix('--')}", None
         elif value != one.default:
-            words += [one.flag, str(value)]
-    return words
+            yield one.flag, str(value)
 
 
 def check_word(flag: str, value: str | None, known: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from qserve.cli.options.deployment import deployment_of
 from qserve.core.hardware import Hardware
 from qserve.planner.plan import Plan, Suggestion
 
-__all__ = ["OF_PLAN_ALONE", "command_of", "given_flags", "named_cards", "with_next_steps"]
+__all__ = ["OF_PLAN_ALONE", "command_of", "given_flags", "with_next_steps"]
 
 Flags = Mapping[str, str | None]
 """Flags with their values; None: a switch."""
@@ -66,10 +66,10 @@ def with_next_steps(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardwar
     served = {flag: value for flag, value in flags.items() if flag not in OF_PLAN_ALONE}
     if gpu == "none":
         served["--gpu"] = "none"
-    return replace(plan, next_command=command_of("up", served), machine="" if here else named_cards(hardware))
+    return replace(plan, next_command=command_of("up", served), machine="" if here else _named_cards(hardware))
 
 
-def named_cards(hardware: Hardware) -> str:
+def _named_cards(hardware: Hardware) -> str:
     """4 × NVIDIA H100 80GB HBM3; a single card without its number."""
     groups = [(name, len(list(same))) for name, same in groupby(card.name for card in hardware.devices)]
     return " and ".join(name if count == 1 and len(groups) == 1 else f"{count} × {name}" for name, count in groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 import qserve
+from qserve.cli.own_server import OwnServer
 from qserve.errors import ModelNotFound, UsageError, WorkerFailed
 from qserve.evaluation.comparison.load import LoadFigures
 from qserve.library.flags import called, flags_of
@@ -69,6 +71,37 @@ def test_a_plan_is_the_commands_plan():
     assert isinstance(plan, qserve.Plan) and plan.fits
     assert plan.workload.max_model_len == 4096
     assert plan.devices[0].name == "NVIDIA GeForce RTX 4090"
+
+
+def test_what_is_measured_and_kept_is_where_the_environment_says(tmp_path, monkeypatch):
+    """As for the commands, which read $QSERVE_STATE_DIR themselves."""
+    asked = []
+    monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr("qserve.library.planning.measured_speed", lambda state, *_, **__: asked.append(state))
+    with contextlib.suppress(AttributeError):  # nothing was measured
+        qserve.plan("demo")
+    assert asked == [tmp_path / "qserve"]
+
+    @contextlib.contextmanager
+    def own_server(words, log, state_dir, started_by):
+        asked.append((log.parent, state_dir))
+        yield OwnServer("http://127.0.0.1:9", "key", 1.0)
+
+    monkeypatch.setattr("qserve.library.serving.own_server", own_server)
+    for given in ({}, {"state_dir": str(tmp_path / "other")}):
+        with qserve.up("demo", **given):
+            pass
+    other = tmp_path / "other"
+    assert asked[1:] == [(tmp_path / "qserve/library", None), (other / "qserve/library", other)]
+
+
+def test_a_plan_names_the_command_that_serves_it():
+    plan = qserve.plan("Qwen/Qwen3-32B", gpu="rtx-4090:2", quant="4bit", max_model_len=4096)
+    assert plan.next_command == "qserve up --model Qwen/Qwen3-32B --quant 4bit --max-model-len 4096"
+    assert plan.machine == "2 × NVIDIA GeForce RTX 4090"
+    here = qserve.plan("demo", gpu="none", enable_prefix_caching=False)
+    assert here.next_command == "qserve up --model demo --no-enable-prefix-caching --gpu none"
+    assert here.machine == ""
 
 
 def test_a_notebook_shows_bars_and_what_is_over():
