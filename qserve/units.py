@@ -7,8 +7,8 @@ import re
 from qserve.errors import UsageError
 
 __all__ = [
-    "GIB", "KIB", "MIB", "TOGETHER_MS", "format_bytes", "format_count", "format_ms", "format_parameters", "format_rate",
-    "format_seconds", "parse_bytes",
+    "GIB", "KIB", "MIB", "TOGETHER_MS", "format_bytes", "format_count", "format_flops", "format_ms", "format_parameters",
+    "format_rate", "format_seconds", "parse_bytes",
 ]  # fmt: skip
 
 KIB = 1024
@@ -83,6 +83,13 @@ def format_rate(per_second: float) -> str:
     if per_second >= 9.95:
         return f"{per_second:,.0f}"
     return f"{per_second:.1f}" if per_second >= 0.95 else f"{per_second:.2g}"
+
+
+def format_flops(per_second: float) -> str:
+    """Operations per second with three figures: '880 GFLOP/s', '2 TFLOP/s', '2,250 TFLOP/s'."""
+    factor, unit = (1e12, "TFLOP/s") if per_second >= 999.5e9 else (1e9, "GFLOP/s")
+    value = per_second / factor
+    return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:.3g} {unit}"
 
 
 def _three_figures(value: float) -> str:

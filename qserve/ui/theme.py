@@ -14,8 +14,8 @@ from qserve.ui.strings import LANGUAGES, STRINGS
 __all__ = ["css", "script", "theme"]
 
 _STATIC = Path(__file__).parent / "static"
-# After page.js, which they build on.
 _WORDS = ("chat.", "page.", "failure.unreachable")
+# After page.js, which they build on.
 _SCRIPTS = ("conversations.js", "follow.js", "accessibility.js", "dropdowns.js", "reconnect.js")
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Noto Sans", "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.units import GIB, format_bytes, format_count, format_ms, format_parameters, format_rate
+from qserve.units import GIB, format_bytes, format_count, format_flops, format_ms, format_parameters, format_rate
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,14 @@ def test_a_slow_rate_is_not_rounded_to_nothing(rate: float, text: str) -> None:
 
 def test_gib_may_have_one_decimal() -> None:
     assert (format_bytes(42.4 * GIB), format_bytes(42.4 * GIB, 1)) == ("42.40 GiB", "42.4 GiB")
+
+
+@pytest.mark.parametrize(
+    ("per_s", "shown"),
+    [
+        (4.2e8, "0.42 GFLOP/s"), (8.8e11, "880 GFLOP/s"), (9.994e11, "999 GFLOP/s"), (9.999e11, "1 TFLOP/s"),
+        (2e12, "2 TFLOP/s"), (9.996e13, "100 TFLOP/s"), (3.12e14, "312 TFLOP/s"), (2.25e15, "2,250 TFLOP/s"),
+    ],
+)  # fmt: skip
+def test_operations_have_three_figures_and_no_exponent(per_s: float, shown: str) -> None:
+    assert format_flops(per_s) == shown

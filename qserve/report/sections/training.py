@@ -11,7 +11,7 @@ from qserve.report.charts.specs import Colour, Line, Lines
 from qserve.report.facts import RunReport
 from qserve.report.smoothing import FEWEST_TO_SMOOTH, smoothed
 from qserve.runs.verdict import advice_on, warning_of
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_flops
 
 __all__ = ["before_model_bytes", "training", "training_warnings"]
 
@@ -102,15 +102,11 @@ def _tiles(document: Mapping[str, Any]) -> list[Tile]:
         tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "without the first step"))
     if document.get("mfu"):
         speed, peak = document["flops_per_s"], document["flops_per_s"] / document["mfu"]
-        remark = f"{_flops(speed)} of the model alone; a large product ran at {_flops(peak)} before the run"
+        remark = f"{format_flops(speed)} of the model alone; a large product ran at {format_flops(peak)} before the run"
         tiles.append(Tile("MFU", document["mfu"], "share", remark))
     if document.get("step_s"):
         tiles.append(Tile("a step", document["step_s"], "s", "median, without the first"))
     return tiles
-
-
-def _flops(per_s: float) -> str:
-    return f"{per_s / 1e12:,.3g} TFLOP/s" if per_s >= 1e12 else f"{per_s / 1e9:,.3g} GFLOP/s"
 
 
 def _peaks(document: Mapping[str, Any]) -> tuple[float, float]:
