@@ -70,7 +70,13 @@ def progress_line() -> Iterator[ProgressLine]:
     console = console_of(stderr=True)
     console.file = sys.stderr  # this one: a library that is run may have its own redirected
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),  # what goes to a file or a pipe must not go to the terminal instead
+    ) as bar:
         yield ProgressLine(console, bar, bar.add_task("", total=None))
 
 
