@@ -36,7 +36,7 @@ def this_command(*more: str) -> str:
 def sigterm_as_ctrl_c() -> Iterator[None]:
     """SIGTERM does in the block what Ctrl-C does, in an event loop too. Outside of the main thread nothing changes."""
     try:
-        before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        before = signal.signal(signal.SIGTERM, _interrupt)
     except ValueError:
         yield
         return
@@ -44,3 +44,9 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):  # as in the background job of a script
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)

@@ -66,12 +66,9 @@ class ServedRewards:
             return await anext(parts, None)
 
         parts = self._parts(texts)
-        with asyncio.Runner() as runner:
-            try:
-                while (part := runner.run(following())) is not None:
-                    yield part
-            finally:
-                runner.run(parts.aclose())  # type: ignore[attr-defined]
+        with asyncio.Runner() as runner:  # its end also closes `parts`, whose step may still be waiting after SIGTERM
+            while (part := runner.run(following())) is not None:
+                yield part
 
     def check(self, texts: Sequence[TextToScore]) -> None:
         """Ask for the first line's rewards, before anything else is begun. Raises as a call does."""

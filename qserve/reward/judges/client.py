@@ -60,7 +60,11 @@ class JudgeClient:
             raise
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Stop asking, and close the connections."""
+        unfinished = [task for task in self._kept.values() if not task.done()]
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
 

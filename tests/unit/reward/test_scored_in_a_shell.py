@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +78,64 @@ def test_rows_go_to_a_file_while_the_progress_is_on_a_terminal(file: Path, tmp_p
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == list(range(NUM)) and all(row["margin"] == 1.0 for row in rows)
     assert f"Scored {NUM} of {NUM} rows" in said and '"margin"' not in said
+
+
+@contextlib.contextmanager
+def hanging(num: int, answer: Callable[[Any], tuple[int, Any]]) -> Iterator[tuple[str, threading.Event]]:
+    """A server of `answer` that hangs after `num` requests until the block ends; the event: it hangs."""
+    numbers, hangs, end = iter(range(10_000)), threading.Event(), threading.Event()
+
+    def answered(path: str, body: Any) -> tuple[int, Any]:
+        if next(numbers) >= num:
+            hangs.set()
+            end.wait(60)
+        return answer(body)
+
+    with answering(answered) as url:
+        try:
+            yield url, hangs
+        finally:
+            end.set()
+
+
+def ended(running: subprocess.Popen[str], hangs: threading.Event, number: signal.Signals) -> str:
+    """What it says after the signal; its exit status is that of Ctrl-C."""
+    try:
+        assert hangs.wait(60)
+        running.send_signal(number)
+        _, said = running.communicate(timeout=20)
+    finally:
+        running.kill()
+    assert running.returncode == 130, said
+    assert "Error" not in said and "exception" not in said
+    return said
+
+
+@pytest.mark.parametrize("name", ["score", "eval-reward"])
+def test_sigterm_ends_a_background_job_of_a_script(name: str, file: Path, tmp_path: Path) -> None:
+    """Shells start it with Ctrl-C ignored."""
+    with hanging(2, rewards_of) as (url, hangs):
+        arguments = (name, str(file), "--url", url, "--concurrency", "1", "--output", str(tmp_path / "rows.jsonl"))
+        running = process(
+            *arguments, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+        )
+        said = ended(running, hangs, signal.SIGTERM)
+    assert f"interrupted; 32 of {NUM} rows are in {tmp_path / 'rows.jsonl'}; continue with:" in said
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 32
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_check_that_asks_a_judge_ends_without_a_traceback(file: Path, tmp_path: Path, ignored: bool) -> None:
+    def verdict(body: Any) -> tuple[int, Any]:
+        return 200, {"choices": [{"message": {"content": "Score: 5"}}]}
+
+    with hanging(0, verdict) as (url, hangs):
+        recipe = tmp_path / "rewards.yaml"
+        recipe.write_text(f"parts:\n- {{name: helpful, judge: pointwise, url: '{url}/v1', model: m}}\n")
+        handler = signal.SIG_IGN if ignored else signal.SIG_DFL
+        running = process(
+            "reward", "check", str(file), "--reward", str(recipe), stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+        )  # fmt: skip
+        said = ended(running, hangs, signal.SIGTERM)
+    assert "interrupted; nothing is in the run store" in said
