@@ -14,7 +14,7 @@ import click
 from qserve.cli.progress import ProgressLine
 from qserve.cli.reward.recipe_source import text_of
 from qserve.cli.reward.source import all_answers
-from qserve.cli.reward.texts import Answered, Rewards, TextToScore, together
+from qserve.cli.reward.texts import Answered, Parts, Rewards, TextToScore, together
 from qserve.errors import UsageError
 from qserve.reward.recipe import JudgePart, ModelPart, Recipe, RulePart
 
@@ -46,7 +46,7 @@ def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
     def raw(answer: Answered) -> Answered:
         return {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean, "attributes": {}}
 
-    def own(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+    def own(texts: Sequence[TextToScore]) -> Parts:
         for answers in rewards(texts):
             yield [answer if "error" in answer else raw(answer) for answer in answers]
 
@@ -125,7 +125,7 @@ def _difference(part_rewards: Sequence[float | None], values: Sequence[float | N
 
 
 def _rule_source(part: RulePart, process: RuleProcess) -> Rewards:
-    def rewards(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+    def rewards(texts: Sequence[TextToScore]) -> Parts:
         for one in texts:
             yield [_verdict(part, process, one)]
 
@@ -165,7 +165,7 @@ def _of_judge(
         lines = [list(line) for _, line in groupby(texts, key=lambda one: one.group)]
         return [answer for line in await asyncio.gather(*(_judged(judge, line) for line in lines)) for answer in line]
 
-    def rewards(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+    def rewards(texts: Sequence[TextToScore]) -> Parts:
         for some in together(texts, [text.group for text in texts], 2 * part.at_once):
             yield runner.run(groups(some))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.reward.texts import Answered, TextToScore, scored, together
+from qserve.cli.reward.texts import Answered, Parts, TextToScore, scored, together
 from qserve.errors import UsageError
 from qserve.reward.judges.template import read_template
 from qserve.reward.recipe import JudgePart, Recipe, is_recipe, read_recipe
@@ -38,7 +38,7 @@ class RecipeSource:
         self._runner = asyncio.Runner()
         self.meta: dict[str, Any] = {**(scorer.meta if scorer is not None else {}), **self._parts.meta}
 
-    def __call__(self, texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+    def __call__(self, texts: Sequence[TextToScore]) -> Parts:
         for part in together(texts, [text.group for text in texts], _AT_ONCE):
             yield self._runner.run(self._answers(part))
 

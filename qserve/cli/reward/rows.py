@@ -13,6 +13,12 @@ from qserve.reward.evaluation.records import Record
 __all__ = ["answers_of", "by_record", "row_of"]
 
 _AS_IT_IS = (0.0, 1.0)
+# In an input that is scored again, what it says of the earlier scoring: it must not stay beside an error, or be read as
+# the new one's.
+_OF_EARLIER = frozenset((
+    "error", "reward", "rewards", "ranking", "margin", "chosen_rewards", "rejected_rewards", "chosen_attributes",
+    "rejected_attributes", "chosen_num_tokens", "rejected_num_tokens",
+))  # fmt: skip
 Answer = TypeVar("Answer")
 
 
@@ -34,9 +40,10 @@ def by_record(
 def row_of(record: Record, answers: Sequence[Answered], scale: tuple[float, float] = _AS_IT_IS) -> dict[str, Any]:
     """`answers` are those of the record's contents; `scale` is the mean and deviation that rewards are told by."""
     failed = record.error or next((answer["error"] for answer in answers if "error" in answer), None)
+    data = {name: value for name, value in record.data.items() if name not in _OF_EARLIER}
     if failed is not None:
-        return {**record.data, "error": failed}
-    return {**record.data, **_scored(answers, record.num_chosen, scale)}
+        return {**data, "error": failed}
+    return {**data, **_scored(answers, record.num_chosen, scale)}
 
 
 def _scored(answers: Sequence[Answered], num_chosen: int | None, scale: tuple[float, float]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from qserve.cli.reward.rows import by_record, row_of
 from qserve.cli.reward.rows_file import RowsFile, RowsOut, fingerprint
 from qserve.cli.reward.served_source import SERVER_FLAGS, ServedRewards
 from qserve.cli.reward.source import opened_rewards
-from qserve.cli.reward.texts import Answered, Rewards, texts_of
+from qserve.cli.reward.texts import Answered, Parts, Rewards, TextToScore, texts_of
 from qserve.errors import QserveError, UsageError
 from qserve.reward.evaluation.records import Record
 
@@ -143,13 +143,13 @@ def write_rows(
     """
     rest = records[len(out.kept) :]
     with _telling_what_is_kept(out, len(records)), contextlib.ExitStack() as stack:
-        source = Source(lambda texts: iter(()), {})
+        source = Source(_no_parts, {})
         if any(record.contents for record in rest):
             source = stack.enter_context(_opened(request, line))
         line.phase(f"scoring {request.file.name}")
         line.begin_at(len(out.kept))
         began_s = time.monotonic()
-        parts = stack.enter_context(contextlib.closing(source.rewards(texts_of(rest))))  # type: ignore[type-var]
+        parts = stack.enter_context(contextlib.closing(source.rewards(texts_of(rest))))
         first = [part for part in [next(parts, None)] if part is not None]  # a server's `meta` comes with it
         scale = _scale(source.meta, normalize)
         out.begin(source.meta or None)
@@ -160,6 +160,11 @@ def write_rows(
                 on_answers(record, answers)
         out.finish()
     return Written(source.meta, time.monotonic() - began_s)
+
+
+def _no_parts(_: Sequence[TextToScore]) -> Parts:
+    """Where no text is left."""
+    yield from ()
 
 
 def _write(

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import os
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.reward.texts import Answered, TextToScore, together
+from qserve.cli.reward.texts import Answered, Parts, TextToScore, together
 from qserve.errors import QserveError, UsageError, WorkerFailed
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ServedRewards:
         self.meta: dict[str, Any] = {}
         """How the server scores, as its last answer says."""
 
-    def __call__(self, texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+    def __call__(self, texts: Sequence[TextToScore]) -> Parts:
         """Raises UsageError for a server that has no such route or refuses the key, WorkerFailed where it goes away."""
 
         async def following() -> list[Answered] | None:
@@ -72,7 +72,7 @@ class ServedRewards:
 
     def check(self, texts: Sequence[TextToScore]) -> None:
         """Ask for the first line's rewards, before anything else is begun. Raises as a call does."""
-        with contextlib.closing(self([text for text in texts if text.group == texts[0].group])) as parts:  # type: ignore[type-var]
+        with contextlib.closing(self([text for text in texts if text.group == texts[0].group])) as parts:
             for _ in parts:
                 pass
 

@@ -14,7 +14,7 @@ from qserve.cli.options.planning import hardware_of
 from qserve.cli.progress import ProgressLine
 from qserve.cli.reward.options import request_of, settings_of
 from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
-from qserve.cli.reward.texts import Answered, Rewards, TextToScore, scored
+from qserve.cli.reward.texts import Answered, Parts, Rewards, TextToScore, scored
 from qserve.errors import QserveError
 from qserve.packages import missing_to_serve, why_no_server
 from qserve.reward.find import find_reward, plan_reward
@@ -91,7 +91,7 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
         except TextRefused as error:
             return str(error)
 
-    def rewards(texts: Sequence[TextToScore]) -> Iterator[list[Answered]]:
+    def rewards(texts: Sequence[TextToScore]) -> Parts:
         part: list[ScoreItem | str] = []
         num_tokens = 0
         for index, one in enumerate(texts):
@@ -123,7 +123,7 @@ def all_answers(rewards: Rewards, texts: Sequence[TextToScore], what: str, line:
     """The answers to all texts; `line` says how far it is."""
     line.phase(what)
     answers: list[Answered] = []
-    with contextlib.closing(rewards(texts)) as parts:  # type: ignore[type-var]
+    with contextlib.closing(rewards(texts)) as parts:
         for part in parts:
             answers += part
             line.count(len(answers), len(texts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qserve.model.failures import SequenceFailed
     from qserve.reward.scoring.scorer import RewardScorer
 
-__all__ = ["Answered", "Rewards", "TextToScore", "records_in", "scored", "texts_of", "together"]
+__all__ = ["Answered", "Parts", "Rewards", "TextToScore", "records_in", "scored", "texts_of", "together"]
 
 Item = TypeVar("Item")
 
@@ -39,8 +39,10 @@ class TextToScore:
     reference: str | None = None
 
 
-Rewards = Callable[[Sequence[TextToScore]], Iterator[list[Answered]]]
-"""The answers in the order of the texts, part by part as they are scored; no group is divided."""
+Parts = Generator[list[Answered], None, None]
+"""Answers in the order of their texts, part by part as they are scored; close it where the rest is not wanted."""
+Rewards = Callable[[Sequence[TextToScore]], Parts]
+"""No group of the texts is divided."""
 
 
 def records_in(file: Path, *, keep_broken: bool = False) -> list[Record]:
