@@ -47,6 +47,18 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def _interrupt(*_: object) -> None:
-    if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):  # as in the background job of a script
-        raise KeyboardInterrupt
-    signal.raise_signal(signal.SIGINT)
+    if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+        signal.raise_signal(signal.SIGINT)
+        return
+    # Ctrl-C is ignored, as in the background job of a script, and then asyncio does not handle it either.
+    import asyncio
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise KeyboardInterrupt from None
+    loop.call_soon_threadsafe(_raise)  # between the steps of tasks: a task that it ended would print a traceback
+
+
+def _raise() -> None:
+    raise KeyboardInterrupt
