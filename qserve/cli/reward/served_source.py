@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,6 +29,7 @@ _REQUESTS_AT_ONCE = 8
 _TIMEOUT_S = 3600
 # A server that is full, or whose worker starts again, is asked again after as long as it says, so often.
 _TRIES, _LONGEST_WAIT_S = 20, 30
+_LONGEST_TOLD = 200
 
 SERVER_FLAGS = ("model", "api_key", "concurrency")
 """Options that mean something with --url alone, by field name."""
@@ -93,7 +95,7 @@ class ServedRewards:
                 while waiting:
                     yield await waiting.popleft()
                     has_answered = True
-        except (aiohttp.ClientError, TimeoutError, KeyError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             if has_answered:
                 raise WorkerFailed(f"{self._url} stopped answering ({error})") from error
             raise UsageError(
@@ -138,23 +140,34 @@ class _RewardRequests:
         groups = together(texts, [text.group for text in texts], 1)
         if status != 200 and len(groups) > 1:  # one bad line must not fail the others
             return [answer for group in groups for answer in await self._asked(kind, group)]
-        self._meta.update(data.get("meta", {}))
-        return _rows(status, data, len(texts))
+        if status != 200:
+            return [{"error": data["error"]["message"]}] * len(texts)
+        meta = data.get("meta", {})
+        self._meta.update(meta)
+        judges = {"judges": meta["judges"]} if "judges" in meta else {}
+        return [{**row, **judges} for row in data["data"]]
 
     async def _post(self, kind: str, texts: Sequence[TextToScore]) -> tuple[int, Any]:
+        """Status and body; one other than 200 has an error with a message. Raises ValueError for another body."""
         body: dict[str, Any] = {kind: [text.content for text in texts], **self._model}
         if self._takes_references and texts[0].reference is not None:
             body["references"] = [text.reference for text in texts]
+        said = ""
         for _ in range(_TRIES):
             async with self._session.post(f"{self._url}/v1/reward", json=body) as answer:
-                status, data, wait = answer.status, await answer.json(), answer.headers.get("retry-after", "")
-            if status in (401, 403, 404):  # of the whole file, not of a line
-                key = "; name the key: --api-key, or $QSERVE_API_KEY" if status != 404 else ""
-                raise UsageError(f"{self._url}: {data['error']['message']}{key}")
+                status, text, wait = answer.status, await answer.text(), answer.headers.get("retry-after", "")
+            data = _object(text)
+            said = _message(data) or f"status {status}: {_shortened(text)}"
+            if status in (401, 403):  # of the whole file, not of a line
+                raise UsageError(f"{self._url}: {said}; name the key: --api-key, or $QSERVE_API_KEY")
+            if status == 404 and _message(data):
+                raise UsageError(f"{self._url}: {said}")
             if status not in (429, 503) or not wait.isdigit():
+                if not (_has_rewards(data, len(texts)) if status == 200 else _message(data)):
+                    raise ValueError(said)
                 return status, data
             await asyncio.sleep(min(int(wait), _LONGEST_WAIT_S))
-        raise QserveError(f"{self._url} had no room for a request after {_TRIES} tries: {data['error']['message']}")
+        raise QserveError(f"{self._url} had no room for a request after {_TRIES} tries: {said}")
 
 
 def _takes_none(error: dict[str, Any]) -> bool:
@@ -162,8 +175,32 @@ def _takes_none(error: dict[str, Any]) -> bool:
     return (error.get("param"), error.get("code")) == ("references", "unsupported_value")
 
 
-def _rows(status: int, data: Any, count: int) -> list[Answered]:
-    if status != 200:
-        return [{"error": data["error"]["message"]}] * count
-    judges = {"judges": data["meta"]["judges"]} if "judges" in data.get("meta", {}) else {}
-    return [{**row, **judges} for row in data["data"]]
+def _object(text: str) -> dict[str, Any]:
+    """Empty where the text is no JSON object."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _message(data: dict[str, Any]) -> str:
+    """Of an error as OpenAI's API writes one; else empty."""
+    error = data.get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else ""
+
+
+def _has_rewards(data: dict[str, Any], count: int) -> bool:
+    rows, meta = data.get("data"), data.get("meta", {})
+    return isinstance(meta, dict) and isinstance(rows, list) and len(rows) == count and all(map(_is_reward, rows))
+
+
+def _is_reward(row: Any) -> bool:
+    is_object = isinstance(row, dict)
+    return is_object and isinstance(row.get("reward"), int | float) and isinstance(row.get("num_tokens"), int)
+
+
+def _shortened(text: str) -> str:
+    told = " ".join(text.split()) or "an empty body"
+    return told if len(told) <= _LONGEST_TOLD else f"{told[:_LONGEST_TOLD]} …"

@@ -142,3 +142,37 @@ def test_a_served_model_alone_is_not_sent_references(tmp_path: Path, capsys: pyt
         call(str(file), "--url", url, "--json", "--state-dir", str(tmp_path))
     assert json.loads(capsys.readouterr().out)["overall"]["num_right"] == 40
     assert sum(len(body["conversations"]) for body in bodies if "references" not in body) == 80
+
+
+@pytest.mark.parametrize(("status", "body", "said"), [
+    (422, {"error": "no such field"}, 'status 422: {"error": "no such field"}'),
+    (422, {"detail": [{"msg": "no"}]}, 'status 422: {"detail": [{"msg": "no"}]}'),
+    (500, {"error": {"code": 5}}, 'status 500: {"error": {"code": 5}}'),
+    (404, {"error": "Not Found"}, 'status 404: {"error": "Not Found"}'),
+    (404, [], "status 404: []"),
+    (502, "<html>\nBad gateway</html>", "status 502: <html> Bad gateway</html>"),
+    (502, "x" * 300, f"status 502: {'x' * 200} …"),
+    (500, "", "status 500: an empty body"),
+    (200, [1.0], "status 200: [1.0]"),
+    (200, {"data": [{"index": 0, "score": 1.0}] * 2}, 'status 200: {"data": [{"index": 0, "score": 1.0}'),
+    (200, {"data": [{"reward": 1.0, "num_tokens": 1}]}, 'status 200: {"data": [{"reward": 1.0, "num_tokens": 1}]}'),
+])  # fmt: skip
+def test_an_answer_of_another_server_is_told(status: int, body: Any, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
+    with answering(lambda path, asked: (status, body)) as url, pytest.raises(UsageError) as refused:
+        call(str(file), "--url", url)
+    assert f"{url} did not answer POST /v1/reward as qserve does ({said}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("status", "body", "said"), [
+    (401, "no key", "status 401: no key; name the key: --api-key, or $QSERVE_API_KEY"),
+    (403, {"error": {"message": "not yours"}}, "not yours; name the key: --api-key, or $QSERVE_API_KEY"),
+    (404, {"error": {"message": "no such model"}}, "no such model"),
+])  # fmt: skip
+def test_a_refusal_of_the_whole_file_is_told(status: int, body: Any, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
+    with answering(lambda path, asked: (status, body)) as url, pytest.raises(UsageError) as refused:
+        call(str(file), "--url", url)
+    assert str(refused.value) == f"{url}: {said}"
