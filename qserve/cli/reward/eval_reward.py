@@ -18,7 +18,14 @@ from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import loading_options, reward_options
 from qserve.cli.reward.rows import answers_of, by_record
 from qserve.cli.reward.rows_file import RowsOut
-from qserve.cli.reward.scored_rows import Failures, ScoreRequest, check_which_reward, rows_in, write_rows
+from qserve.cli.reward.scored_rows import (
+    Failures,
+    ScoreRequest,
+    check_which_reward,
+    kept_if_stopped,
+    rows_in,
+    write_rows,
+)
 from qserve.cli.reward.served_source import ServedRewards, server_options
 from qserve.cli.reward.show import show_against, show_attributes, show_next, show_preferences, show_quality
 from qserve.cli.reward.source import all_answers
@@ -103,11 +110,12 @@ def command(
             second.check(texts_of(records))
         failures.add_kept(records, out.kept)
         answered: list[_Scored] = list(zip(records, map(answers_of, out.kept), strict=False))
-        write_rows(request, records, out, line, failures, lambda *one: answered.append(one), is_strict=strict)
-        scored = [one for one in answered if one[1] and _rewards(*one) is not None]
+        with kept_if_stopped(out, len(records)):
+            write_rows(request, records, out, line, failures, lambda *one: answered.append(one), is_strict=strict)
+            scored = [one for one in answered if one[1] and _rewards(*one) is not None]
+            others = None if second is None else _others(second, scored, line)
         if not scored:
             raise UsageError(f"no line of {file} could be scored; line {failures.lines[0][0]}: {failures.lines[0][1]}")
-        others = None if second is None else _others(second, scored, line)
     found = _measured(scored)
     document = {"file": file.name, "model": request.name, **found.to_json()}
     if against is not None and others is not None:

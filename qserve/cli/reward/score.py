@@ -14,7 +14,15 @@ from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.progress import progress_line
 from qserve.cli.reward.options import loading_options, reward_options
 from qserve.cli.reward.rows_file import RowsOut, StandardOutput
-from qserve.cli.reward.scored_rows import Failures, ScoreRequest, Written, check_which_reward, rows_in, write_rows
+from qserve.cli.reward.scored_rows import (
+    Failures,
+    ScoreRequest,
+    Written,
+    check_which_reward,
+    kept_if_stopped,
+    rows_in,
+    write_rows,
+)
 from qserve.cli.reward.served_source import server_options
 from qserve.cli.reward.show import show_score
 from qserve.cli.reward.texts import Answered, records_in
@@ -85,7 +93,8 @@ def command(
         if output is not None:
             out = rows_in(request, output, records, {"--normalize": normalize}, resume=resume)
         failures.add_kept(records, out.kept)
-        done = write_rows(request, records, out, line, failures, tally.add, normalize=normalize, is_strict=strict)
+        with kept_if_stopped(out, len(records)):
+            done = write_rows(request, records, out, line, failures, tally.add, normalize=normalize, is_strict=strict)
     document = _document(request, output, records, len(out.kept), tally, failures, done)
     print_json(document) if as_json else show_score(document)
     if failures.lines:

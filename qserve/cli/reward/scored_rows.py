@@ -26,7 +26,7 @@ from qserve.cli.reward.texts import Answered, Parts, Rewards, TextToScore, texts
 from qserve.errors import QserveError, UsageError
 from qserve.reward.evaluation.records import Record
 
-__all__ = ["Failures", "ScoreRequest", "Written", "check_which_reward", "rows_in", "write_rows"]
+__all__ = ["Failures", "ScoreRequest", "Written", "check_which_reward", "kept_if_stopped", "rows_in", "write_rows"]
 
 _MOST_TOLD = 10
 
@@ -138,11 +138,10 @@ def write_rows(
     """Score the records after those that `out` has from before, and write their rows.
 
     `on_answers` is called for each record once its row is written. Nothing is loaded where no text is left. Strict:
-    raises UsageError at the first record without rewards. After Ctrl-C, SIGTERM or an error it says what is kept and
-    how it continues.
+    raises UsageError at the first record without rewards. Call it in a block of `kept_if_stopped`.
     """
     rest = records[len(out.kept) :]
-    with _telling_what_is_kept(out, len(records)), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         source = Source(_no_parts, {})
         if any(record.contents for record in rest):
             source = stack.enter_context(_opened(request, line))
@@ -158,7 +157,6 @@ def write_rows(
             line.count(out.num_written, len(records))
             for record, answers in ready:
                 on_answers(record, answers)
-        out.finish()
     return Written(source.meta, time.monotonic() - began_s)
 
 
@@ -191,11 +189,12 @@ def _scale(meta: Mapping[str, Any], normalize: bool) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def _telling_what_is_kept(out: RowsOut, num_rows: int) -> Iterator[None]:
-    """After Ctrl-C, SIGTERM or an error in the block."""
+def kept_if_stopped(out: RowsOut, num_rows: int) -> Iterator[None]:
+    """After Ctrl-C, SIGTERM or an error in the block, say what is kept and how it continues; else `out` is finished."""
     try:
         with sigterm_as_ctrl_c():
             yield
+            out.finish()
     except KeyboardInterrupt:
         click.echo(f"interrupted; {out.kept_text(num_rows)}", err=True)
         sys.exit(INTERRUPTED)

@@ -124,6 +124,38 @@ def test_sigterm_ends_a_background_job_of_a_script(name: str, file: Path, tmp_pa
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 32
 
 
+def test_a_stop_while_the_second_model_scores_continues(file: Path, tmp_path: Path) -> None:
+    """All rows of the first are there by then; --resume asks the second alone."""
+    out = tmp_path / "rows.jsonl"
+    with answering(lambda path, body: rewards_of(body)) as first:
+        arguments = ("eval-reward", str(file), "--url", first, "--output", str(out), "--against")
+        with hanging(2, rewards_of) as (second, hangs):
+            said = ended(process(*arguments, second, stderr=subprocess.PIPE), hangs, signal.SIGTERM)
+    assert f"interrupted; {NUM} of {NUM} rows are in {out}; continue with:" in said
+    with answering(lambda path, body: rewards_of(body)) as second:
+        command = [*arguments, second, "--resume", "--json"]
+        done = process(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        told, said = done.communicate(timeout=60)
+    assert done.returncode == 0, said
+    assert json.loads(told)["against"]["decided_alike"] == 1.0
+    assert len(out.read_text().splitlines()) == NUM and not out.with_name("rows.jsonl.resume.json").exists()
+
+
+def test_a_second_server_that_goes_away_costs_no_row(file: Path, tmp_path: Path) -> None:
+    out, last = tmp_path / "rows.jsonl", 2 * NUM % 32  # texts of the last request
+
+    def all_but_the_last(path: str, body: Any) -> tuple[int, Any]:
+        return (500, "gone") if len(body["conversations"]) == last else rewards_of(body)
+
+    with answering(lambda path, body: rewards_of(body)) as first, answering(all_but_the_last) as second:
+        arguments = ("eval-reward", str(file), "--url", first, "--output", str(out), "--against", second)
+        done = process(*arguments, stderr=subprocess.PIPE)
+        _, said = done.communicate(timeout=60)
+    assert done.returncode == 5 and "Traceback" not in said
+    assert f"{second} stopped answering (status 500: gone); {NUM} of {NUM} rows are in {out}; continue with:" in said
+    assert out.with_name("rows.jsonl.resume.json").exists()
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_check_that_asks_a_judge_ends_without_a_traceback(file: Path, tmp_path: Path, ignored: bool) -> None:
     def verdict(body: Any) -> tuple[int, Any]:
