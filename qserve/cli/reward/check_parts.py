@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -28,16 +28,23 @@ __all__ = ["check_parts", "of_part", "show_parts"]
 
 def check_parts(
     recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None,
-    line: ProgressLine,
-) -> list[PartFound]:  # fmt: skip
-    """Values of rules and judges for `asked`, the texts of `records`, and a server's values of each part.
+    found: list[PartFound], line: ProgressLine,
+) -> None:  # fmt: skip
+    """Values of rules and judges for `texts`, which are those of `records`, and a server's values of each part.
 
-    `served`: the server's answers; judges are then not called here. Raises UsageError for a judge that can't be
-    reached, and for a server that combines other parts.
+    `found` gets each part as it is finished. `served`: the server's answers; judges are then not called here. Raises
+    UsageError for a judge that can't be reached, and for a server that combines other parts.
     """
     if served is not None:
         _same_parts(recipe, served)
-    return list(_found(recipe, records, texts, served, line))
+    for part in recipe.parts:
+        part_rewards = None if served is None else [_attribute(answer, part.name) for answer in served]
+        if isinstance(part, RulePart):
+            found.append(_of_rule(part, records, texts, part_rewards, line))
+        elif part_rewards is not None:
+            found.append(_of_served(part, records, part_rewards, served or ()))
+        elif isinstance(part, JudgePart):
+            found.append(_of_judge(part, records, texts, line))
 
 
 def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
@@ -64,22 +71,15 @@ def _same_parts(recipe: Recipe, served: Sequence[Answered]) -> None:
         )
 
 
-def _found(
-    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None,
-    line: ProgressLine,
-) -> Iterator[PartFound]:  # fmt: skip
+def _of_served(
+    part: ModelPart | JudgePart, records: Sequence[Record], part_rewards: Sequence[float | None],
+    served: Sequence[Answered],
+) -> PartFound:  # fmt: skip
     from qserve.reward.evaluation.parts import part_found
 
-    for part in recipe.parts:
-        part_rewards = None if served is None else [_attribute(answer, part.name) for answer in served]
-        why = [] if served is None else [answer["error"] for answer in served if "error" in answer]
-        if isinstance(part, RulePart):
-            yield _of_rule(part, records, texts, part_rewards, line)
-        elif part_rewards is not None:
-            kind, judge = ("model", None) if isinstance(part, ModelPart) else ("judge", _counted(part, served or ()))
-            yield part_found(part.name, kind, part.weight, records, part_rewards, why_without=why, judge=judge)
-        elif isinstance(part, JudgePart):
-            yield _of_judge(part, records, texts, line)
+    kind, judge = ("model", None) if isinstance(part, ModelPart) else ("judge", _counted(part, served))
+    why = [answer["error"] for answer in served if "error" in answer]
+    return part_found(part.name, kind, part.weight, records, part_rewards, why_without=why, judge=judge)
 
 
 def _counted(part: JudgePart, served: Sequence[Answered]) -> JudgeFound | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +14,7 @@ from qserve.cli.interrupted import INTERRUPTED, sigterm_as_ctrl_c, this_command
 from qserve.cli.options.command import CommandGroup
 from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.json_output import add_json_flag, print_json
-from qserve.cli.progress import progress_line
+from qserve.cli.progress import ProgressLine, progress_line
 from qserve.cli.reward.check_model import Checked, CheckedRewards, check_model, check_quants, show_model
 from qserve.cli.reward.check_parts import check_parts, of_part, show_parts
 from qserve.cli.reward.keep import keep, state_option
@@ -30,8 +30,22 @@ if TYPE_CHECKING:
     from qserve.reward.evaluation.agreement import Agreement
     from qserve.reward.evaluation.parts import PartFound
     from qserve.reward.evaluation.records import Record
+    from qserve.reward.recipe import Recipe
 
 __all__ = ["command"]
+
+
+@dataclass
+class _Found:
+    """Figures of a model's quantizations and of a recipe's parts."""
+
+    rows: Checked = field(default_factory=Checked)
+    parts: list[PartFound] = field(default_factory=list)
+
+    def show(self) -> None:
+        """Print them; nothing for none."""
+        show_model(self.rows)
+        show_parts(self.parts)
 
 
 @click.group("reward", cls=CommandGroup)
@@ -56,18 +70,9 @@ def command() -> None:
 @reward_options
 @loading_options
 def check(
-    file: Path | None,
-    reward: str,
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    concurrency: int,
-    quants: str | None,
-    strict: bool,
-    as_json: bool,
-    state_dir: Path | None,
-    **values: Any,
-) -> None:
+    file: Path | None, reward: str, url: str | None, model: str | None, api_key: str | None, concurrency: int,
+    quants: str | None, strict: bool, as_json: bool, state_dir: Path | None, **values: Any,
+) -> None:  # fmt: skip
     """Compare a model's rewards with a plain transformers forward in float32, one text at a time. For a recipe, do
     so for its model, and show for each rule and judge how often it has no value and which preferences it gets right.
 
@@ -90,60 +95,68 @@ def check(
     recipe = recipe_to_check(reward, values, has_url=url is not None)
     if recipe is not None and recipe.model is None:
         refuse_flags(("quants",), f"for a model, and {reward} names none; leave it out")
-    failures, rows, parts = Failures(), Checked(), []
+    failures, found = Failures(), _Found()
     server = None if url is None else ServedRewards(url, model, api_key, concurrency)
+    names = [values["quant"]] if quants is None else [name.strip() for name in quants.split(",")]
     try:
         with progress_line() as line, sigterm_as_ctrl_c():
             line.phase(f"reading {file.name if file else 'the built-in set'}", is_short=True)
             records = _records(file, failures, is_strict=strict)
-            texts = texts_of(records)
-            if server is not None:
-                server.check(texts)  # before a model is loaded in vain
-            names = [values["quant"]] if quants is None else [name.strip() for name in quants.split(",")]
-            asked = reward if recipe is None else recipe.model.path if recipe.model is not None else None
-            if asked is not None:
-                check_quants(asked, values, names if server is None else ())
-            if recipe is not None:
-                served = None if server is None else all_answers(server, texts, f"asking {url}", line)
-                parts = check_parts(recipe, records, texts, served, line)
-            if asked is not None:
-                of_model = of_part(server, recipe.model) if server and recipe and recipe.model else server
-                check_model(asked, records, texts, values, names, of_model, rows, line)
+            _check(reward if recipe is None else recipe, server, records, names, values, found, line)
     except KeyboardInterrupt:
-        _interrupted(rows)
-    figures = {name: _document(row, url) for name, row in rows.items()}
+        _interrupted(found)
     document = {
-        "file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures,
-        **({} if recipe is None else {"parts": [asdict(part) for part in parts]}),
+        "file": file.name if file else "the built-in set", "model": url or reward,
+        "quantizations": {name: _document(row, url) for name, row in found.rows.items()},
+        **({} if recipe is None else {"parts": [asdict(part) for part in found.parts]}),
         "num_left_out": len(failures.lines), "errors": failures.to_json(),
     }  # fmt: skip
     keep(state_dir, "reward check", document, url, api_key)
-    if as_json:
-        print_json(document)
-    else:
-        show_model(rows)
-        show_parts(parts)
-    _fail(parts)
+    print_json(document) if as_json else found.show()
+    if _told_faults(found.parts):
+        sys.exit(1)
     if failures.lines:
         raise UnusableResult(
             f"Lines that could not be read: {len(failures.lines):,}; the figures are those of the others"
         )
 
 
-def _interrupted(rows: Checked) -> NoReturn:
+def _check(
+    reward: str | Recipe, server: ServedRewards | None, records: Sequence[Record], quants: Sequence[str],
+    values: dict[str, Any], found: _Found, line: ProgressLine,
+) -> None:  # fmt: skip
+    """Check a model, or each part of a recipe, by `server` or here. `found` gets each figure as it is finished."""
+    recipe = None if isinstance(reward, str) else reward
+    model = reward if isinstance(reward, str) else None if reward.model is None else reward.model.path
+    texts = texts_of(records)
+    if server is not None:
+        server.check(texts)  # before a model is loaded in vain
+    if model is not None:
+        check_quants(model, values, quants if server is None else ())
+    if recipe is not None:
+        served = None if server is None else all_answers(server, texts, f"asking {server.url}", line)
+        check_parts(recipe, records, texts, served, found.parts, line)
+    if model is not None:
+        of_model = of_part(server, recipe.model) if server and recipe and recipe.model else server
+        check_model(model, records, texts, values, quants, of_model, found.rows, line)
+
+
+def _interrupted(found: _Found) -> NoReturn:
     """Show what is finished."""
-    show_model(rows)
-    done = f"the figures above are of {', '.join(rows)}; none" if rows else "nothing"
+    found.show()
+    _told_faults(found.parts)
+    names = [*found.rows, *(part.name for part in found.parts)]
+    done = f"the figures above are of {', '.join(names)}; none" if names else "nothing"
     click.echo(f"interrupted; {done} is in the run store; start again with:\n  {this_command()}", err=True)
     sys.exit(INTERRUPTED)
 
 
-def _fail(parts: Sequence[PartFound]) -> None:
+def _told_faults(parts: Sequence[PartFound]) -> bool:
+    """Print them; whether there are any."""
     faults = [f"{part.name}: {fault}" for part in parts for fault in part.faults]
     for fault in faults:
         click.echo(f"error: {fault}", err=True)
-    if faults:
-        sys.exit(1)
+    return bool(faults)
 
 
 def _document(row: CheckedRewards, url: str | None) -> dict[str, Any]:

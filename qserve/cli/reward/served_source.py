@@ -56,7 +56,7 @@ class ServedRewards:
     """A callable from texts to rewards (`texts.Rewards`), from POST /v1/reward of a server."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None, concurrency: int = _REQUESTS_AT_ONCE) -> None:
-        self._url, self._model, self._concurrency = url.rstrip("/").removesuffix("/v1"), model, concurrency
+        self.url, self._model, self._concurrency = url.rstrip("/").removesuffix("/v1"), model, concurrency
         self._api_key = api_key or os.environ.get("QSERVE_API_KEY")
         self.meta: dict[str, Any] = {}
         """How the server scores, as its last answer says."""
@@ -86,7 +86,7 @@ class ServedRewards:
         has_answered = False
         try:
             async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as session:
-                requests = _RewardRequests(session, self._url, self._model, self.meta)
+                requests = _RewardRequests(session, self.url, self._model, self.meta)
                 for part in together(texts, [text.group for text in texts], _TEXTS_A_REQUEST):
                     waiting.append(asyncio.ensure_future(requests.answers(part)))
                     if len(waiting) >= self._concurrency:
@@ -97,9 +97,9 @@ class ServedRewards:
                     has_answered = True
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             if has_answered:
-                raise WorkerFailed(f"{self._url} stopped answering ({error})") from error
+                raise WorkerFailed(f"{self.url} stopped answering ({error})") from error
             raise UsageError(
-                f"{self._url} did not answer POST /v1/reward as qserve does ({error}); start one: qserve up --reward "
+                f"{self.url} did not answer POST /v1/reward as qserve does ({error}); start one: qserve up --reward "
                 "demo, and name it: --url http://127.0.0.1:8000"
             ) from error
         finally:

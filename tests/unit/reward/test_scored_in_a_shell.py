@@ -99,13 +99,14 @@ def hanging(num: int, answer: Callable[[Any], tuple[int, Any]]) -> Iterator[tupl
 
 
 def ended(running: subprocess.Popen[str], hangs: threading.Event, number: signal.Signals) -> str:
-    """What it says after the signal; its exit status is that of Ctrl-C."""
+    """What it has said, of what is piped; after the signal its exit status is that of Ctrl-C."""
     try:
         assert hangs.wait(60)
         running.send_signal(number)
-        _, said = running.communicate(timeout=20)
+        output, errors = running.communicate(timeout=20)
     finally:
         running.kill()
+    said = errors or output
     assert running.returncode == 130, said
     assert "Error" not in said and "exception" not in said
     return said
@@ -171,3 +172,17 @@ def test_a_check_that_asks_a_judge_ends_without_a_traceback(file: Path, tmp_path
         )  # fmt: skip
         said = ended(running, hangs, signal.SIGTERM)
     assert "interrupted; nothing is in the run store" in said
+
+
+def test_parts_that_were_checked_are_shown_after_a_stop(file: Path, tmp_path: Path) -> None:
+    rules = "- {name: form, rule: regex, pattern: b}\n- {name: right, rule: exact}\n"
+    with hanging(0, rewards_of) as (url, hangs):
+        recipe = tmp_path / "rewards.yaml"
+        recipe.write_text(f"parts:\n{rules}- {{name: helpful, judge: pointwise, url: '{url}/v1', model: m}}\n")
+        running = process(
+            "reward", "check", str(file), "--reward", str(recipe), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        said = ended(running, hangs, signal.SIGTERM)
+    assert f"{2 * NUM} texts, part by part" in said and f"{NUM} of {NUM}" in said
+    assert "error: right: it has no value for any of the" in said
+    assert "interrupted; the figures above are of form, right; none is in the run store; start again with:" in said
