@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -203,4 +202,4 @@ def _show(found: _Measured, document: Mapping[str, Any], request: ScoreRequest) 
     show_quality(found.calibration, found.length_bias)
     if "against" in document:
         show_against(document["against"])
-    show_next(found.report, f"--url {request.url}" if request.url else f"--reward {shlex.quote(request.reward)}")
+    show_next(found.report, request.words(), None if request.url else request.words(has_loading=False))

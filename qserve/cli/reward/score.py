@@ -96,7 +96,7 @@ def command(
         with kept_if_stopped(out, len(records)):
             done = write_rows(request, records, out, line, failures, tally.add, normalize=normalize, is_strict=strict)
     document = _document(request, output, records, len(out.kept), tally, failures, done)
-    print_json(document) if as_json else show_score(document)
+    print_json(document) if as_json else show_score(document, request.words())
     if failures.lines:
         told = f"{len(failures.lines):,} of {len(records):,} lines could not be scored"
         raise UnusableResult(f"{told}; the 'error' of each in {output or 'its row'} says why")

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from qserve.cli.interrupted import INTERRUPTED, sigterm_as_ctrl_c
-from qserve.cli.options.given_flags import refuse_flags
+from qserve.cli.options.given_flags import given_words, refuse_flags
 from qserve.cli.progress import ProgressLine
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS
 from qserve.cli.reward.rows import by_record, row_of
@@ -47,6 +47,11 @@ class ScoreRequest:
     def name(self) -> str:
         """Of what scores, for people."""
         return self.url or self.reward
+
+    def words(self, *, has_loading: bool = True) -> list[str]:
+        """The flags, as given, by which another command asks the same rewards; those of loading where it has them."""
+        source = ["--url", self.url] if self.url is not None else ["--reward", self.reward]
+        return [*source, *given_words((*SERVER_FLAGS, *REWARD_FLAGS, *(LOADING_FLAGS if has_loading else ())))]
 
     def about(self) -> dict[str, Any]:
         """What rewards depend on, by what people call it: a run that is continued must have the same."""

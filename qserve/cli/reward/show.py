@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
+from qserve.cli.interrupted import shell_text
 from qserve.cli.terminal import Hanging, Items, console_of
 from qserve.units import format_count, format_rate, format_seconds
 
@@ -18,11 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["show_against", "show_attributes", "show_next", "show_preferences", "show_quality", "show_score"]
 
 
-def show_score(document: Mapping[str, Any]) -> None:
-    """On standard error: rows may go to standard output."""
+def show_score(document: Mapping[str, Any], flags: Sequence[str]) -> None:
+    """On standard error: rows may go to standard output. `flags`: what makes another command ask the same rewards."""
     console = console_of(stderr=True)
     for marker, items in _score_lines(document):
         console.print(Items(items, marker))
+    if document["has_preferences"]:
+        _show_command(console, "Next   ", ["eval-reward", document["file"], *flags])
+
+
+def _show_command(console: Console, marker: str, words: Sequence[str]) -> None:
+    """In one line, however long: it can be copied."""
+    console.print(f"{marker}{shell_text(['qserve', *words])}", soft_wrap=True, markup=False)
 
 
 def _score_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -38,13 +47,6 @@ def _score_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[st
     yield "Model  ", [document["model"], *_how(document["meta"])]
     if document["output"]:
         yield "Rows   ", [document["output"]]
-    if document["has_preferences"]:
-        yield "Next   ", [f"qserve eval-reward {shlex.quote(document['file'])} {_served_by(document)}"]
-
-
-def _served_by(document: Mapping[str, Any]) -> str:
-    flag = "--url" if document["model"].startswith(("http://", "https://")) else "--reward"
-    return f"{flag} {shlex.quote(document['model'])}"
 
 
 def _how(meta: Mapping[str, Any]) -> list[str]:
@@ -133,8 +135,8 @@ def show_against(against: Mapping[str, Any]) -> None:
     console.print(Items(items, "  "))
 
 
-def show_next(report: PreferenceReport, served: str) -> None:
-    """What to do with such a model; `served`: the flag that names it, "--reward ./rm"."""
+def show_next(report: PreferenceReport, flags: Sequence[str], to_serve: Sequence[str] | None) -> None:
+    """What to do with such a model; `flags` name it for `reward check`, `to_serve` for `up` (None: it is served)."""
     console = console_of()
     console.print()
     if report.overall.low <= report.chance:
@@ -147,9 +149,9 @@ def show_next(report: PreferenceReport, served: str) -> None:
                 style="yellow",
             )
         )
-        console.print(f"Next     qserve reward check {served}", soft_wrap=True)
-    elif served.startswith("--reward"):
-        console.print(f"Next     qserve up {served}", soft_wrap=True)
+        _show_command(console, "Next     ", ["reward", "check", *flags])
+    elif to_serve is not None:
+        _show_command(console, "Next     ", ["up", *to_serve])
 
 
 def _percent(share: float) -> str:

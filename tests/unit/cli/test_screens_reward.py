@@ -43,13 +43,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_end_of_score(capsys: pytest.CaptureFixture[str]) -> None:
-    show_score(SCORED)
+    show_score(SCORED, ["--reward", "./my-reward-model"])
     check_screen("score-end", capsys.readouterr().err)
 
 
 def test_the_end_of_a_score_that_continued(capsys: pytest.CaptureFixture[str]) -> None:
     more = {"num_kept_rows": 1204, "num_failed_rows": 3, "num_truncated": 12, "has_preferences": False, "output": None}
-    show_score({**SCORED, **more, "model": "http://127.0.0.1:8000", "meta": {"format": "recipe"}})
+    show_score({**SCORED, **more, "model": "http://127.0.0.1:8000", "meta": {"format": "recipe"}}, [])
     check_screen("score-end-continued", capsys.readouterr().err)
 
 
@@ -63,9 +63,22 @@ def preferences(scale: float, *subsets: str) -> Any:
     return records, rewards
 
 
-def shown(records: Any, rewards: Any, served: str) -> Any:
+def test_the_next_command_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the flags that the model needs, in one line, and without a key."""
+    flags = ["--reward", "./a folder/[adapter]", "--base", "./Qwen3-8B", "--template", "a-rather-long-name.jinja"]
+    show_score(SCORED, [*flags, "--api-key", "a-secret"])
+    given = "--reward './a folder/[adapter]' --base ./Qwen3-8B --template a-rather-long-name.jinja"
+    command = f'Next   qserve eval-reward preferences.jsonl {given} --api-key "$QSERVE_API_KEY"'
+    assert capsys.readouterr().err.splitlines()[-1] == command
+    show_next(evaluate(*preferences(1.0)), flags, flags)
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next     qserve up {given}"
+    show_next(evaluate(*preferences(-0.1)), flags, None)
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next     qserve reward check {given}"
+
+
+def shown(records: Any, rewards: Any, name: str) -> Any:
     report = evaluate(records, rewards)
-    show_preferences(report, served.split()[-1], "preferences.jsonl")
+    show_preferences(report, name, "preferences.jsonl")
     show_attributes(by_attribute(records, [[{"helpfulness": a, "verbosity": -a} for a in row] for row in rewards]))
     lengths = [[20 + index % 7, 23] for index in range(len(records))]
     show_quality(calibration(report.margins), length_bias(rewards, lengths, [1] * len(records)))
@@ -73,16 +86,16 @@ def shown(records: Any, rewards: Any, served: str) -> Any:
 
 
 def test_the_end_of_eval_reward(capsys: pytest.CaptureFixture[str]) -> None:
-    served = "--reward ./my-reward-model"
-    report = shown(*preferences(1.0, "Factuality", "Math", "Precise instruction following"), served)
+    served = ["--reward", "./my-reward-model"]
+    report = shown(*preferences(1.0, "Factuality", "Math", "Precise instruction following"), served[-1])
     show_against({"url": "http://127.0.0.1:8000", "decided_alike": 0.91, "rank_correlation": 0.83, "accuracy": 0.7})
-    show_next(report, served)
+    show_next(report, served, served)
     check_screen("eval-reward-end", capsys.readouterr().out)
 
 
 def test_a_model_that_guesses_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    served = "--reward demo"
-    show_next(shown(*preferences(-0.1), served), served)
+    served = ["--reward", "demo"]
+    show_next(shown(*preferences(-0.1), served[-1]), served, served)
     check_screen("eval-reward-end-guessing", capsys.readouterr().out)
 
 

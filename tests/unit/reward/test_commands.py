@@ -176,3 +176,15 @@ def test_a_refusal_of_the_whole_file_is_told(status: int, body: Any, said: str, 
     with answering(lambda path, asked: (status, body)) as url, pytest.raises(UsageError) as refused:
         call(str(file), "--url", url)
     assert str(refused.value) == f"{url}: {said}"
+
+
+def test_the_next_command_has_the_flags_that_were_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
+    file.write_text("".join(json.dumps({"prompt": "p", "chosen": a, "rejected": "a"}) + "\n" for a in ("abc", "ab")))
+    with rewarding(len) as url:
+        given = ("--url", url, "--model", "my model", "--api-key=a-secret")
+        score.main([str(file), *given, "--output", str(out)], standalone_mode=False)
+        told = f"--url {url} --model 'my model' --api-key \"$QSERVE_API_KEY\""
+        assert capsys.readouterr().err.splitlines()[-1] == f"Next   qserve eval-reward {file} {told}"
+        call(str(file), *given, "--state-dir", str(tmp_path))  # two pairs show nothing
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next     qserve reward check {told}"
