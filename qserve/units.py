@@ -7,8 +7,8 @@ import re
 from qserve.errors import UsageError
 
 __all__ = [
-    "GIB", "KIB", "MIB", "TOGETHER_MS", "format_bytes", "format_count", "format_flops", "format_ms", "format_parameters",
-    "format_rate", "format_seconds", "parse_bytes",
+    "GIB", "KIB", "MIB", "TOGETHER_MS", "format_bytes", "format_count", "format_flops", "format_ms",
+    "format_parameters", "format_rate", "format_seconds", "parse_bytes",
 ]  # fmt: skip
 
 KIB = 1024

@@ -16,10 +16,11 @@ from starlette.types import Message, Receive, Send
 
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.ending import EarlyEnd
-from qserve.gateway.relay.exchange import Call, Exchange, StreamCounts, start_of_stream
+from qserve.gateway.relay.exchange import Call, Exchange, start_of_stream
 from qserve.gateway.relay.merged import MergedAnswer
 from qserve.gateway.relay.portions import Portion
 from qserve.gateway.relay.replicas import Replicas
+from qserve.gateway.relay.stream_counts import StreamCounts
 from qserve.gateway.respond import send_body
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord

@@ -18,7 +18,7 @@ from qserve.gateway.relay.events import (
     count_named,
     failure_of,
 )
-from qserve.gateway.relay.exchange import StreamCounts
+from qserve.gateway.relay.stream_counts import StreamCounts
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.gateway.telemetry.request_rows import row_of
