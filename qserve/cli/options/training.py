@@ -123,24 +123,20 @@ _OPTIONS = (
         type=_SHARE,
         help="The engine's share [computed: for the rollouts of a step, at most what the trainer leaves].",
     ),
-)
-_PRECISION = click.Choice(list(PRECISIONS))
-
-
-def training_options(precision: str) -> Callable[[Function], Function]:
-    """Adds the flags. `precision`: how --precision is decided where it is not given."""
-    kind = click.option(
+    click.option(
         "--precision",
-        type=_PRECISION,
-        help=f"mixed: 16 bit and an fp32 copy; amp: fp32 under autocast; pure: 16 bit alone; fp32 [{precision}].",
-    )
+        type=click.Choice(list(PRECISIONS)),
+        help="mixed: 16 bit and an fp32 copy; amp: fp32 under autocast; pure: 16 bit alone; fp32 [amp; with --zero "
+        "mixed; on the CPU fp32].",
+    ),
+)
 
-    def decorate(function: Function) -> Function:
-        for option in reversed((*_OPTIONS, kind)):
-            function = option(function)
-        return function
 
-    return decorate
+def training_options(function: Function) -> Function:
+    """Adds the flags."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
 
 
 def training_request(values: Mapping[str, Any], num_devices: int = 1) -> TrainingRequest:

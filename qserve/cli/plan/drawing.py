@@ -14,7 +14,7 @@ from qserve.cli.terminal import Hanging
 from qserve.planner.plan import Suggestion, Term
 from qserve.units import GIB, format_bytes
 
-__all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "next_step", "suggestion_list"]
+__all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "next_step", "next_step_on", "suggestion_list"]
 
 _BAR_WIDTH = 60
 _OVER = "▒"
@@ -115,3 +115,8 @@ def suggestion_list(heading: str, suggestions: Iterable[Suggestion]) -> Renderab
 def next_step(heading: str, command: str) -> RenderableType:
     """A command to be copied: print it with `soft_wrap=True`."""
     return Group(Text(heading, style="bold"), Text(f"  {command}", style="cyan"))
+
+
+def next_step_on(machine: str, do: str, command: str) -> RenderableType:
+    """What to `do` with what was planned ("Serve it"), on the cards that `machine` names; empty: here."""
+    return next_step(f"{do} on a machine with {machine}:" if machine else f"{do}:", command)

@@ -15,7 +15,7 @@ from qserve.cli.options.deployment import deployment_of
 from qserve.core.hardware import Hardware
 from qserve.planner.plan import Plan, Suggestion
 
-__all__ = ["OF_PLAN_ALONE", "command_of", "given_flags", "with_next_steps"]
+__all__ = ["OF_PLAN_ALONE", "command_of", "given_flags", "machine_of", "with_next_steps"]
 
 Flags = Mapping[str, str | None]
 """Flags with their values; None: a switch."""
@@ -62,11 +62,15 @@ def with_next_steps(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardwar
         plan = replace(plan, speed=speed, suggestions=(*others, *ways))
     if not plan.fits:
         return plan
-    here = gpu in (None, "none")
     served = {flag: value for flag, value in flags.items() if flag not in OF_PLAN_ALONE}
     if gpu == "none":
         served["--gpu"] = "none"
-    return replace(plan, next_command=command_of("up", served), machine="" if here else _named_cards(hardware))
+    return replace(plan, next_command=command_of("up", served), machine=machine_of(gpu, hardware))
+
+
+def machine_of(gpu: str | None, hardware: Hardware) -> str:
+    """The cards on which what was planned for `--gpu` is to be called; empty: here."""
+    return "" if gpu in (None, "none") else _named_cards(hardware)
 
 
 def _named_cards(hardware: Hardware) -> str:

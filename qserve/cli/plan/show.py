@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, next_step, suggestion_list
+from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
 from qserve.cli.plan.show_speed import show_speed
 from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.layout_rows import layout_rows
@@ -68,8 +68,7 @@ def show_next_step(plan: Plan, console: Console | None = None) -> None:
     if plan.fits and not plan.is_usable and plan.suggestions:
         (console or console_of()).print(suggestion_list("What would be faster:", plan.suggestions), soft_wrap=True)
     if plan.next_command:
-        heading = f"Serve it on a machine with {plan.machine}:" if plan.machine else "Serve it:"
-        (console or console_of()).print(next_step(heading, plan.next_command), soft_wrap=True)
+        (console or console_of()).print(next_step_on(plan.machine, "Serve it", plan.next_command), soft_wrap=True)
 
 
 def plan_text(plan: Plan, width: int = 80) -> str:

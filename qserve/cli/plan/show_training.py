@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, suggestion_list
+from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
 from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.plan import Suggestion, Term
 from qserve.planner.training import CardMemory, TrainingPlan, TrainingSuggestion
@@ -35,15 +35,24 @@ _COLOURS = {
 
 
 def show_training(
-    plan: TrainingPlan, explain: bool = False, console: Console | None = None, command: str | None = None
+    plan: TrainingPlan,
+    explain: bool = False,
+    console: Console | None = None,
+    *,
+    command: str = "",
+    machine: str = "",
+    with_time: bool = False,
 ) -> None:
-    """Prints the plan; with `explain` every term's formula, band and source. `command`: what runs a plan that fits."""
+    """Prints the plan; with `explain` every term's formula, band and source; `with_time`: how long it takes.
+
+    `command`: what runs a plan that fits, on the cards that `machine` names; empty: here.
+    """
     console = console or console_of()
     console.print(_headline(plan))
     kinds = [(card, len(list(cards))) for card, cards in groupby(plan.cards)]
     for card, count in kinds:
         console.print(_panel(card, count))
-    console.print(_facts(plan, with_time=command is not None))
+    console.print(_facts(plan, with_time=with_time))
     if explain:
         for card, _ in kinds:
             console.print(_explained(card))
@@ -57,8 +66,7 @@ def show_training(
         offered = [replace(one, cost=_cost(one)) for one in plan.suggestions]
         console.print(suggestion_list(_heading(plan), offered), soft_wrap=True)
     elif plan.fits and command:
-        console.print(Text("Train it:", style="bold"))
-        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+        console.print(next_step_on(machine, "Train it", command), soft_wrap=True)
 
 
 def _headline(plan: TrainingPlan) -> RenderableType:

@@ -13,10 +13,12 @@ from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
+from qserve.cli.plan.next_step import machine_of
 from qserve.hub import resolve
 from qserve.planner.speed.terms.cpu import assumed_rates
 from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
-from qserve.planner.training.command import train_command
+from qserve.planner.training.command import train_command, why_no_run
+from qserve.planner.training.defaults import default_precision, default_tiled_loss
 from qserve.planner.training.duration import ASSUMED_ROWS
 
 __all__ = ["command"]
@@ -32,9 +34,13 @@ _DOES_NOT_FIT = 3
     help="What is trained, and how.",
 )
 @model_options()
-@training_options("mixed; on the CPU fp32")
+@training_options
 @click.option("--fused-loss", is_flag=True, help="Liger's fused linear cross-entropy (use_liger_kernel=True).")
-@click.option("--tiled-loss", is_flag=True, help="TRL 1.16 and later: log-probabilities in tiles, never all logits.")
+@click.option(
+    "--tiled-loss/--no-tiled-loss",
+    default=None,
+    help="TRL 1.16 and later: log-probabilities in tiles, never all logits [on; off for reward, ppo and --fused-loss].",
+)
 @click.option("--reward-model", help="ppo, grpo: a reward model on the same cards [ppo: one of the policy's size].")
 @click.option(
     "--rows", type=Count(1), default=ASSUMED_ROWS, show_default=True, help="Rows of the data, for the estimate of time."
@@ -57,8 +63,7 @@ def command(
     hardware = hardware_of(gpu)
     devices = (hardware.cpu_device,) if gpu == "none" else hardware.devices
     ram_bytes = hardware.ram_available_bytes if gpu in (None, "none") else None
-    values["precision"] = values["precision"] or ("fp32" if gpu == "none" else "mixed")
-    request = training_request(values, len(devices))
+    request = training_request(_with_defaults(values, on_cpu=gpu == "none"), len(devices))
     job = TrainingJob(
         model, checkpoint.spec, gpu, devices, request, reward_model, reward, ram_bytes, num_rows=values["rows"],
         cpu_flop_per_s=assumed_rates(hardware).gemm_flop_per_s,
@@ -66,17 +71,40 @@ def command(
     plan = job.plan()
     if not plan.fits:
         plan = replace(plan, suggestions=training_suggestions(job))
-    command = train_command(model, request, len(devices), gpu="none" if gpu == "none" else None)
-    _print(replace(plan, notes=(*checkpoint.messages, *plan.notes)), as_json, explain, command)
+    next_step: dict[str, str] = {}
+    notes = [*checkpoint.messages, *plan.notes]
+    if plan.fits and (why := why_no_run(request, on_cpu=job.on_cpu)) is not None:
+        notes.append(why)
+    elif plan.fits:
+        next_step = {"next_command": _next_command(job), "machine": machine_of(gpu, hardware)}
+    _print(replace(plan, notes=tuple(notes)), as_json, explain, next_step)
     if not plan.fits:
         sys.exit(_DOES_NOT_FIT)
 
 
-def _print(plan: TrainingPlan, as_json: bool, explain: bool, command: str) -> None:
+def _with_defaults(values: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
+    """With what `qserve train` decides where nothing is said."""
+    precision, tiled_loss = values["precision"], values["tiled_loss"]
+    is_tiled = not values["fused_loss"] and default_tiled_loss(values["method"])
+    return {
+        **values,
+        "precision": precision or default_precision(values["zero_stage"], on_cpu=on_cpu),
+        "tiled_loss": is_tiled if tiled_loss is None else tiled_loss,
+    }
+
+
+def _next_command(job: TrainingJob) -> str:
+    gpu = "none" if job.gpu == "none" else None
+    return train_command(job.model, job.request, len(job.devices), gpu=gpu, on_cpu=job.on_cpu)
+
+
+def _print(plan: TrainingPlan, as_json: bool, explain: bool, next_step: dict[str, str]) -> None:
+    """`next_step`: `next_command` and `machine`, as in `qserve plan`; empty where `qserve train` does not run it."""
     if as_json:
-        made = plan.to_json() | {"next_command": command if plan.fits else None}
+        made = plan.to_json() | {name: text for name, text in next_step.items() if text}
         click.echo(json.dumps(made, indent=2, ensure_ascii=False))
         return
     from qserve.cli.plan.show_training import show_training
 
-    show_training(plan, explain, command=command)
+    command, machine = next_step.get("next_command", ""), next_step.get("machine", "")
+    show_training(plan, explain, command=command, machine=machine, with_time=True)

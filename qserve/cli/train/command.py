@@ -19,7 +19,7 @@ from qserve.cli.options.training import training_options, training_request
 from qserve.cli.progress import ProgressLine, progress_line
 from qserve.cli.state import state_folder
 from qserve.cli.terminal import console_of
-from qserve.cli.train.fitting import default_precision, fitting_request, need_trl
+from qserve.cli.train.fitting import fitting_request, need_trl
 from qserve.cli.train.flags import TrainFlags, data_at
 from qserve.cli.train.follow import follow
 from qserve.cli.train.machine import completed, devices_of, with_engine
@@ -40,7 +40,7 @@ from qserve.hub import resolve
 from qserve.hub.chat_template import read_template
 from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
-from qserve.planner.training.defaults import default_learning_rate
+from qserve.planner.training.defaults import default_learning_rate, default_precision
 from qserve.planner.training.request import Method
 from qserve.runs.training_commands import resume_command
 from qserve.training.data.prepare import PreparedData, check_source
@@ -59,7 +59,7 @@ __all__ = ["PlannedRun", "command"]
 @click.argument("method", type=click.Choice(METHODS))
 @model_options()
 @run_options
-@training_options("by device and ZeRO")
+@training_options
 @add_json_flag
 def command(method: str, model: str | None, gpu: str | None, as_json: bool, **values: Any) -> None:
     """Train a model or a reward model with TRL, planned first and measured against the plan.
@@ -113,7 +113,9 @@ class PlannedRun:
         hardware, emit, state = hardware_of(gpu), values["emit"], state_folder(values["state_dir"])
         checkpoint = resolve(model)
         check_template_to_train(checkpoint.folder)
-        values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
+        values["precision"] = values["precision"] or default_precision(
+            values["zero_stage"], on_cpu=not hardware.devices
+        )
         devices = devices_of(hardware, values["gpus"])
         request = training_request({**values, "method": cast("Method", method)}, len(devices))
         request = completed(request, hardware, emit=emit)

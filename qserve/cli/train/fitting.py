@@ -10,13 +10,12 @@ import click
 
 from qserve.cli.options.json_output import print_json
 from qserve.cli.terminal import console_of
-from qserve.core.hardware import Hardware
 from qserve.errors import DoesNotFit, MissingExtra, UsageError
 from qserve.packages import why_no_server
 from qserve.planner.training import FittingChange, TrainingJob, TrainingPlan, fitting_jobs
 from qserve.planner.training.command import train_command
 
-__all__ = ["default_precision", "fitting_request", "need_trl"]
+__all__ = ["fitting_request", "need_trl"]
 
 
 def need_trl() -> None:
@@ -26,13 +25,6 @@ def need_trl() -> None:
     missing = [name for name in ("trl", "datasets", "peft", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtra(missing[0], "`qserve train`", *missing[1:])
-
-
-def default_precision(hardware: Hardware, zero_stage: int) -> str:
-    """fp32 on a CPU, whose results can be repeated bit by bit; DeepSpeed's on ZeRO; else autocast over fp32 weights."""
-    if not hardware.devices:
-        return "fp32"
-    return "mixed" if zero_stage else "amp"
 
 
 def fitting_request(
@@ -82,4 +74,4 @@ def _can_run(change: FittingChange, job: TrainingJob) -> bool:
 
 def _as_run(job: TrainingJob, data: str | None) -> str:
     """The job's command as one of `qserve train`."""
-    return train_command(job.model, job.request, len(job.devices), data or "FILE", job.gpu)
+    return train_command(job.model, job.request, len(job.devices), data or "FILE", job.gpu, on_cpu=job.on_cpu)

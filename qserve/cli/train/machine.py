@@ -8,6 +8,8 @@ from dataclasses import replace
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import MissingExtra, UsageError
 from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.planner.training.command import is_without_master_copy
+from qserve.planner.training.defaults import default_tiled_loss
 
 __all__ = ["completed", "devices_of", "with_engine"]
 
@@ -32,7 +34,7 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
     Raises UsageError, or MissingExtra for ZeRO without DeepSpeed and 8-bit or 4-bit without bitsandbytes.
     """
     if emit is not None:
-        return replace(request, tiled_loss=emit == "trl" and request.method != "reward")
+        return replace(request, tiled_loss=emit == "trl" and default_tiled_loss(request.method))
     _refuse_what_is_not_installed(request)
     if request.sharding_stage and not hardware.devices:
         _refuse_on_cpu(request)
@@ -43,13 +45,12 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
         )
     if request.attention == "flash":
         _refuse_flash(request, hardware)
-    if request.precision == "mixed" and not request.zero_stage and request.tuning == "full" and hardware.devices:
+    if is_without_master_copy(request) and hardware.devices:
         raise UsageError(
             "--precision mixed is DeepSpeed's (16-bit weights with an fp32 master copy); add --zero 1, 2 or 3, or take "
             "--precision amp"
         )
-    # TRL 1.16 computes log-probabilities of all its causal losses in tiles and never holds all logits.
-    return replace(request, tiled_loss=request.method != "reward")
+    return replace(request, tiled_loss=default_tiled_loss(request.method))
 
 
 def _refuse_flash(request: TrainingRequest, hardware: Hardware) -> None:

@@ -1,17 +1,18 @@
 """Training plans: what a fine-tune, a reward model or an RL run with vLLM beside it needs on each card.
 
 request, defaults → models (who is in memory) → states, activations (bytes) → card_memory (one card, phase by phase) →
-duration (hours) → make (does it fit) → suggest (what to change). Figures that are not arithmetic are in constants.py.
+duration (hours) → make (does it fit) → job (as it was typed) → suggest (what to change). Figures that are not
+arithmetic are in constants.py.
 """
 
 from __future__ import annotations
 
+from qserve.planner.training.job import TrainingJob
 from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest, VllmBeside
 from qserve.planner.training.suggest import (
     FittingChange,
-    TrainingJob,
     TrainingSuggestion,
     cheaper,
     fitting_jobs,

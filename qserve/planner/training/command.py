@@ -6,10 +6,10 @@ import re
 import shlex
 from dataclasses import fields, replace
 
-from qserve.planner.training.defaults import with_accumulation
+from qserve.planner.training.defaults import default_precision, default_tiled_loss, with_accumulation
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["command_line", "train_command", "with_count"]
+__all__ = ["command_line", "is_without_master_copy", "train_command", "why_no_run", "with_count"]
 
 _ACCUMULATION = "gradient_accumulation_steps"
 _FLAGS = {"zero_stage": "--zero"}
@@ -17,17 +17,27 @@ _LEFT_OUT = ("method", "vllm", "upcast_logits", "runtime_bytes")
 
 
 def command_line(
-    model: str, gpu: str | None, request: TrainingRequest, reward: str | None = None, num_devices: int = 1
+    model: str,
+    gpu: str | None,
+    request: TrainingRequest,
+    reward: str | None = None,
+    num_devices: int = 1,
+    *,
+    on_cpu: bool = False,
 ) -> str:
     """`qserve plan train …` with every flag that differs from its default."""
-    usual = with_accumulation(request, num_devices)
+    usual = {
+        **{field.name: field.default for field in fields(TrainingRequest)},
+        _ACCUMULATION: with_accumulation(request, num_devices).gradient_accumulation_steps,
+        "precision": default_precision(request.zero_stage, on_cpu=on_cpu),
+        "tiled_loss": not request.fused_loss and default_tiled_loss(request.method),
+    }
     words = ["qserve", "plan", "train", "--method", request.method, "--model", model]
     words += ["--gpu", gpu] if gpu else []
     words += ["--reward-model", reward] if reward else []
     for field in fields(TrainingRequest):
         value = getattr(request, field.name)
-        default = usual.gradient_accumulation_steps if field.name == _ACCUMULATION else field.default
-        if field.name in _LEFT_OUT or value == default:
+        if field.name in _LEFT_OUT or value == usual[field.name]:
             continue
         flag = _FLAGS.get(field.name, "--" + field.name.replace("_", "-"))
         if isinstance(value, bool):
@@ -38,15 +48,47 @@ def command_line(
 
 
 def train_command(
-    model: str, request: TrainingRequest, num_devices: int, data: str = "FILE", gpu: str | None = None
+    model: str,
+    request: TrainingRequest,
+    num_devices: int,
+    data: str = "FILE",
+    gpu: str | None = None,
+    *,
+    on_cpu: bool = False,
 ) -> str:
-    """`qserve train …` that runs the request on this machine's cards; PPO is another trainer's."""
-    ours = replace(request, tiled_loss=False, fused_loss=False)
-    words = command_line(model, gpu, ours, num_devices=num_devices).replace(
+    """`qserve train …` that runs the request on this machine's cards; PPO is another trainer's.
+
+    How it computes the loss is no flag of `qserve train`: see `why_no_run`.
+    """
+    ours = replace(request, tiled_loss=default_tiled_loss(request.method), fused_loss=False)
+    words = command_line(model, gpu, ours, num_devices=num_devices, on_cpu=on_cpu).replace(
         f"qserve plan train --method {request.method} ", f"qserve train {request.method} ", 1
     )
+    # Without the flag it would take vLLM where that is installed.
+    words += " --vllm none" if request.method == "grpo" and request.vllm is None and not on_cpu else ""
     rewards = " --reward REWARD" if request.method in ("grpo", "ppo") else ""
     return f"{words} --data {shlex.quote(data)}{rewards}" + (" --emit openrlhf" if request.method == "ppo" else "")
+
+
+def why_no_run(request: TrainingRequest, *, on_cpu: bool) -> str | None:
+    """Why `qserve train` would not run just this request; None: it would."""
+    if request.fused_loss:
+        return "`qserve train` has no fused loss: --fused-loss plans another trainer's run"
+    if request.tiled_loss != default_tiled_loss(request.method):
+        how = "computes no loss in tiles" if request.tiled_loss else "computes this loss in tiles"
+        flag = "--tiled-loss" if request.tiled_loss else "--no-tiled-loss"
+        return f"`qserve train {request.method}` {how}: {flag} plans another trainer's run"
+    if is_without_master_copy(request) and not on_cpu:
+        return (
+            "`qserve train` keeps 16-bit weights with an fp32 master copy only under ZeRO: --precision mixed without "
+            "--zero plans another trainer's run"
+        )
+    return None
+
+
+def is_without_master_copy(request: TrainingRequest) -> bool:
+    """Whether it asks for DeepSpeed's precision without DeepSpeed, which autocast can't do for all weights."""
+    return request.precision == "mixed" and not request.zero_stage and request.tuning == "full"
 
 
 def _vllm_words(request: TrainingRequest) -> list[str]:

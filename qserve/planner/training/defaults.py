@@ -1,4 +1,5 @@
-"""What a run takes where nothing is said: learning rate, rows of an optimizer step, epochs. Flags overrule them.
+"""What a run takes where nothing is said: precision, loss, learning rate, rows of an optimizer step, epochs. Flags
+overrule them. `qserve plan train` and `qserve train` take both from here, so that what is planned is what runs.
 
 - Rates of full training, at the width of an 8B model: TRL's own (2e-5 for SFT, trl/scripts/sft.py; 1e-6 for DPO and
   GRPO, its configurations), and for reward models 2e-5, between OpenRLHF's 9e-6 (for Llama-3-8B, its README) and TRL's
@@ -18,7 +19,15 @@ from dataclasses import replace
 
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["EXAMPLE", "default_epochs", "default_learning_rate", "num_trainers", "with_accumulation"]
+__all__ = [
+    "EXAMPLE",
+    "default_epochs",
+    "default_learning_rate",
+    "default_precision",
+    "default_tiled_loss",
+    "num_trainers",
+    "with_accumulation",
+]
 
 EXAMPLE = "qserve train reward --model demo --data demo --eval-share 0.3 --micro-batch 8 --freeze-base"
 """A head on what comes with qserve, seconds on a laptop, which learns with these defaults: a test trains it."""
@@ -29,6 +38,20 @@ _OF_ADAPTERS = 10
 _WIDTH = 4096
 _ROWS_A_STEP, _ROLLOUTS_A_STEP = 8, 32
 _LEAST_STEPS, _MOST_EPOCHS = 100, 3
+
+
+def default_precision(zero_stage: int, *, on_cpu: bool) -> str:
+    """fp32 on a CPU, whose results can be repeated bit by bit; DeepSpeed's on ZeRO; else autocast over fp32 weights."""
+    if on_cpu:
+        return "fp32"
+    return "mixed" if zero_stage else "amp"
+
+
+def default_tiled_loss(method: str) -> bool:
+    """TRL 1.16 computes log-probabilities of all its causal losses in tiles; a reward head has none, and PPO is other
+    trainers'.
+    """
+    return method not in ("reward", "ppo")
 
 
 def default_learning_rate(request: TrainingRequest, hidden_size: int = _WIDTH) -> float:

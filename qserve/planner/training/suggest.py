@@ -7,48 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import cast
 
-from qserve.core.hardware import Device
-from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Suggestion
-from qserve.planner.training.command import command_line, with_count
-from qserve.planner.training.duration import ASSUMED_ROWS, Duration
-from qserve.planner.training.make import plan_training
+from qserve.planner.training.command import with_count
+from qserve.planner.training.defaults import default_precision
+from qserve.planner.training.duration import Duration
+from qserve.planner.training.job import TrainingJob
 from qserve.planner.training.plan import TrainingPlan
-from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["FittingChange", "TrainingJob", "TrainingSuggestion", "cheaper", "fitting_jobs", "training_suggestions"]
+__all__ = ["FittingChange", "TrainingSuggestion", "cheaper", "fitting_jobs", "training_suggestions"]
 
 _MOST = 4
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """A request as it was typed: what a suggestion's command repeats.
-
-    `gpu` None: the detected cards, with `ram_bytes` of RAM beside them (None: unknown). `cpu_flop_per_s`: what a CPU's
-    cores multiply at together.
-    """
-
-    model: str
-    spec: ModelSpec
-    gpu: str | None
-    devices: tuple[Device, ...]
-    request: TrainingRequest
-    reward_model: str | None = None
-    reward: ModelSpec | None = None
-    ram_bytes: int | None = None
-    num_rows: int = ASSUMED_ROWS
-    cpu_flop_per_s: float | None = None
-
-    def plan(self) -> TrainingPlan:
-        return plan_training(
-            self.spec, self.devices, self.request, self.reward, self.ram_bytes, self.num_rows, self.cpu_flop_per_s
-        )
-
-    def command(self) -> str:
-        return command_line(self.model, self.gpu, self.request, self.reward_model, len(self.devices))
 
 
 @dataclass(frozen=True)
@@ -147,8 +118,13 @@ def _fits(job: TrainingJob) -> bool:
 
 
 def _with(job: TrainingJob, **fields: object) -> TrainingJob | None:
+    """Where the precision is the default, it stays that under another stage of ZeRO."""
+    request = job.request
+    if request.precision == default_precision(request.zero_stage, on_cpu=job.on_cpu):
+        stage = fields.get("zero_stage", request.zero_stage)
+        fields["precision"] = default_precision(cast("int", stage), on_cpu=job.on_cpu)
     try:
-        return replace(job, request=replace(job.request, **fields))  # type: ignore[arg-type]
+        return replace(job, request=replace(request, **fields))  # type: ignore[arg-type]
     except UsageError:
         return None
 
@@ -227,12 +203,8 @@ def _separate(job: TrainingJob) -> TrainingJob | None:
 
 
 def _offload(job: TrainingJob) -> TrainingJob | None:
-    return None if _is_in_ram(job) else _with(job, offload_optimizer="cpu", zero_stage=max(job.request.zero_stage, 2))
-
-
-def _is_in_ram(job: TrainingJob) -> bool:
     """Processes on a CPU have nowhere to offload to."""
-    return job.devices[0].kind == "cpu"
+    return None if job.on_cpu else _with(job, offload_optimizer="cpu", zero_stage=max(job.request.zero_stage, 2))
 
 
 def _lora(job: TrainingJob) -> TrainingJob | None:
@@ -251,7 +223,7 @@ def _half_length(job: TrainingJob) -> TrainingJob | None:
 
 
 def _offload_all(job: TrainingJob) -> TrainingJob | None:
-    if job.request.tuning == "qlora" or job.request.offload_param != "none" or _is_in_ram(job):
+    if job.request.tuning == "qlora" or job.request.offload_param != "none" or job.on_cpu:
         return None
     return _with(job, offload_optimizer="cpu", offload_param="cpu", zero_stage=3)
 
@@ -263,7 +235,7 @@ def _cards(job: TrainingJob) -> TrainingJob | None:
 
 
 def _times_the_cards(job: TrainingJob, factor: int) -> TrainingJob | None:
-    if job.gpu is None:
+    if job.gpu is None or job.on_cpu:
         return None
     steps = max(1, job.request.gradient_accumulation_steps // factor)
     sharded = _with(job, zero_stage=3, gradient_accumulation_steps=steps)

@@ -59,17 +59,20 @@ def test_a_printed_command_means_the_same_request() -> None:
 @pytest.mark.parametrize(
     ("request_", "command"),
     [
-        (TrainingRequest("lora", gradient_accumulation_steps=8), "qserve train lora --model m --data FILE"),
+        (
+            TrainingRequest("lora", gradient_accumulation_steps=8, precision="amp"),
+            "qserve train lora --model m --data FILE",
+        ),
         (
             TrainingRequest("reward", zero_stage=3, gradient_accumulation_steps=8),
             "qserve train reward --model m --zero 3 --data FILE",
         ),
         (
-            TrainingRequest("grpo", gradient_accumulation_steps=32, tiled_loss=True),
-            "qserve train grpo --model m --data FILE --reward REWARD",
+            TrainingRequest("grpo", gradient_accumulation_steps=32, precision="amp", tiled_loss=True),
+            "qserve train grpo --model m --vllm none --data FILE --reward REWARD",
         ),
         (
-            TrainingRequest("ppo", gradient_accumulation_steps=8),
+            TrainingRequest("ppo", gradient_accumulation_steps=8, precision="amp"),
             "qserve train ppo --model m --data FILE --reward REWARD --emit openrlhf",
         ),
     ],
