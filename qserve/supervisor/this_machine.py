@@ -164,17 +164,27 @@ def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
     """Writes events of workers to the record, and phases to the screen."""
     latest: dict[str, str] = {}
 
+    def going_on() -> list[str]:
+        return [f"{name}: {phase}" for name, phase in latest.items() if phase != WorkerState.READY]
+
+    def end_with_the_last() -> None:
+        """What is shown after the start are restarts; none is left."""
+        if screen.has_started and not going_on():
+            screen.end_progress()
+
     def report(worker: str, event: str, details: dict[str, Any]) -> None:
         if event == "retry":
             record.plan(worker, details["plan"])
         record.event(worker, event, **{name: value for name, value in details.items() if name != "plan"})
         if event == "phase":
             latest[worker] = details["name"]
-            going_on = [f"{name}: {phase}" for name, phase in latest.items() if phase != WorkerState.READY]
-            then = (" · ".join(going_on) or "starting the others") if details["name"] == WorkerState.READY else ""
+            then = (" · ".join(going_on()) or "starting the others") if details["name"] == WorkerState.READY else ""
             screen.phase(f"{worker}: {details['name']}", then)
-            if screen.has_started and not going_on:  # a worker that was restarted is ready again
-                screen.end_progress()
+            end_with_the_last()
+        elif event == "failed":
+            latest.pop(worker, None)
+            screen.phase(f"{worker}: failed", " · ".join(going_on()) or "starting the others")
+            end_with_the_last()
         elif event == "retry":
             screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more, {details['reason']}")
 

@@ -19,7 +19,9 @@ _MAX_FAILED_STARTS = 10
 _LOOK_S = 0.05
 
 WorkerEvents = Callable[[str, str, dict[str, Any]], None]
-"""`report(worker, event, details)`: `phase`, `ready`, `down`, `restart`, `retry`; for the screen and the record."""
+"""`report(worker, event, details)`: `phase`, `ready`, `stuck`, `down`, `restart`, `retry`, and `failed`, after which
+the worker is not started again; for the screen and the record.
+"""
 
 
 class Restarts:
@@ -89,6 +91,7 @@ class Restarts:
                 _log.warning("%s worker: ready again", self._endpoint.name)
                 return pause_s
         self.enter(WorkerState.FAILED, reason)
+        self.event("failed", reason=reason)
         raise WorkerFailed(f"the {self._endpoint.name} worker failed to start {_MAX_FAILED_STARTS} times: {reason}")
 
     def _announce(self, reason: str, pause_s: float) -> None:

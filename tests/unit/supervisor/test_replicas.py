@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qserve.engine.base import WorkerState
+from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.planner import Plan
 from qserve.supervisor.liveness import restarts
@@ -93,6 +94,21 @@ async def test_one_after_the_other_is_drained_and_restarted(plan: Plan, tmp_path
         await rolling.stop()
         watching.cancel()
         await asyncio.gather(*(one.stop() for one in workers))
+
+
+async def test_a_worker_that_is_not_started_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "_MAX_FAILED_STARTS", 2)
+    endpoint = WorkerEndpoint("chat", ("m",), UnixAddress(Path("/none")), "k", 1, 1)
+    heard: list[tuple[str, str, dict[str, Any]]] = []
+
+    async def fails() -> None:
+        raise WorkerFailed("no memory")
+
+    told = restarts.Restarts(endpoint, lambda *event: heard.append(event))
+    with pytest.raises(WorkerFailed, match="failed to start 2 times: no memory"):
+        await told.start_again(fails, "it ended", 0.0)
+    assert [event for _, event, _ in heard] == ["restart", "restart", "failed"]
+    assert heard[-1] == ("chat", "failed", {"reason": "no memory"})
 
 
 async def test_the_service_ends_with_the_last_replica(

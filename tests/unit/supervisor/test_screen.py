@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from qserve.core.cards.refusals import COSTS, refusal
@@ -133,6 +134,27 @@ def test_a_restart_after_the_start_ends_with_its_worker(monkeypatch) -> None:
     before = out.getvalue()
     time.sleep(0.05)
     assert out.getvalue() == before and "chat: ready" in before.rpartition("Stop")[2]
+
+
+def test_a_restart_that_failed_for_good_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Screen, "still_after_s", 0.01)
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=200, highlight=False))
+    report = event_recorder(SimpleNamespace(event=lambda *_, **__: None), screen)
+    for name in ("chat-0", "chat-1"):
+        report(name, "phase", {"name": "ready"})
+    screen.ready(rows(has_key=False))
+    report("chat-1", "phase", {"name": "loading weights"})
+    report("chat-0", "phase", {"name": "importing"})
+    report("chat-0", "failed", {"reason": "no memory"})
+    deadline = time.monotonic() + 30
+    while "still chat-1: loading weights (for " not in out.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    report("chat-1", "failed", {"reason": "no memory"})
+    shown = out.getvalue()
+    time.sleep(0.05)
+    assert out.getvalue() == shown and "still chat-1: loading weights (for " in shown
+    assert "chat-0: failed" in shown and shown.endswith("chat-1: failed\n")
 
 
 def test_a_spinner_tells_how_long_a_phase_has_lasted(monkeypatch) -> None:
