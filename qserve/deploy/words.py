@@ -9,12 +9,19 @@ from typing import Any, Protocol
 from qserve.deploy.service import MODELS, Mount
 from qserve.errors import UsageError
 
-__all__ = ["Option", "local_path", "mounted", "words_of"]
+__all__ = ["Option", "flags_of", "local_path", "mounted", "words_of"]
 
 # Options that may name a file or folder. `demo` comes along with qserve; a hub id is fetched where the service runs.
 _PATHS = ("model", "reward", "base", "template", "judge", "trace", "device_map")
 _BUNDLED = "demo"
 _RECIPES = (".yaml", ".yml", ".toml")
+
+
+class ParamType(Protocol):
+    """Of an option's type its name."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class Option(Protocol):
@@ -26,19 +33,31 @@ class Option(Protocol):
     def opts(self) -> list[str]: ...
     @property
     def secondary_opts(self) -> list[str]: ...
+    @property
+    def type(self) -> ParamType: ...
 
 
 def words_of(options: Iterable[Option], values: Mapping[str, Any]) -> list[str]:
     """`--flag=value` for each of `options` that has a value, in their order."""
-    return [word for option in options if option.name in values for word in _words(option, values[option.name])]
+    given = [one for option in options if option.name in values for one in flags_of(option, values[option.name])]
+    return [flag if value is None else f"{flag}={value}" for flag, value in given]
 
 
-def _words(option: Option, value: Any) -> list[str]:
+def flags_of(option: Option, value: Any) -> list[tuple[str, str | None]]:
+    """The flag with each value that it is given, as a command line takes it; None beside a switch."""
     if isinstance(value, bool):
         flags = option.opts if value else option.secondary_opts
-        return flags[:1]
+        return [(flag, None) for flag in flags[:1]]
     several = value if isinstance(value, tuple) else (value,)
-    return [f"{option.opts[0]}={one}" for one in several]
+    return [(option.opts[0], _word(option, one)) for one in several]
+
+
+def _word(option: Option, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    if option.type.name == "time":  # kept in milliseconds
+        return f"{value:.15g}ms" if value % 1000 else f"{value / 1000:.15g}s"
+    return f"{value:.15g}"
 
 
 def mounted(values: Mapping[str, Any], *, absolute: bool) -> tuple[dict[str, Any], tuple[Mount, ...]]:

@@ -1,67 +1,50 @@
-"""Paths of this machine: where a container sees them, and what it can't."""
+"""A value of an option as a word of a command line, and the value that is read from it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import click
 import pytest
-import yaml
+from click.testing import CliRunner
 
+from qserve.cli.deploy.command import command as deploy
 from qserve.cli.main import cli
-from qserve.demo import chat_model_path
-from qserve.deploy.service import Mount
-from qserve.deploy.words import mounted
-from qserve.errors import UsageError
+from qserve.cli.up.command import command as up
+from qserve.deploy.words import flags_of, words_of
 
 
-@pytest.fixture
-def folder(tmp_path):
-    place = tmp_path / "my-model"
-    place.mkdir()
-    (place / "config.json").write_text("{}")
-    return place
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("ttft", 2000.0, "2s"),
+        ("ttft", 1500.0, "1500ms"),
+        ("tpot", 1234567.5, "1234567.5ms"),
+        ("rps", 3.0, "3"),
+        ("rps", 1234.5678, "1234.5678"),
+        ("users", 4, "4"),
+        ("model", Path("/m"), "/m"),
+    ],
+)
+def test_a_value_is_written_as_people_write_it_and_read_as_it_was(name: str, value: Any, word: str) -> None:
+    option = next(one for one in up.params if one.name == name)
+    assert flags_of(option, value) == [(f"--{name}", word)]
+    assert words_of([option], {name: value}) == [f"--{name}={word}"]
+    assert str(option.type_cast_value(click.Context(up), word)) == str(value)
 
 
-def test_a_folder_is_mounted_and_a_hub_id_is_not(folder):
-    values, mounts = mounted({"model": str(folder), "reward": "Qwen/Qwen3-0.6B", "quant": "fp8"}, absolute=False)
-    assert values == {"model": "/models/my-model", "reward": "Qwen/Qwen3-0.6B", "quant": "fp8"}
-    assert mounts == (Mount(str(folder), "/models/my-model"),)
+def test_a_switch_and_an_option_of_several_values() -> None:
+    several = click.Option(["--key"], multiple=True)
+    assert flags_of(several, ("a", "b")) == [("--key", "a"), ("--key", "b")]
+    switch = click.Option(["--a/--no-a"])
+    assert [flags_of(switch, one) for one in (True, False)] == [[("--a", None)], [("--no-a", None)]]
+    assert words_of([switch, several], {"a": False, "key": ("b",)}) == ["--no-a", "--key=b"]
+    assert flags_of(click.Option(["--only"], is_flag=True), False) == []
 
 
-def test_on_this_machine_a_path_only_becomes_absolute(folder, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    assert mounted({"model": "my-model"}, absolute=True) == ({"model": str(folder)}, ())
-
-
-def test_a_recipe_comes_with_its_folder(folder):
-    (folder / "rewards.yaml").write_text("")
-    values, mounts = mounted({"reward": str(folder / "rewards.yaml")}, absolute=False)
-    assert values == {"reward": "/models/my-model/rewards.yaml"}
-    assert mounts == (Mount(str(folder), "/models/my-model"),)
-
-
-def test_links_that_leave_the_folder_are_refused(folder, tmp_path):
-    (tmp_path / "blob").write_text("")
-    (folder / "model.safetensors").symlink_to(tmp_path / "blob")
-    with pytest.raises(UsageError, match="cp --recursive --dereference"):
-        mounted({"model": str(folder)}, absolute=False)
-    assert mounted({"model": str(folder)}, absolute=True)[0] == {"model": str(folder)}
-
-
-def test_two_folders_of_one_name_are_refused(folder, tmp_path):
-    other = tmp_path / "other" / "my-model"
-    other.mkdir(parents=True)
-    with pytest.raises(UsageError, match="rename one"):
-        mounted({"model": str(folder), "reward": str(other)}, absolute=False)
-
-
-def test_a_pod_reads_checkpoints_from_a_claim(capsys):
-    call = ["deploy", "k8s", "--model", str(chat_model_path()), "--gpu", "none"]
-    with pytest.raises(UsageError, match="--models-claim"):
-        cli.main(call, standalone_mode=False)
-    capsys.readouterr()
-    cli.main([*call, "--models-claim", "checkpoints"], standalone_mode=False)
-    objects = {one["kind"]: one for one in yaml.safe_load_all(capsys.readouterr().out)}
-    pod = objects["StatefulSet"]["spec"]["template"]["spec"]
-    assert f"--model=/models/{chat_model_path().name}" in pod["containers"][0]["args"]
-    assert {"claimName": "checkpoints", "readOnly": True} in [
-        volume.get("persistentVolumeClaim") for volume in pod["volumes"]
-    ]
+def test_a_service_and_a_plan_write_a_target_alike() -> None:
+    flags = ["--model", "demo", "--gpu", "none", "--users", "2", "--ttft", "2s"]
+    written = CliRunner().invoke(deploy, ["compose", *flags]).stdout
+    assert "--ttft=2s" in written and "--ttft=2000" not in written
+    assert "--ttft 2s" in CliRunner().invoke(cli, ["plan", *flags]).stdout.splitlines()[-1]
