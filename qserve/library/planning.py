@@ -7,7 +7,7 @@ from typing import Any
 
 from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.options.planning import hardware_of, request_of
-from qserve.cli.plan.next_step import with_next_steps
+from qserve.cli.plan.next_step import with_serving_command
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
 from qserve.hub import resolve
@@ -50,11 +50,11 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(f"qserve.plan has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
-    hardware, request = with_host(hardware_of(gpu)), request_of(options)
+    hardware, asked = with_host(hardware_of(gpu)), request_of(options)
     checkpoint = resolve(model)
     measured = measured_speed(state_folder(None), checkpoint, hardware, gpu, is_off=True)
-    weighed = weighed_by_speed(checkpoint, hardware, request, measured)
+    weighed = weighed_by_speed(checkpoint, hardware, asked, measured)
     checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, (weighed.why,))))
-    found = plan_for_load(checkpoint, hardware, weighed.request, SpeedRequest(measured=measured))
-    found = with_next_steps(found, {"--model": model, **request.flags()}, gpu, hardware)
+    found = plan_for_load(checkpoint, hardware, weighed.request, SpeedRequest(measured=measured), asked)
+    found = with_serving_command(found, {"--model": model, **asked.flags()}, gpu, hardware)
     return Plan(**{one.name: getattr(found, one.name) for one in fields(found)})

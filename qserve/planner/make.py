@@ -36,13 +36,15 @@ def make_plan(
     request: PlanRequest,
     with_suggestions: bool = True,
     measured: Measured = NOTHING_MEASURED,
+    asked: PlanRequest | None = None,
 ) -> Plan:
     """The best plan that fits; where none does, the nearest one, with what it lacks and the suggestions.
 
     Suggestions of a plan that fits are of what is fast enough to chat, where it is not itself.
 
     `with_suggestions`: these are searched for, which takes as long as dozens of plans; their speed rests on what was
-    `measured` of this machine.
+    `measured` of this machine. They are changes of what the user `asked` for, where `request` fixes more than that
+    (None: it does not).
 
     Raises UsageError for a request that contradicts itself or the model, and for an engine that nobody registered.
     """
@@ -63,7 +65,7 @@ def make_plan(
     if not with_suggestions:
         return plan
     ways = faster if plan.fits else suggestions
-    return replace(plan, suggestions=ways(setup, plan, _fits, measured))
+    return replace(plan, suggestions=ways(replace(setup, request=asked or request), plan, _fits, measured))
 
 
 def _candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> tuple[EnginePlanner, list[Setup]]:

@@ -18,7 +18,7 @@ from qserve.planner.options import Kind, Option, options_of
 from qserve.planner.request import PlanRequest
 from qserve.units import parse_bytes
 
-__all__ = ["hardware_of", "plan_option", "plan_options", "request_of"]
+__all__ = ["hardware_of", "is_plan_option", "plan_option", "plan_options", "request_of"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -90,6 +90,11 @@ def _options() -> list[Option]:
     """The options of all engines, then those of each engine."""
     held: tuple[type[Any], ...] = (PlanRequest, *option_kinds())
     return [one for holder in held for one in options_of(holder)]
+
+
+def is_plan_option(name: str) -> bool:
+    """Whether a parameter of a command is an option of a `PlanRequest` or of an engine."""
+    return any(one.name == name for one in _options())
 
 
 def _click_option(one: Option) -> Callable[[Function], Function]:

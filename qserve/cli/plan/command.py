@@ -113,14 +113,14 @@ def command(
     if gpu == "any":
         _print_cheapest(ctx, model, reward, hardware, request, wanted, as_json, values["monthly"], explain)
         return
-    weighed = weighed_by_speed(checkpoint, hardware, request, known)
+    asked, weighed = request, weighed_by_speed(checkpoint, hardware, request, known)
     request, notes = weighed.request, (weighed.why, weighed.figures if explain else "")
     checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, notes)))
     if reward is None:
         if reward_replicas > 1:
             raise click.UsageError("--reward-replicas is for a reward model, and none is named; add --reward")
-        plan = _planned(checkpoint, hardware, request, wanted, values["replicas"])
-        plan = with_next_steps(plan, given_flags(ctx), gpu, hardware)
+        plan = _planned(checkpoint, hardware, request, wanted, values["replicas"], asked)
+        plan = with_next_steps(plan, ctx, gpu, hardware)
         _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
@@ -129,7 +129,7 @@ def command(
         counts = (values["replicas"] or 1, reward_replicas)
         shared = _shared(checkpoint, planned_reward(reward), hardware, request, counts)
         if shared.fits:
-            shared = replace(shared, chat=with_next_steps(shared.chat, given_flags(ctx), gpu, hardware))
+            shared = replace(shared, chat=with_next_steps(shared.chat, ctx, gpu, hardware))
         _print_shared(shared, as_json, explain)
         plan, fits = shared.chat, shared.fits
     _warn_of_differences(ctx, plan, shared.reward if shared else None)
@@ -149,13 +149,14 @@ def _shared(
 
 
 def _planned(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, replicas: NumReplicas | None
-) -> Plan:
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest,
+    replicas: NumReplicas | None, asked: PlanRequest,
+) -> Plan:  # fmt: skip
     """The given number of replicas, on whole cards or parts of a device; or the layout that suits the load."""
     is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices)
     one_server = replicas in (None, 1) and not (option_value(request, "data_parallel_size") or 1) > 1
     if one_server or is_apart or (wanted.load is not None and hardware.devices):
-        return plan_for_load(checkpoint, hardware, request, wanted)
+        return plan_for_load(checkpoint, hardware, request, wanted, asked)
     plan = as_one(plan_replicas(checkpoint, hardware, request, replicas or 1))
     return with_one_stream(plan, checkpoint, hardware, wanted.measured)
 

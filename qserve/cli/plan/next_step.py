@@ -3,69 +3,84 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from qserve.cli.options.deployment import deployment_of
+from qserve.cli.options.planning import is_plan_option
 from qserve.core.hardware import Hardware
+from qserve.deploy.words import flags_of
 from qserve.planner.plan import Plan, Suggestion
 
-__all__ = ["OF_PLAN_ALONE", "command_of", "given_flags", "machine_of", "with_next_steps"]
+__all__ = ["OF_PLAN_ALONE", "command_of", "given_flags", "machine_of", "with_next_steps", "with_serving_command"]
 
 Flags = Mapping[str, str | None]
 """Flags with their values; None: a switch."""
 
 OF_PLAN_ALONE = frozenset({"--gpu", "--json", "--explain", "--prices", "--monthly"})
 _OF_THE_OUTPUT = ("--json", "--explain")
+_TOLD = ("model", "gpu", "replicas", "as_json", "explain")
+"""Options that a planned way out has told of itself, or was planned without."""
 
 
 def given_flags(ctx: click.Context) -> dict[str, str | None]:
     """What stands on the command line, in the order of the options."""
     deployment = deployment_of(ctx)
     flags: dict[str, str | None] = {"--config": deployment.name} if deployment else {}
-    for option in ctx.command.params:
-        name, value = str(option.name), ctx.params.get(str(option.name))
-        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or value is None:
-            continue
-        if isinstance(value, bool):
-            flags[option.opts[-1] if value else option.secondary_opts[-1]] = None
-        else:
-            flags[option.opts[0]] = _word(option, value)
-    return flags
+    return flags | _flags(ctx, ctx.command.params, ParameterSource.COMMANDLINE)
 
 
-def _word(option: click.Parameter, value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    if option.type.name == "time":  # kept in milliseconds
-        return f"{value:g}ms" if value % 1000 else f"{value / 1000:g}s"
-    return f"{value:g}"
+def _flags(ctx: click.Context, options: Iterable[click.Parameter], *sources: ParameterSource) -> dict[str, str | None]:
+    """Of those `options` that were given by one of the `sources`."""
+    values = {option: ctx.params.get(str(option.name)) for option in options}
+    given = [option for option in values if ctx.get_parameter_source(str(option.name)) in sources]
+    return dict(one for option in given if values[option] is not None for one in flags_of(option, values[option]))
 
 
 def command_of(name: str, flags: Flags) -> str:
     """`qserve <name>` with the flags, as a shell takes it."""
-    words = [word for flag, value in flags.items() for word in (flag, value) if word is not None]
-    return shlex.join(["qserve", name, *words])
+    return shlex.join(["qserve", name, *_words(flags)])
 
 
-def with_next_steps(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardware) -> Plan:
-    """The plan with the command that serves it, where it fits, and with whole commands for changes of its load."""
-    if plan.speed and plan.speed.get("suggestions"):
-        ways = [Suggestion(**{**way, "command": _changed(flags, way["command"])}) for way in plan.speed["suggestions"]]
-        others = [way for way in plan.suggestions if vars(way) not in plan.speed["suggestions"]]
-        speed: dict[str, Any] = {**plan.speed, "suggestions": [vars(way) for way in ways]}
-        plan = replace(plan, speed=speed, suggestions=(*others, *ways))
+def _words(flags: Flags) -> list[str]:
+    return [word for flag, value in flags.items() for word in (flag, value) if word is not None]
+
+
+def with_next_steps(plan: Plan, ctx: click.Context, gpu: str | None, hardware: Hardware) -> Plan:
+    """The plan with the command that serves it, where it fits, and with whole commands for all that would change it."""
+    return with_serving_command(_with_whole_commands(plan, ctx), given_flags(ctx), gpu, hardware)
+
+
+def with_serving_command(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardware) -> Plan:
+    """The plan with the command that serves it, where it fits."""
     if not plan.fits:
         return plan
     served = {flag: value for flag, value in flags.items() if flag not in OF_PLAN_ALONE}
     if gpu == "none":
         served["--gpu"] = "none"
     return replace(plan, next_command=command_of("up", served), machine=machine_of(gpu, hardware))
+
+
+def _with_whole_commands(plan: Plan, ctx: click.Context) -> Plan:
+    """Ways of the load name the flags that they change; the others have all of the plan, and none of the load."""
+    of_load = list((plan.speed or {}).get("suggestions") or ())
+    others = [
+        replace(way, command=_completed(ctx, way.command)) for way in plan.suggestions if vars(way) not in of_load
+    ]
+    ways = [Suggestion(**{**way, "command": _changed(given_flags(ctx), way["command"])}) for way in of_load]
+    speed = {**plan.speed, "suggestions": [vars(way) for way in ways]} if plan.speed and ways else plan.speed
+    return replace(plan, speed=speed, suggestions=(*others, *ways))
+
+
+def _completed(ctx: click.Context, command: str) -> str:
+    """With what was given beside the plan's own options; without replicas, since it was planned as one server."""
+    sources = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+    options = [one for one in ctx.command.params if not is_plan_option(str(one.name)) and one.name not in _TOLD]
+    return shlex.join([*shlex.split(command), *_words(_flags(ctx, options, *sources))])
 
 
 def machine_of(gpu: str | None, hardware: Hardware) -> str:

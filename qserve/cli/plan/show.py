@@ -64,9 +64,14 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
 
 
 def show_next_step(plan: Plan, console: Console | None = None) -> None:
-    """Prints what is fast enough, where the plan is not, and the command that serves it, where there is one."""
-    if plan.fits and not plan.is_usable and plan.suggestions:
-        (console or console_of()).print(suggestion_list("What would be faster:", plan.suggestions), soft_wrap=True)
+    """Prints what is fast enough, where the plan is not, and the command that serves it, where there is one.
+
+    What keeps the targets is printed with the speed (`show_speed`), and not again.
+    """
+    of_the_load = (plan.speed or {}).get("suggestions") or ()
+    ways = [way for way in plan.suggestions if vars(way) not in of_the_load]
+    if plan.fits and not plan.is_usable and ways:
+        (console or console_of()).print(suggestion_list("What would be faster:", ways), soft_wrap=True)
     if plan.next_command:
         (console or console_of()).print(next_step_on(plan.machine, "Serve it", plan.next_command), soft_wrap=True)
 

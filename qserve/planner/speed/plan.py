@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
@@ -31,22 +32,27 @@ _COUNTS = (1, 2, 4, 8)
 _NO_WAY_OUT = "Nothing that was tried keeps the targets; ask for less, or take a smaller model"
 
 
-def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
-    """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
+def plan_for_load(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest,
+    asked: PlanRequest | None = None,
+) -> Plan:  # fmt: skip
+    """The plan with its `speed`. Where nothing fits, the plan that says so, without.
+
+    Suggestions change what the user `asked` for, where `request` fixes more than that.
+    """
+    planned = partial(make_plan, checkpoint, hardware, measured=wanted.measured, asked=asked or request)
     if wanted.load is None and not wanted.replicas:
-        return with_layouts(
-            make_plan(checkpoint, hardware, request, measured=wanted.measured), checkpoint, hardware, request, wanted
-        )
+        return with_layouts(planned(request), checkpoint, hardware, request, wanted)
     _check_length(checkpoint, hardware, request, wanted)
     plans, tunes = FittingPlans(checkpoint), bool(wanted.targets)
     layouts = layouts_for(plans, hardware, request, wanted, tunes=tunes)
     layouts = layouts or layouts_for(plans, hardware, request, wanted, tunes=tunes, any_length=True)
     if not layouts or (wanted.replicas and num_engines(layouts[0].plan) > 1):
-        return _refused(checkpoint, hardware, request, wanted)
+        return _refused(planned(request), hardware, wanted)
     chosen = choose_layout(layouts, wanted.targets)
     device = hardware.cpu_device if chosen.plan.on_cpu or not hardware.devices else hardware.devices[0]
     better = with_rate(chosen, checkpoint.spec, device, wanted)
-    final = _planned(better, checkpoint, hardware, request)
+    final = _planned(better, checkpoint, request, planned)
     layouts = [better if one is chosen else one for one in layouts]
     notes = (
         *_choice(better, layouts, wanted.targets, len(hardware.devices)),
@@ -125,8 +131,7 @@ def _check_length(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     )
 
 
-def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
-    plan = make_plan(checkpoint, hardware, request, measured=wanted.measured)
+def _refused(plan: Plan, hardware: Hardware, wanted: SpeedRequest) -> Plan:
     if plan.fits and wanted.replicas:
         raise UsageError(_too_many(plan, wanted.replicas, len(hardware.devices)))
     return plan
@@ -146,7 +151,9 @@ def _too_many(plan: Plan, replicas: int, have: int) -> str:
     )
 
 
-def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan:
+def _planned(
+    layout: Layout, checkpoint: Checkpoint, request: PlanRequest, planned: Callable[[PlanRequest], Plan]
+) -> Plan:
     """The chosen layout's plan with its arguments and every card that it takes."""
     plan, workload = layout.plan, layout.plan.workload
     takes_ranks = not is_launch_bound(plan)
@@ -158,7 +165,7 @@ def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request
         **{name: getattr(workload, name) for name in layout.tuned},
     )
     try:
-        again = make_plan(checkpoint, hardware, fixed)
+        again = planned(fixed)
     except QserveError:
         again = plan
     again = again if again.fits else plan

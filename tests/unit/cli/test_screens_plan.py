@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 
@@ -96,3 +97,34 @@ def test_a_printed_plan_is_what_the_command_prints(options: dict[str, str]) -> N
     assert str(found).splitlines() == said.splitlines()
     assert "\x1b" not in str(found)
     assert len(repr(found)) < 160 and "Qwen/Qwen3-32B" in repr(found)
+
+
+SLOW = "--model Qwen/Qwen3-32B --gpu none --users 4 --tpot 100ms"
+
+
+def test_each_way_out_of_a_slow_plan_is_shown_once() -> None:
+    kept, faster = shown(SLOW).split("What would keep the targets:")[1].split("What would be faster:")
+    ways = [
+        [line.strip() for line in part.splitlines() if line.startswith("   qserve plan ")] for part in (kept, faster)
+    ]
+    assert ways[0] and ways[1] and not set(ways[0]) & set(ways[1])
+    for way in (*ways[0], *ways[1]):
+        assert way.startswith("qserve plan --model ") and "--users " in way and "--tpot 100ms" in way
+    assert "--quant" not in faster, "it was not given"
+
+
+@pytest.mark.parametrize(
+    ("line", "flags"),
+    [
+        (f"{SLOW} --no-learn --explain", "--users 4 --tpot 100ms --no-learn"),
+        ("--model Qwen/Qwen3-32B --gpu rtx-3060 --burst 3 --ttft 2s --quant 4bit", "--burst 3 --ttft 2s"),
+        ("--model Qwen/Qwen3-32B --gpu rtx-3060 --engine-args --swap-space=2", "--engine-args --swap-space=2"),
+    ],
+)
+def test_the_command_of_a_way_out_has_the_flags_that_were_given(line: str, flags: str) -> None:
+    document = json.loads(CliRunner().invoke(cli, ["plan", *shlex.split(line), "--json"]).stdout)
+    commands = [way["command"] for way in document["suggestions"]]
+    assert commands
+    for command in commands:
+        assert set(shlex.split(flags)) <= set(shlex.split(command)) and "--explain" not in command
+        assert CliRunner().invoke(cli, shlex.split(command)[1:]).exit_code == 0, command

@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from qserve.cli.options.planning import hardware_of
 from qserve.cli.plan.command import command
 from qserve.errors import UsageError
+from qserve.hub import resolve
+from qserve.planner.make import make_plan
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
 from qserve.planner.speed import Load
+from qserve.planner.speed.learned import Measured
+from qserve.planner.speed.plan import plan_for_load
+from qserve.planner.speed.request import SpeedRequest
 
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
 RATES = ("output_tokens_per_s", "requests_per_s")
@@ -347,3 +355,17 @@ def test_a_quantization_that_needs_fewer_cards_is_named() -> None:
     assert f"of these {chosen['cards']} cards" in note
     hybrid = plan("--model", "Qwen/Qwen3.6-27B", "--gpu", "l40s", "--concurrency", "4")
     assert any("No layout in 4 bit runs here" in note for note in hybrid["notes"])
+
+
+def test_the_plan_that_is_chosen_for_a_load_knows_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its suggestions have speeds."""
+    known, heard = Measured(cpu=None), []
+
+    def recorded(*given: Any, **named: Any) -> Plan:
+        heard.append(named["measured"])
+        return make_plan(*given, **named)
+
+    monkeypatch.setattr("qserve.planner.speed.plan.make_plan", recorded)
+    wanted = SpeedRequest(Load(concurrency=2), measured=known)
+    plan_for_load(resolve("demo"), hardware_of("rtx-4090"), PlanRequest(), wanted)
+    assert heard and all(one is known for one in heard)
