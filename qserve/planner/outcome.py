@@ -55,7 +55,8 @@ def refused(
 
     `short_bytes` is what the fullest device lacks, by the engine's own rule. `is_fixed`: the user set the cache to
     `left_bytes`. `states_bytes`: a block for every sequence, which hybrids need. The devices of the result hold what
-    would be needed, so that the fullest one's `free_bytes` is `-short_bytes`.
+    would be needed, so that the fullest one's `free_bytes` is `-short_bytes`; except where the cache that the user set
+    is too small by itself: the devices are then as they would be with it, and `short_bytes` is what the cache lacks.
     """
     sequence = f"a KV cache of {format_count(plan.workload.max_model_len)} tokens"
     if states_bytes > max(wanted_bytes, left_bytes):

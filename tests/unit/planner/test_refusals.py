@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from qserve.errors import UsageError
+from qserve.units import MIB, format_bytes
 from tests.unit.planner.test_make_plan import plan_of
 
 
@@ -58,6 +59,16 @@ def test_a_refusal_names_the_cache_that_the_user_set(fixed: dict[str, Any], word
     plan = plan_of("Qwen/Qwen3-8B", "h100", **fixed)
     assert not plan.fits
     assert words in str(plan.why_not)
+
+
+@pytest.mark.parametrize("gpu", ["h100", None])
+def test_a_cache_that_is_too_small_by_itself_lacks_what_the_sentence_says(gpu: str | None) -> None:
+    """The device has room: it is as it would be with that cache."""
+    plan = plan_of("Qwen/Qwen3-0.6B", gpu, kv_cache_memory_bytes=64 * MIB, max_model_len=4096)
+    (device,) = plan.devices
+    needed = f"needs {format_bytes(plan.short_bytes + 64 * MIB)}"
+    assert plan.short_bytes > 0 and str(plan.why_not).endswith(needed), plan.why_not
+    assert device.free_bytes > 0 and device.kv_cache_bytes == 64 * MIB
 
 
 def test_quantized_kernels_do_not_compute_in_fp32() -> None:
