@@ -77,9 +77,11 @@ class Screen:
         return self.console.width if is_told else _PIPE_WIDTH
 
     def note(self, text: str) -> None:
-        """Print a permanent line."""
+        """Print a permanent line, wrapped between words: a path is never cut."""
         for line in text.splitlines():
-            wrapped = textwrap.wrap(line, self.width, subsequent_indent="  ", break_on_hyphens=False) or [""]
+            wrapped = textwrap.wrap(
+                line, self.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            )
             self.console.print("\n".join(wrapped), markup=False, soft_wrap=True)
 
     def phase(self, name: str, then: str = "") -> None:
@@ -158,7 +160,8 @@ class Screen:
 def row_lines(name: str, text: str, width: int) -> list[str]:
     """The lines of a row, none of them longer than `width` unless it is one word or a command."""
     room = max(width - NAME_WIDTH, 20)
-    lines = text.splitlines() if name == COMMAND else [part for line in text.splitlines() for part in _cut(line, room)]
+    given = text.splitlines() or [""]
+    lines = given if name == COMMAND else [part for line in given for part in _cut(line, room)]
     heads = [f"{name:<{NAME_WIDTH - 1}} "] + [" " * NAME_WIDTH] * (len(lines) - 1)
     return [f"{head}{line}".rstrip() for head, line in zip(heads, lines, strict=True)]
 

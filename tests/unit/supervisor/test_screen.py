@@ -20,6 +20,7 @@ from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
 from qserve.supervisor.screen import ReadyWorker, Screen, ready_rows
+from qserve.supervisor.screen.console import row_lines
 from qserve.supervisor.this_machine import event_recorder
 
 MEMORY = {"weights_bytes": 4_000_000, "kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "resident_bytes": 2**29}
@@ -93,6 +94,20 @@ def test_processes_without_a_model_are_shown_planned_and_measured() -> None:
     ]
     shown = dict(ready_rows("http://h", [chat()], processes, has_key=False, logs=Path("/logs"), is_verbose=True))
     assert shown["others"] == "gateway 70 MiB (planned 74 MiB) · web UI not started (planned 160 MiB)"
+
+
+def test_a_row_without_a_text_is_its_name() -> None:
+    assert row_lines("Model", "", 80) == ["Model"]
+    assert row_lines("Try", "", 80) == ["Try"]
+
+
+def test_a_note_cuts_no_path() -> None:
+    out = io.StringIO()
+    path = "/root/.cache/huggingface/" + "models--Qwen--Qwen3-0.6B/" * 5
+    Screen(Console(file=out, width=80, force_terminal=True, color_system=None)).note(
+        f"kept in {path} since then\n\nend"
+    )
+    assert [line.strip() for line in out.getvalue().splitlines()] == ["kept in", path, "since then", "", "end"]
 
 
 def test_a_long_phase_is_heard_of_again_in_a_pipe(monkeypatch) -> None:
