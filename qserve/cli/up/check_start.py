@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 from rich.console import Console
 
 from qserve.cli.options.planning import hardware_of
@@ -23,7 +24,7 @@ __all__ = ["check_start"]
 def check_start(arguments: Sequence[str], state_dir: Path | None, where: str = "") -> None:
     """Plans the service of these arguments of `qserve up`; nothing is downloaded or started.
 
-    Raises what `qserve up` would, with `where` before its sentence: UsageError, DoesNotFit, or click's own.
+    Raises what `qserve up` would, with `where` before its sentence: UsageError, DoesNotFit, or click's own UsageError.
     """
     check_packages()
     try:
@@ -37,3 +38,5 @@ def check_start(arguments: Sequence[str], state_dir: Path | None, where: str = "
     except QserveError as error:
         error.args = (f"{where}{error}",)
         raise
+    except click.UsageError as error:  # of another kind its sentence is more than its message
+        raise click.UsageError(f"{where}{error.format_message()}", error.ctx) from error
