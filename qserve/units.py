@@ -7,7 +7,7 @@ import re
 from qserve.errors import UsageError
 
 __all__ = [
-    "GIB", "KIB", "MIB", "TOGETHER_MS", "format_bytes", "format_count", "format_flops", "format_ms",
+    "GIB", "KIB", "MIB", "TOGETHER_MS", "counted", "format_bytes", "format_count", "format_flops", "format_ms",
     "format_parameters", "format_rate", "format_seconds", "parse_bytes",
 ]  # fmt: skip
 
@@ -60,6 +60,11 @@ def format_bytes(num_bytes: float, decimals: int = 2) -> str:
 def format_count(count: int) -> str:
     """How many, for people: '8,688', '16.4 million'."""
     return f"{count:,}" if abs(count) < 1_000_000 else f"{count / 1e6:,.1f} million"
+
+
+def counted(count: int, what: str) -> str:
+    """How many of what: '1 item', '2,000 items'."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def format_seconds(seconds: float) -> str:

@@ -31,10 +31,10 @@ from qserve.supervisor.runner import Runner, Worker
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import End, ReadyWorker, Screen, ready_rows
-from qserve.supervisor.screen.end import counted
 from qserve.supervisor.stop_signal import StopSignal
 from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
+from qserve.units import counted
 
 __all__ = ["UpOptions", "serve"]
 

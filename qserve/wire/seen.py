@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["counted", "seen"]
+from qserve.units import counted
+
+__all__ = ["seen"]
 
 _MAX_SEEN = 40
 _MAX_SEEN_BITS = 128
-
-
-def counted(number: int, what: str) -> str:
-    """`1 item`, `2 items`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def seen(value: Any) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from qserve.units import counted
 from qserve.wire.errors import MAX_NAME, ApiError, unknown_field
-from qserve.wire.seen import counted, seen
+from qserve.wire.seen import seen
 
 __all__ = ["NEEDED", "from_validation"]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.units import GIB, format_bytes, format_count, format_flops, format_ms, format_parameters, format_rate
+from qserve.units import (
+    GIB, counted, format_bytes, format_count, format_flops, format_ms, format_parameters, format_rate,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,8 @@ def test_gib_may_have_one_decimal() -> None:
 )  # fmt: skip
 def test_operations_have_three_figures_and_no_exponent(per_s: float, shown: str) -> None:
     assert format_flops(per_s) == shown
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 items"), (1, "1 item"), (2, "2 items"), (2000, "2,000 items")])
+def test_one_is_no_plural(count: int, text: str) -> None:
+    assert counted(count, "item") == text

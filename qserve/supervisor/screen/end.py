@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["End", "counted"]
+from qserve.units import counted
+
+__all__ = ["End"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,3 @@ class End:
         why = f": {', '.join(parts)}" if len(parts) > 1 else f" {parts[0].partition(' ')[2]}"
         yield f"stopped; {counted(total, 'request')} {'was' if total == 1 else 'were'} cut off{why}"
         yield f"qserve runs show {run} shows why"
-
-
-def counted(count: int, what: str) -> str:
-    """`1 request`, `2,000 requests`."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -62,7 +62,7 @@ def refused(schema: type[Wire], body: Any) -> ApiError:
         (ChatCompletionRequest, {**CHAT, "stop": ""},
          "'stop' is an empty string; a string of at least 1 character or a list is needed"),
         (ChatCompletionRequest, {**CHAT, "stop": "a" * 4097},
-         "'stop' is a string of 4097 characters; a string of at most 4096 characters or a list is needed"),
+         "'stop' is a string of 4,097 characters; a string of at most 4,096 characters or a list is needed"),
         (ChatCompletionRequest, {**CHAT, "metadata": 5}, "'metadata' is 5; an object is needed"),
         (ChatCompletionRequest, {**CHAT, "metadata": {"List": 5}}, "'metadata.List' is 5; a string is needed"),
         (ChatCompletionRequest, {**CHAT, "logit_bias": {"1": 1000}},
