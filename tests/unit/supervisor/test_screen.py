@@ -103,7 +103,7 @@ def test_a_row_without_a_text_is_its_name() -> None:
 
 def test_a_note_cuts_no_path() -> None:
     out = io.StringIO()
-    path = "/root/.cache/huggingface/" + "models--Qwen--Qwen3-0.6B/" * 5
+    path = "/cache/huggingface/" + "models--Qwen--Qwen3-0.6B/" * 5
     Screen(Console(file=out, width=80, force_terminal=True, color_system=None)).note(
         f"kept in {path} since then\n\nend"
     )
