@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from qserve.units import (
-    GIB, counted, format_bytes, format_count, format_flops, format_ms, format_parameters, format_rate,
+    GIB,
+    counted,
+    format_bytes,
+    format_count,
+    format_flops,
+    format_ms,
+    format_parameters,
+    format_rate,
 )  # fmt: skip
 
 
