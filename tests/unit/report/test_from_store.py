@@ -135,6 +135,8 @@ def test_without_a_format_the_terminal_gets_a_summary_and_all_tables_if_asked(st
 @pytest.mark.parametrize("options", [(), ("--full",)])
 def test_a_file_gets_no_colours_from_a_terminal(store, tmp_path, monkeypatch, capsys, options):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")  # one that has colours
+    monkeypatch.delenv("NO_COLOR", raising=False)
     file = tmp_path / "report.txt"
     common = [*options, "--state-dir", str(tmp_path)]
     command.main([*common, "--output", str(file)], standalone_mode=False)
