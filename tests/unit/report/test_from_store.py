@@ -156,6 +156,7 @@ def test_the_terminal_gets_no_titles_of_charts():
 def test_no_cell_is_cut_and_no_word_is_broken_on_a_terminal(monkeypatch, columns):
     """A table that is too wide is turned, or in parts."""
     monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one is 80 wide to rich, whatever COLUMNS says
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     report = a_full_report(evals=(*a_full_report().evals, _with_long_names()))
     words = {word for section in sections_of(report) for word in _words(section)}
