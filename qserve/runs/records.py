@@ -127,12 +127,17 @@ class MemorySample(_Json):
 
 @dataclass(frozen=True)
 class StoredEvent(_Json):
-    """Something that happened: `phase`, `ready`, `down`, `restart`, `retry`, `work`, `lost`; figures in `details`."""
+    """What happened: `phase`, `ready`, `work`, or a fault; figures in `details`. Worker "": of the service."""
 
     unix_s: float
     worker: str
     event: str
     details: Mapping[str, Any]
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether something went wrong; `failed` for good."""
+        return self.event in ("down", "restart", "retry", "lost", "failed")
 
 
 @dataclass(frozen=True)

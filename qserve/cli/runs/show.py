@@ -29,7 +29,6 @@ TERMS = {
     "runtime_bytes": "runtime",
 }
 _COLOURS = {"running": "green", "ended": "default", "died": "red"}
-_FAULTS = ("restart", "retry", "down", "failed")
 _WORTH_TELLING_S = 0.1
 _WIDE = 110
 _MOST_FAULTS = 20
@@ -223,7 +222,7 @@ def _show_traffic(console: Console, found: WorkerTraffic) -> None:
 def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
     from qserve.report.sections.faults import fault_text
 
-    faults = [event for event in store.events(run) if event.event in _FAULTS]
+    faults = [event for event in store.events(run) if event.is_fault]
     if run.state == "died":
         console.print()
         _print(console, "qserve ended without a message: it was killed, or the power was cut", "Died     ", "red")
@@ -231,7 +230,7 @@ def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
         console.print("\n[bold]Faults[/bold]")
     for event in faults[-_MOST_FAULTS:]:
         at = time.strftime("%H:%M:%S", time.localtime(event.unix_s))
-        _print(console, f"{event.worker} {event.event}: {fault_text(event.details)}", f"  {at}  ")
+        _print(console, f"{event.worker or 'qserve'} {event.event}: {fault_text(event.details)}", f"  {at}  ")
     if len(faults) > _MOST_FAULTS:
         console.print(
             f"  {len(faults) - _MOST_FAULTS:,} earlier ones: qserve runs show {run.id} --json", soft_wrap=True

@@ -11,15 +11,13 @@ from qserve.report.facts import RunReport
 from qserve.report.figures import duration
 from qserve.runs import StoredEvent
 
-__all__ = ["FAULTS", "fault_text", "faults"]
+__all__ = ["fault_text", "faults"]
 
 _ERRORS = (Column("worker", "worker"), Column("code", "error"), Column("requests", "requests", "count"))
 _EVENTS = (
     Column("unix_s", "when", "time"), Column("worker", "worker"), Column("event", "what"),
     Column("details", "details", "prose"),
 )  # fmt: skip
-FAULTS = ("down", "restart", "retry", "lost")
-"""Events of a worker that failed."""
 _MOST_EVENTS = 100
 
 
@@ -69,7 +67,7 @@ def _of_faults(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     found: list[StoredEvent] = []
     down: set[str] = set()
     for event in events:
-        if event.event in FAULTS:
+        if event.is_fault:
             down.add(event.worker)
             found.append(event)
         elif event.event == "ready" and event.worker in down:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from qserve.report.blocks import Code, Section
 from qserve.report.facts import RunReport
-from qserve.report.sections.faults import FAULTS
 from qserve.report.sections.training import training_warnings
 from qserve.runs.training_commands import resume_command, serve_command
 
@@ -36,7 +35,7 @@ def _after_training(report: RunReport) -> tuple[str, str] | None:
 
 def _after_a_fault(report: RunReport) -> tuple[str, str] | None:
     """The log of the worker that failed last."""
-    failed = [event.worker for event in report.events if event.event in FAULTS]
+    failed = [event.worker for event in report.events if event.is_fault and event.worker]
     names = failed or ([one.name for one in report.run.workers] if report.run.exit_status or _has_died(report) else [])
     if not names:
         return None

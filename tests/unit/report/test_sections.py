@@ -138,6 +138,15 @@ def test_only_faults_are_among_the_faults():
     assert faults(quiet) is None
 
 
+def test_what_failed_for_good_is_a_fault_and_its_log_the_next_step():
+    of_worker = StoredEvent(BEGAN, "chat-1", "failed", {"reason": "it died 5 times in 10 min"})
+    of_service = StoredEvent(BEGAN + 1, "", "failed", {"reason": "no replica of demo is left"})
+    report = a_report(events=(of_worker, of_service))
+    assert [row[1:3] for row in _rows(faults(report), "events").values()] == [("chat-1", "failed"), ("", "failed")]
+    (code,) = next_step(report).blocks
+    assert code.lines[-1].endswith("/chat-1.log")
+
+
 def test_a_signal_has_its_name():
     events = (
         StoredEvent(BEGAN, "chat", "down", {"returncode": -9}),
