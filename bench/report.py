@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.report import read_report, to_html
 from qserve.runs import RunStore
+from qserve.service.machine import hardware_of
 
 _LIMIT_S = 5.0
 _DAY_MS = 24 * 3600 * 1000

@@ -54,12 +54,12 @@ from qserve.bench.metrics import StageFigures, figures_of
 from qserve.bench.prompts import TextMaker
 from qserve.bench.run import run_stage
 from qserve.bench.target import inspect_target
-from qserve.cli.state import state_folder
 from qserve.planner.speed import Load
 from qserve.planner.speed.served import ServedRequest
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.runs import RunStore
 from qserve.runs.served import served_requests
+from qserve.state_folder import state_folder
 
 MAX_MODEL_LEN, MAX_NUM_SEQS = 1024, 16
 READY_S = 300.0

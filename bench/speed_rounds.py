@@ -10,8 +10,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from qserve.cli.doctor.measured import SAME_WEATHER_S
-from qserve.cli.options.planning import hardware_of
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
@@ -23,6 +21,8 @@ from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, loads_of, replayed
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.planner.speed.terms.cpu_middle import middle_of
+from qserve.service.machine import hardware_of
+from qserve.service.measured_speed import SAME_WEATHER_S
 
 __all__ = ["MOST_OTHERS", "Record", "Round", "Subject", "drift_between", "line_of", "mean_of", "table"]
 

@@ -18,7 +18,7 @@ __all__ = ["commands"]
 
 _IMPORTS = """
 import qserve.cli.plan.command, qserve.cli.up.command, qserve.hub.resolve, qserve.planner, qserve.reward.find
-import qserve.supervisor.choice, rich.table, yaml
+import qserve.service.engine, rich.table, yaml
 """
 
 # An answer is an exit status. A limit of 0 is none.

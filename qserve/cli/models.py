@@ -68,7 +68,7 @@ def _row(model_id: str) -> dict[str, Any]:
 def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from qserve.cli.terminal import console_of
+    from qserve.terminal.console import console_of
 
     console = console_of()
     is_wide = console.width >= _WIDE

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from qserve.cli.interrupted import sigterm_as_ctrl_c, this_command
-from qserve.cli.terminal import console_of
+from qserve.terminal.console import console_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from qserve.cluster.nodes import Node
 from qserve.cluster.settings import Bounds
 from qserve.errors import DoesNotFit
-from qserve.planner.replicas import AUTO, NumReplicas
+from qserve.service.replicas import AUTO, NumReplicas
 from qserve.supervisor.hosted import Hosted
 
 __all__ = ["Counts", "counts_per_node", "needs_of", "spread_over"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from qserve.errors import DoesNotFit, PortInUse, QserveError, UnusableResult, UsageError, WorkerFailed
 
-__all__ = ["Value", "called", "flags_of"]
+__all__ = ["Value", "called", "flags_of", "pairs_of"]
 
 Value = str | int | float | bool | Sequence[str] | None
 _ERRORS: tuple[type[QserveError], ...] = (UsageError, DoesNotFit, PortInUse, WorkerFailed, UnusableResult)
@@ -28,6 +29,12 @@ def flags_of(options: Mapping[str, Value]) -> list[str]:
         else:
             words += [f"--{flag}={one}" for one in value]
     return words
+
+
+def pairs_of(options: Mapping[str, Any]) -> dict[str, str | None]:
+    """The same as pairs of a flag and its value (None: a switch), of an option that has several values the last."""
+    words = (word.partition("=") for word in flags_of(options))
+    return {flag: value if equals else None for flag, equals, value in words}
 
 
 def called(*words: str) -> str:

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from qserve.cli.options.names import names_in
 from qserve.evaluation.comparison.compare import Candidate, candidates_of
 from qserve.evaluation.results import EvalResult
 from qserve.library.flags import Value, called, flags_of
+from qserve.library.names import names_in
 
 __all__ = ["compare", "evaluate"]
 

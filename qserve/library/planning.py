@@ -1,60 +1,79 @@
-"""`qserve.plan`: the arithmetic, without a process and without torch."""
+"""`qserve.plan`: the plan of a service, without a process and without torch."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from qserve.cli.doctor.measured import measured_speed
-from qserve.cli.options.planning import hardware_of, request_of
-from qserve.cli.plan.next_step import with_serving_command
-from qserve.cli.state import state_folder
 from qserve.errors import UsageError
-from qserve.hub import resolve
+from qserve.library.flags import pairs_of
 from qserve.planner import plan as planned
-from qserve.planner.engine import own_engines
-from qserve.planner.memory.host import with_host
-from qserve.planner.options import options_of
-from qserve.planner.request import PlanRequest
-from qserve.planner.speed.plan import plan_for_load
-from qserve.planner.speed.quantization import weighed_by_speed
-from qserve.planner.speed.request import SpeedRequest
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine
+from qserve.service.next_command import with_serving_command
+from qserve.service.plan import plan_service
+from qserve.service.request import SERVICE_OPTIONS, ServiceRequest, plan_options
+from qserve.state_folder import state_folder
 
-__all__ = ["Plan", "plan"]
+__all__ = ["OF_THE_SERVER", "Plan", "plan"]
+
+OF_THE_SERVER = frozenset({
+    "admin_key_file", "api_key_file", "cors_origin", "drain_timeout", "host", "keep_files_days", "keep_files_gib",
+    "keep_runs_days", "keep_runs_gib", "log_format", "log_level", "max_body_mib", "max_file_mib", "max_queue",
+    "otlp_traces_endpoint", "port", "ready_file", "shared_prefix_cache", "start_timeout", "strict", "verbose",
+})  # fmt: skip
+"""Options of `qserve up` that no plan depends on; a plan's next command has them."""
+_OF_KNOWLEDGE = ("no_learn", "state_dir")
 
 
+@dataclass(frozen=True, repr=False)
 class Plan(planned.Plan):
-    """A plan that prints as `qserve plan` does; a notebook shows it with bars."""
+    """A plan that prints as `qserve plan` does; a notebook shows it with bars.
+
+    `reward` is the plan of the reward model beside it; None without.
+    """
+
+    reward: planned.Plan | None = None
 
     def __str__(self) -> str:
-        from qserve.cli.plan.show import plan_text  # rich, which a plan that nobody prints does without
+        from qserve.terminal.plan import plan_text  # rich, which a plan that nobody prints does without
 
         return plan_text(self)
 
 
-def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
-    """Does `model` fit, with which quantization, placement and limits?
+def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) -> Plan:
+    """Does `model` fit, with which quantization, placement and limits, and how fast?
 
     Args:
-        model: a folder, a hub id, a short name, or `demo`.
+        model: a folder, a hub id, a short name, or `demo`; None: a reward model alone (`reward=`).
         gpu: cards that are not here (`rtx-4090:2`), `none` for the CPU; None: this machine's own.
-        options: the flags of `qserve plan` by name: `quant`, `max_model_len`, `max_num_seqs`, `engine`, …
+        options: the flags of `qserve plan` by name: `quant`, `max_model_len`, `reward`, `replicas`, `users`, …
 
     A plan that does not fit is a plan: `fits` is False, `why_not` and `suggestions` say the rest; `print` shows what
-    the command prints. What earlier runs measured is left out; the command takes it into account. Raises UsageError,
-    ModelNotFound, BrokenCheckpoint or UnknownArchitecture for what can't be planned.
+    the command prints. What earlier runs on this machine measured is taken into account, unless `no_learn=True`. Raises
+    UsageError, ModelNotFound, BrokenCheckpoint or UnknownArchitecture for what can't be planned, DoesNotFit for
+    replicas that do not fit.
 
     """
-    held = (PlanRequest, *(engine.planner.options for engine in own_engines()))
-    known = {one.name for holder in held if holder is not None for one in options_of(holder)}
+    _check_known(options)
+    request, machine = ServiceRequest.from_flags({"model": model, **options}), Machine.named(gpu)
+    given = options.get("state_dir")
+    state = state_folder(Path(given) if given is not None else None)
+    known = Knowledge.of(machine, state, is_off=bool(options.get("no_learn")), warn=warnings.warn)
+    service = plan_service(request, machine, known)
+    first, *others = (one.whole for one in service.models)
+    flags = pairs_of({"model": model, **options})
+    first = with_serving_command(first, flags, gpu, service.hardware) if service.fits else first
+    values = {one.name: getattr(first, one.name) for one in fields(first)}
+    return Plan(**values, reward=others[0] if others else None)
+
+
+def _check_known(options: Mapping[str, Any]) -> None:
+    """Raises UsageError for a name that is no option of `qserve plan`."""
+    known = {*(one.name for one in plan_options()), *SERVICE_OPTIONS, *OF_THE_SERVER, *_OF_KNOWLEDGE} - {"model"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(f"qserve.plan has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
-    hardware, asked = with_host(hardware_of(gpu)), request_of(options)
-    checkpoint = resolve(model)
-    measured = measured_speed(state_folder(None), checkpoint, hardware, gpu, is_off=True)
-    weighed = weighed_by_speed(checkpoint, hardware, asked, measured)
-    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, (weighed.why,))))
-    found = plan_for_load(checkpoint, hardware, weighed.request, SpeedRequest(measured=measured), asked)
-    found = with_serving_command(found, {"--model": model, **asked.flags()}, gpu, hardware)
-    return Plan(**{one.name: getattr(found, one.name) for one in fields(found)})

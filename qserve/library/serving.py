@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.own_server import own_server
-from qserve.cli.state import state_folder
 from qserve.errors import MissingExtra, UsageError
 from qserve.evaluation.server import get_json, post_json, report_of
 from qserve.library.flags import Value, flags_of
+from qserve.library.own_server import own_server
+from qserve.state_folder import state_folder
 
 if TYPE_CHECKING:
     import openai

@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -112,6 +112,14 @@ class EnginePlanner(Protocol):
 
     def on_other_cards(self, request: PlanRequest) -> PlanRequest:
         """The request without what was fixed for the cards that were there."""
+        return request
+
+    def for_scoring(self, request: PlanRequest, hardware: Hardware) -> PlanRequest:
+        """The request of a reward model, with what the engine does otherwise where it only scores."""
+        return request
+
+    def with_scoring_cache(self, request: PlanRequest, planned: Callable[[PlanRequest], Plan]) -> PlanRequest:
+        """The request with a KV cache that is enough for texts that are read once; `planned` makes its plan."""
         return request
 
     def loads(self, scheme: str) -> bool:

@@ -1,4 +1,4 @@
-"""The interface of an engine for reward models: its plan request, and its scorer."""
+"""The interface of an engine for reward models: what stands against it, and its scorer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ __all__ = ["RewardEngine", "reward_engine"]
 class RewardEngine(Protocol):
     """What an engine's `reward` names in the registry (`qserve.planner.engine.Engine`)."""
 
-    def request(
+    def why_not(
         self,
         reward: RewardCheckpoint,
         settings: RewardSettings,
         hardware: Hardware,
         request: PlanRequest,
         packages: Packages,
-    ) -> PlanRequest:
-        """The request for a plan that scores with `reward` as it was trained.
-
-        Raises UsageError where the engine can't, with what would work.
+    ) -> str | None:
+        """Why the engine can't score with `reward` as it was trained, by this request, with what would work; None where
+        it can.
         """
         ...
 

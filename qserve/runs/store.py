@@ -44,7 +44,7 @@ class RunStore:
 
     @classmethod
     def open(cls, state_folder: Path) -> RunStore:
-        """The store of `state_folder` (cli/state.py); made where there is none. Raises StoreUnusable."""
+        """The store of `state_folder` (qserve/state_folder.py); made where there is none. Raises StoreUnusable."""
         store = cls(state_folder / FILE_NAME)
         with store.connection():
             return store

@@ -14,8 +14,8 @@ from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint, Wor
 from qserve.engine.launch import Launch, engine_launch
 from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
-from qserve.planner.replicas import num_engines
 from qserve.reward.judges.served import ServedChat
+from qserve.service.replicas import num_engines
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.latency import LatencyWatch
 from qserve.supervisor.liveness.restarts import WorkerEvents

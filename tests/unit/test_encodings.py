@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from qserve.batches.check import check_file
 from qserve.bench.dataset import read_dataset
 from qserve.cli.batch.results import endpoint_of
-from qserve.cli.options.load import price_file, speed_request_of
 from qserve.encodings import kind_of, no_utf8, read_text
 from qserve.errors import UsageError
 from qserve.evaluation.text_files import read_documents
 from qserve.reward.evaluation.records import read_records
+from qserve.service.load import price_file, speed_request_of
 from qserve.training.data.prepare import check_source
 
 LINE = {

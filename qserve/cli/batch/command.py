@@ -96,7 +96,7 @@ def command(
     for target in () if no_wait else targets or ():
         check_file_writable(target)
     from qserve.cli.batch.client import BatchServer
-    from qserve.cli.terminal import console_of
+    from qserve.terminal.console import console_of
 
     server, console = BatchServer(url.rstrip("/").removesuffix("/v1"), api_key), console_of(stderr=True)
     if resume is not None:

@@ -21,9 +21,9 @@ from qserve.cli.interrupted import INTERRUPTED
 from qserve.cli.options.command import Command
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.state import state_folder
 from qserve.cli.writable import check_file_writable
 from qserve.errors import QserveError
+from qserve.state_folder import state_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,7 +148,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     state = state_folder(state_dir)
     output = values["output"] or _own_file(state)
     from qserve.cli.bench.show import show_result
-    from qserve.cli.terminal import console_of
+    from qserve.terminal.console import console_of
 
     for file in (output, values["csv_file"]):
         if file is not None:
@@ -251,7 +251,7 @@ def _keep(result: BenchResult, state: Path, output: Path) -> str:
 def _self_test() -> bool:
     from qserve.bench.self_test import run_self_test
     from qserve.cli.bench.show import progress_on, show_self_test
-    from qserve.cli.terminal import console_of
+    from qserve.terminal.console import console_of
 
     console = console_of()
 

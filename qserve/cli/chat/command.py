@@ -66,8 +66,8 @@ def chat_with(partner: Any, prompt: str | None, system: str | None, verbose: boo
     from qserve.cli.chat.lines import history
     from qserve.cli.chat.screen import note
     from qserve.cli.chat.session import Session
-    from qserve.cli.state import state_folder
     from qserve.errors import UsageError
+    from qserve.state_folder import state_folder
 
     session = Session(partner, Conversation(partner.model, system), verbose)
     is_terminal = sys.stdin.isatty()

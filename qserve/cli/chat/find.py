@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qserve.cli.state import existing_store
+from qserve.cli.stores import existing_store
 from qserve.errors import UsageError
 from qserve.evaluation.server import NoServer, models_of
 from qserve.hub.names import matching_ids, near_ids

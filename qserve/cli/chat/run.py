@@ -60,9 +60,9 @@ def command(
     if values["model"] is not None:
         resolve(values["model"])  # a slip in the name is told at once
     from qserve.cli.chat.screen import note
-    from qserve.cli.own_server import own_server
     from qserve.cli.progress import progress_line
-    from qserve.cli.state import state_folder
+    from qserve.library.own_server import own_server
+    from qserve.state_folder import state_folder
 
     model = [] if values["model"] is None else ["--model", values["model"]]
     log = state_folder(state_dir) / "run" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"

@@ -14,17 +14,17 @@ from qserve.cli.compare.show import show_candidates
 from qserve.cli.eval.request import check_thinking
 from qserve.cli.options.command import Command, model_options
 from qserve.cli.options.json_output import add_json_flag, print_json
-from qserve.cli.options.load import price_file
-from qserve.cli.options.names import names_in
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
-from qserve.cli.own_server import rounding_arguments, up_arguments
 from qserve.cli.progress import progress_line, resumable
-from qserve.cli.state import state_folder
-from qserve.cli.terminal import console_of
 from qserve.cli.writable import check_folder_writable
 from qserve.core.quantization import resolve_scheme
 from qserve.errors import UnusableResult, UsageError
+from qserve.library.names import names_in
+from qserve.library.own_server import rounding_arguments, up_arguments
+from qserve.service.load import price_file
+from qserve.state_folder import state_folder
+from qserve.terminal.console import console_of
 
 if TYPE_CHECKING:
     from qserve.evaluation.comparison.questions import Questions

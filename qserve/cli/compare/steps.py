@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from qserve.cli.compare.show import picture_of
-from qserve.cli.own_server import own_server
 from qserve.cli.progress import ProgressLine
 from qserve.cli.up.check_start import check_start
 from qserve.cli.writable import check_folder_writable
@@ -28,6 +27,7 @@ from qserve.evaluation.comparison.compare import (
     unscorable_in,
 )
 from qserve.evaluation.comparison.questions import Questions
+from qserve.library.own_server import own_server
 from qserve.runs import RunStore, StoreUnusable
 
 __all__ = ["Compared", "Comparing"]

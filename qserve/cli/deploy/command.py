@@ -13,20 +13,25 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from qserve.cli.deploy.planning import Planned, planned_service
 from qserve.cli.options.command import Command
 from qserve.cli.options.deployment import deployment_of
+from qserve.cli.options.knowledge import knowledge_of
 from qserve.cli.options.numbers import Count
+from qserve.cli.up.checks import check_roles
 from qserve.cli.up.command import command as up
 from qserve.cli.up.passed_on import passed_options
 from qserve.deploy.compose import compose_file
 from qserve.deploy.kuberay import kuberay_text
 from qserve.deploy.kubernetes import Cluster, kubernetes_text
 from qserve.deploy.needs import Relays
+from qserve.deploy.planned import Planned
 from qserve.deploy.service import Service
 from qserve.deploy.systemd import systemd_unit
 from qserve.deploy.words import mounted, words_of
 from qserve.errors import UsageError
+from qserve.service.machine import Machine
+from qserve.service.plan import plan_service
+from qserve.service.request import ServiceRequest
 from qserve.version import __version__
 
 __all__ = ["command"]
@@ -86,9 +91,14 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     Exit status: 0 written, 2 bad input, 3 does not fit.
     """  # fmt: skip
     _check(ctx, target, values)
-    relays = Relays.of(values["gateway_processes"])
+    check_roles(values)
+    request, machine = ServiceRequest.from_flags(values), Machine.named(values["gpu"])
+    if request.model is None and request.reward is None:
+        raise UsageError("there is nothing to deploy; give --config FILE (as for `qserve up`), --model, or --reward")
+    relays = Relays.of(request.num_gateways)
     # On a Ray cluster the gateway has the head pod to itself.
-    planned = planned_service(values, values["gpu"], Relays.of(1) if target == "kuberay" else relays)
+    own_relays = Relays.of(1) if target == "kuberay" else relays
+    planned = Planned.of(plan_service(request, machine, knowledge_of(values, machine)), own_relays)
     service = _service(ctx, target, values, planned)
     _write(_text(ctx, target, service, planned, relays, values), values["out"])
     for line in planned.lines:

@@ -69,14 +69,14 @@ def _kernels(state_dir: Path | None, hardware: Hardware, packages: Packages, is_
             raise UsageError(f"--kernels tries the transformers engine's kernels on a card: {why_not}")
         return []
     from qserve.cli.doctor.kernels import as_last_start_told, tried_now
-    from qserve.cli.state import state_folder
+    from qserve.state_folder import state_folder
 
     return tried_now() if is_wanted else as_last_start_told(state_folder(state_dir))
 
 
 def _measured(state_dir: Path | None, hardware: Hardware) -> Check:
-    from qserve.cli.doctor.measured import measure_cpu
-    from qserve.cli.state import state_folder
+    from qserve.service.measured_speed import measure_cpu
+    from qserve.state_folder import state_folder
 
     rates = measure_cpu(state_folder(state_dir), hardware)
     found = f"reads {rates.read_bytes_per_s / 1e9:.1f} GB/s, multiplies {rates.gemm_flop_per_s / 1e9:.0f} GFLOP/s"

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.terminal import console_of
 from qserve.core.hardware import Hardware
+from qserve.terminal.console import console_of
 
 if TYPE_CHECKING:
     from qserve.cli.doctor.checks import Check

@@ -18,12 +18,12 @@ from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
 from qserve.cli.progress import ProgressLine, progress_line, resumable
-from qserve.cli.state import state_folder
-from qserve.cli.terminal import console_of
 from qserve.cli.writable import check_folder_writable
 from qserve.errors import UnusableResult, UsageError
+from qserve.library.own_server import own_server, rounding_arguments, up_arguments
+from qserve.state_folder import state_folder
+from qserve.terminal.console import console_of
 
 if TYPE_CHECKING:
     from qserve.evaluation.answers.thinking import Thinking

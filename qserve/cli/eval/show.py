@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from qserve.cli.terminal import console_of
+from qserve.terminal.console import console_of
 from qserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ _SECRET = "api_key"  # noqa: S105 - the name of an option
 _NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help"})
 # They describe cards of another machine; a service takes those that are installed.
 _FOR_NAMED_CARDS = ("plan", "deploy")
-# They don't decide where a service listens; `up` must not leave out a setting of the file.
-_MAY_IGNORE = ("plan", "run")
+# It decides itself where a service listens; no other command may leave out a setting of the file.
+_MAY_IGNORE = ("run",)
 _TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -11,14 +10,13 @@ import click
 from qserve.cli.options.completions import complete_gpu
 from qserve.cli.options.device_map_file import DeviceMapParam
 from qserve.cli.options.numbers import Count, FiniteRange
-from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
-from qserve.planner.engine import engine_named, engine_names, option_kinds, plan_request
-from qserve.planner.options import Kind, Option, options_of
-from qserve.planner.request import PlanRequest
+from qserve.planner.engine import engine_named, engine_names
+from qserve.planner.options import Kind, Option
+from qserve.service import request as service
 from qserve.units import parse_bytes
 
-__all__ = ["hardware_of", "is_plan_option", "plan_option", "plan_options", "request_of"]
+__all__ = ["is_plan_option", "plan_option", "plan_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,25 +74,19 @@ _GPU = click.option(
 
 def plan_options(function: Function) -> Function:
     """Adds every option of a `PlanRequest` and of each engine, --gpu and --no-learn."""
-    for decorate in reversed([_GPU, *map(_click_option, _options()), _NO_LEARN]):
+    for decorate in reversed([_GPU, *map(_click_option, service.plan_options()), _NO_LEARN]):
         function = decorate(function)
     return function
 
 
 def plan_option(name: str) -> Callable[[Function], Function]:
     """A single option of a plan by field name, for commands that load a model and need few of them."""
-    return _click_option(next(one for one in _options() if one.name == name))
-
-
-def _options() -> list[Option]:
-    """The options of all engines, then those of each engine."""
-    held: tuple[type[Any], ...] = (PlanRequest, *option_kinds())
-    return [one for holder in held for one in options_of(holder)]
+    return _click_option(next(one for one in service.plan_options() if one.name == name))
 
 
 def is_plan_option(name: str) -> bool:
     """Whether a parameter of a command is an option of a `PlanRequest` or of an engine."""
-    return any(one.name == name for one in _options())
+    return any(one.name == name for one in service.plan_options())
 
 
 def _click_option(one: Option) -> Callable[[Function], Function]:
@@ -105,29 +97,3 @@ def _click_option(one: Option) -> Callable[[Function], Function]:
     kind = click.Choice(one.choices) if one.kind == "choice" else _TYPES[one.kind]
     shown = isinstance(one.default, str)
     return click.option(one.flag, type=kind, default=one.default, show_default=shown, help=one.help)
-
-
-def request_of(values: dict[str, Any]) -> PlanRequest:
-    """The request in a command's keyword arguments; other arguments are ignored.
-
-    Raises UsageError for values that contradict each other.
-    """
-    request = plan_request(**{one.name: values[one.name] for one in _options() if one.name in values})
-    if request.prompt_len and request.max_model_len and request.prompt_len > request.max_model_len:
-        raise UsageError(
-            f"--prompt-len {request.prompt_len} is more than --max-model-len {request.max_model_len}, which counts "
-            "prompt and answer together; raise --max-model-len"
-        )
-    return request
-
-
-def hardware_of(gpu: str | None) -> Hardware:
-    """This machine; with `gpu`, the described cards instead of its own (`none`: no card)."""
-    from qserve.core.hardware import parse_gpu
-    from qserve.detect import detect
-
-    if gpu is None:
-        return detect()
-    if gpu == "none":
-        return replace(detect(), devices=(), notes=())
-    return replace(detect(is_described=True), devices=parse_gpu(gpu), notes=(), packages=None)

@@ -9,11 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
-from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.plan import Suggestion, Term
 from qserve.planner.training import CardMemory, TrainingPlan, TrainingSuggestion
 from qserve.planner.training.duration import Duration
+from qserve.terminal.bars import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
+from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_bytes, format_parameters, format_seconds
 
 __all__ = ["show_training"]

@@ -11,15 +11,15 @@ import click
 
 from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.numbers import Count
-from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
-from qserve.cli.plan.next_step import machine_of
 from qserve.hub import resolve
 from qserve.planner.speed.terms.cpu import assumed_rates
 from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
 from qserve.planner.training.command import train_command, why_no_run
 from qserve.planner.training.defaults import default_precision, default_tiled_loss
 from qserve.planner.training.duration import ASSUMED_ROWS
+from qserve.service.machine import hardware_of
+from qserve.service.next_command import machine_of
 
 __all__ = ["command"]
 

@@ -11,7 +11,7 @@ import click
 
 from qserve.cli.options.command import Command
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.state import run_store
+from qserve.cli.stores import run_store
 from qserve.errors import UsageError
 
 __all__ = ["command"]

@@ -15,11 +15,11 @@ from rich.text import Text as RichText
 
 from qserve.cli.report.show import printed
 from qserve.cli.report.tables import drawn_table
-from qserve.cli.terminal import Hanging, console_of
 from qserve.errors import UsageError
 from qserve.report.blocks import Column, Table, Value
 from qserve.report.figures import text_of
 from qserve.report.sections.latency import others_of
+from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_count, format_ms, format_rate
 
 __all__ = ["show_live", "shown_live"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qserve.cli.options.planning import hardware_of
 from qserve.cli.progress import ProgressLine
 from qserve.cli.reward.options import request_of, settings_of
 from qserve.cli.reward.source import all_answers, check_installed, local_rewards, opened_scorer
@@ -16,6 +15,7 @@ from qserve.cli.reward.texts import Answered, Rewards, TextToScore
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 from qserve.reward.find import find_reward, plan_reward
+from qserve.service.machine import hardware_of
 
 if TYPE_CHECKING:
     from qserve.reward.evaluation.agreement import Agreement
@@ -157,7 +157,7 @@ def show_model(rows: Checked) -> None:
     """Print the differences, one row per quantization; nothing for none."""
     from rich.table import Table
 
-    from qserve.cli.terminal import console_of
+    from qserve.terminal.console import console_of
 
     if not rows:
         return

@@ -198,7 +198,7 @@ def show_parts(found: Sequence[PartFound]) -> None:
     """Print one row per part, and below it its faults and notes; nothing for none."""
     from rich.table import Table
 
-    from qserve.cli.terminal import Hanging, console_of
+    from qserve.terminal.console import Hanging, console_of
 
     if not found:
         return

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qserve.cli.state import state_folder
+from qserve.state_folder import state_folder
 
 __all__ = ["keep", "state_option"]
 

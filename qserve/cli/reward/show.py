@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from qserve.cli.interrupted import shell_text
-from qserve.cli.terminal import Hanging, Items, console_of
+from qserve.terminal.console import Hanging, Items, console_of
 from qserve.units import format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qserve.cli.options.planning import hardware_of
 from qserve.cli.progress import ProgressLine
 from qserve.cli.reward.options import request_of, settings_of
 from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
@@ -19,6 +18,7 @@ from qserve.errors import QserveError
 from qserve.packages import missing_to_serve, why_no_server
 from qserve.reward.find import find_reward, plan_reward
 from qserve.reward.recipe import is_recipe
+from qserve.service.machine import hardware_of
 
 if TYPE_CHECKING:
     from qserve.reward.scoring.scorer import RewardScorer

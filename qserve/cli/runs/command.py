@@ -12,7 +12,7 @@ import click
 from qserve.cli.options.command import CommandGroup
 from qserve.cli.options.json_output import print_json
 from qserve.cli.options.numbers import Count
-from qserve.cli.state import existing_store, run_store
+from qserve.cli.stores import existing_store, run_store
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:

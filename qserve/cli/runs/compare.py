@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from qserve.cli.runs.show import TERMS, duration_text
-from qserve.cli.terminal import console_of
+from qserve.terminal.console import console_of
 from qserve.units import format_bytes, format_ms
 
 if TYPE_CHECKING:

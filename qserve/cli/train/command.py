@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from qserve.cli.options.chat_templates import check_template_to_train
 from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.json_output import add_json_flag, print_json
-from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
 from qserve.cli.progress import ProgressLine, progress_line
-from qserve.cli.state import state_folder
-from qserve.cli.terminal import console_of
 from qserve.cli.train.fitting import fitting_request, need_trl
 from qserve.cli.train.flags import TrainFlags, data_at
 from qserve.cli.train.follow import follow
@@ -43,6 +39,10 @@ from qserve.planner.training import TrainingJob
 from qserve.planner.training.defaults import default_learning_rate, default_precision
 from qserve.planner.training.request import Method
 from qserve.runs.training_commands import resume_command
+from qserve.service.chat import check_template_to_train
+from qserve.service.machine import hardware_of
+from qserve.state_folder import state_folder
+from qserve.terminal.console import console_of
 from qserve.training.data.prepare import PreparedData, check_source
 from qserve.training.emit import emitted
 from qserve.training.job import TrainingRun

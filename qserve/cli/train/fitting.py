@@ -9,11 +9,11 @@ from dataclasses import replace
 import click
 
 from qserve.cli.options.json_output import print_json
-from qserve.cli.terminal import console_of
 from qserve.errors import DoesNotFit, MissingExtra, UsageError
 from qserve.packages import why_no_server
 from qserve.planner.training import FittingChange, TrainingJob, TrainingPlan, fitting_jobs
 from qserve.planner.training.command import train_command
+from qserve.terminal.console import console_of
 
 __all__ = ["fitting_request", "need_trl"]
 

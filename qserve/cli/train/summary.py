@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qserve.cli.terminal import Hanging, console_of
 from qserve.runs.training_commands import serve_command
 from qserve.runs.verdict import advice_on, warning_of
+from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_bytes
 
 __all__ = ["Ended", "show_summary", "summary_json"]

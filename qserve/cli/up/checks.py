@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.options.chat_templates import check_template_to_serve
 from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.load import LOAD_FLAGS
 from qserve.cli.reward.options import REWARD_FLAGS
@@ -12,12 +11,13 @@ from qserve.cli.up.cluster import CLUSTER_FLAGS
 from qserve.errors import MissingExtra, UsageError
 from qserve.packages import missing_to_serve, why_no_server
 from qserve.planner.request import PlanRequest
+from qserve.service.chat import check_template_to_serve
 
 if TYPE_CHECKING:
     from qserve.supervisor import Hosted
     from qserve.supervisor.screen import Screen
 
-__all__ = ["check_flags", "check_packages", "check_reads"]
+__all__ = ["check_flags", "check_packages", "check_reads", "check_roles"]
 
 _REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *REWARD_FLAGS)
 _CHAT_FLAGS = (
@@ -44,16 +44,17 @@ def check_flags(values: dict[str, Any]) -> None:
             f"--gpu {values['gpu']} describes cards for `qserve plan`; `qserve up` takes those of this machine. Leave "
             "it out, or write --gpu none to stay on the CPU"
         )
-    model, reward = values["model"], values["reward"]
-    _check_roles(model or (reward if values["judge"] else None), reward)
+    check_roles(values)
     if values["ray"] is None:
         refuse_flags(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
     else:
         refuse_flags(_LOADS, "for a load on one machine; with --ray give --replicas or --max-replicas")
 
 
-def _check_roles(model: str | None, reward: str | None) -> None:
-    """Refuse flags of a chat or reward model that was not named."""
+def check_roles(values: dict[str, Any]) -> None:
+    """Refuse flags of a chat or reward model that was not named, and a load on two models at once."""
+    reward = values["reward"]
+    model = values["model"] or (reward if values["judge"] else None)
     if reward is None and model is not None:
         refuse_flags(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
     if model is not None and reward is not None:
@@ -64,13 +65,12 @@ def _check_roles(model: str | None, reward: str | None) -> None:
         refuse_flags(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")
 
 
-def check_reads(hosted: Hosted, engine_args: str, verify_quant: bool, screen: Screen) -> None:
+def check_reads(hosted: Hosted, screen: Screen) -> None:
     """Refuse flags that the serving engine does not read, and a chat template that it can't render by."""
-    plan = hosted.plan
-    if hosted.role == "chat" and (note := check_template_to_serve(hosted.tokenizer or hosted.folder, engine_args)):
+    plan, engine_args, verify_quant = hosted.plan, hosted.engine_args, hosted.verify_quant
+    note = check_template_to_serve(hosted.folder, engine_args) if hosted.role == "chat" else None
+    if note is not None and note not in plan.notes:  # of weights that were downloaded since it was planned
         screen.note(note)
-    if (engine_args or verify_quant) and hosted.role != "chat":
-        raise UsageError("--engine-args and --verify-quant are for a chat model; add --model, or leave them out")
     from qserve.engine.launch import engine_launch  # imports the schemas, which --help does not need
 
     launch = engine_launch(plan.engine) if hosted.role == "chat" else None

@@ -12,16 +12,16 @@ import click
 
 from qserve.cli.options.numbers import Count, FiniteRange, number_option
 from qserve.core.hardware import Hardware
-from qserve.errors import DoesNotFit, UsageError
-from qserve.planner.replicas import NumReplicas
+from qserve.errors import UsageError
+from qserve.service.replicas import NumReplicas
 
 if TYPE_CHECKING:
-    from qserve.cli.up.models import ModelsToServe
     from qserve.cluster.nodes import Node
     from qserve.cluster.runner import RayRunner
     from qserve.cluster.settings import Bounds, RaySettings
     from qserve.cluster.survey import Survey
-    from qserve.planner.request import PlanRequest
+    from qserve.service.plan import ServicePlan
+    from qserve.service.request import ServiceRequest
     from qserve.supervisor import Hosted
     from qserve.supervisor.screen import Screen
 
@@ -78,32 +78,16 @@ class Cluster:
     replicas: NumReplicas | None
     bounds: Bounds | None
 
-    def wanted(self, wanted: ModelsToServe) -> ModelsToServe:
-        """The request that is planned for one node."""
+    def planned(self, request: ServiceRequest, configs: Path) -> tuple[ServicePlan, int]:
+        """What one node hosts of the `request`, and over how many a replica spreads. Raises as `plan_node` does."""
         from qserve.cluster.layout import counts_per_node
+        from qserve.cluster.planning import plan_node
 
-        counts = counts_per_node(self.nodes, self.replicas, self.bounds, wanted.reward_replicas)
-        return replace(wanted, replicas=counts.chat, reward_replicas=max(1, counts.reward))
-
-    def planned(
-        self, plan: Callable[[Hardware, PlanRequest], list[Hosted]], node: Hardware, request: PlanRequest
-    ) -> list[Hosted]:
-        """What one `node` hosts; where the model is larger than a node, one replica over several of them.
-
-        `plan`: `plan_models` of a machine and a request. Raises what it raises.
-        """
-        from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes
-
-        try:
-            return plan(node, request)
-        except DoesNotFit:
-            if not node.devices or len(self.nodes) < 2:
-                raise
-        hosted, count = planned_over_nodes(plan, node, request, len(self.nodes))
-        return [
-            replace(hosted[0], num_nodes=count, engine_args=f"{ENGINE_ARGS} {hosted[0].engine_args}".strip()),
-            *hosted[1:],
-        ]
+        num_reward = request.reward.replicas if request.reward is not None else 1
+        counts = counts_per_node(self.nodes, self.replicas, self.bounds, num_reward)
+        reward = None if request.reward is None else replace(request.reward, replicas=max(1, counts.reward))
+        of_node = replace(request, replicas=counts.chat, reward=reward)
+        return plan_node(of_node, self.hardware, len(self.nodes), configs)
 
     def spread(self, hosted: Sequence[Hosted], reward_replicas: int, screen: Screen) -> list[Hosted]:
         """Replicas over all nodes; prints where each node finds the checkpoint. Raises DoesNotFit or UsageError."""

@@ -16,13 +16,12 @@ import click
 from qserve.cli.options.command import Command
 from qserve.cli.options.deployment import config_option
 from qserve.cli.options.load import load_options
-from qserve.cli.options.planning import hardware_of, plan_options
+from qserve.cli.options.planning import plan_options
 from qserve.cli.reward.options import reward_options
-from qserve.cli.state import state_folder
 from qserve.cli.up.checks import check_flags, check_packages
 from qserve.cli.up.cluster import joined_cluster, ray_options
 from qserve.cli.up.options import service_options
-from qserve.planner.memory.host import with_host
+from qserve.state_folder import state_folder
 
 __all__ = ["command"]
 
@@ -55,8 +54,11 @@ def command(**values: Any) -> None:
     with _starting(values["log_format"]):
         import uvloop
 
-        from qserve.cli.up.plans import planned_hosts
+        from qserve.cli.options.knowledge import knowledge_of
+        from qserve.cli.up.plans import planned_hosts, planned_nodes
         from qserve.cli.up.settings import gateway_of, processes_of, up_options
+        from qserve.service.machine import Machine
+        from qserve.service.request import ServiceRequest
         from qserve.supervisor import logs, serve
         from qserve.supervisor.web_ui import check_installed
 
@@ -64,18 +66,21 @@ def command(**values: Any) -> None:
     if values["ui"]:
         check_installed()
     screen = logs.set_up(values["log_level"], values["log_format"], is_verbose=values["verbose"])
-    gateway, processes, gpu = gateway_of(values), processes_of(values), values["gpu"]
+    gateway, processes, run_folder = gateway_of(values), processes_of(values), _run_folder(values["state_dir"])
+    request = ServiceRequest.from_flags(values)
     with (
         logs.logged_failures(values["log_format"]),
         tempfile.TemporaryDirectory(prefix="qserve-config-") as configs,
-        joined_cluster(values, gpu) as cluster,
+        joined_cluster(values, values["gpu"]) as cluster,
     ):
-        machine = hardware_of(gpu) if cluster is None else cluster.hardware
-        run_folder = _run_folder(values["state_dir"])
-        hardware = with_host(machine, values["ui"] is not False, processes.count, is_driver=cluster is not None)
+        machine = Machine.named(values["gpu"], serves=True) if cluster is None else Machine.node(cluster.hardware)
+        hardware = machine.with_service(request.has_ui, request.num_gateways)
         options = up_options(values, gateway, processes, hardware, run_folder)
         with screen.working("planning"):
-            hosted = planned_hosts(values, hardware, cluster, run_folder.parent.parent, Path(configs), screen)
+            if cluster is None:
+                hosted = planned_hosts(request, machine, knowledge_of(values, machine), Path(configs), screen)
+            else:
+                hosted = planned_nodes(request, cluster, Path(configs), screen)
         if cluster is None:
             sys.exit(uvloop.run(serve(hosted, options, screen)))
         hosted = cluster.spread(hosted, values["reward_replicas"], screen)

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qserve.core.hardware import Hardware
+from qserve.library.own_server import STARTED_BY
 from qserve.units import GIB
 
 if TYPE_CHECKING:
     from qserve.supervisor.record import Recording
 
-__all__ = ["STARTED_BY", "recording_of", "without_secrets"]
-
-STARTED_BY = "QSERVE_STARTED_BY"
-"""Environment variable that names the command for which a temporary server runs (`own_server`)."""
+__all__ = ["recording_of", "without_secrets"]
 
 _SECRET = re.compile(r"(--[\w-]*(?:key|token|secret|password)(?:=|\s+))(\S+)", re.IGNORECASE)
 

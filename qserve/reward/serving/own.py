@@ -34,15 +34,15 @@ _SCORING_DIED = 70
 class _OwnScorer:
     """See `RewardEngine`."""
 
-    def request(
+    def why_not(
         self,
         reward: RewardCheckpoint,
         settings: RewardSettings,
         hardware: Hardware,
         request: PlanRequest,
         packages: Packages,
-    ) -> PlanRequest:
-        return request
+    ) -> str | None:
+        return None
 
     async def serve(self, spec: WorkerSpec, settings: RewardSettings, served: ServedChat | None) -> None:
         recipe = read_recipe(Path(settings.recipe)) if settings.recipe is not None else None

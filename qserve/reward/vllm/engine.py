@@ -11,9 +11,8 @@ from qserve.detect.engines.vllm import VllmChecks
 from qserve.detect.packages import Packages
 from qserve.engine import worker_process
 from qserve.engine.process import WorkerSpec
-from qserve.errors import UsageError, WorkerFailed
+from qserve.errors import WorkerFailed
 from qserve.planner import make_plan
-from qserve.planner.engine import changed_request
 from qserve.planner.request import PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.judges.served import ServedChat
@@ -22,37 +21,23 @@ from qserve.reward.vllm.suits import why_not
 
 __all__ = ["ENGINE"]
 
-# Steps whose keys vLLM's cache holds for a reward model: of texts that run, and of prompts that answers share.
-_CACHED_STEPS = 8
-
 
 class _VllmReward:
     """See `RewardEngine`."""
 
-    def request(
+    def why_not(
         self,
         reward: RewardCheckpoint,
         settings: RewardSettings,
         hardware: Hardware,
         request: PlanRequest,
         packages: Packages,
-    ) -> PlanRequest:
+    ) -> str | None:
         checks, planned = VllmChecks(), reward.planned()
-        # Compiling takes a minute on a CPU and gains nothing on texts that are read once, each of another length.
-        request = changed_request(request, enforce_eager=not hardware.devices, engine_version=checks.release(packages))
         # Whether vLLM scores it is asked first; what else may stand against vLLM is asked as for any model.
         body = replace(planned, spec=replace(planned.spec, head=Head("lm")))
         obstacle = why_not(reward, settings) or checks.why_not_asked(body, hardware, request, packages)
-        if obstacle is not None:
-            raise UsageError(f"--reward-engine vllm: {obstacle}")
-        plan = make_plan(planned, hardware, request)
-        obstacle = checks.why_not_served(plan, packages)
-        if obstacle is not None:
-            raise UsageError(f"--reward-engine vllm: {obstacle}")
-        # A text is read once: a cache of a few steps is enough, where the plan of a chat model takes all it can get.
-        tokens = _CACHED_STEPS * max(plan.workload.max_model_len, plan.workload.max_num_batched_tokens)
-        enough_bytes = tokens * plan.model.kv_bytes_per_token
-        return replace(request, kv_cache_memory_bytes=enough_bytes) if plan.kv_cache_tokens > tokens else request
+        return obstacle or checks.why_not_served(make_plan(planned, hardware, request), packages)
 
     async def serve(self, spec: WorkerSpec, settings: RewardSettings, served: ServedChat | None) -> None:
         """The same app over a vLLM server, which is our child; without it this worker ends, and is started again."""

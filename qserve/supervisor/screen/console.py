@@ -25,7 +25,7 @@ COMMAND = "Try"
 """The row with a command, whose lines are never wrapped: it is there to be copied."""
 _STYLES = {"Warn": "bold yellow"}
 _SEPARATOR = " · "
-# As `cli/terminal.py` has it: a pipe without $COLUMNS gets whole lines.
+# As `terminal/console.py` has it: a pipe without $COLUMNS gets whole lines.
 _PIPE_WIDTH = 10_000
 
 

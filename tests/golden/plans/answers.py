@@ -18,7 +18,6 @@ from unittest import mock
 from qserve.cli.main import main
 from qserve.core.hardware import CpuFeatures, Hardware
 from qserve.planner.learned import Residual
-from qserve.planner.request import PlanRequest
 from qserve.units import GIB
 
 __all__ = ["KEPT", "LEARNED", "Answer", "answer", "is_as_kept", "keep", "kept", "machine"]
@@ -41,10 +40,7 @@ def answer(line: str) -> Answer:
     line = line.removeprefix(LEARNED)
     residuals = _residuals(_run(line)["plan"])
 
-    def with_learned(request: PlanRequest, *_: Any, **__: Any) -> PlanRequest:
-        return replace(request, learned=residuals)
-
-    with mock.patch("qserve.cli.plan.command.with_learned", with_learned):
+    with mock.patch("qserve.service.knowledge.Knowledge.memory", lambda self: residuals):
         return _run(line)
 
 

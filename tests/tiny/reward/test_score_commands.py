@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from qserve.cli.reward.command import command as reward
 from qserve.cli.reward.eval_reward import command as eval_reward
 from qserve.cli.reward.score import command as score
-from qserve.cli.state import state_folder
 from qserve.errors import UnusableResult
 from qserve.reward.items import ScoreItem
 from qserve.runs import RunStore
+from qserve.state_folder import state_folder
 from tests.tiny.reward.conftest import Opener
 
 USER = {"role": "user", "content": "What is 1+1?"}

@@ -390,7 +390,7 @@ def test_run_starts_what_no_service_has_and_passes_its_flags_on(
         given.append(arguments)
         yield _Started(service)
 
-    monkeypatch.setattr("qserve.cli.own_server.own_server", started)
+    monkeypatch.setattr("qserve.library.own_server.own_server", started)
     words = ["demo", "Hi", "--quant", "int8", "--max-model-len", "512", "--state-dir", str(tmp_path)]
     done = CliRunner().invoke(run, words, env={"QSERVE_API_KEY": ""})
     assert (done.exit_code, done.stdout) == (0, "42\n"), done.output

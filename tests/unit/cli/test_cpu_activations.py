@@ -14,14 +14,16 @@ from typing import Any
 import click
 import pytest
 
-from qserve.cli.deploy.planning import planned_service
 from qserve.cli.main import cli
 from qserve.cli.reward.source import opened_scorer
 from qserve.core.hardware import CpuFeatures, Hardware
-from qserve.deploy.needs import Relays
 from qserve.errors import UsageError
 from qserve.planner.engine import option_value
 from qserve.reward.settings import RewardSettings
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine
+from qserve.service.plan import plan_service
+from qserve.service.request import ServiceRequest
 from qserve.units import GIB
 
 COMMANDS = ("plan", "up", "deploy", "score", "eval-reward", "reward check", "eval", "compare")
@@ -114,10 +116,10 @@ def test_what_is_deployed_is_planned_with_it(asked: str, done: str, monkeypatch:
     """The chat model and the reward model beside it."""
     flags = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
     machine = replace(Hardware((), 64 * GIB, 64 * GIB, 4), cpu=CpuFeatures("", flags))
-    monkeypatch.setattr("qserve.cli.deploy.planning.hardware_of", lambda gpu: machine)
-    values = {
+    monkeypatch.setattr("qserve.service.machine.hardware_of", lambda gpu: machine)
+    request = ServiceRequest.from_flags({
         "model": "demo", "reward": "demo", "engine": "transformers", "quant": "4bit", "cpu_activations": asked,
-        "reward_quant": "int8", "reward_engine": "transformers", "reward_replicas": 1, "max_length": None,
-    }  # fmt: skip
-    planned = planned_service(values, "none", Relays.of(1))
-    assert [plan.cpu_activations for model in planned.models for plan in model] == [done, done]
+        "reward_quant": "int8",
+    })  # fmt: skip
+    service = plan_service(request, Machine.named("none"), Knowledge())
+    assert [model.whole.cpu_activations for model in service.models] == [done, done]

@@ -9,22 +9,25 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qserve.cli.options.planning import hardware_of
-from qserve.cli.up.hosting import plan_models
-from qserve.cli.up.models import ModelsToServe
+from qserve.cli.up.hosting import hosted_models
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.planner import plan_request
 from qserve.reward.find import find_reward
 from qserve.reward.recipe import read_recipe
 from qserve.reward.settings import RewardSettings
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine
+from qserve.service.plan import plan_service
+from qserve.service.request import RewardRequest, ServiceRequest
 from qserve.supervisor import Hosted
 from qserve.supervisor.screen import Screen
 
 
 def hosted(folder: Path, model: str | None, reward: str, **settings: Any) -> list[Hosted]:
-    wanted = ModelsToServe(model, (), reward, (), RewardSettings(**settings), "auto", folder)
-    screen = Screen(Console(file=io.StringIO()))
-    return plan_models(wanted, hardware_of("none"), plan_request(engine="transformers"), "auto", screen)
+    scored = RewardRequest(reward, settings=RewardSettings(**settings))
+    request = ServiceRequest(model, plan_request(engine="transformers"), scored)
+    service = plan_service(request, Machine.named("none", serves=True), Knowledge(), folder)
+    return hosted_models(service, folder, Screen(Console(file=io.StringIO())))
 
 
 @pytest.mark.parametrize("model", [None, "demo"])

@@ -76,7 +76,7 @@ def test_a_deployments_file_is_served_by_its_name() -> None:
 
 
 def test_every_flag_of_a_plan_that_the_next_command_may_carry_is_one_of_up() -> None:
-    from qserve.cli.plan.next_step import OF_PLAN_ALONE
+    from qserve.service.next_command import OF_PLAN_ALONE
 
     flags = {flag for option in plan_command.params for flag in option.opts}
     served = {flag for option in up_command.params for flag in option.opts}

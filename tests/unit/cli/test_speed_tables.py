@@ -9,16 +9,16 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from qserve.cli.main import cli
-from qserve.cli.plan import show_speed as shown
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import plan_request
 from qserve.planner.speed import Load
 from qserve.planner.speed.figures import Targets
-from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.price import price_table
-from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.search import layouts_for
+from qserve.service.layout.fitting_plans import FittingPlans
+from qserve.service.layout.search import layouts_for
+from qserve.service.load import SpeedRequest
+from qserve.terminal import speed as shown
 from qserve.units import GIB
 
 

@@ -99,7 +99,7 @@ def nothing_starts(tmp_path_factory):
         patch.setitem(sys.modules, name, None)  # as in an installation without them: importing takes seconds
     for name in (
         "qserve.supervisor.serve", "qserve.supervisor.service.serve", "qserve.ui.process.local_server.serve",
-        "qserve.evaluation.tasks.load_tasks", "qserve.cli.own_server.own_server", "uvloop.run", "asyncio.run",
+        "qserve.evaluation.tasks.load_tasks", "qserve.library.own_server.own_server", "uvloop.run", "asyncio.run",
         "asyncio.Runner.run",
     ):  # fmt: skip
         with contextlib.suppress(ImportError, AttributeError):

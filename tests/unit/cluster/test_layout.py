@@ -14,7 +14,7 @@ from qserve.core.hardware import Device, Hardware, parse_gpu
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
-from qserve.planner.replicas import AUTO
+from qserve.service.replicas import AUTO
 from qserve.supervisor.hosted import Hosted
 from qserve.units import GIB
 

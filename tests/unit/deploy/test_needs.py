@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from qserve.cli.options.planning import hardware_of
 from qserve.deploy.needs import Relays, needs_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.planner.memory.host import GATEWAY, LARGE_BODIES
+from qserve.service.machine import hardware_of
 from qserve.units import GIB
 
 

@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from qserve.cli.options import deployment
-from qserve.cli.options.planning import hardware_of, request_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
-from qserve.planner.share import make_shared_plan
+from qserve.service.machine import hardware_of
+from qserve.service.request import plan_request_of as request_of
+from qserve.service.sharing import make_shared_plan
 
 FILES = deployment.bundled()
 CARDS = ("1x24gb", "1x48gb", "1x80gb", "2x24gb")

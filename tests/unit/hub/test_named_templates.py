@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qserve.cli.main import cli
-from qserve.cli.options.chat_templates import check_template_to_serve, check_template_to_train
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub.chat_template import read_template
 from qserve.hub.named_templates import check_templates, templates_in, without_default
 from qserve.reward.find import find_reward
 from qserve.reward.settings import RewardSettings
+from qserve.service.chat import check_template_to_serve, check_template_to_train
 
 GOOD = "{% for one in messages %}{{ one.content }}{% generation %}{% endgeneration %}{% endfor %}"
 BROKEN = {

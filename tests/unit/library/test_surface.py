@@ -11,14 +11,14 @@ import sys
 import pytest
 
 import qserve
-from qserve.cli.own_server import OwnServer
 from qserve.errors import ModelNotFound, UsageError, WorkerFailed
 from qserve.evaluation.comparison.load import LoadFigures
 from qserve.library.flags import called, flags_of
+from qserve.library.own_server import OwnServer
 from qserve.units import format_bytes
 
 SIGNATURES = {
-    "plan": "(model: 'str', *, gpu: 'str | None' = None, **options: 'Any') -> 'Plan'",
+    "plan": "(model: 'str | None' = None, *, gpu: 'str | None' = None, **options: 'Any') -> 'Plan'",
     "up": "(model: 'str | None' = None, *, reward: 'str | None' = None, **options: 'Value') -> 'Iterator[Service]'",
     "score": "(records: 'Iterable[Mapping[str, Any]] | str | Path', *, reward: 'str' = 'demo', **options: 'Value')"
     " -> 'list[dict[str, Any]]'",
@@ -77,7 +77,7 @@ def test_what_is_measured_and_kept_is_where_the_environment_says(tmp_path, monke
     """As for the commands, which read $QSERVE_STATE_DIR themselves."""
     asked = []
     monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr("qserve.library.planning.measured_speed", lambda state, *_, **__: asked.append(state))
+    monkeypatch.setattr("qserve.service.knowledge.measured_speed", lambda state, *_, **__: asked.append(state))
     with contextlib.suppress(AttributeError):  # nothing was measured
         qserve.plan("demo")
     assert asked == [tmp_path / "qserve"]

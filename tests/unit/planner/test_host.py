@@ -9,15 +9,15 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from qserve.cli.plan.command import command
-from qserve.cli.plan.show import show_plan
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan
 from qserve.planner.engines.transformers.constants import TORCH_WITH_CUDA
 from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, RAY_DRIVER, WEB_UI, with_host
-from qserve.planner.replicas.parts import share_out
 from qserve.planner.request import PlanRequest
-from qserve.planner.share import make_shared_plan
+from qserve.service.replicas import share_out
+from qserve.service.sharing import make_shared_plan
+from qserve.terminal.plan import show_plan
 from qserve.units import GIB
 
 MACHINE = Hardware((), 16 * GIB, 12 * GIB, 4)

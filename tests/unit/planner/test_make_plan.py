@@ -13,7 +13,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
-from qserve.planner.share import make_shared_plan
+from qserve.service.sharing import make_shared_plan
 from qserve.units import GIB
 
 

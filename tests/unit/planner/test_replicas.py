@@ -13,7 +13,8 @@ from qserve.core.hardware import Hardware, parse_gpu
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, plan_request
-from qserve.planner.replicas import AUTO, as_one, num_engines, plan_both, plan_replicas, share_out
+from qserve.service.replicas import AUTO, as_one, num_engines, plan_replicas, share_out
+from qserve.service.sharing import plan_both
 from qserve.units import GIB
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from qserve.cli.reward.check_model import CheckedRewards
 from qserve.cli.reward.command import command as reward
-from qserve.cli.state import state_folder
 from qserve.errors import UnusableResult, UsageError
 from qserve.reward.evaluation.agreement import Agreement
 from qserve.runs import RunStore
+from qserve.state_folder import state_folder
 from tests.unit.evaluation.answering import answering
 
 PAIRS = [

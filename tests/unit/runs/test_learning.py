@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from qserve.cli.learning import with_learned
-from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
@@ -18,6 +16,8 @@ from qserve.planner.engine import changed_request
 from qserve.planner.learned import Residual
 from qserve.runs import RunStore
 from qserve.runs.residuals import residuals_of
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine, hardware_of
 from qserve.units import GIB, MIB
 from tests.unit.runs.kept import writer
 
@@ -168,6 +168,10 @@ def test_a_plan_with_corrections_is_still_its_json() -> None:
     assert Plan.from_json(json.loads(json.dumps(second.to_json()))) == second
 
 
+def known(state: Path, machine: Machine = Machine(CPU, is_here=True), is_off: bool = False) -> Knowledge:  # noqa: B008
+    return Knowledge.of(machine, state, is_off=is_off, warn=print)
+
+
 def test_from_run_to_plan_through_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = planned(TRANSFORMERS, CPU, "Qwen/Qwen3-0.6B")
     run = writer(tmp_path)
@@ -175,12 +179,11 @@ def test_from_run_to_plan_through_the_store(tmp_path: Path, capsys: pytest.Captu
     run.learn("chat", residuals_of(first, measured(first, runtime_bytes=-60 * MIB), run.run.id))
     run.close(0)
     assert len({one.term for one in RunStore.open(tmp_path).residuals()}) == len(RunStore.open(tmp_path).residuals())
-    request = with_learned(TRANSFORMERS, tmp_path, "Qwen/Qwen3-0.6B", None, is_off=False)
-    second = planned(request, CPU, "Qwen/Qwen3-0.6B")
+    second = planned(replace(TRANSFORMERS, learned=known(tmp_path).memory()), CPU, "Qwen/Qwen3-0.6B")
     assert first.devices[0].runtime_bytes - second.devices[0].runtime_bytes == 60 * MIB
-    assert with_learned(TRANSFORMERS, tmp_path, "x", None, is_off=True) == TRANSFORMERS
-    assert with_learned(TRANSFORMERS, tmp_path, "x", "rtx-4090", is_off=False) == TRANSFORMERS, "not this card"
-    assert with_learned(TRANSFORMERS, tmp_path / "none", "x", None, is_off=False) == TRANSFORMERS
+    assert known(tmp_path, is_off=True).memory() == ()
+    assert known(tmp_path, Machine.named("rtx-4090")).memory() == (), "not this card"
+    assert known(tmp_path / "none").memory() == ()
     assert not (tmp_path / "none").exists(), "planning leaves nothing behind"
     store = RunStore.open(tmp_path)
     store.delete([store.run()])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from qserve.cli.doctor.measured import _MOST_KEPT, keep_rates, kept_rates, rates_at, rates_near
 from qserve.planner.speed.served import ServedRequest
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.planner.speed.terms.cpu_middle import middle_of
+from qserve.service.measured_speed import _MOST_KEPT, keep_rates, kept_rates, rates_at, rates_near
 
 RATES = CpuRates(40e9, 800e9, 2, linear_ps=((1, 80.0), (256, 800.0)), at_unix_s=100.0)
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from qserve.cli.doctor.measured import keep_rates, measured_speed
-from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.planner.speed.estimate import estimate_speed, replica_of
@@ -17,6 +15,8 @@ from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.runs.writer import RequestRow
+from qserve.service.machine import hardware_of
+from qserve.service.measured_speed import keep_rates, measured_speed
 from tests.unit.runs.kept import GOOD, writer
 
 BEGAN = 1_795_300_000.0
@@ -40,11 +40,11 @@ def test_a_run_teaches_what_it_took_beyond_what_the_cpu_could_do_then(tmp_path: 
                            one.output_tokens, one.output_tokens, f"req-{one.place}")
             )  # fmt: skip
     run.close(0)
-    (learned,) = measured_speed(tmp_path, checkpoint, hardware, "none", is_off=False).residuals
+    (learned,) = measured_speed(tmp_path, checkpoint, hardware, learns=True).residuals
     assert (learned.run, learned.num_requests) == ("20261121-120000-1", 43)
     assert [size for size, _ in learned.factors.decode] == [1, 4]
     assert all(factor == pytest.approx(1.3, rel=0.06) for _, factor in learned.factors.decode), learned.factors
-    assert measured_speed(tmp_path, checkpoint, hardware, "none", is_off=True).residuals == ()
+    assert measured_speed(tmp_path, checkpoint, hardware, learns=False).residuals == ()
 
 
 def a_run(folder: Path, name: str, slower: float, others: float) -> None:
@@ -71,7 +71,7 @@ def test_the_newest_run_that_nothing_disturbed_teaches(tmp_path: Path) -> None:
     a_run(tmp_path, "20261121-130000-1", 1.3, others=0.03)
     a_run(tmp_path, "20261121-140000-1", 2.6, others=0.6)
     hardware, checkpoint = hardware_of("none"), resolve("demo")
-    (learned,) = measured_speed(tmp_path, checkpoint, hardware, "none", is_off=False).residuals
+    (learned,) = measured_speed(tmp_path, checkpoint, hardware, learns=True).residuals
     assert (learned.run, learned.others) == ("20261121-130000-1", 0.03)
     assert learned.factors.decode[0][1] == pytest.approx(1.3, rel=0.05)
 
@@ -81,7 +81,7 @@ def test_where_each_run_was_disturbed_the_least_counts_and_the_plan_says_so(tmp_
     a_run(tmp_path, "20261121-120000-1", 1.3, others=0.3)
     a_run(tmp_path, "20261121-130000-1", 2.6, others=0.6)
     hardware, checkpoint = hardware_of("none"), resolve("demo")
-    known = measured_speed(tmp_path, checkpoint, hardware, "none", is_off=False)
+    known = measured_speed(tmp_path, checkpoint, hardware, learns=True)
     assert [one.run for one in known.residuals] == ["20261121-120000-1"]
     assert 1.0 < known.residuals[0].factors.decode[0][1] < 1.2
     plan = make_plan(checkpoint, hardware, PlanRequest(engine="transformers"))

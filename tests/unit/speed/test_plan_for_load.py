@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.options.planning import hardware_of
 from qserve.cli.plan.command import command
 from qserve.errors import UsageError
 from qserve.hub import resolve
@@ -19,8 +18,9 @@ from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed import Load
 from qserve.planner.speed.learned import Measured
-from qserve.planner.speed.plan import plan_for_load
-from qserve.planner.speed.request import SpeedRequest
+from qserve.service.layout.for_load import plan_for_load
+from qserve.service.load import SpeedRequest
+from qserve.service.machine import hardware_of
 
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
 RATES = ("output_tokens_per_s", "requests_per_s")
@@ -365,7 +365,7 @@ def test_the_plan_that_is_chosen_for_a_load_knows_what_was_measured(monkeypatch:
         heard.append(named["measured"])
         return make_plan(*given, **named)
 
-    monkeypatch.setattr("qserve.planner.speed.plan.make_plan", recorded)
+    monkeypatch.setattr("qserve.service.layout.for_load.make_plan", recorded)
     wanted = SpeedRequest(Load(concurrency=2), measured=known)
     plan_for_load(resolve("demo"), hardware_of("rtx-4090"), PlanRequest(), wanted)
     assert heard and all(one is known for one in heard)

@@ -11,8 +11,8 @@ from qserve.core.hardware import CpuFeatures, Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import make_plan, plan_request
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
-from qserve.planner.speed.quantization import weighed_by_speed
 from qserve.planner.speed.terms.cpu import CpuRates
+from qserve.service.quantization import weighed_by_speed
 from qserve.units import GIB
 
 LAPTOP = Hardware((), 32 * GIB, 24 * GIB, 4, CpuFeatures("a CPU", frozenset({"avx512_bf16", "avx512_vnni"})))

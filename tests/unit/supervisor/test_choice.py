@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.planner.fits import check_fits
-from qserve.supervisor.choice import choose_engine
+from qserve.service.engine import choose_engine
+from qserve.service.machine import hardware_of
 
 CUDA = Packages({"vllm": "0.32.0", "vllm-bnb-plugin": "0.0.3", "torch": "2.13.0", "bitsandbytes": "0.50.2"})
 CARD = hardware_of("rtx-4090")
@@ -21,9 +21,11 @@ NO_CARD: Hardware = replace(CARD, devices=())
 
 
 def chosen(model: str, hardware: Hardware = CARD, packages: Packages = CUDA, **asked: object) -> tuple[str, str]:
-    request, reason = choose_engine(resolve(model), hardware, plan_request(**asked), packages)  # type: ignore[arg-type]
-    assert request.engine is not None
-    return request.engine, reason
+    found = choose_engine(resolve(model), hardware, plan_request(**asked), packages)  # type: ignore[arg-type]
+    if found.obstacle:
+        raise UsageError(found.obstacle)
+    assert found.request.engine is not None
+    return found.request.engine, found.why
 
 
 def test_a_card_and_vllm_make_vllm() -> None:
@@ -32,8 +34,8 @@ def test_a_card_and_vllm_make_vllm() -> None:
 
 def test_it_is_planned_for_the_release_that_is_installed() -> None:
     older = Packages({**CUDA.versions, "vllm": "0.29.1"})
-    request, _ = choose_engine(resolve("Qwen/Qwen3-8B"), CARD, PlanRequest(), older)
-    assert request.engine_version == "0.29.1"
+    found = choose_engine(resolve("Qwen/Qwen3-8B"), CARD, PlanRequest(), older)
+    assert found.request.engine_version == "0.29.1"
 
 
 def test_without_a_card_transformers_starts_faster() -> None:

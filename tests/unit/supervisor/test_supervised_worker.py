@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 import qserve.supervisor.child
-from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import parse_gpu
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.heartbeat import Progress
@@ -27,6 +26,7 @@ from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.runs import RunStore
 from qserve.runs.writer import NewRun
+from qserve.service.machine import hardware_of
 from qserve.supervisor.liveness.start_watch import StartStuck
 from qserve.supervisor.measure import held_by
 from qserve.supervisor.record import Recording, RunRecord

@@ -11,23 +11,31 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qserve.cli.options.planning import hardware_of
-from qserve.cli.up.hosting import ModelsToServe, plan_models
+from qserve.cli.up.hosting import hosted_models
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request
-from qserve.reward.settings import RewardSettings
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine, hardware_of
+from qserve.service.plan import plan_service
+from qserve.service.request import RewardRequest, ServiceRequest
 from qserve.supervisor import Hosted
 from qserve.supervisor.screen import Screen
 
 
+def hosted_of(request: ServiceRequest, folder: Path, out: io.StringIO | None = None) -> list[Hosted]:
+    """What a service of this machine's CPU hosts; what is printed goes to `out`."""
+    screen = Screen(Console(file=out or io.StringIO(), soft_wrap=True, highlight=False))
+    service = plan_service(request, Machine.named("none", serves=True), Knowledge(), folder)
+    return hosted_models(service, folder, screen)
+
+
 def said(tmp_path: Path, model: str = "demo", **fixed: Any) -> list[str]:
     out = io.StringIO()
-    wanted = ModelsToServe(model, (), None, (), RewardSettings(), "dummy", tmp_path)
-    screen = Screen(Console(file=out, soft_wrap=True, highlight=False))
-    plan_models(wanted, hardware_of("none"), plan_request(engine="transformers", **fixed), "auto", screen)
+    request = ServiceRequest(model, plan_request(engine="transformers", **fixed), load_format="dummy")
+    hosted_of(request, tmp_path, out)
     return out.getvalue().splitlines()
 
 
@@ -41,13 +49,16 @@ def test_each_quantization_is_explained(tmp_path: Path, quant: str, scheme: str)
 
 
 @pytest.mark.parametrize(("asked", "done"), [("auto", "int8"), ("exact", "exact")])
-def test_chat_and_reward_round_activations_as_one_flag_says(tmp_path: Path, asked: str, done: str) -> None:
+def test_chat_and_reward_round_activations_as_one_flag_says(
+    tmp_path: Path, asked: str, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
     machine = replace(hardware_of("none"), cpu=CpuFeatures("", flags))
-    wanted = ModelsToServe("demo", (), "demo", (), RewardSettings(), "dummy", tmp_path)
+    monkeypatch.setattr("qserve.service.machine.hardware_of", lambda gpu: machine)
     out = io.StringIO()
-    request = plan_request(engine="transformers", quant="4bit", cpu_activations=asked)
-    hosted = plan_models(wanted, machine, request, "int8", Screen(Console(file=out, soft_wrap=True, highlight=False)))
+    plan = plan_request(engine="transformers", quant="4bit", cpu_activations=asked)
+    reward = RewardRequest("demo", quant="int8")
+    hosted = hosted_of(ServiceRequest("demo", plan, reward, load_format="dummy"), tmp_path, out)
     assert {one.role: one.plan.cpu_activations for one in hosted} == {"chat": done, "reward": done}
     assert ("activations: rounded to 8 bits" in out.getvalue()) == (done == "int8")
 
@@ -59,18 +70,15 @@ def test_what_the_plan_noted_is_said_once(tmp_path: Path) -> None:
 
 
 def test_a_name_given_twice_is_one_name(tmp_path: Path) -> None:
-    wanted = ModelsToServe("demo", ("a", "b", "a"), None, (), RewardSettings(), "dummy", tmp_path)
-    request = PlanRequest(engine="transformers")
-    (chat,) = plan_models(wanted, hardware_of("none"), request, "auto", Screen(Console(file=io.StringIO())))
+    request = ServiceRequest("demo", PlanRequest(engine="transformers"), names=("a", "b", "a"), load_format="dummy")
+    (chat,) = hosted_of(request, tmp_path)
     assert chat.names == ("a", "b")
 
 
 def test_a_folder_without_weights_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((Path(resolve("demo").folder or "") / "config.json").read_bytes())
-    wanted = ModelsToServe(str(tmp_path), (), None, (), RewardSettings(), "auto", tmp_path)
-    request, screen = PlanRequest(engine="transformers"), Screen(Console(file=io.StringIO()))
     with pytest.raises(BrokenCheckpoint, match=r"has no weights.*--load-format dummy"):
-        plan_models(wanted, hardware_of("none"), request, "auto", screen)
+        hosted_of(ServiceRequest(str(tmp_path), PlanRequest(engine="transformers")), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "", "  ", "\u202egnp.exe"])
@@ -88,10 +96,12 @@ def test_a_first_start_says_how_far_the_download_is(tmp_path: Path, monkeypatch:
         return replace(checkpoint, folder=tmp_path)
 
     monkeypatch.setattr("qserve.hub.download.download", fetched)
-    out, wanted = io.StringIO(), ModelsToServe("Qwen/Qwen3-0.6B", (), None, (), RewardSettings(), "auto", tmp_path)
+    out = io.StringIO()
     screen = Screen(Console(file=out, soft_wrap=True, highlight=False))
     for engine in ("transformers", "vllm"):
-        (chat,) = plan_models(wanted, hardware_of("none"), plan_request(engine=engine), "auto", screen)
+        request = ServiceRequest("Qwen/Qwen3-0.6B", plan_request(engine=engine))
+        service = plan_service(request, Machine(hardware_of("none")), Knowledge(), tmp_path)
+        (chat,) = hosted_models(service, tmp_path, screen)
         assert chat.folder == tmp_path
     screen.end_progress()
     begun = out.getvalue().count("s  fetching Qwen/Qwen3-0.6B from the hub\n")

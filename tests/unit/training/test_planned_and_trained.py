@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from qserve.cli.main import cli
-from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_request
 from qserve.cli.plan.train import command as plan_command
 from qserve.cli.train.command import command as train_command
 from qserve.cli.train.machine import completed, devices_of, with_engine
 from qserve.planner.training import TrainingJob, TrainingRequest
 from qserve.planner.training.defaults import default_precision
+from qserve.service.machine import hardware_of
 from tests.golden.plans.answers import machine
 
 METHODS = ("sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo")

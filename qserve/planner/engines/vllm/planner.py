@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,9 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
 
 __all__ = ["VllmPlanner"]
+
+_SCORING_STEPS = 8
+"""Steps whose keys the cache holds for a reward model: of texts that run, and of prompts that answers share."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,17 @@ class VllmPlanner(EnginePlanner):
     def on_other_cards(self, request: PlanRequest) -> PlanRequest:
         options = request.of(VllmOptions)
         return request.with_options(replace(options, tensor_parallel_size=None, pipeline_parallel_size=None))
+
+    def for_scoring(self, request: PlanRequest, hardware: Hardware) -> PlanRequest:
+        """Compiling takes a minute on a CPU and gains nothing on texts that are read once, each of another length."""
+        return request.with_options(replace(request.of(VllmOptions), enforce_eager=not hardware.devices))
+
+    def with_scoring_cache(self, request: PlanRequest, planned: Callable[[PlanRequest], Plan]) -> PlanRequest:
+        """A few steps are enough, where the plan of a chat model takes all it can get."""
+        plan = planned(request)
+        tokens = _SCORING_STEPS * max(plan.workload.max_model_len, plan.workload.max_num_batched_tokens)
+        enough_bytes = tokens * plan.model.kv_bytes_per_token
+        return replace(request, kv_cache_memory_bytes=enough_bytes) if plan.kv_cache_tokens > tokens else request
 
     def loads(self, scheme: str) -> bool:
         return loads(scheme)

@@ -11,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
-from qserve.errors import QserveError, UsageError
+from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 from qserve.planner.speed.estimate import device_of, key_of, replica_of
 from qserve.planner.speed.learned import Measured, ResidualKey, SpeedResidual
@@ -67,25 +65,19 @@ def kept_rates(state: Path) -> list[CpuRates]:
         return []
 
 
-def measured_speed(
-    state: Path, checkpoint: Checkpoint, hardware: Hardware, gpu: str | None, is_off: bool
-) -> Measured:  # fmt: skip
-    """The CPU's rates, measured or assumed, and the residuals of runs of this model on this machine.
+def measured_speed(state: Path | None, checkpoint: Checkpoint, hardware: Hardware, *, learns: bool) -> Measured:
+    """The CPU's rates, measured or assumed; with `learns` the residuals of runs of this model on this machine as well.
 
-    None of the latter with --no-learn, for cards that --gpu describes, and where the store can't be read.
+    `state` None: nothing was measured. Raises StoreUnusable where the store can't be read.
     """
-    rates = kept_rates(state) or [assumed_rates(hardware)]
+    rates = (kept_rates(state) if state is not None else []) or [assumed_rates(hardware)]
     known = Measured(cpu=rates_near(rates[-1].at_unix_s, rates))
-    if is_off or gpu not in (None, "none"):
+    if state is None or not learns:
         return known
     from qserve.runs import RunStore
 
-    try:
-        store = RunStore.open_existing(state)
-        return replace(known, residuals=tuple(_residuals(store, checkpoint, hardware, rates))) if store else known
-    except QserveError as error:
-        click.secho(f"· planned without the speed of earlier runs: {error}", err=True, fg="yellow")
-        return known
+    store = RunStore.open_existing(state)
+    return replace(known, residuals=tuple(_residuals(store, checkpoint, hardware, rates))) if store else known
 
 
 def _residuals(

@@ -11,7 +11,6 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import SCHEMES
 from qserve.planner.engine import option_value
 from qserve.planner.plan import Plan
-from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import (
     Replica,
@@ -22,11 +21,12 @@ from qserve.planner.speed.estimate import (
     ttft_metric,
 )  # fmt: skip
 from qserve.planner.speed.figures import Figures, KeptCount, Targets
-from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import Price, price_of
 from qserve.planner.speed.rate import KEPT_SHARE, highest_rate
-from qserve.planner.speed.request import SpeedRequest
+from qserve.service.layout.fitting_plans import FittingPlans
+from qserve.service.load import SpeedRequest
+from qserve.service.replicas import num_engines
 
 __all__ = [
     "Layout",

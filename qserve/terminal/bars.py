@@ -10,8 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.terminal import Hanging
 from qserve.planner.plan import Suggestion, Term
+from qserve.terminal.console import Hanging
 from qserve.units import GIB, format_bytes
 
 __all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "next_step", "next_step_on", "suggestion_list"]

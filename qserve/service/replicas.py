@@ -1,4 +1,8 @@
-"""A plan for each replica of one model, on its part of the machine."""
+"""Replicas of one model on one machine: the part of it that each gets, and the plan for that part.
+
+Cards go to replicas whole, `tensor_parallel_size` to each. Where there are more replicas than that, those of one card
+share its memory evenly. On a CPU all share RAM and cores evenly.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,10 @@ from qserve.planner.engine import changed_request, most_tokens, option_value
 from qserve.planner.fits import check_fits
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
-from qserve.planner.replicas.parts import share_out
 from qserve.planner.request import PlanRequest
 from qserve.units import format_bytes
 
-__all__ = ["AUTO", "NumReplicas", "ReplicaPlan", "as_one", "num_engines", "plan_replicas", "spread"]
+__all__ = ["AUTO", "NumReplicas", "ReplicaPlan", "as_one", "num_engines", "plan_replicas", "share_out", "spread"]
 
 AUTO: Literal["auto"] = "auto"
 NumReplicas = int | Literal["auto"]
@@ -180,3 +183,26 @@ def _with_ranks(request: PlanRequest, ranks: int) -> PlanRequest:
     if _fixed_ranks(request) or ranks == 1:
         return request
     return changed_request(request, tensor_parallel_size=ranks)
+
+
+def share_out(hardware: Hardware, count: int, ranks: int) -> list[Hardware]:
+    """The machine as each of `count` replicas may take it; `ranks` cards each, 0: none, they compute on the CPU."""
+    if count == 1:
+        return [hardware]
+    if not ranks:
+        cores = max(1, hardware.cpu_cores // count)
+        # What the service's other processes hold is taken once, and not from each part.
+        ram = hardware.ram_for_models_bytes // count + hardware.host_bytes
+        return [replace(hardware, devices=(), ram_available_bytes=ram, cpu_cores=cores)] * count
+    groups = [hardware.devices[at : at + ranks] for at in range(0, len(hardware.devices) - ranks + 1, ranks)]
+    sharers = [len(range(group, count, len(groups))) for group in range(len(groups))]
+    return [
+        replace(hardware, devices=tuple(_part(card, sharers[at % len(groups)]) for card in groups[at % len(groups)]))
+        for at in range(count)
+    ]
+
+
+def _part(card: Device, sharers: int) -> Device:
+    """A card of which the other sharers hold their parts."""
+    others = card.available_bytes - card.available_bytes // sharers
+    return replace(card, used_by_others_bytes=card.used_by_others_bytes + others)

@@ -9,14 +9,14 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.plan import Plan
-from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
-from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.learned import Measured
-from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.search import Layout, device_for, layout_of, pareto, with_rate
 from qserve.planner.speed.terms.engine_costs import has_speed
+from qserve.service.layout.fitting_plans import FittingPlans
+from qserve.service.layout.search import Layout, device_for, layout_of, pareto, with_rate
+from qserve.service.load import SpeedRequest
+from qserve.service.replicas import num_engines
 from qserve.units import format_ms
 
 __all__ = ["with_layouts", "with_one_stream"]

@@ -12,17 +12,17 @@ from qserve.errors import QserveError, UsageError
 from qserve.planner.engine import changed_request, most_tokens
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
-from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.choice.one_stream import with_layouts
-from qserve.planner.speed.choice.ways_out import ways_out
 from qserve.planner.speed.estimate import is_launch_bound
 from qserve.planner.speed.figures import Targets
-from qserve.planner.speed.fitting_plans import COMPARED, FittingPlans
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
-from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, with_rate
+from qserve.service.layout.fitting_plans import COMPARED, FittingPlans
+from qserve.service.layout.one_stream import with_layouts
+from qserve.service.layout.search import Layout, choose_layout, layouts_for, pareto, with_rate
+from qserve.service.layout.suggestions import ways_out
+from qserve.service.load import SpeedRequest
+from qserve.service.replicas import num_engines
 from qserve.units import format_count, format_ms
 
 __all__ = ["cheapest_cards", "plan_for_load"]

@@ -1,4 +1,4 @@
-"""Plans a chat model and its reward model on one memory budget: on one card or on two."""
+"""A chat model and its reward model on one memory budget: on one card, on several, or replicas of both."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import Head
+from qserve.errors import UsageError
 from qserve.planner.engine import SCORER
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.service.replicas import NumReplicas, ReplicaPlan, plan_replicas
 
-__all__ = ["SharedPlan", "make_shared_plan", "num_held_bytes"]
+__all__ = ["SharedPlan", "SharedReplicas", "make_shared_plan", "plan_both"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _beside(
 ) -> SharedPlan:
     own = replace(hardware, devices=hardware.devices[:1])
     reward_plan = make_plan(reward, own, _scored(reward_request))
-    rest = _without(hardware, num_held_bytes(reward_plan))
+    rest = _without(hardware, _num_held_bytes(reward_plan))
     place = hardware.devices[0].name if hardware.devices else "the CPU"
     where = f"chat and reward share {place}"
     chat_plan = make_plan(chat, rest, request)
@@ -101,7 +103,7 @@ def _beside_chat(reward: Plan, chat: Plan) -> Plan:
     """
     if reward.on_cpu or not (reward.fits and chat.fits):
         return reward
-    taken = num_held_bytes(chat)
+    taken = _num_held_bytes(chat)
     first = reward.devices[0]
     shared = replace(
         first,
@@ -111,7 +113,7 @@ def _beside_chat(reward: Plan, chat: Plan) -> Plan:
     return replace(reward, devices=(shared, *reward.devices[1:]))
 
 
-def num_held_bytes(plan: Plan) -> int:
+def _num_held_bytes(plan: Plan) -> int:
     """What a plan takes of its first device."""
     device = plan.devices[0]
     held = device.weights_bytes + device.kv_cache_bytes + device.activations_bytes + device.runtime_bytes
@@ -125,3 +127,47 @@ def _without(hardware: Hardware, held_bytes: int) -> Hardware:
     first = hardware.devices[0]
     occupied = replace(first, used_by_others_bytes=first.used_by_others_bytes + held_bytes)
     return replace(hardware, devices=(occupied, *hardware.devices[1:]))
+
+
+@dataclass(frozen=True)
+class SharedReplicas:
+    """Replicas of a chat model and of its reward model on one machine; `where` says in words how they share it."""
+
+    chat: list[ReplicaPlan]
+    reward: list[ReplicaPlan]
+    where: str
+
+
+def plan_both(
+    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, requests: tuple[PlanRequest, PlanRequest],
+    counts: tuple[NumReplicas, int],
+) -> SharedReplicas:  # fmt: skip
+    """The reward model's replicas get what they need, the chat model's the rest; `requests` and `counts` in this order.
+
+    With cards, each reward replica has one of the last to itself. Raises DoesNotFit or UsageError.
+    """
+    num_chat, num_reward = counts
+    if hardware.devices:
+        if len(hardware.devices) <= num_reward:
+            raise UsageError(
+                f"--reward-replicas {num_reward} with a chat model takes {num_reward + 1} cards, and there are "
+                f"{len(hardware.devices)}; lower --reward-replicas, or leave both --replicas out to share a card"
+            )
+        last = replace(hardware, devices=hardware.devices[-num_reward:])
+        rest = replace(hardware, devices=hardware.devices[:-num_reward])
+        scored = plan_replicas(reward, last, requests[1], num_reward, "--reward-replicas")
+        where = (
+            f"the reward model has the last {num_reward} cards"
+            if num_reward > 1
+            else "the reward model has the last card to itself"
+        )
+    else:
+        scored = plan_replicas(reward, hardware, requests[1], num_reward, "--reward-replicas")
+        held = sum(_num_held_bytes(one.plan) for one in scored)
+        rest = replace(hardware, ram_available_bytes=max(0, hardware.ram_available_bytes - held))
+        where = "chat and reward share the CPU"
+    answering = plan_replicas(chat, rest, requests[0], num_chat)
+    if not hardware.devices:
+        cores = max(1, hardware.cpu_cores // (len(answering) + len(scored)))
+        answering, scored = ([replace(one, num_cores=cores) for one in both] for both in (answering, scored))
+    return SharedReplicas(answering, scored, where)

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qserve.cli.up.recording import STARTED_BY
 from qserve.errors import DoesNotFit, UsageError, WorkerFailed
 
-__all__ = ["OwnServer", "own_server", "rounding_arguments", "up_arguments"]
+__all__ = ["STARTED_BY", "OwnServer", "own_server", "rounding_arguments", "up_arguments"]
 
+STARTED_BY = "QSERVE_STARTED_BY"
+"""Environment variable that names the command for which a temporary server runs."""
 _POLL_S = 0.1
 StartedBy = Literal["compare", "eval", "library", "run"]
 _FAILURES = {kind.exit_status: kind for kind in (UsageError, DoesNotFit)}

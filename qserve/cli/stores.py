@@ -1,23 +1,17 @@
-"""The state folder: where qserve keeps runs, files and caches."""
+"""The run store that a command reads."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qserve.errors import UsageError
+from qserve.state_folder import state_folder
 
 if TYPE_CHECKING:
     from qserve.runs import RunStore
 
-__all__ = ["existing_store", "run_store", "state_folder"]
-
-
-def state_folder(state_dir: Path | None) -> Path:
-    """--state-dir, else $QSERVE_STATE_DIR, else the user's state folder by the XDG Base Directory Specification."""
-    home = os.environ.get("QSERVE_STATE_DIR") or os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return (state_dir or Path(home)) / "qserve"
+__all__ = ["existing_store", "run_store"]
 
 
 def run_store(state_dir: Path | None) -> RunStore:

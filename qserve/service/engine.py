@@ -1,48 +1,67 @@
-"""Chooses the engine and its plan; refuses what can be planned but not served, with a suggestion."""
+"""Chooses the engine of a chat model, and tells why the one that was asked for can't serve it on this machine."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.detect.engines.checks import engine_checks, why_not_served
 from qserve.detect.packages import Packages
-from qserve.engine.launch import engine_launch
 from qserve.errors import UsageError
 from qserve.planner import make_plan
 from qserve.planner.engine import Engine, engine_named, own_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.refusals import refuse_length
 
-__all__ = ["choose_engine"]
+__all__ = ["ChosenEngine", "choose_engine"]
 
 _FASTER_START = "it starts fastest on a CPU; --engine vllm uses vLLM's CPU build"
 
 
-def choose_engine(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
-) -> tuple[PlanRequest, str]:
+@dataclass(frozen=True)
+class ChosenEngine:
     """The request with its engine fixed, and why it is this one.
 
-    --engine is taken at its word; else the first of qserve's own that suits the machine and can serve the plan. Raises
-    UsageError for what an engine was asked for by name and can't do here, with what would work.
+    `obstacle` is why the engine that was asked for by name can't serve the request as it is installed; "" where it can.
     """
+
+    request: PlanRequest
+    why: str = ""
+    obstacle: str = ""
+
+
+def choose_engine(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages | None
+) -> ChosenEngine:
+    """--engine is taken at its word; else the first of qserve's own that suits the machine and can serve the plan.
+
+    `packages` None: it is not known what is installed, and the planner chooses. Raises UsageError for a name that is
+    not registered or only plans, and for a length that no engine has.
+    """
+    if packages is None:
+        return ChosenEngine(request)
     if request.engine is not None:
-        engine_launch(request.engine)  # raises for one that is not registered, or only plans
-        chosen, obstacle = _on(engine_named(request.engine), checkpoint, hardware, request, packages)
-        if obstacle is not None:
-            raise UsageError(f"--engine {request.engine}: {obstacle}")
-        return chosen, f"--engine {request.engine}"
+        return _named(request.engine, checkpoint, hardware, request, packages)
     *preferred, last = (engine for engine in own_engines() if engine.planner.suits(hardware))
     reasons = []
     for engine in preferred:
         chosen, obstacle = _on(engine, checkpoint, hardware, request, packages)
         if obstacle is None:
-            return chosen, "the default for a card"
+            return ChosenEngine(chosen, "the default for a card")
         reasons.append(f"not {engine.name}, because {obstacle}")
     refuse_length(last, last.planner.as_served(checkpoint, request), request)
-    return replace(request, engine=last.name), "; ".join(reasons) or _FASTER_START
+    return ChosenEngine(replace(request, engine=last.name), "; ".join(reasons) or _FASTER_START)
+
+
+def _named(
+    name: str, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
+) -> ChosenEngine:
+    engine = engine_named(name)
+    chosen, obstacle = _on(engine, checkpoint, hardware, request, packages)
+    if not engine.launch:
+        obstacle = "this engine can't serve; it is for `qserve plan` only"
+    return ChosenEngine(chosen, f"--engine {name}", f"--engine {name}: {obstacle}" if obstacle else "")
 
 
 def _on(
@@ -61,6 +80,6 @@ def _why_not_planned(
 ) -> str | None:
     """Why the planned request can't be served, if so: a quantization that the engine lacks, a missing package."""
     try:
-        return why_not_served(make_plan(checkpoint, hardware, request), packages)
+        return why_not_served(make_plan(checkpoint, hardware, request, with_suggestions=False), packages)
     except UsageError as error:
         return str(error)

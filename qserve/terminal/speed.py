@@ -9,10 +9,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.plan.drawing import next_step, suggestion_list
-from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.plan import Suggestion
-from qserve.planner.speed.search import Layout
+from qserve.service.layout.search import Layout
+from qserve.terminal.bars import next_step, suggestion_list
+from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_count, format_ms, format_rate
 
 __all__ = ["show_cheapest", "show_speed"]
@@ -30,9 +30,13 @@ _LEGEND_OF = {
 
 
 def show_speed(
-    speed: dict[str, Any], explain: bool = False, console: Console | None = None, monthly: bool = False
-) -> None:
-    """Print the figures of `Plan.speed` and the layouts that were simulated."""
+    speed: dict[str, Any], explain: bool = False, console: Console | None = None, monthly: bool = False,
+    takes_load: bool = True,
+) -> None:  # fmt: skip
+    """Print the figures of `Plan.speed` and the layouts that were simulated.
+
+    `takes_load`: a load may be named; the last line tells how where none was.
+    """
     console = console or console_of()
     console.print(Hanging(f"Speed, {_load(speed['load'])}", "", "bold"))
     if speed["requests_per_s"]["value"]:
@@ -46,7 +50,7 @@ def show_speed(
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets")), is_assumed))
         if len(speed["alternatives"]) > 1:
             console.print(Text(f" · = {_TRADE_OFF}", style="dim"))
-    notes = [*speed["notes"], *([_OF_A_LOAD] if speed["load"]["assumed"] else [])]
+    notes = [*speed["notes"], *([_OF_A_LOAD] if speed["load"]["assumed"] and takes_load else [])]
     for note in notes:
         console.print(Hanging(note, style="dim"))
     if explain and speed.get("explained"):

@@ -10,13 +10,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
-from qserve.cli.plan.show_speed import show_speed
-from qserve.cli.terminal import Hanging, console_of
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
-from qserve.planner.replicas.plans import num_engines
 from qserve.planner.speed.estimate import replicas_of
+from qserve.service.replicas import num_engines
+from qserve.terminal.bars import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
+from qserve.terminal.console import Hanging, console_of
+from qserve.terminal.speed import show_speed
 from qserve.units import format_bytes, format_count, format_parameters
 
 __all__ = ["plan_text", "show_next_step", "show_plan"]

@@ -1,0 +1,71 @@
+"""What a deployment's files say of the plan of its service: its models in a line each, and what they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qserve.deploy.needs import Needs, Relays, needs_of
+from qserve.deploy.words import local_path
+from qserve.service.plan import ModelPlan, ServicePlan
+
+__all__ = ["Planned"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """`lines` has one line a model, for the file's comment; `max_num_seqs`: concurrent requests of all replicas of the
+    first model.
+    """
+
+    needs: Needs
+    lines: tuple[str, ...]
+    max_num_seqs: int
+
+    @classmethod
+    def of(cls, service: ServicePlan, relays: Relays) -> Planned:
+        """`relays`: gateway processes on the same machine as the models. Raises DoesNotFit."""
+        service.check_fits()
+        plans = [one.plan for model in service.models for one in model.replicas]
+        needs = needs_of(plans, _num_cards(service), _num_fetched(service), relays)
+        first = service.models[0].replicas
+        return cls(needs, tuple(map(_line, service.models)), sum(one.plan.workload.max_num_seqs for one in first))
+
+
+def _num_cards(service: ServicePlan) -> int:
+    """Cards of all models, those that models or replicas share once."""
+    counts = [_of_model(model) for model in service.models]
+    return sum(counts) if len(counts) == 1 or _are_apart(service) else counts[0]
+
+
+def _of_model(model: ModelPlan) -> int:
+    num_sharers = model.replicas[0].num_sharers
+    return sum(0 if one.plan.on_cpu else len(one.plan.devices) for one in model.replicas) // num_sharers
+
+
+def _are_apart(service: ServicePlan) -> bool:
+    """Whether the reward model has cards of its own."""
+    assert service.chat is not None and service.reward is not None, "there are two models"
+    chat, reward = service.chat.replicas, service.reward.replicas
+    if len(chat) > 1 or len(reward) > 1:
+        return True
+    return len(chat[0].cards) < len(service.hardware.devices) and not reward[0].plan.on_cpu
+
+
+def _num_fetched(service: ServicePlan) -> int:
+    """Parameters that the target has to download: none of a mounted folder, of a file, and of the demo."""
+    request = service.request
+    named = [request.model, request.reward.checkpoint if request.reward is not None else None]
+    checkpoints = [None if one is None else one.checkpoint for one in (service.chat, service.reward)]
+    return sum(
+        0 if name == "demo" or local_path(name) is not None else checkpoint.parameters
+        for name, checkpoint in zip(named, checkpoints, strict=True)
+        if name is not None and checkpoint is not None
+    )
+
+
+def _line(model: ModelPlan) -> str:
+    plan = model.replicas[0].plan
+    where = "the CPU" if plan.on_cpu else f"{len(plan.devices)} × {plan.devices[0].name}"
+    limits = f"{plan.workload.max_model_len} tokens, {plan.workload.max_num_seqs} at once"
+    count = f"{len(model.replicas)} replicas of " if len(model.replicas) > 1 else ""
+    return f"{count}{plan.model.id}, {plan.engine} {plan.engine_version}, {plan.quant.scheme}, {limits}, on {where}"

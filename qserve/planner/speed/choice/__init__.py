@@ -1,1 +1,0 @@
-"""Around the layout that is chosen: what would keep targets, and what free cards would give."""

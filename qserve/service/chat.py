@@ -1,0 +1,79 @@
+"""The chat model of a service: its checkpoint, checked before anything is planned."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.errors import BrokenCheckpoint, QserveError, UsageError
+from qserve.hub import resolve
+from qserve.reward.settings import RewardSettings
+from qserve.service.machine import Machine
+from qserve.service.request import ServiceRequest
+
+__all__ = ["check_template_to_serve", "check_template_to_train", "checked_chat"]
+
+_INSTEAD = "serve another with --engine vllm --engine-args '--chat-template FILE'"
+
+
+def checked_chat(request: ServiceRequest, machine: Machine) -> Checkpoint:
+    """The checkpoint that --model names, with a message where it has templates and none for every conversation.
+
+    Raises BrokenCheckpoint for a template that no conversation can be rendered by; on a machine that serves it
+    UsageError for one without a language-model head.
+    """
+    checkpoint = resolve(str(request.model))
+    if machine.serves:
+        _refuse_classifier(request, checkpoint)
+    note = check_template_to_serve(checkpoint.folder, request.engine_args)
+    return checkpoint if note is None else replace(checkpoint, messages=(*checkpoint.messages, note))
+
+
+def _refuse_classifier(request: ServiceRequest, checkpoint: Checkpoint) -> None:
+    """Raises UsageError for a checkpoint without a language-model head; --reward is named where it was tried."""
+    if checkpoint.spec.head.kind == "lm":
+        return
+    from qserve.reward.find import find_reward
+
+    settings = request.reward.settings if request.reward is not None else RewardSettings()
+    what = f"{checkpoint.id} is a {checkpoint.spec.architecture}, which has no language-model head and writes no text"
+    try:
+        find_reward(str(request.model), settings)
+    except QserveError as error:
+        raise UsageError(f"{what}; as a reward model it can't be served either: {error}") from None
+    raise UsageError(f"{what}; serve it as a reward model: qserve up --reward {request.model}")
+
+
+def check_template_to_serve(folder: Path | None, engine_args: str) -> str | None:
+    """The message of `checked_chat` for the model in `folder`, or None. Raises as it does.
+
+    A template that `engine_args` name is checked in place of the model's own.
+    """
+    from qserve.engine.vllm.chat_format import template_flag
+    from qserve.hub.named_templates import check_given_template, check_templates, without_default
+
+    try:
+        given = template_flag(shlex.split(engine_args))
+    except ValueError:  # the start of the engine reports it
+        given = None
+    if given is not None:
+        check_given_template(given)
+        return None
+    if folder is None:
+        return None
+    check_templates(folder, _INSTEAD)
+    missing = without_default(folder)
+    return None if missing is None else f"{missing}, or {_INSTEAD}; until then there are no chats, only completions"
+
+
+def check_template_to_train(folder: Path | None) -> None:
+    """Raises BrokenCheckpoint for a template that no row can be rendered by, or none for every conversation."""
+    from qserve.hub.named_templates import check_templates, without_default
+
+    if folder is None:
+        return
+    check_templates(folder, "train another checkpoint")
+    if (missing := without_default(folder)) is not None:
+        raise BrokenCheckpoint(missing)

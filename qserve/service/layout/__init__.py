@@ -1,0 +1,1 @@
+"""Which layout serves a load: quantization, ranks and replicas, each planned and simulated."""

@@ -1,0 +1,130 @@
+"""What is asked of a service: models, limits, load, replicas. Made once from a command's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qserve.engine.vllm.counted_flags import with_counted_flags
+from qserve.errors import UsageError
+from qserve.planner.engine import SCORER, option_kinds, plan_request
+from qserve.planner.options import Option, options_of
+from qserve.planner.request import PlanRequest
+from qserve.reward.settings import FLAGS, RewardSettings
+from qserve.service.load import NO_LOAD, SpeedRequest, speed_request_of
+from qserve.service.replicas import NumReplicas
+from qserve.units import GIB
+
+__all__ = ["SERVICE_OPTIONS", "RewardRequest", "ServiceRequest", "plan_options", "plan_request_of"]
+
+_OF_CHAT = ("model", "served_model_name", "replicas", "engine_args", "load_format", "verify_quant")
+_OF_REWARD = ("reward", "served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *FLAGS)
+_OF_LOAD = (
+    "input_tokens", "output_tokens", "concurrency", "burst", "rps", "users", "think_time", "trace", "num_prompts",
+    "prefix_share", "ttft", "tpot", "prices",
+)  # fmt: skip
+_OF_HOST = ("ui", "gateway_processes", "packed_cache_gib")
+SERVICE_OPTIONS = (*_OF_CHAT, *_OF_REWARD, *_OF_LOAD, *_OF_HOST)
+"""Names of the options that `ServiceRequest.from_flags` reads, beside those of a `PlanRequest` and of the engines."""
+
+
+@dataclass(frozen=True)
+class RewardRequest:
+    """A reward model: its checkpoint as named, and how it is to score."""
+
+    checkpoint: str
+    quant: str = "auto"
+    engine: str = SCORER
+    settings: RewardSettings = field(default_factory=RewardSettings)
+    replicas: int = 1
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServiceRequest:
+    """A service: a chat model, a reward model, or both.
+
+    Attributes:
+        model: the chat model as named; None: none.
+        plan: what is fixed of the chat model's plan; its rounding on a CPU holds for the reward model as well.
+        reward: the reward model; None: none.
+        replicas: of the chat model; None: one, or as many as the layout for a load has.
+        speed: the load, its targets and prices.
+        names: of the chat model in requests; (): its own.
+        engine_args: further flags of the engine, as one string. Those that memory depends on are in `plan`.
+        load_format: dummy runs on random weights.
+        verify_quant: measure what quantizing while loading costs.
+        has_ui: the web UI may be opened.
+        num_gateways: processes that relay requests.
+        packed_cache_bytes: bound of the cache of packed weights; 0: off.
+    """
+
+    model: str | None
+    plan: PlanRequest = field(default_factory=PlanRequest)
+    reward: RewardRequest | None = None
+    replicas: NumReplicas | None = None
+    speed: SpeedRequest = NO_LOAD
+    names: tuple[str, ...] = ()
+    engine_args: str = ""
+    load_format: Literal["auto", "dummy"] = "auto"
+    verify_quant: bool = False
+    has_ui: bool = True
+    num_gateways: int = 1
+    packed_cache_bytes: int = 0
+
+    @classmethod
+    def from_flags(cls, values: Mapping[str, Any]) -> ServiceRequest:
+        """The request in a command's keyword arguments; what is not there has its default, other names are left alone.
+
+        Raises UsageError for values that contradict each other, and for flags of the engine that no plan counts.
+        """
+        engine_args = values.get("engine_args") or ""
+        return cls(
+            model=values.get("model"),
+            plan=with_counted_flags(plan_request_of(values), engine_args),
+            reward=_reward_of(values),
+            replicas=values.get("replicas"),
+            speed=speed_request_of(values),
+            names=tuple(values.get("served_model_name") or ()),
+            engine_args=engine_args,
+            load_format=values.get("load_format") or "auto",
+            verify_quant=bool(values.get("verify_quant")),
+            has_ui=values.get("ui") is not False,
+            num_gateways=values.get("gateway_processes") or 1,
+            packed_cache_bytes=int((values.get("packed_cache_gib") or 0) * GIB),
+        )
+
+
+def _reward_of(values: Mapping[str, Any]) -> RewardRequest | None:
+    if values.get("reward") is None:
+        return None
+    settings = {name: values[name] for name in FLAGS if values.get(name) is not None}
+    return RewardRequest(
+        values["reward"],
+        values.get("reward_quant") or "auto",
+        values.get("reward_engine") or SCORER,
+        RewardSettings(**settings),
+        values.get("reward_replicas") or 1,
+        tuple(values.get("served_reward_name") or ()),
+    )
+
+
+def plan_options() -> list[Option]:
+    """The options of a `PlanRequest` that all engines share, then those of each engine."""
+    held: tuple[type[Any], ...] = (PlanRequest, *option_kinds())
+    return [one for holder in held for one in options_of(holder)]
+
+
+def plan_request_of(values: Mapping[str, Any]) -> PlanRequest:
+    """The plan's request in a command's keyword arguments; other arguments are left alone.
+
+    Raises UsageError for values that contradict each other.
+    """
+    request = plan_request(**{one.name: values[one.name] for one in plan_options() if one.name in values})
+    if request.prompt_len and request.max_model_len and request.prompt_len > request.max_model_len:
+        raise UsageError(
+            f"--prompt-len {request.prompt_len} is more than --max-model-len {request.max_model_len}, which counts "
+            "prompt and answer together; raise --max-model-len"
+        )
+    return request

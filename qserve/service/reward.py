@@ -1,0 +1,126 @@
+"""The reward model of a service: its checkpoint, a judge in its place, and the request that its plan is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.detect.engines.checks import engine_checks
+from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
+from qserve.hub import resolve
+from qserve.planner import PlanRequest, make_plan
+from qserve.planner.engine import engine_named, with_same_rounding
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.service.machine import Machine
+from qserve.service.request import RewardRequest, ServiceRequest
+
+__all__ = ["RewardModel", "find_reward_model", "scoring_request", "with_judge"]
+
+
+@dataclass(frozen=True)
+class RewardModel:
+    """`planned` is what a plan counts; `trained` is None for a model that has yet to become a reward model."""
+
+    planned: Checkpoint
+    trained: RewardCheckpoint | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was found odd in the checkpoint."""
+        return self.trained.notes if self.trained is not None else ()
+
+
+def with_judge(request: ServiceRequest, folder: Path) -> ServiceRequest:
+    """The request; for `--reward CHECKPOINT --judge TEMPLATE` with that checkpoint as its chat model, and as its reward
+    model a recipe in `folder` whose only part is the judge.
+
+    Raises UsageError if another chat model is named: a service has one.
+    """
+    reward = request.reward
+    if reward is None or reward.settings.judge is None:
+        return request
+    import yaml
+
+    from qserve.reward.judges.template import BUNDLED, read_template
+    from qserve.reward.recipe.config import SERVED
+
+    template, judge = reward.settings.judge, reward.checkpoint
+    if request.model not in (None, judge):
+        raise UsageError(
+            f"--judge: {judge} would be a second chat model next to {request.model}, and a service has one; leave "
+            "--model out, or serve the judge by itself and name its address in a recipe: {judge: pointwise, url: …} "
+            "(docs/reward.md)"
+        )
+    if read_template(template, f"--judge {template}", Path.cwd()).needs_rubric:
+        raise UsageError(
+            f"--judge {template}: the template asks for a rubric, which a recipe gives: {{judge: {template}, url: "
+            "served, rubric: …} (docs/reward.md)"
+        )
+    named = template if template in BUNDLED else str(Path(template).expanduser().absolute())
+    recipe = folder / "judge.yaml"
+    recipe.write_text(yaml.safe_dump({"parts": [{"name": "judge", "judge": named, "url": SERVED}]}))
+    scored = replace(
+        reward, checkpoint=str(recipe), settings=replace(reward.settings, judge=None),
+        names=reward.names or (f"{judge}-judge",),
+    )  # fmt: skip
+    return replace(request, model=judge, reward=scored)
+
+
+def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel | None:
+    """The checkpoint that --reward names; None without. On a machine that does not serve it, any model will do: it may
+    be planned before it is trained.
+
+    Raises ModelNotFound or BrokenCheckpoint, and UsageError for a judge that is the chat model of a service without
+    one.
+    """
+    reward = request.reward
+    if reward is None:
+        return None
+    from qserve.reward.find import find_reward  # imports YAML and Jinja
+
+    try:
+        trained = find_reward(reward.checkpoint, reward.settings)
+    except (ModelNotFound, BrokenCheckpoint):
+        if machine.serves:
+            raise
+        return RewardModel(resolve(reward.checkpoint), None)
+    _check_judges(request, reward, trained)
+    return RewardModel(trained.planned(), trained)
+
+
+def _check_judges(request: ServiceRequest, reward: RewardRequest, trained: RewardCheckpoint) -> None:
+    if request.model is not None or trained.recipe is None:
+        return
+    from qserve.reward.recipe import read_recipe
+    from qserve.reward.recipe.config import SERVED
+
+    if read_recipe(trained.recipe).asks_served:
+        raise UsageError(
+            f"{reward.checkpoint}: a judge in it is the chat model of the same service (url: {SERVED}), and none is "
+            "named; add --model"
+        )
+
+
+def scoring_request(request: ServiceRequest, model: RewardModel, machine: Machine, hardware: Hardware) -> PlanRequest:
+    """What is fixed of the reward model's plan.
+
+    Raises UsageError if its engine can't score with it as it was trained, on a machine that serves it.
+    """
+    reward = request.reward
+    assert reward is not None, "there is a reward model"
+    planner = engine_named(reward.engine).planner
+    fixed = PlanRequest(quant=reward.quant, engine=reward.engine, max_model_len=reward.settings.max_length)
+    fixed = planner.for_scoring(with_same_rounding(fixed, request.plan), hardware)
+    if machine.packages is not None:
+        fixed = replace(fixed, engine_version=engine_checks(reward.engine).release(machine.packages))
+        if machine.serves and model.trained is not None:
+            from qserve.reward.engines import reward_engine  # imports what runs the engine
+
+            why = reward_engine(reward.engine).why_not(
+                model.trained, reward.settings, hardware, fixed, machine.packages
+            )
+            if why is not None:
+                raise UsageError(f"--reward-engine {reward.engine}: {why}")
+    return planner.with_scoring_cache(fixed, lambda one: make_plan(model.planned, hardware, one))
