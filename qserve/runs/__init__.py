@@ -2,7 +2,7 @@
 
 Reading, from the command line, the gateway, a report:
 
-    store = RunStore.open(state_folder(None))              # qserve/state_folder.py; the file is made where there is none
+    store = RunStore.open(state_folder(None))  # qserve/state_folder.py; the file is made where there is none
     store.runs(limit=20)                                   # newest first
     run = store.run()                                      # the newest; store.run("20261121-2240") by id or prefix
     store.memory(run), store.events(run)

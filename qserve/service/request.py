@@ -16,8 +16,9 @@ from qserve.service.load import NO_LOAD, SpeedRequest, speed_request_of
 from qserve.service.replicas import NumReplicas
 from qserve.units import GIB
 
-__all__ = ["SERVICE_OPTIONS", "RewardRequest", "ServiceRequest", "plan_options", "plan_request_of"]
+__all__ = ["PACKED_CACHE_GIB", "SERVICE_OPTIONS", "RewardRequest", "ServiceRequest", "plan_options", "plan_request_of"]
 
+PACKED_CACHE_GIB = 32.0
 _OF_CHAT = ("model", "served_model_name", "replicas", "engine_args", "load_format", "verify_quant")
 _OF_REWARD = ("reward", "served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *FLAGS)
 _OF_LOAD = (
@@ -71,7 +72,7 @@ class ServiceRequest:
     verify_quant: bool = False
     has_ui: bool = True
     num_gateways: int = 1
-    packed_cache_bytes: int = 0
+    packed_cache_bytes: int = int(PACKED_CACHE_GIB * GIB)
 
     @classmethod
     def from_flags(cls, values: Mapping[str, Any]) -> ServiceRequest:
@@ -92,7 +93,7 @@ class ServiceRequest:
             verify_quant=bool(values.get("verify_quant")),
             has_ui=values.get("ui") is not False,
             num_gateways=values.get("gateway_processes") or 1,
-            packed_cache_bytes=int((values.get("packed_cache_gib") or 0) * GIB),
+            packed_cache_bytes=int(values.get("packed_cache_gib", PACKED_CACHE_GIB) * GIB),
         )
 
 

@@ -11,6 +11,7 @@ import click
 from qserve.cli.options.command import model_options
 from qserve.cli.options.numbers import Count, FiniteRange, number_option
 from qserve.planner.engine import SCORER, reward_engine_names
+from qserve.service.request import PACKED_CACHE_GIB
 
 __all__ = ["service_options"]
 
@@ -121,7 +122,7 @@ _OPTIONS = (
     number_option(
         "--packed-cache-gib",
         FiniteRange(0),
-        32.0,
+        PACKED_CACHE_GIB,
         "Size of the packed weights kept in ~/.cache/qserve/packed, for faster starts on a CPU; 0 keeps none.",
     ),
     click.option(
