@@ -23,16 +23,18 @@ from qserve.service.knowledge import Knowledge
 from qserve.service.layout.for_load import cheapest_cards, plan_for_load
 from qserve.service.layout.one_stream import with_one_stream
 from qserve.service.layout.search import Layout
+from qserve.service.load import SpeedRequest
 from qserve.service.machine import Machine
+from qserve.service.models import Models
 from qserve.service.quantization import weighed_by_speed
-from qserve.service.replicas import ReplicaPlan, as_one, plan_replicas, spread
+from qserve.service.replicas import NumReplicas, ReplicaPlan, as_one, plan_replicas, spread
 from qserve.service.request import ServiceRequest
-from qserve.service.reward import RewardModel, find_reward_model, scoring_request, with_judge
+from qserve.service.reward import RewardModel, scoring_request, with_judge
 from qserve.service.sharing import make_shared_plan, plan_both
 
 __all__ = ["ModelPlan", "ServicePlan", "plan_service", "rank_cards"]
 
-_REWARD_REPLICAS = "--reward-replicas"
+_NOTHING = ServiceRequest(None)
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,11 @@ class ServicePlan:
     """What a service runs.
 
     Attributes:
-        request: what was asked; of a judge with the chat model and the recipe that stand for it.
         hardware: the machine with the service's other processes on it.
         chat: the chat model; None without.
         reward: the reward model; None without.
         where: how the two share the machine, in words; "" for a single model.
+        request: what was asked; of a judge with the chat model and the recipe that stand for it.
         engine: why the chat model's engine was chosen.
         obstacle: why it can be planned and not served on this machine; "" where it can.
         measured: the measured speed of the machine.
@@ -61,11 +63,11 @@ class ServicePlan:
         reward_model: the checkpoint behind `reward`.
     """
 
-    request: ServiceRequest
     hardware: Hardware
     chat: ModelPlan | None
     reward: ModelPlan | None
     where: str = ""
+    request: ServiceRequest = _NOTHING
     engine: str = ""
     obstacle: str = ""
     measured: Measured = NOTHING_MEASURED
@@ -99,6 +101,31 @@ class ServicePlan:
                 check_fits(one.whole)
 
 
+@dataclass(frozen=True)
+class _Chat:
+    """A chat model as it is planned: with the engine, the quantization and the measurements that the request leaves
+    open. `suggested` is the request that suggestions change.
+    """
+
+    checkpoint: Checkpoint
+    hardware: Hardware
+    plan: PlanRequest
+    suggested: PlanRequest
+    replicas: NumReplicas | None
+    speed: SpeedRequest
+    engine: ChosenEngine
+    formats: str
+
+
+@dataclass(frozen=True)
+class _Reward:
+    """A reward model as it is planned."""
+
+    checkpoint: Checkpoint
+    plan: PlanRequest
+    replicas: int
+
+
 def plan_service(
     request: ServiceRequest, machine: Machine, knowledge: Knowledge, folder: Path | None = None
 ) -> ServicePlan:
@@ -114,27 +141,53 @@ def plan_service(
     if request.model is None and request.reward is None:
         raise UsageError("no model is named; name a chat model, a reward model with --reward, or both")
     request = with_judge(request, folder)
-    hardware = machine.with_service(request.has_ui, request.num_gateways)
-    reward = find_reward_model(request, machine)
-    if request.model is None:
-        assert reward is not None, "one of the two was named"
-        return _reward_alone(request, reward, machine, hardware)
-    chat = checked_chat(request, machine)
-    learned = replace(request.plan, learned=knowledge.memory())
-    chosen = _engine(chat, hardware, learned, machine)
-    measured = knowledge.speed(chat, hardware)
-    weighed = weighed_by_speed(chat, hardware, chosen.request, measured)
-    chat = replace(chat, messages=(*chat.messages, *filter(None, (weighed.why,))))
-    speed = replace(request.speed, measured=measured)
-    asked = replace(request, plan=weighed.request, speed=speed)
-    if reward is None:
-        planned = ServicePlan(request, hardware, _alone(asked, chat, hardware, learned), None)
-    else:
-        planned = _together(request, asked, chat, reward, machine, hardware)
+    models, hardware = Models.read(request, machine), machine.with_service(request.has_ui, request.num_gateways)
+    chat = None if models.chat is None else _chat(models.chat, request, machine, hardware, knowledge)
+    reward = None if models.reward is None else _reward(models.reward, request, machine, hardware)
+    placed = replace(_placed(chat, reward, hardware), request=request, reward_model=models.reward)
+    if chat is None:
+        return placed
     return replace(
-        planned, engine=chosen.why, obstacle=chosen.obstacle, measured=measured, formats=weighed.figures,
-        reward_model=reward,
+        placed, engine=chat.engine.why, obstacle=chat.engine.obstacle, measured=chat.speed.measured,
+        formats=chat.formats,
     )  # fmt: skip
+
+
+def _placed(chat: _Chat | None, reward: _Reward | None, hardware: Hardware) -> ServicePlan:
+    """Where the models go: one alone on the machine, or both on one memory budget."""
+    if chat is None:
+        assert reward is not None, "one of the two was named"
+        replicas = plan_replicas(reward.checkpoint, hardware, reward.plan, reward.replicas, "--reward-replicas")
+        return ServicePlan(hardware, None, _model(reward.checkpoint, replicas))
+    if reward is None:
+        return ServicePlan(hardware, _alone(chat), None)
+    if chat.replicas in (None, 1) and reward.replicas == 1:
+        shared = make_shared_plan(chat.checkpoint, reward.checkpoint, hardware, chat.plan, reward.plan)
+        answering = [ReplicaPlan(shared.chat, shared.chat_cards)]
+        scored, where = [ReplicaPlan(shared.reward, shared.reward_cards)], shared.where
+    else:
+        counts = (chat.replicas or 1, reward.replicas)
+        both = plan_both(chat.checkpoint, reward.checkpoint, hardware, (chat.plan, reward.plan), counts)
+        answering, scored, where = both.chat, both.reward, both.where
+    return ServicePlan(hardware, _with_speed(chat, answering), _model(reward.checkpoint, scored), where)
+
+
+def _reward(model: RewardModel, request: ServiceRequest, machine: Machine, hardware: Hardware) -> _Reward:
+    assert request.reward is not None, "the model is what it names"
+    return _Reward(model.planned, scoring_request(request, model, machine, hardware), request.reward.replicas)
+
+
+def _chat(
+    checkpoint: Checkpoint, request: ServiceRequest, machine: Machine, hardware: Hardware, knowledge: Knowledge
+) -> _Chat:
+    """The engine that is installed, then the quantization that a CPU is fast in."""
+    learned = replace(request.plan, learned=knowledge.memory())
+    engine = _engine(checkpoint, hardware, learned, machine)
+    measured = knowledge.speed(checkpoint, hardware)
+    weighed = weighed_by_speed(checkpoint, hardware, engine.request, measured)
+    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, (weighed.why,))))
+    speed = replace(request.speed, measured=measured)
+    return _Chat(checkpoint, hardware, weighed.request, learned, request.replicas, speed, engine, weighed.figures)
 
 
 def rank_cards(request: ServiceRequest, machine: Machine, knowledge: Knowledge) -> list[tuple[str, int, Layout]]:
@@ -161,60 +214,28 @@ def _engine(chat: Checkpoint, hardware: Hardware, request: PlanRequest, machine:
     return replace(chosen, request=request) if chosen.obstacle else chosen
 
 
-def _reward_alone(request: ServiceRequest, model: RewardModel, machine: Machine, hardware: Hardware) -> ServicePlan:
-    assert request.reward is not None, "it is what is planned"
-    fixed = scoring_request(request, model, machine, hardware)
-    replicas = plan_replicas(model.planned, hardware, fixed, request.reward.replicas, _REWARD_REPLICAS)
-    planned = ModelPlan(model.planned, as_one(replicas), tuple(replicas))
-    return ServicePlan(request, hardware, None, planned, reward_model=model)
-
-
-def _alone(asked: ServiceRequest, chat: Checkpoint, hardware: Hardware, suggested: PlanRequest) -> ModelPlan:
-    """The chat model with the machine for itself: replicas as asked for, or the layout that suits the load.
-
-    `suggested` is what suggestions change.
-    """
-    replicas, speed = asked.replicas, asked.speed
+def _alone(chat: _Chat) -> ModelPlan:
+    """With the machine for itself: replicas as asked for, or the layout that suits the load."""
+    replicas, speed, hardware = chat.replicas, chat.speed, chat.hardware
     is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices)
-    one_server = replicas in (None, 1) and not (option_value(asked.plan, "data_parallel_size") or 1) > 1
+    one_server = replicas in (None, 1) and not (option_value(chat.plan, "data_parallel_size") or 1) > 1
     if one_server or is_apart or (speed.load is not None and hardware.devices):
-        whole = plan_for_load(chat, hardware, asked.plan, speed, suggested)
+        whole = plan_for_load(chat.checkpoint, hardware, chat.plan, speed, chat.suggested)
         servers = replicas_of(whole) if whole.speed else 1
-        return ModelPlan(chat, whole, tuple(spread(whole, hardware, servers)))
-    plans = plan_replicas(chat, hardware, asked.plan, replicas or 1)
-    return _with_speed(chat, plans, hardware, speed.measured)
+        return ModelPlan(chat.checkpoint, whole, tuple(spread(whole, hardware, servers)))
+    return _with_speed(chat, plan_replicas(chat.checkpoint, hardware, chat.plan, replicas or 1))
 
 
-def _together(
-    request: ServiceRequest, asked: ServiceRequest, chat: Checkpoint, reward: RewardModel, machine: Machine,
-    hardware: Hardware,
-) -> ServicePlan:  # fmt: skip
-    """Both on one memory budget, or replicas of both."""
-    assert request.reward is not None, "both are asked for"
-    scoring = scoring_request(request, reward, machine, hardware)
-    if request.replicas in (None, 1) and request.reward.replicas == 1:
-        shared = make_shared_plan(chat, reward.planned, hardware, asked.plan, scoring)
-        answering = [ReplicaPlan(shared.chat, shared.chat_cards)]
-        scored, where = [ReplicaPlan(shared.reward, shared.reward_cards)], shared.where
-    else:
-        counts = (request.replicas or 1, request.reward.replicas)
-        both = plan_both(chat, reward.planned, hardware, (asked.plan, scoring), counts)
-        answering, scored, where = both.chat, both.reward, both.where
-    return ServicePlan(
-        request,
-        hardware,
-        _with_speed(chat, answering, hardware, asked.speed.measured),
-        ModelPlan(reward.planned, as_one(scored), tuple(scored)),
-        where,
-    )
+def _model(checkpoint: Checkpoint, replicas: Sequence[ReplicaPlan]) -> ModelPlan:
+    return ModelPlan(checkpoint, as_one(replicas), tuple(replicas))
 
 
-def _with_speed(
-    chat: Checkpoint, replicas: Sequence[ReplicaPlan], hardware: Hardware, measured: Measured
-) -> ModelPlan:  # fmt: skip
+def _with_speed(chat: _Chat, replicas: Sequence[ReplicaPlan]) -> ModelPlan:
     """Each server with the speed of one stream on it, and all of them with one on each."""
     timed: list[ReplicaPlan] = []
     for one in replicas:
         same = next((other.plan for other, was in zip(timed, replicas, strict=False) if was.plan is one.plan), None)
-        timed.append(replace(one, plan=same or with_one_stream(one.plan, chat, hardware, measured)))
-    return ModelPlan(chat, with_one_stream(as_one(replicas), chat, hardware, measured), tuple(timed))
+        plan = same or with_one_stream(one.plan, chat.checkpoint, chat.hardware, chat.speed.measured)
+        timed.append(replace(one, plan=plan))
+    whole = with_one_stream(as_one(replicas), chat.checkpoint, chat.hardware, chat.speed.measured)
+    return ModelPlan(chat.checkpoint, whole, tuple(timed))

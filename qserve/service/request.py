@@ -74,6 +74,11 @@ class ServiceRequest:
     num_gateways: int = 1
     packed_cache_bytes: int = int(PACKED_CACHE_GIB * GIB)
 
+    @property
+    def num_rewards(self) -> int:
+        """Replicas of the reward model; 1 without one."""
+        return 1 if self.reward is None else self.reward.replicas
+
     @classmethod
     def from_flags(cls, values: Mapping[str, Any]) -> ServiceRequest:
         """The request in a command's keyword arguments; what is not there has its default, other names are left alone.

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,31 @@ _OF_UP = frozenset(str(option.name) for option in up.params)
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
+@dataclass(frozen=True)
+class _DeployFlags:
+    """What the manifest itself decides, by the names of the options."""
+
+    name: str | None
+    image: str | None
+    user: str | None
+    namespace: str | None
+    models_claim: str | None
+    storage_class: str | None
+    min_pods: int
+    max_pods: int
+    pod_monitor: bool
+    out: Path | None
+    gpu: str | None
+    api_key: tuple[str, ...]
+    api_key_file: tuple[Path, ...]
+    admin_key_file: tuple[Path, ...]
+    ready_file: Path | None
+    host: str
+    port: int
+    drain_timeout: float
+    reward: str | None
+
+
 @click.command("deploy", cls=Command)
 @click.argument("target", type=click.Choice(_TARGETS))
 @click.option("--name", help="Name of the unit, project or objects [the file of --config, else qserve].")
@@ -90,17 +116,18 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
 
     Exit status: 0 written, 2 bad input, 3 does not fit.
     """  # fmt: skip
-    _check(ctx, target, values)
+    flags = _DeployFlags(**{one.name: values[one.name] for one in fields(_DeployFlags)})
+    _check(ctx, target, flags)
     check_roles(values)
-    request, machine = ServiceRequest.from_flags(values), Machine.named(values["gpu"])
+    request, machine = ServiceRequest.from_flags(values), Machine.named(flags.gpu)
     if request.model is None and request.reward is None:
         raise UsageError("there is nothing to deploy; give --config FILE (as for `qserve up`), --model, or --reward")
     relays = Relays.of(request.num_gateways)
     # On a Ray cluster the gateway has the head pod to itself.
     own_relays = Relays.of(1) if target == "kuberay" else relays
     planned = Planned.of(plan_service(request, machine, knowledge_of(values, machine)), own_relays)
-    service = _service(ctx, target, values, planned)
-    _write(_text(ctx, target, service, planned, relays, values), values["out"])
+    service = _service(ctx, target, flags, values, planned)
+    _write(_text(ctx, target, service, planned, relays, flags), flags.out)
     for line in planned.lines:
         click.secho(f"planned: {line}", err=True)
 
@@ -108,16 +135,16 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
 command.params.extend(passed_options(_SHOWN))
 
 
-def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:
+def _check(ctx: click.Context, target: str, flags: _DeployFlags) -> None:
     """Refuse options that can't be written to a file, or that this target does not read."""
-    if values["api_key"]:
+    if flags.api_key:
         raise UsageError(
             "--api-key would be in the file for all to read; leave it out: the file's first lines say where the key "
             "goes"
         )
-    if values["ready_file"]:
+    if flags.ready_file:
         raise UsageError("--ready-file is for a program that starts `qserve up` itself; leave it out")
-    if values["port"] == 0:
+    if flags.port == 0:
         raise UsageError("--port 0 takes another free port at each start, which clients can't know; name a port")
     foreign = {
         "systemd": ("image", *_OF_THE_CLUSTER), "compose": ("user", *_OF_THE_CLUSTER), "k8s": ("user",),
@@ -126,33 +153,33 @@ def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:
     strange = [f"--{name.replace('_', '-')}" for name in foreign if _is_given(ctx, name)]
     if strange:
         raise UsageError(f"{', '.join(strange)}: not for {target}; leave it out, or choose another target")
-    if values["out"] is not None and values["out"].exists():
-        raise UsageError(f"--out {values['out']} already exists; move it away, or name another file")
+    if flags.out is not None and flags.out.exists():
+        raise UsageError(f"--out {flags.out} already exists; move it away, or name another file")
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in _GIVEN
 
 
-def _service(ctx: click.Context, target: str, values: dict[str, Any], planned: Planned) -> Service:
+def _service(ctx: click.Context, target: str, flags: _DeployFlags, values: dict[str, Any], planned: Planned) -> Service:
     given = {name: values[name] for name in values if name in _OF_UP and _is_given(ctx, name)}
     kept, mounts = mounted(
         {name: value for name, value in given.items() if name not in _REPLACED}, absolute=target == "systemd"
     )
-    if values["gpu"] == "none":
+    if flags.gpu == "none":
         kept["gpu"] = "none"
     return Service(
-        values["name"] or _default_name(ctx),
+        flags.name or _default_name(ctx),
         tuple(words_of(up.params, kept)),
         planned.needs,
         planned.lines,
         _call(ctx, target, values),
-        values["host"],
-        values["port"],
-        values["drain_timeout"],
+        flags.host,
+        flags.port,
+        flags.drain_timeout,
         mounts,
-        _only_file("--api-key-file", values["api_key_file"]),
-        _only_file("--admin-key-file", values["admin_key_file"]),
+        _only_file("--api-key-file", flags.api_key_file),
+        _only_file("--admin-key-file", flags.admin_key_file),
     )
 
 
@@ -165,22 +192,22 @@ def _only_file(flag: str, files: tuple[Path, ...]) -> str | None:
 
 
 def _text(
-    ctx: click.Context, target: str, service: Service, planned: Planned, relays: Relays, values: dict[str, Any]
+    ctx: click.Context, target: str, service: Service, planned: Planned, relays: Relays, flags: _DeployFlags
 ) -> str:
-    image = values["image"] or f"qserve:{__version__}"
+    image = flags.image or f"qserve:{__version__}"
     if target == "compose":
         return compose_file(service, image)
-    if target == "kuberay" and values["reward"] and planned.needs.num_cards:
+    if target == "kuberay" and flags.reward and planned.needs.num_cards:
         raise UsageError(
             "--reward: on Ray a chat and a reward model can't share a card, and kuberay gives all pods one plan"
         )
     if target in ("k8s", "kuberay"):
         cluster = Cluster(
-            image, planned.max_num_seqs, values["namespace"], values["models_claim"], values["storage_class"],
-            values["min_pods"], values["max_pods"], values["pod_monitor"],
+            image, planned.max_num_seqs, flags.namespace, flags.models_claim, flags.storage_class,
+            flags.min_pods, flags.max_pods, flags.pod_monitor,
         )  # fmt: skip
         return kubernetes_text(service, cluster) if target == "k8s" else kuberay_text(service, cluster, relays)
-    user = values["user"] or _own_user()
+    user = flags.user or _own_user()
     if user == "root":
         raise UsageError("a unit of root would serve with all rights; name another user with --user")
     needs_key = service.key_file is not None or service.host not in ("127.0.0.1", "localhost", "::1")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,8 +83,7 @@ class Cluster:
         from qserve.cluster.layout import counts_per_node
         from qserve.cluster.planning import plan_node
 
-        num_reward = request.reward.replicas if request.reward is not None else 1
-        counts = counts_per_node(self.nodes, self.replicas, self.bounds, num_reward)
+        counts = counts_per_node(self.nodes, self.replicas, self.bounds, request.num_rewards)
         reward = None if request.reward is None else replace(request.reward, replicas=max(1, counts.reward))
         of_node = replace(request, replicas=counts.chat, reward=reward)
         return plan_node(of_node, self.hardware, len(self.nodes), configs)
@@ -122,11 +121,41 @@ def checkpoint_names(hosted: Sequence[Hosted]) -> dict[str, str]:
     return {one.role: names[one.role] for one in hosted}
 
 
+@dataclass(frozen=True)
+class _ClusterFlags:
+    """What was given of the cluster, by the names of the options."""
+
+    ray: str | None
+    ray_ports: str
+    ray_nodes: int
+    min_replicas: int | None
+    max_replicas: int | None
+    scale_down_after: float
+    replicas: NumReplicas | None
+    gpu: str | None
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Fewest and most replicas; None: a fixed number. Raises UsageError for a fixed number as well as a bound."""
+        from qserve.cluster.settings import Bounds
+
+        fewest, most = self.min_replicas, self.max_replicas
+        if fewest is None and most is None:
+            return None
+        if most is None:
+            raise UsageError(
+                f"--min-replicas {fewest} needs --max-replicas; for a fixed number give --replicas {fewest}"
+            )
+        if self.replicas is not None:
+            raise UsageError("--replicas is a fixed number and --max-replicas an upper bound; leave one out")
+        return Bounds(fewest or 1, most, self.scale_down_after)
+
+
 @contextlib.contextmanager
-def joined_cluster(values: dict[str, Any], gpu: str | None) -> Iterator[Cluster | None]:
+def joined_cluster(values: Mapping[str, Any]) -> Iterator[Cluster | None]:
     """The cluster of --ray, joined and surveyed; None without --ray. Raises UsageError if that fails."""
-    address = values["ray"]
-    if address is None:
+    flags = _ClusterFlags(**{one.name: values[one.name] for one in fields(_ClusterFlags)})
+    if flags.ray is None:
         yield None
         return
     from qserve.cluster.join import joined
@@ -134,27 +163,13 @@ def joined_cluster(values: dict[str, Any], gpu: str | None) -> Iterator[Cluster 
     from qserve.cluster.settings import PortRange, RaySettings
     from qserve.cluster.survey import surveyed
 
-    settings = RaySettings(address, PortRange.parse(values["ray_ports"]))
-    bounds = _bounds(values)
-    with joined(address), surveyed(settings.ports, values["ray_nodes"]) as survey:
+    settings, bounds = RaySettings(flags.ray, PortRange.parse(flags.ray_ports)), flags.bounds
+    with joined(flags.ray), surveyed(settings.ports, flags.ray_nodes) as survey:
         nodes = survey.nodes
-        if gpu == "none":
+        if flags.gpu == "none":
             nodes = [replace(node, num_gpus=0.0, hardware=replace(node.hardware, devices=())) for node in nodes]
         nodes = of_one_kind(nodes)
-        yield Cluster(settings, survey, nodes, common_hardware(nodes), values["replicas"], bounds)
-
-
-def _bounds(values: dict[str, Any]) -> Bounds | None:
-    from qserve.cluster.settings import Bounds
-
-    fewest, most = values["min_replicas"], values["max_replicas"]
-    if fewest is None and most is None:
-        return None
-    if most is None:
-        raise UsageError(f"--min-replicas {fewest} needs --max-replicas; for a fixed number give --replicas {fewest}")
-    if values["replicas"] is not None:
-        raise UsageError("--replicas is a fixed number and --max-replicas an upper bound; leave one out")
-    return Bounds(fewest or 1, most, values["scale_down_after"])
+        yield Cluster(settings, survey, nodes, common_hardware(nodes), flags.replicas, bounds)
 
 
 def _refuse_served_judges(hosted: Sequence[Hosted]) -> None:

@@ -56,26 +56,26 @@ def command(**values: Any) -> None:
 
         from qserve.cli.options.knowledge import knowledge_of
         from qserve.cli.up.plans import planned_hosts, planned_nodes
-        from qserve.cli.up.settings import gateway_of, processes_of, up_options
+        from qserve.cli.up.settings import ServerFlags
         from qserve.service.machine import Machine
         from qserve.service.request import ServiceRequest
         from qserve.supervisor import logs, serve
         from qserve.supervisor.web_ui import check_installed
 
     check_flags(values)
-    if values["ui"]:
+    server, request = ServerFlags.of(values), ServiceRequest.from_flags(values)
+    if server.ui:
         check_installed()
-    screen = logs.set_up(values["log_level"], values["log_format"], is_verbose=values["verbose"])
-    gateway, processes, run_folder = gateway_of(values), processes_of(values), _run_folder(values["state_dir"])
-    request = ServiceRequest.from_flags(values)
+    screen = logs.set_up(server.log_level, server.log_format, is_verbose=server.verbose)
+    gateway, processes, run_folder = server.gateway(), server.processes(), _run_folder(server.state_dir)
     with (
-        logs.logged_failures(values["log_format"]),
+        logs.logged_failures(server.log_format),
         tempfile.TemporaryDirectory(prefix="qserve-config-") as configs,
-        joined_cluster(values, values["gpu"]) as cluster,
+        joined_cluster(values) as cluster,
     ):
         machine = Machine.named(values["gpu"], serves=True) if cluster is None else Machine.node(cluster.hardware)
         hardware = machine.with_service(request.has_ui, request.num_gateways)
-        options = up_options(values, gateway, processes, hardware, run_folder)
+        options = server.options(gateway, processes, hardware, run_folder)
         with screen.working("planning"):
             if cluster is None:
                 hosted = planned_hosts(request, machine, knowledge_of(values, machine), Path(configs), screen)
@@ -83,7 +83,7 @@ def command(**values: Any) -> None:
                 hosted = planned_nodes(request, cluster, Path(configs), screen)
         if cluster is None:
             sys.exit(uvloop.run(serve(hosted, options, screen)))
-        hosted = cluster.spread(hosted, values["reward_replicas"], screen)
+        hosted = cluster.spread(hosted, request.num_rewards, screen)
         sys.exit(uvloop.run(serve(hosted, options, screen, cluster.runner(hosted))))
 
 

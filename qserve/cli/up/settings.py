@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qserve.batches import FileBounds
 from qserve.cli.up.recording import recording_of
@@ -15,47 +17,76 @@ from qserve.supervisor.gateways.running import Processes
 from qserve.supervisor.keys import keys_in_use, keys_of_file
 from qserve.units import GIB, MIB
 
-__all__ = ["gateway_of", "processes_of", "up_options"]
+__all__ = ["ServerFlags"]
 
 _DAY_S = 24 * 3600
 
 
-def gateway_of(values: dict[str, Any]) -> GatewaySettings:
-    """The gateway's settings. Keys are read once and kept in this process. Raises UsageError if one is needed."""
-    keys, host = keys_in_use(values["api_key"], values["api_key_file"]), values["host"]
-    ports.check_exposure(host, keys)
-    admin_keys = (key for file in values["admin_key_file"] for key in keys_of_file(file, "--admin-key-file"))
-    return GatewaySettings(
-        keys=keys,
-        admin_keys=tuple(admin_keys),
-        cors_origins=values["cors_origin"],
-        allowed_hosts=() if keys else ("localhost", "127.0.0.1", "[::1]", host),
-        shared_prefix_cache=values["shared_prefix_cache"],
-        max_queue=values["max_queue"],
-        max_body_bytes=values["max_body_mib"] * MIB,
-    )
+@dataclass(frozen=True)
+class ServerFlags:
+    """What was given of the server itself, by the names of the options; no plan depends on it."""
 
+    host: str
+    port: int
+    api_key: tuple[str, ...]
+    api_key_file: tuple[Path, ...]
+    admin_key_file: tuple[Path, ...]
+    cors_origin: tuple[str, ...]
+    shared_prefix_cache: bool
+    max_queue: int
+    max_body_mib: int
+    otlp_traces_endpoint: str | None
+    gateway_processes: int
+    log_level: str
+    log_format: Literal["text", "json"]
+    verbose: bool
+    drain_timeout: float
+    start_timeout: float | None
+    ready_file: Path | None
+    state_dir: Path | None
+    ui: bool | None
+    strict: bool
+    keep_runs_days: float
+    keep_runs_gib: float
+    max_file_mib: int
+    keep_files_days: float
+    keep_files_gib: float
 
-def processes_of(values: dict[str, Any]) -> Processes:
-    """The gateway processes. Raises UsageError for a malformed address of a trace collector."""
-    collector = values["otlp_traces_endpoint"]
-    traces = to_collector(collector) if collector else NoTraces()
-    return Processes(values["gateway_processes"], values["log_level"], values["log_format"], traces, collector)
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ServerFlags:
+        """From a command's keyword arguments, which have those of the plan as well."""
+        return cls(**{one.name: values[one.name] for one in fields(cls)})
 
+    def gateway(self) -> GatewaySettings:
+        """The gateway's settings. Keys are read once and kept in this process. Raises UsageError if one is needed."""
+        keys = keys_in_use(self.api_key, self.api_key_file)
+        ports.check_exposure(self.host, keys)
+        admin_keys = (key for file in self.admin_key_file for key in keys_of_file(file, "--admin-key-file"))
+        return GatewaySettings(
+            keys=keys,
+            admin_keys=tuple(admin_keys),
+            cors_origins=self.cors_origin,
+            allowed_hosts=() if keys else ("localhost", "127.0.0.1", "[::1]", self.host),
+            shared_prefix_cache=self.shared_prefix_cache,
+            max_queue=self.max_queue,
+            max_body_bytes=self.max_body_mib * MIB,
+        )
 
-def up_options(
-    values: dict[str, Any], gateway: GatewaySettings, processes: Processes, hardware: Hardware, run_folder: Path
-) -> UpOptions:
-    """The service's options. Raises UsageError for bounds of the record that make no sense."""
-    recording = recording_of(run_folder, hardware, values["keep_runs_days"], values["keep_runs_gib"])
-    state = run_folder.parent.parent
-    return UpOptions(
-        values["host"], values["port"], gateway, values["drain_timeout"], run_folder, values["ready_file"], processes,
-        values["ui"], recording, values["strict"], values["start_timeout"], hardware.host, state / "files",
-        _file_bounds(values),
-    )  # fmt: skip
+    def processes(self) -> Processes:
+        """The gateway processes. Raises UsageError for a malformed address of a trace collector."""
+        collector = self.otlp_traces_endpoint
+        traces = to_collector(collector) if collector else NoTraces()
+        return Processes(self.gateway_processes, self.log_level, self.log_format, traces, collector)
 
-
-def _file_bounds(values: dict[str, Any]) -> FileBounds:
-    keep_s = max(1, int(values["keep_files_days"] * _DAY_S))
-    return FileBounds(values["max_file_mib"] * MIB, int(values["keep_files_gib"] * GIB), keep_s)
+    def options(
+        self, gateway: GatewaySettings, processes: Processes, hardware: Hardware, run_folder: Path
+    ) -> UpOptions:
+        """The service's options. Raises UsageError for bounds of the record that make no sense."""
+        recording = recording_of(run_folder, hardware, self.keep_runs_days, self.keep_runs_gib)
+        files = FileBounds(
+            self.max_file_mib * MIB, int(self.keep_files_gib * GIB), max(1, int(self.keep_files_days * _DAY_S))
+        )
+        return UpOptions(
+            self.host, self.port, gateway, self.drain_timeout, run_folder, self.ready_file, processes, self.ui,
+            recording, self.strict, self.start_timeout, hardware.host, run_folder.parent.parent / "files", files,
+        )  # fmt: skip

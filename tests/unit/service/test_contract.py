@@ -222,7 +222,8 @@ def value_of(option: click.Option, folder: Path) -> Any:
         "otlp_traces_endpoint": "http://127.0.0.1:4318/v1/traces", "cors_origin": ["http://127.0.0.1:3000"],
         "offload": "cpu", "weights": "a=1", "answer_tokens": "yes,no", "reward_quant": "4bit", "truncate": "left",
         "gpu_memory_utilization": 0.5, "load_format": "dummy", "log_level": "info", "log_format": "json",
-        "cpu_activations": "exact", "max_lora_rank": 64, "device_map": "balanced", "max_memory": "0=20GiB", "start_timeout": 9,
+        "cpu_activations": "exact", "max_lora_rank": 64, "device_map": "balanced", "max_memory": "0=20GiB",
+        "start_timeout": 9,
         "limit_mm_per_prompt": '{"image": 4}', "mm_processor_kwargs": '{"max_pixels": 1003520}',
         "mamba_ssm_cache_dtype": "float32",
     }  # fmt: skip
