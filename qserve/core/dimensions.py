@@ -174,7 +174,7 @@ def _vision(vision: VisionEncoder) -> Iterator[_Shape]:
     width, depth = vision.hidden_size, vision.depth
     patch = (width, vision.in_channels, vision.temporal_patch_size, vision.patch_size, vision.patch_size)
     yield "visual.patch_embed.proj.weight", patch, 1
-    if vision.kind == "qwen3_vl":
+    if vision.tower.positions:
         yield "visual.patch_embed.proj.bias", (width,), 1
         yield "visual.pos_embed.weight", (vision.num_position_embeddings, width), 1
     yield "visual.blocks.0.norm1.weight", (width,), _per_norm(vision) * 2 * depth
@@ -190,11 +190,7 @@ def _vision(vision: VisionEncoder) -> Iterator[_Shape]:
 
 def _vision_mlp(vision: VisionEncoder) -> Iterator[_Shape]:
     width, depth, inner = vision.hidden_size, vision.depth, vision.intermediate_size
-    inwards, outwards = {
-        "qwen2_vl": (("fc1",), "fc2"),
-        "qwen2_5_vl": (("gate_proj", "up_proj"), "down_proj"),
-        "qwen3_vl": (("linear_fc1",), "linear_fc2"),
-    }[vision.kind]
+    inwards, outwards = vision.tower.mlp
     for name in inwards:
         yield f"visual.blocks.0.mlp.{name}.weight", (inner, width), depth
         yield f"visual.blocks.0.mlp.{name}.bias", (inner,), depth
@@ -204,13 +200,12 @@ def _vision_mlp(vision: VisionEncoder) -> Iterator[_Shape]:
 
 def _per_norm(vision: VisionEncoder) -> int:
     """Tensors of one norm: weight, and with LayerNorm a bias."""
-    return 1 if vision.is_gated else 2
+    return 1 if vision.tower.is_gated else 2
 
 
 def _merger(vision: VisionEncoder, prefix: str, norm_width: int, count: int) -> Iterator[_Shape]:
     merged = vision.hidden_size * vision.spatial_merge_size**2
-    is_latest = vision.kind == "qwen3_vl"
-    norm, first, second = ("norm", "linear_fc1", "linear_fc2") if is_latest else ("ln_q", "mlp.0", "mlp.2")
+    norm, first, second = vision.tower.merger
     yield f"{prefix}.{norm}.weight", (norm_width,), _per_norm(vision) * count
     yield f"{prefix}.{first}.weight", (merged, merged), count
     yield f"{prefix}.{first}.bias", (merged,), count

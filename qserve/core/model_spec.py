@@ -1,5 +1,6 @@
 """What a checkpoint is, in the numbers that memory depends on. All guessing at foreign config keys is in this file,
-in core/config_parts.py for what only some families have, and in core/quantization_config.py for quantized checkpoints.
+in core/model_parts.py for what only some models have, and in core/quantization_config.py for quantized checkpoints.
+What no config says is the family's (core/families.py).
 """
 
 from __future__ import annotations
@@ -8,33 +9,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from qserve.core.config_parts import Sizes, read_experts, read_linear_attention, read_vision
-from qserve.core.model_parts import Head, LinearAttention, MixtureOfExperts, VisionEncoder
+from qserve.core.families import FAMILIES, Family
+from qserve.core.model_parts import (
+    Head,
+    LinearAttention,
+    MixtureOfExperts,
+    Sizes,
+    VisionEncoder,
+    read_experts,
+    read_linear_attention,
+    read_vision,
+)
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.quantization_config import read_quantization
 from qserve.core.rope import Rope, read_rope, rope_keys
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
 __all__ = [
-    "FAMILIES",
     "Head",
     "LinearAttention",
     "MixtureOfExperts",
     "ModelSpec",
     "VisionEncoder",
 ]
-
-# Families whose tensors core/dimensions.py can name one by one. Anything else is refused by name.
-FAMILIES = (
-    "llama", "mistral", "qwen", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next",
-    "qwen3_5", "qwen3_5_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe",
-)  # fmt: skip
-
-# Up to Qwen2.5: a bias on q, k and v, none on the output projection, and no config key that says so.
-_QKV_BIAS_ONLY = ("qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")
-
-# What transformers' config classes (5.19) take where a config.json has no head_dim; others divide hidden by heads.
-_DEFAULT_HEAD_DIM = {"qwen3": 128, "qwen3_vl": 128, "qwen3_next": 256, "qwen3_5": 256, "qwen3_5_moe": 256}
 
 LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
@@ -49,7 +46,7 @@ class ModelSpec:
 
     id: str
     architecture: str
-    family: str
+    family: Family
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
@@ -99,7 +96,7 @@ class ModelSpec:
         """The spec of a Hugging Face config.json.
 
         Multimodal configs nest the language model in `text_config`. Raises UnknownArchitecture for a model type or
-        a head that is not in `FAMILIES`, BrokenCheckpoint when a dimension is missing or no positive integer.
+        a head that is in no row of `FAMILIES`, BrokenCheckpoint when a dimension is missing or no positive integer.
         """
         reader = _Reader(config, model_id)
         try:
@@ -125,7 +122,7 @@ class _Reader:
         family = self._family()
         heads = self._size("num_attention_heads")
         hidden_size = self._size("hidden_size")
-        head_dim = self._size("head_dim", _DEFAULT_HEAD_DIM.get(family, hidden_size // heads))
+        head_dim = self._size("head_dim", family.head_dim or hidden_size // heads)
         layer_types = self._layer_types(family)
         positions = self._size("max_position_embeddings", self._size("seq_length", 32768))
         rotary_dim = round(head_dim * self._rotary_share(family))
@@ -139,24 +136,23 @@ class _Reader:
             num_attention_heads=heads,
             num_key_value_heads=self._size("num_key_value_heads", heads),
             head_dim=head_dim,
-            # Qwen (1) writes the sum of gate and up; every later family writes one of them.
-            intermediate_size=self._size("intermediate_size", 0, least=0) // (2 if family == "qwen" else 1),
+            intermediate_size=self._size("intermediate_size", 0, least=0) // (2 if family.writes_joined_width else 1),
             vocab_size=self._size("vocab_size"),
             max_position_embeddings=rope.reach,
             rope=rope,
             tie_word_embeddings=bool(self.config.get("tie_word_embeddings", self.text.get("tie_word_embeddings"))),
             qkv_bias=self._qkv_bias(family),
-            output_bias=family not in _QKV_BIAS_ONLY and bool(self.text.get("attention_bias", False)),
-            qk_norm=family.startswith("qwen3"),
-            attn_output_gate=family in ("qwen3_next", "qwen3_5", "qwen3_5_moe"),
+            output_bias=not family.has_qkv_bias and bool(self.text.get("attention_bias", False)),
+            qk_norm=family.has_qk_norm,
+            attn_output_gate=family.has_output_gate,
             rotary_dim=rotary_dim,
             dtype=self._dtype(),
             layer_types=layer_types,
             sliding_window=self._size("sliding_window") if self.text.get("sliding_window") else None,
-            moe=self._moe(family, len(layer_types)),
+            moe=read_experts(self._size, len(layer_types)) if family.has_experts else None,
             linear_attention=read_linear_attention(self._size) if "linear_attention" in layer_types else None,
             vision=self._vision(family),
-            mtp_layers=self._mtp_layers(family),
+            mtp_layers=self._size("mtp_num_hidden_layers", family.mtp_layers, least=0),
             head=self._head(),
             quantization=read_quantization(self._quantization_config(), self.where),
         )
@@ -165,10 +161,10 @@ class _Reader:
         names = self.config.get("architectures") or self.text.get("architectures") or []
         return str(names[0]) if names else ""
 
-    def _family(self) -> str:
+    def _family(self) -> Family:
         model_type = str(self.text.get("model_type", self.config.get("model_type", "")))
-        family = model_type.removesuffix("_text")
-        if family not in FAMILIES:
+        family = FAMILIES.get(model_type.removesuffix("_text"))
+        if family is None:
             raise UnknownArchitecture(
                 f"{self.where}: model_type {model_type!r} (architecture {self._architecture() or 'not named'}) is "
                 f"unknown to qserve, and its memory is not guessed. Known are: {', '.join(FAMILIES)}"
@@ -192,17 +188,16 @@ class _Reader:
             "…ForProcessRewardModel"
         )
 
-    def _qkv_bias(self, family: str) -> bool:
-        if family in _QKV_BIAS_ONLY:
+    def _qkv_bias(self, family: Family) -> bool:
+        if family.has_qkv_bias:
             return bool(self.text.get("qkv_bias", True))
         return bool(self.text.get("attention_bias", False))
 
-    def _rotary_share(self, family: str) -> float:
+    def _rotary_share(self, family: Family) -> float:
         _, rope = rope_keys(self.text)
-        default = 0.25 if family in ("qwen3_next", "qwen3_5", "qwen3_5_moe") else 1.0
         own = rope.get("partial_rotary_factor") if isinstance(rope, Mapping) else None
         share = own if own is not None else self.text.get("partial_rotary_factor")
-        return float(share) if isinstance(share, int | float) else default
+        return float(share) if isinstance(share, int | float) else family.rotary_share
 
     def _dtype(self) -> str:
         for holder in (self.text, self.config):
@@ -211,7 +206,7 @@ class _Reader:
                 return self._size.known_dtype("dtype", name) or "bfloat16"
         return "bfloat16"
 
-    def _layer_types(self, family: str) -> tuple[LayerType, ...]:
+    def _layer_types(self, family: Family) -> tuple[LayerType, ...]:
         count = self._size("num_hidden_layers")
         named = self.text.get("layer_types")
         if named is not None:
@@ -223,33 +218,25 @@ class _Reader:
                     + f"; expected are {count} of {', '.join(_LAYER_TYPES)}"
                 )
             return tuple(cast(LayerType, name) for name in named)
-        if family in ("qwen3_next", "qwen3_5", "qwen3_5_moe"):
-            interval = self._size("full_attention_interval", 4)
+        if family.linear_interval:
+            interval = self._size("full_attention_interval", family.linear_interval)
             linear, full = _LAYER_TYPES[2], _LAYER_TYPES[0]
             return tuple(linear if (i + 1) % interval else full for i in range(count))
         return self._attention_layers(family, count)
 
-    def _attention_layers(self, family: str, count: int) -> tuple[LayerType, ...]:
+    def _attention_layers(self, family: Family, count: int) -> tuple[LayerType, ...]:
         window = self.text.get("sliding_window")
         full, sliding = _LAYER_TYPES[:2]
-        if not window or (family.startswith("qwen") and not self.text.get("use_sliding_window", False)):
+        if not window or (family.has_window_switch and not self.text.get("use_sliding_window", False)):
             return (full,) * count
-        first = self._size("max_window_layers", 0, least=0) if family.startswith("qwen") else 0
+        first = self._size("max_window_layers", 0, least=0) if family.has_window_switch else 0
         return tuple(sliding if i >= first else full for i in range(count))
 
-    def _moe(self, family: str, num_layers: int) -> MixtureOfExperts | None:
-        has_experts = family.endswith("_moe") or family == "qwen3_next"
-        return read_experts(self._size, num_layers) if has_experts else None
-
-    def _vision(self, family: str) -> VisionEncoder | None:
+    def _vision(self, family: Family) -> VisionEncoder | None:
         vision = self.config.get("vision_config")
         if not isinstance(vision, Mapping) or not self._architecture().endswith("ForConditionalGeneration"):
             return None
-        return read_vision(Sizes(vision, f"{self.where}, vision_config"), family, self._size("hidden_size"))
-
-    def _mtp_layers(self, family: str) -> int:
-        # Qwen3-Next's config does not name its one MTP layer; the checkpoint carries it all the same.
-        return self._size("mtp_num_hidden_layers", 1 if family == "qwen3_next" else 0, least=0)
+        return read_vision(Sizes(vision, f"{self.where}, vision_config"), family.tower, self._size("hidden_size"))
 
     def _quantization_config(self) -> Mapping[str, Any] | None:
         found = self.config.get("quantization_config") or self.text.get("quantization_config")

@@ -6,7 +6,10 @@ import re
 
 from qserve.errors import UsageError
 
-__all__ = ["parse_release"]
+__all__ = ["Release", "parse_release", "shown_release"]
+
+Release = tuple[int, ...]
+"""(0, 17) or (0, 16, 0): how many numbers one names is its own affair."""
 
 
 def parse_release(text: str) -> tuple[int, int, int]:
@@ -15,3 +18,8 @@ def parse_release(text: str) -> tuple[int, int, int]:
     if match is None:
         raise UsageError(f"--engine-version {text!r} is not a release; write for example 0.32.0")
     return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+def shown_release(release: Release) -> str:
+    """'0.17' of (0, 17)."""
+    return ".".join(map(str, release))

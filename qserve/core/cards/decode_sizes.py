@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from qserve.core.kv_pages import FLASH_PAGE_TOKENS
 
-__all__ = ["DENSE_DECODERS", "MAX_GRAPHS", "batch_size_of", "num_graphs", "table_width_of"]
-
-DENSE_DECODERS = ("Llama", "Mistral", "Qwen2", "Qwen3")
-"""Decoders whose layers are pre-norm, half-rotated q and k (normed or not), SiLU between gate and up, no more."""
+__all__ = ["MAX_GRAPHS", "batch_size_of", "num_graphs", "table_width_of"]
 
 MAX_GRAPHS = 48
 """Kept at once; the one that was not used for the longest makes place for a new one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qserve.core.cards.decode_sizes import DENSE_DECODERS
+from qserve.core.families import has_dense_decoder
 
 __all__ = ["NUM_BUFFERS", "are_streamed", "can_stream"]
 
@@ -14,7 +14,7 @@ NUM_BUFFERS = 2
 
 def can_stream(architecture: str, bits: int) -> bool:
     """Dense decoders in 16 bit: their layers are alike, and a layer is read whole."""
-    return bits >= 16 and architecture in {f"{name}ForCausalLM" for name in DENSE_DECODERS}
+    return bits >= 16 and has_dense_decoder(architecture)
 
 
 def are_streamed(architecture: str, bits: int, places: Iterable[int | str]) -> bool:

@@ -180,8 +180,8 @@ def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Pa
     spec = checkpoint.spec
     if spec.quantization is not None and not loads(spec.quantization.scheme):
         return f"{checkpoint.id} is stored as {spec.quantization.scheme}, which vLLM does not load"
-    if spec.family == "qwen":
-        return f"{spec.architecture} (the first Qwen generation) left vLLM in 0.23"
+    if spec.family.vllm.gone:
+        return f"{spec.architecture} {spec.family.vllm.gone}"
     if spec.head.kind != "lm":
         return f"{checkpoint.id} has a {spec.head.kind} head of its own, which vLLM does not load"
     # Its Qwen3.5 code imports the image processors, which import torchvision, even for text.

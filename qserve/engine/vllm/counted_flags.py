@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from qserve.core.families import FAMILIES
 from qserve.engine.vllm.flag_table import flag_table, setting_of
 from qserve.errors import UsageError
 from qserve.planner.engine import changed_request, option_value
@@ -29,7 +30,7 @@ _TEXTS = (
 )  # fmt: skip
 _SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-sc": "--speculative-config"}
 # Of one MTP head; every other method drafts with weights, caches or buffers that no plan counts.
-MTP_METHODS = ("mtp", "qwen3_next_mtp", "qwen3_5_mtp")
+MTP_METHODS = {family.vllm.mtp_method for family in FAMILIES.values()}
 _NOTHING = (None, False, "auto", 0)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from qserve.core.families import layer_classes
 from qserve.core.kernel_shapes import padded_length
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
@@ -18,18 +19,8 @@ from qserve.model.cpu.layers import CompiledLayers, Reads, are_computed, tell_be
 
 __all__ = ["Attend", "DenseBody"]
 
-# Layers made of these parts: pre-norm, half-rotated q and k (normed or not), SiLU between gate and up, no more.
 # Experts are computed as the library computes them.
-_LAYERS = frozenset(
-    {
-        "LlamaDecoderLayer",
-        "MistralDecoderLayer",
-        "Qwen2DecoderLayer",
-        "Qwen2MoeDecoderLayer",
-        "Qwen3DecoderLayer",
-        "Qwen3MoeDecoderLayer",
-    }
-)
+_LAYERS = layer_classes("dense", "experts")
 
 Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """A layer's attention module, query [tokens, heads · size], key and value [tokens, kv_heads · size], to mixed values of

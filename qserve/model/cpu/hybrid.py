@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from qserve.core.families import layer_classes
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
 from qserve.model.cpu.delta import CDeltaLayer, DeltaNet, first_products
@@ -21,7 +22,7 @@ from qserve.model.cpu.matrix import CMatrix
 
 __all__ = ["HybridLayers", "HybridReads"]
 
-_LAYERS = frozenset({"Qwen3NextDecoderLayer", "Qwen3_5DecoderLayer", "Qwen3_5MoeDecoderLayer"})
+_LAYERS = layer_classes("hybrid")
 _MOST_IN = 4
 # Tokens of a step that is over before anybody looks for progress.
 _AT_ONCE = 64

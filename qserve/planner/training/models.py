@@ -170,8 +170,8 @@ def _targets(model: TrainedModel) -> Iterator[Tensor]:
 
 
 def _adapters(model: TrainedModel) -> Iterator[Tensor]:
-    """A and B of every target. Qwen (1) has one fused c_attn where later families have q, k and v."""
-    fused = [tensor for tensor in _targets(model) if model.spec.family == "qwen" and _QKV.search(tensor.name)]
+    """A and B of every target."""
+    fused = [tensor for tensor in _targets(model) if model.spec.family.fuses_qkv and _QKV.search(tensor.name)]
     for tensor in _targets(model):
         if tensor in fused[1:]:
             continue

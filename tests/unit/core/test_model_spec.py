@@ -87,7 +87,7 @@ def test_multimodal_configs_nest_the_language_model() -> None:
     nested = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"],
               "text_config": {**QWEN3, "model_type": "qwen3_5_text"}, "vision_config": {"depth": 2}}  # fmt: skip
     both = ModelSpec.from_config(nested)
-    assert both.family == "qwen3_5"
+    assert both.family.name == "qwen3_5"
     assert both.vision is not None
     assert both.vision.depth == 2
 

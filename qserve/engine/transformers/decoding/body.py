@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from qserve.core.cards.decode_sizes import DENSE_DECODERS
+from qserve.core.families import layer_classes
 from qserve.engine.transformers.attention.pages import PageStep
 from qserve.engine.transformers.decoding.operations import add_rms_norm, rotate_and_store, silu_and_multiply
 
 __all__ = ["DenseSteps"]
 
-_LAYERS = frozenset(f"{name}DecoderLayer" for name in DENSE_DECODERS)
+_LAYERS = layer_classes("dense")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qserve.core.cards.decode_sizes import DENSE_DECODERS, num_graphs
+from qserve.core.cards.decode_sizes import num_graphs
+from qserve.core.families import has_dense_decoder
 from qserve.core.release import parse_release
 from qserve.planner.constants import Constant
 from qserve.planner.engines.transformers.constants import GRAPH_BYTES_FIRST, GRAPH_BYTES_PER_LAYER
@@ -26,9 +27,8 @@ def _is_capturable(setup: Setup) -> bool:
     fp8's products ask the card for numbers, which can't be captured.
     """
     spec = setup.spec
-    is_dense = spec.architecture in {f"{name}ForCausalLM" for name in DENSE_DECODERS}
     is_plain = spec.head.kind != "score" and not spec.num_sliding_layers
-    return is_dense and is_plain and not setup.quant.scheme.startswith("fp8")
+    return has_dense_decoder(spec.architecture) and is_plain and not setup.quant.scheme.startswith("fp8")
 
 
 def graphs_held(num: int, num_layers: int, scratch_bytes: int, correction: Correction | None) -> Constant:

@@ -22,15 +22,14 @@ def check_release(text: str) -> None:
         )
 
 
-# Source: transformers 5.19, ROPE_INIT_FUNCTIONS; configuration_qwen2_vl.py and its like rename mrope themselves.
+# Source: transformers 5.19, ROPE_INIT_FUNCTIONS.
 _UNKNOWN = {"su": "longrope", "ntk": "yarn or dynamic", "mrope": "default"}
-_RENAME_MROPE = ("qwen2_vl", "qwen2_5_vl")
 
 
 def check_rope(spec: ModelSpec) -> None:
     """Raises UsageError for a type that transformers has no function for."""
     kind = spec.rope.kind
-    if kind not in _UNKNOWN or (kind == "mrope" and spec.family in _RENAME_MROPE):
+    if kind not in _UNKNOWN or (kind == "mrope" and spec.family.renames_mrope):
         return
     raise UsageError(
         f"{spec.id}: rope_type {kind!r} of its config.json is unknown to transformers; it is {_UNKNOWN[kind]} there, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qserve.core.release import shown_release
 from qserve.planner.engines.vllm import constants
 from qserve.planner.engines.vllm.adapters import adapter_notes
 from qserve.planner.engines.vllm.options import VllmOptions
@@ -72,8 +73,9 @@ def _about_model(setup: Setup) -> Iterator[str]:
         yield f"vLLM {setup.engine_version} is newer than this planner, which counts it as {counted_as}"
     if spec.is_hybrid:
         yield ("Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit")
-        if version.release < (0, 17) and spec.family.startswith("qwen3_5"):
-            yield "This family needs vLLM 0.17 or later"
+    needed = spec.family.vllm.needed
+    if needed is not None and version.release < needed:
+        yield f"This family needs vLLM {shown_release(needed)} or later"
     if spec.vision and not setup.request.of(VllmOptions).language_model_only:
         yield "The vision encoder is loaded; --language-model-only leaves it out"
 
@@ -100,7 +102,7 @@ def _about_layout(setup: Setup) -> Iterator[str]:
 def _about_video(setup: Setup) -> Iterator[str]:
     vision, options = setup.spec.vision, setup.request.of(VllmOptions)
     is_left_out = options.media.videos == 0 or options.language_model_only or options.skip_mm_profiling
-    if vision and vision.kind != "qwen3_vl" and not is_left_out:
+    if vision and vision.tower.video_grows and not is_left_out:
         yield (
             "vLLM encodes a video at start-up, the longer the larger max_model_len is; "
             """--limit-mm-per-prompt '{"video": 0}' leaves it out"""

@@ -43,7 +43,7 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
         )
     _refuse_spread_experts(checkpoint, options)
     check_rope(checkpoint.spec.rope, checkpoint.id)
-    check_knows(checkpoint.spec.architecture, release)
+    check_knows(checkpoint.spec, release)
 
 
 def why_no_kernels(devices: Iterable[Device], release: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qserve.core.model_spec import ModelSpec
-from qserve.core.release import parse_release
+from qserve.core.release import parse_release, shown_release
 from qserve.errors import UsageError
 
 __all__ = ["TESTED_RELEASE", "VllmVersion", "check_knows"]
@@ -13,25 +13,14 @@ __all__ = ["TESTED_RELEASE", "VllmVersion", "check_knows"]
 TESTED_RELEASE = "0.32.0"
 """The release that qserve is tested with, which constraints.txt pins: planned for where nobody names another."""
 
-_FIRST_RELEASES = {
-    "Qwen2VL": "0.6.1",
-    "Qwen2_5_VL": "0.7.2",
-    "Qwen3For": "0.8.4",
-    "Qwen3Moe": "0.8.4",
-    "Qwen3Next": "0.10.2",
-    "Qwen3VL": "0.11.0",
-    "Qwen3_5": "0.16.0",
-}
-"""By the beginning of an architecture's name, vLLM's first release with it: its release notes, and for Qwen3.5, which
-0.15 did not know, the earliest log. Older ones are in every release that is planned."""
 
-
-def check_knows(architecture: str, engine_version: str) -> None:
+def check_knows(spec: ModelSpec, engine_version: str) -> None:
     """Raises UsageError for a release of vLLM that is older than the model's code in it."""
-    first = next((since for start, since in _FIRST_RELEASES.items() if architecture.startswith(start)), None)
-    if first is not None and parse_release(engine_version) < parse_release(first):
+    first = spec.family.vllm.since
+    if first is not None and parse_release(engine_version) < first:
         raise UsageError(
-            f"--engine-version {engine_version}: vLLM has {architecture} from {first} on; give that or a later one"
+            f"--engine-version {engine_version}: vLLM has {spec.architecture} from {shown_release(first)} on; give "
+            "that or a later one"
         )
 
 
@@ -109,17 +98,16 @@ class VllmVersion:
     def runs_model_runner_v2(self, spec: ModelSpec) -> bool:
         """Whether the second model runner serves this model by default, as it went from model to model.
 
-        Qwen3 dense in 16 bit (vllm#39337, before 0.24), quantized and Qwen2's experts (0.24, vllm#44446, #42667),
-        everything dense (0.25, vllm#44443), hybrids and all experts (0.29, vllm#53183). Source: vllm config/vllm.py of
-        0.27, DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES: of Qwen's experts only Qwen2MoeForCausalLM stands in it.
+        Some families first (`InVllm.second_runner`), everything dense in 0.25 (vllm#44443), hybrids and all experts in
+        0.29 (vllm#53183).
         """
         if spec.is_hybrid or self.release >= (0, 29):
             return self.release >= (0, 29)
-        if spec.moe is not None:
-            return self.release >= (0, 24) and spec.architecture == "Qwen2MoeForCausalLM"
-        is_first = spec.architecture == "Qwen3ForCausalLM"
-        since = (0, 25) if not is_first else (0, 24) if spec.quantization else (0, 22)
-        return self.release >= since
+        first = spec.family.vllm.second_runner
+        if first is None or spec.architecture != spec.family.causal_lm:
+            return spec.moe is None and self.release >= (0, 25)
+        plain, quantized = first
+        return self.release >= (quantized if spec.quantization else plain)
 
     def subtracts_cuda_graphs(self, spec: ModelSpec) -> bool:
         """CUDA graphs are estimated and taken from the KV cache; before, they came out of what was left over.

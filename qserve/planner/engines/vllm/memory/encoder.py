@@ -48,7 +48,7 @@ def longest_with_same_profile(
 ) -> int:
     """The largest max_model_len whose profile is no larger than that of `max_model_len`."""
     vision, positions = spec.vision, max(max_model_len, spec.max_position_embeddings)
-    if vision is None or vision.kind == "qwen3_vl":
+    if vision is None or not vision.tower.video_grows:
         return positions
     steps = max_num_seqs, max_num_batched_tokens
     most, frame_pair = profiled_tokens(spec, limits, max_model_len, *steps), _image_tokens(vision, limits)
@@ -71,7 +71,7 @@ def encoder_peak(spec: ModelSpec, num_tokens: int, tensor_parallel_size: int = 1
     pixels: int = vision.in_channels * vision.temporal_patch_size * vision.patch_size * vision.patch_size
     inner = vision.intermediate_size // tensor_parallel_size
     outputs = vision.hidden_size if tensor_parallel_size == 1 else 2 * vision.hidden_size
-    widest: int = 3 * inner + outputs if vision.is_gated else inner + max(inner, outputs)
+    widest: int = 3 * inner + outputs if vision.tower.is_gated else inner + max(inner, outputs)
     kept: int = vision.deepstack_layers * vision.out_hidden_size // _merged(vision)
     patches = num_tokens * _merged(vision)
     return patches * (3 * pixels + 2 * vision.hidden_size + widest + kept) * _ACTIVATION_BYTES
@@ -107,7 +107,7 @@ def _image_tokens(vision: VisionEncoder, limits: MediaLimits) -> int:
 
 
 def _video_tokens(vision: VisionEncoder, limits: MediaLimits, max_model_len: int) -> int:
-    if vision.kind == "qwen3_vl":
+    if not vision.tower.video_grows:
         return max(1, (limits.video_pixels or _VIDEO_PIXELS) // vision.temporal_patch_size // _token_pixels(vision))
     frame_pair = _image_tokens(vision, limits)  # of the largest image's size
     return frame_pair * max(1, min(_MOST_FRAMES // vision.temporal_patch_size, max_model_len // frame_pair))

@@ -60,17 +60,6 @@ _PARTS = {
     "in_proj_qkvz": ("in_proj_qkv", "in_proj_z"),
     "in_proj_ba": ("in_proj_b", "in_proj_a"),
 }
-# Families whose embedding and lm_head vLLM adapts as well, and since when (vllm#29816, #48934; by their dates).
-_EMBEDDED = {
-    "llama": (0, 5),
-    "mistral": (0, 5),
-    "qwen3": (0, 13),
-    "qwen3_moe": (0, 13),
-    "qwen3_vl": (0, 13),
-    "qwen3_vl_moe": (0, 13),
-    "qwen3_5": (0, 27),
-    "qwen3_5_moe": (0, 27),
-}
 
 
 def adapted_modules(
@@ -139,7 +128,8 @@ def _modules(spec: ModelSpec, version: VllmVersion, ranks: int) -> Iterator[Adap
     vocab, hidden = spec.vocab_size, spec.hidden_size
     if spec.head.kind == "score":
         yield AdaptedModule("score", 1, hidden, (spec.head.num_labels,))
-    if version.release >= _EMBEDDED.get(spec.family, (999,)):
+    since = spec.family.vllm.embedding_adapters
+    if since is not None and version.release >= since:
         yield AdaptedModule("embed_tokens", 1, vocab, (hidden,))
         yield AdaptedModule("lm_head", int(spec.head.kind == "lm"), hidden, (vocab,))
 
@@ -154,14 +144,14 @@ def _attention(spec: ModelSpec, ranks: int) -> Iterator[AdaptedModule]:
 
 
 def _linear_attention(spec: ModelSpec, ranks: int) -> Iterator[AdaptedModule]:
-    """Gated DeltaNet. Qwen3-Next stores its projections interleaved, as one part each; later families as several."""
+    """Gated DeltaNet. Some families store its projections interleaved, as one part each."""
     linear, layers, hidden = spec.linear_attention, spec.num_linear_layers, spec.hidden_size
     if linear is None:
         return
     key, value, heads = linear.num_key_heads * linear.key_head_dim, linear.value_dim, linear.num_value_heads
     qkvz: tuple[int, ...] = (key, key, value, value)
     gates: tuple[int, ...] = (heads, heads)
-    if spec.family == "qwen3_next":
+    if spec.family.vllm.interleaves_linear:
         qkvz, gates = (sum(qkvz),), (sum(gates),)
     yield AdaptedModule("in_proj_qkvz", layers, hidden, tuple(size // ranks for size in qkvz), "column")
     yield AdaptedModule("in_proj_ba", layers, hidden, tuple(size // ranks for size in gates), "column")
