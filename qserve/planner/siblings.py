@@ -12,7 +12,7 @@ __all__ = ["base_of", "known_config", "padded_size", "sibling_of", "smaller_ids"
 
 # Of a name's family, size and kind (Qwen3-, 30B-A3B, -Instruct-2507) the size; of experts with what is active of them.
 _SIZE = re.compile(r"\d{1,4}(\.\d{1,4})?B(-A\d{1,4}(\.\d{1,4})?B)?")
-_GENERATION = re.compile(r"Qwen\d\.")
+_GENERATION = re.compile(r"[A-Za-z]+\d\.")  # Qwen3. of Qwen3.5-
 
 
 def sibling_of(model_id: str, scheme: str) -> str | None:

@@ -19,8 +19,8 @@ def check_knows(spec: ModelSpec, engine_version: str) -> None:
     first = spec.family.vllm.since
     if first is not None and parse_release(engine_version) < first:
         raise UsageError(
-            f"--engine-version {engine_version}: vLLM has {spec.architecture} from {shown_release(first)} on; give "
-            "that or a later one"
+            f"--engine-version {engine_version}: vLLM has {spec.architecture or spec.family.name} from "
+            f"{shown_release(first)} on; give that or a later one"
         )
 
 
