@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from qserve.core.model_spec import ModelSpec, VisionEncoder
 from qserve.core.packing import is_packable, pack
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor, compact, dtype_bytes
 
 __all__ = ["num_parameters", "tensors_of"]
@@ -148,7 +149,7 @@ def _experts(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
 def _head(spec: ModelSpec) -> Iterator[_Shape]:
     if spec.head.kind == "lm":
         # FP8 checkpoints carry an lm_head of their own even where the model ties it; engines differ in using it.
-        if not spec.tie_word_embeddings or (spec.quantization and spec.quantization.scheme == "fp8"):
+        if not spec.tie_word_embeddings or (spec.quantization and SCHEMES[spec.quantization.scheme].has_own_head):
             yield "lm_head.weight", (spec.vocab_size, spec.hidden_size), 1
         return
     for _ in range(spec.head.hidden_layers):

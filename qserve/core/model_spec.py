@@ -20,7 +20,7 @@ from qserve.core.model_parts import (
     read_linear_attention,
     read_vision,
 )
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.quantization_config import read_quantization
 from qserve.core.rope import Rope, read_rope, rope_keys
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor, dtype_bytes
 
 __all__ = ["is_packable", "pack", "packing_of"]
@@ -53,53 +54,12 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
     A weight with all that belongs to it takes, at group 128: AWQ and GPTQ 0.5 + 2.5/128 B, GPTQ-Int8 1 + 3/128,
     block fp8 1 + 4/128², mxfp8 1 + 1/32, mxfp4 0.5 + 1/32, nf4 0.5625 and with double quantization 0.516.
     """
-    weights = rows * columns
-    groups = _ceil(columns, quantization.group_size) if quantization.group_size else 1
-    match quantization.scheme:
-        case "awq":
-            packed = [("qweight", "I32", weights // 2), ("scales", "F16", groups * rows * 2)]
-            return [*packed, ("qzeros", "I32", groups * rows // 2)]
-        case "gptq-int4" | "gptq-int8" | "gptq-int3" | "gptq-int2":
-            bits = quantization.bits
-            packed = [("qweight", "I32", weights * bits // 8), ("scales", "F16", groups * rows * 2)]
-            return [*packed, ("qzeros", "I32", groups * rows * bits // 8), ("g_idx", "I32", columns * 4)]
-        case "w4a16" | "w8a16" | "w8a8":
-            bits = quantization.bits
-            zeros = [] if quantization.symmetric else [("weight_zero_point", "I32", groups * rows * bits // 8)]
-            return [("weight_packed", "I32", weights * bits // 8), ("weight_scale", "BF16", groups * rows * 2), *zeros]
-        case "fp8" if quantization.per_row:
-            return [("weight", "F8_E4M3", weights), ("weight_scale", "BF16", rows * 2)]
-        case "fp8" | "fp8_per_tensor" | "fp8_per_block":
-            edge = quantization.block
-            scales = _ceil(rows, edge) * _ceil(columns, edge) if edge else 1
-            return [("weight", "F8_E4M3", weights), ("weight_scale_inv", "F32", scales * 4)]
-        case "fp8_per_channel":
-            return [("weight", "F8_E4M3", weights), ("weight_scale", "F32", rows * 4)]
-        case "int8_per_channel_weight_only":
-            return [("weight", "I8", weights), ("weight_scale", "F32", rows * 4)]
-        case "mxfp8":
-            return [("weight", "F8_E4M3", weights), ("weight_scale", "U8", groups * rows)]
-        case "mxfp4":
-            return [("weight", "U8", weights // 2), ("weight_scale", "U8", groups * rows)]
-        case "bnb-int8":
-            return [("weight", "I8", weights), ("SCB", "F32", rows * 4)]
-        case "nvfp4":  # and two scales of the whole tensor
-            scales = weights // (quantization.group_size or 16)
-            return [("weight", "U8", weights // 2), ("weight_scale", "F8_E4M3", scales), ("weight_scale_2", "F32", 8)]
-        case _:  # bitsandbytes' 4 bit: an absmax per 64 weights, in fp32 or (double quantization) in 8 bit
-            absmax = _ceil(weights, 64)
-            nested = [("absmax", "U8", absmax), ("nested_absmax", "F32", _ceil(absmax, 256) * 4)]
-            scale = quantization.scale_dtype
-            plain = [("absmax", scale, absmax * dtype_bytes(scale))]
-            return [("weight", "U8", weights // 2), *(nested if quantization.double_quant else plain)]
+    parts = (part for part in SCHEMES[quantization.scheme].parts if part.when(quantization))
+    return [(part.suffix, part.dtype, part.num_bytes(rows, columns, quantization)) for part in parts]
 
 
 def _panels(rows: int, columns: int, quantization: CheckpointQuantization) -> list[tuple[str, str, int]]:
     """Codes, scales in fp32 for each row and group or block, and as many offsets where there are zero points."""
-    groups = rows * _ceil(columns, quantization.group_size or quantization.block or columns)
+    groups = rows * -(-columns // (quantization.group_size or quantization.block or columns))
     codes = [("codes", "U8", rows * columns * quantization.bits // 8), ("scales", "F32", 4 * groups)]
     return codes if quantization.symmetric else [*codes, ("offset_scales", "F32", 4 * groups)]
-
-
-def _ceil(value: int, step: int) -> int:
-    return -(-value // step)

@@ -6,21 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.errors import UnknownArchitecture
 
 __all__ = ["read_quantization"]
 
 _Config = Mapping[str, Any]
-_KNOWN = "awq, gptq, auto-round, fp8, bitsandbytes, compressed-tensors, modelopt"
-_GROUPED = {(4, "int"): "w4a16", (4, "float"): "nvfp4", (8, "float"): "fp8", (8, "int"): "w8a16"}
-_MODELOPT = {
-    "NVFP4": CheckpointQuantization("nvfp4", 4, 16, symmetric=True),
-    "FP8_PB_WO": CheckpointQuantization("fp8", 8, block=128, symmetric=True),
-    "FP8_PER_CHANNEL": CheckpointQuantization("fp8", 8, symmetric=True, per_row=True),
-    "FP8": CheckpointQuantization("fp8", 8, symmetric=True),
-}
-"""By the beginning or the end of quant_algo, the most particular first: W4A16_NVFP4 and NVFP4_AWQ store like NVFP4."""
+_AUTO_ROUND = ("auto-round", "autoround", "intel/auto-round", "inc")
+_BITS_OF_INTEGERS = 4
+"""Of AWQ and GPTQ, where a config does not say it."""
+_METHODS = tuple(dict.fromkeys(mark.method for scheme in SCHEMES.values() for mark in scheme.marks))
 
 
 def read_quantization(config: _Config | None, where: str) -> CheckpointQuantization | None:
@@ -28,20 +24,39 @@ def read_quantization(config: _Config | None, where: str) -> CheckpointQuantizat
     if not config:
         return None
     method = str(config.get("quant_method", "")).lower().replace("_", "-")
-    if method in ("awq", "gptq"):
-        return _packed_int(config, method)
-    if method in ("auto-round", "autoround", "intel/auto-round", "inc"):
-        return _auto_round(config)
-    if method == "fp8":
-        block = config.get("weight_block_size") or (0,)
-        return CheckpointQuantization("fp8", 8, block=int(block[0]), symmetric=True, skipped=_skipped(config))
-    if method == "bitsandbytes":
-        return _bitsandbytes(config)
+    if method in _AUTO_ROUND:
+        return _auto_round(config, where)
     if method == "compressed-tensors":
         return _compressed_tensors(config, where)
     if method.startswith("modelopt"):
         return _modelopt(config, where)
-    raise UnknownArchitecture(f"{where}: quantization method {method!r} is unknown to qserve; known are {_KNOWN}")
+    if method in _METHODS:
+        return _with_dynamic(config, method, where)
+    known = ", ".join(sorted((*_METHODS, _AUTO_ROUND[0])))
+    raise UnknownArchitecture(f"{where}: quantization method {method!r} is unknown to qserve; known are {known}")
+
+
+def _stored(method: str, config: _Config, where: str, said: str = "") -> CheckpointQuantization:
+    """By the row of the scheme that `config` means. `said`: of its weights, for the error."""
+    found = ((one, mark) for one in SCHEMES.values() for mark in one.marks if mark.matches(method, config))
+    scheme, mark = next(found, (None, None))
+    if scheme is None or mark is None:
+        seen = said or f"{config.get('bits')}-bit weights"
+        raise UnknownArchitecture(
+            f"{where}: {method} with {seen} is unknown to qserve; give the folder of the checkpoint to count its "
+            "files, or another checkpoint of the model"
+        )
+    block = config.get("weight_block_size") or (mark.block,)
+    group = config.get("group_size")
+    return CheckpointQuantization(
+        scheme.name,
+        int(config.get("bits", scheme.bits)),
+        max(int(mark.group_size if group is None else group), 0),
+        block=int(block[0]),
+        symmetric=bool(config.get("sym", mark.symmetric)),
+        double_quant=bool(config.get("bnb_4bit_use_double_quant")),
+        per_row=bool(config.get("per_row", mark.per_row)),
+    )
 
 
 def _skipped(config: _Config) -> tuple[str, ...]:
@@ -50,34 +65,37 @@ def _skipped(config: _Config) -> tuple[str, ...]:
     return tuple(str(name) for name in found)
 
 
-def _packed_int(config: _Config, method: str) -> CheckpointQuantization:
-    """AWQ and GPTQ. GPTQModel's `dynamic` leaves modules out ("-:regex") or stores them otherwise ("+:regex")."""
-    bits, group = int(config.get("bits", 4)), int(config.get("group_size", 128))
-    name = "awq" if method == "awq" else f"gptq-int{bits}"
-    whole = CheckpointQuantization(name, bits, max(group, 0), symmetric=bool(config.get("sym", False)))
+def _with_dynamic(config: _Config, method: str, where: str) -> CheckpointQuantization:
+    """GPTQModel's `dynamic` leaves modules out ("-:regex") or stores them otherwise ("+:regex")."""
+    whole = _of_integers(config, method, where)
     dynamic: _Config = config.get("dynamic") or {}
     left_out = tuple(f"re:{pattern[2:]}" for pattern in dynamic if pattern.startswith("-:"))
     others = tuple(
-        ((f"re:{pattern.removeprefix('+:')}",), _with_bits(whole, changes))
+        ((f"re:{pattern.removeprefix('+:')}",), _changed(config, method, changes, where))
         for pattern, changes in dynamic.items()
         if not pattern.startswith("-:")
     )
     return replace(whole, skipped=(*_skipped(config), *left_out), overrides=others)
 
 
-def _with_bits(whole: CheckpointQuantization, changes: _Config) -> CheckpointQuantization:
-    bits, group = int(changes.get("bits", whole.bits)), int(changes.get("group_size", whole.group_size))
-    name = f"gptq-int{bits}" if whole.scheme.startswith("gptq") else whole.scheme
-    return replace(whole, scheme=name, bits=bits, group_size=max(group, 0))
+def _of_integers(config: _Config, method: str, where: str) -> CheckpointQuantization:
+    bits = {"bits": config.get("bits", _BITS_OF_INTEGERS)} if method in ("awq", "gptq") else {}
+    return _stored(method, {**config, **bits}, where)
 
 
-def _auto_round(config: _Config) -> CheckpointQuantization:
+def _changed(config: _Config, method: str, changes: _Config, where: str) -> CheckpointQuantization:
+    kept = {key: changes[key] for key in ("bits", "group_size") if key in changes}
+    return _of_integers({**config, **kept}, method, where)
+
+
+def _auto_round(config: _Config, where: str) -> CheckpointQuantization:
     """AutoRound stores as AWQ or GPTQ do; `extra_config` has modules of other bits, 16 for those left alone.
 
     Keys with signs of a regex are searched for, others are names or their ends. Source: vllm quantization/inc.
     """
     packing = str(config.get("packing_format", "auto_round:auto_gptq"))
-    whole = replace(_packed_int(config, "awq" if "awq" in packing else "gptq"), skipped=())
+    method = "awq" if "awq" in packing else "gptq"
+    whole = _with_dynamic(config, method, where)
     blocks = config.get("block_name_to_quantize") or config.get("to_quant_block_names") or ()
     names = blocks.split(",") if isinstance(blocks, str) else [str(name) for name in blocks]
     left_out, others = list(_skipped(config)), []
@@ -86,17 +104,8 @@ def _auto_round(config: _Config) -> CheckpointQuantization:
         if int(changes.get("bits", whole.bits)) >= 16:
             left_out.append(pattern)
         else:
-            others.append(((pattern,), _with_bits(whole, changes)))
+            others.append(((pattern,), _changed(config, method, changes, where)))
     return replace(whole, skipped=tuple(left_out), overrides=tuple(others), only=tuple(names))
-
-
-def _bitsandbytes(config: _Config) -> CheckpointQuantization:
-    if config.get("load_in_8bit"):
-        return CheckpointQuantization("bnb-int8", 8, symmetric=True, skipped=_skipped(config))
-    double = bool(config.get("bnb_4bit_use_double_quant", False))
-    name = "bnb-nf4" if double else "bnb-nf4-single"
-    name = "bnb-fp4" if config.get("bnb_4bit_quant_type", "nf4") == "fp4" else name
-    return CheckpointQuantization(name, 4, 64, double_quant=double, skipped=_skipped(config))
 
 
 def _compressed_tensors(config: _Config, where: str) -> CheckpointQuantization:
@@ -120,25 +129,20 @@ def _targets(group: _Config) -> tuple[str, ...]:
 
 
 def _group(group: _Config, where: str) -> CheckpointQuantization:
+    """Without quantized `input_activations` only the weights are in 8 bit."""
     weights: _Config = group.get("weights") or {}
     bits, kind = int(weights.get("num_bits", 8)), str(weights.get("type", "int"))
-    name = _GROUPED.get((bits, kind))
-    if name == "w8a16" and group.get("input_activations") is not None:
-        name = "w8a8"  # without them its activations are not quantized: only the weights are
-    if name is None:
-        raise UnknownArchitecture(
-            f"{where}: compressed-tensors with {bits}-bit {kind} weights is unknown to qserve; give the folder of the "
-            "checkpoint to count its files, or another checkpoint of the model"
-        )
     block = weights.get("block_structure") if weights.get("strategy") == "block" else None
-    return CheckpointQuantization(
-        name,
-        bits,
-        max(int(weights.get("group_size") or 0), 0),
-        block=int(block[0]) if isinstance(block, list) and block else 0,
-        symmetric=bool(weights.get("symmetric", True)),
-        per_row=weights.get("strategy") == "channel",
-    )
+    config = {
+        "bits": bits,
+        "type": kind,
+        "activations": group.get("input_activations") is not None,
+        "group_size": weights.get("group_size"),
+        "weight_block_size": block if isinstance(block, list) else None,
+        "sym": weights.get("symmetric", True),
+        "per_row": weights.get("strategy") == "channel",
+    }
+    return _stored("compressed-tensors", config, where, f"{bits}-bit {kind} weights")
 
 
 def _modelopt(config: _Config, where: str) -> CheckpointQuantization:
@@ -175,11 +179,4 @@ def _first_algo(config: _Config) -> str:
 
 
 def _algo(name: str, where: str) -> CheckpointQuantization:
-    wanted = name.upper()
-    found = next((how for key, how in _MODELOPT.items() if wanted.startswith(key) or wanted.endswith(key)), None)
-    if found is None:
-        raise UnknownArchitecture(
-            f"{where}: modelopt's {name!r} is unknown to qserve; known are NVFP4, W4A16_NVFP4, FP8, FP8_PB_WO, "
-            "FP8_PER_CHANNEL_PER_TOKEN and MIXED_PRECISION of them"
-        )
-    return found
+    return _stored("modelopt", {"quant_algo": name}, where, repr(name))

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from qserve.core.schemes import SCHEMES
+
 __all__ = ["leave_out", "leave_out_unused"]
 
 # transformers.generation.candidate_generator imports its `roc_curve`, and pandas and SciPy come with it.
@@ -19,8 +21,6 @@ _UNUSED: tuple[str, ...] = ("sklearn",)
 _UNUSED_WITHOUT_QUANTIZATION = ("scipy",)
 # Kernels for cards; what unpacks a quantized format may ask for it. bitsandbytes does neither on a CPU for its formats.
 _UNUSED_ON_A_CPU = ("triton",)
-_PLAIN = ("fp32", "fp16", "bf16")
-_BITSANDBYTES = ("bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 
 
 def leave_out_unused(document: Mapping[str, Any]) -> None:
@@ -31,8 +31,8 @@ def leave_out_unused(document: Mapping[str, Any]) -> None:
     """
     plan, names = document.get("plan"), _UNUSED
     if plan is not None:
-        scheme, on_cpu = plan["quant"]["scheme"], plan["on_cpu"]
-        if scheme in _PLAIN or (scheme in _BITSANDBYTES and on_cpu):
+        scheme, on_cpu = SCHEMES[plan["quant"]["scheme"]], plan["on_cpu"]
+        if scheme.bits >= 16 or (scheme.by_bitsandbytes and on_cpu):
             names += _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if on_cpu else ())
     leave_out(*names)
 

@@ -6,22 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.core import facts
+from qserve.core.schemes import SCHEMES
 from qserve.planner.siblings import known_config, padded_size
 
 __all__ = ["alias_of", "aliases", "bundled_config", "known_ids", "sibling_ids"]
-
-# How official siblings store each scheme, as their config.json says it.
-_QUANTIZATION_CONFIGS: dict[str, Mapping[str, Any]] = {
-    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
-    "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
-    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True},
-    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-    "w8a8": {
-        "quant_method": "compressed-tensors",
-        "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}},
-    },
-    "bnb-nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
-}
 
 
 def known_ids() -> tuple[str, ...]:
@@ -53,9 +41,10 @@ def bundled_config(model_id: str) -> Mapping[str, Any] | None:
 def _sibling_config(model_id: str) -> Mapping[str, Any] | None:
     for base_id, siblings in facts.load("siblings").items():
         for scheme, sibling_id in siblings.items():
-            base = bundled_config(base_id) if sibling_id == model_id and scheme in _QUANTIZATION_CONFIGS else None
+            stored = SCHEMES[scheme].config if sibling_id == model_id else None
+            base = bundled_config(base_id) if stored else None
             if base:
                 columns = padded_size(sibling_id)
                 padded = {"intermediate_size": columns} if columns else {}
-                return {**base, **padded, "quantization_config": _QUANTIZATION_CONFIGS[scheme]}
+                return {**base, **padded, "quantization_config": stored}
     return None

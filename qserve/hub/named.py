@@ -6,42 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from qserve.core.schemes import SCHEMES
 from qserve.hub.bundled import bundled_config, known_ids
 
 __all__ = ["base_of", "foreign_format", "named_config"]
-
-# What quantizers leave in 16 bits: routers, linear attention, the image encoder, the MTP head, lm_head. Source: the
-# `ignore` lists of RedHatAI's and NVIDIA's recipes, of which the weights in public start-up logs are the proof.
-_LEFT_OUT = ["lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*linear_attn.*", "re:.*visual.*", "re:mtp.*"]
-
-
-def _compressed(bits: int, kind: str, *, activation_bits: int = 16, **weights: Any) -> dict[str, Any]:
-    group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": kind, **weights}}
-    if activation_bits < 16:
-        group["input_activations"] = {"num_bits": activation_bits}
-    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": _LEFT_OUT}
-
-
-# Endings of names, the most particular first; in any case.
-_PACKINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    (r"-NVFP4(A16)?", _compressed(4, "float", group_size=16)),
-    (r"-FP8-(dynamic|static)", _compressed(8, "float", strategy="channel")),
-    (r"-FP8(-block)?", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
-    (r"-AWQ(-(INT4|4bit))?", {"quant_method": "awq", "bits": 4, "group_size": 128}),
-    (r"-GPTQ-Int8", {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True}),
-    (r"-(int8|8bit)", {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True}),
-    (
-        r"-(GPTQ(-Int4)?|AutoRound(-INT4)?|int4(-AutoRound)?|4bit)",
-        {"quant_method": "gptq", "bits": 4, "group_size": 128},
-    ),
-    (r"[-.](quantized\.)?w4a16(-G128)?", _compressed(4, "int", group_size=128)),
-    (r"[-.](quantized\.)?w8a16", _compressed(8, "int")),
-    (r"[-.](quantized\.)?w8a8", _compressed(8, "int", activation_bits=8)),
-    (
-        r"-(unsloth-)?bnb-4bit",
-        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
-    ),
-)
 
 # Formats that neither engine reads, and what does.
 _FOREIGN = {
@@ -59,7 +27,7 @@ def named_config(model_id: str) -> tuple[str, Mapping[str, Any]] | None:
     The packing is what the ending usually means, not what the checkpoint says of itself: a plan from it is rougher.
     """
     name = model_id.partition("/")[2]
-    for ending, packing in _PACKINGS:
+    for ending, packing in (one for scheme in SCHEMES.values() for one in scheme.endings):
         found = re.fullmatch(rf"(?P<base>.+?){ending}", name, re.IGNORECASE)
         base = _known(found["base"]) if found else None
         if base is not None:

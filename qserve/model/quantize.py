@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.errors import MissingExtra, UsageError
 from qserve.model.cpu.build import library
 from qserve.model.cpu.experts import CompiledExperts, Quantize
@@ -43,7 +43,7 @@ __all__ = [
     "state_tensors",
 ]
 
-BNB_SCHEMES = ("bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
+BNB_SCHEMES = tuple(name for name, scheme in SCHEMES.items() if scheme.by_bitsandbytes)
 
 # Names as transformers matches them (quantizers_utils.should_convert_module): at the end, or as a regex from the start.
 _KEPT_MODULES = (
@@ -77,17 +77,17 @@ def _bitsandbytes_config(plan: Plan, dtype: torch.dtype) -> Any:
     from transformers import BitsAndBytesConfig  # checks for bitsandbytes itself
 
     scheme = plan.quant.scheme
-    mixed = _mixes_cards_and_host(plan.placement.device_map)
-    common = {"llm_int8_skip_modules": list(_KEPT_MODULES), "llm_int8_enable_fp32_cpu_offload": mixed}
-    if scheme == "bnb-int8":
-        return BitsAndBytesConfig(load_in_8bit=True, **common)
     return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="fp4" if scheme == "bnb-fp4" else "nf4",
-        bnb_4bit_use_double_quant=scheme != "bnb-nf4-single",
-        bnb_4bit_compute_dtype=dtype,
-        **common,
+        llm_int8_skip_modules=list(_KEPT_MODULES),
+        llm_int8_enable_fp32_cpu_offload=_mixes_cards_and_host(plan.placement.device_map),
+        **_asked(scheme),
+        **({"bnb_4bit_compute_dtype": dtype} if SCHEMES[scheme].bits == 4 else {}),
     )
+
+
+def _asked(scheme: str) -> dict[str, Any]:
+    """What a checkpoint of the scheme says in bitsandbytes' own words."""
+    return {key: value for key, value in (SCHEMES[scheme].config or {}).items() if key != "quant_method"}
 
 
 def on_own_products(plan: Plan) -> bool:
@@ -101,9 +101,11 @@ def quantizer(plan: Plan) -> Quantize | None:
     scheme = plan.quant.scheme
     if not plan.quant.in_flight or scheme not in BNB_SCHEMES:
         return None
-    if scheme == "bnb-int8":
+    asked = _asked(scheme)
+    if asked.get("load_in_8bit"):
         return int8_weight
-    return partial(four_bit_weight, kind="fp4" if scheme == "bnb-fp4" else "nf4", is_nested=scheme != "bnb-nf4-single")
+    kind, is_nested = asked["bnb_4bit_quant_type"], asked["bnb_4bit_use_double_quant"]
+    return partial(four_bit_weight, kind=kind, is_nested=is_nested)
 
 
 @contextmanager
@@ -120,7 +122,7 @@ def by_bitsandbytes(linear: nn.Linear, plan: Plan) -> nn.Module:
     config, shape = _bitsandbytes_config(plan, linear.weight.dtype), (linear.in_features, linear.out_features)
     has_bias, weight = linear.bias is not None, linear.weight.data
     made: Any
-    if plan.quant.scheme == "bnb-int8":
+    if config.load_in_8bit:
         made = Linear8bitLt(*shape, has_bias, has_fp16_weights=False, threshold=config.llm_int8_threshold)
         made.weight = Int8Params(weight, requires_grad=False, has_fp16_weights=False).to("cpu")
     else:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import exact_activations

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
 from qserve.planner.corrections import with_corrections
 from qserve.planner.engine import EnginePlanner, engine_for

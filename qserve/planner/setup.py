@@ -8,7 +8,7 @@ from typing import Literal
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.tensors import Tensor
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest

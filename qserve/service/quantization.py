@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.errors import QserveError
 from qserve.planner.engine import changed_request
 from qserve.planner.make import make_plan

@@ -19,7 +19,7 @@ from typing import Any
 from qserve.core.dimensions import num_parameters
 from qserve.core.hardware import Device, parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.planner.training import TrainingRequest, plan_training
 from qserve.units import GIB
 

@@ -18,7 +18,7 @@ from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
 from qserve.cli.progress import progress_line, resumable
 from qserve.cli.writable import check_folder_writable
-from qserve.core.quantization import resolve_scheme
+from qserve.core.schemes import resolve_scheme
 from qserve.errors import UnusableResult, UsageError
 from qserve.library.names import names_in
 from qserve.library.own_server import rounding_arguments, up_arguments

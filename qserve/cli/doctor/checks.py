@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from qserve.core.hardware import Hardware
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.detect.attention import attention_kernels, attention_on_a_cpu, attention_remedy
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import engine_checks, why_not_scheme

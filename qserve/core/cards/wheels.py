@@ -1,8 +1,8 @@
 """Cards that the published wheels hold kernels for, by compute capability: the least one that runs.
 
 Sources: PyTorch's RELEASE.md and its release scripts (pytorch#172352: Volta left the builds for CUDA 12.8 with 2.11;
-pytorch#157517: those for CUDA 12.8 began at 7.0, those for 12.9 and 13 at 7.5, those for 12.6 at 5.0); bitsandbytes'
-installation guide of 0.50 (NF4 and FP4 from 6.0 on, LLM.int8 from 7.5 on; no Maxwell in its wheels from 0.48 on).
+pytorch#157517: those for CUDA 12.8 began at 7.0, those for 12.9 and 13 at 7.5, those for 12.6 at 5.0). Those of
+bitsandbytes are in the rows of core/schemes.py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from collections.abc import Iterable
 from qserve.core.hardware import Device
 from qserve.core.release import parse_release
 
-__all__ = ["LEAST_OF_OLD_TORCH", "least_of_scheme", "least_of_torch", "shown", "too_old"]
+__all__ = ["LEAST_OF_OLD_TORCH", "least_of_torch", "shown", "too_old"]
 
 Capability = tuple[int, int]
 
 LEAST_OF_OLD_TORCH: Capability = (5, 0)
 """Of the builds for CUDA 12.6, which PyTorch publishes beside the default ones up to 2.14."""
 _OLD_BUILDS = ("+cu118", "+cu121", "+cu124", "+cu126")
-_LEAST_OF_BNB: Capability = (6, 0)
-_LEAST_OF_INT8: Capability = (7, 5)
 
 
 def least_of_torch(version: str) -> Capability:
@@ -29,13 +27,6 @@ def least_of_torch(version: str) -> Capability:
         return LEAST_OF_OLD_TORCH
     is_newer = parse_release(version) >= (2, 11) or version.endswith(("+cu129", "+cu130", "+cu132"))
     return (7, 5) if is_newer else (7, 0)
-
-
-def least_of_scheme(scheme: str) -> Capability:
-    """Of what is computed in a quantization, beside torch itself."""
-    if scheme == "bnb-int8":
-        return _LEAST_OF_INT8
-    return _LEAST_OF_BNB if scheme.startswith("bnb") else (0, 0)
 
 
 def too_old(devices: Iterable[Device], least: Capability) -> Device | None:

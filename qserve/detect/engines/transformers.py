@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from qserve.core.cards.wheels import least_of_torch, shown, too_old
 from qserve.core.hardware import Hardware
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import EngineChecks
 from qserve.detect.packages import Packages
 from qserve.packages import SERVE_PACKAGES, install_command
 from qserve.planner.engines.transformers.packages import lacking
-from qserve.planner.memory.held import READ_AS_STORED
+from qserve.planner.engines.transformers.schemes import runs_stored
 from qserve.planner.plan import Plan
 
 __all__ = ["TransformersChecks"]
 
 _NEEDED = {"torch", "transformers", "accelerate"}
-# Compute capability of the first cards that multiply fp8.
-_FP8_CAPABILITY = (8, 9)
 
 
 class TransformersChecks(EngineChecks):
@@ -34,24 +32,28 @@ class TransformersChecks(EngineChecks):
 
     def why_not_served(self, plan: Plan, packages: Packages) -> str | None:
         scheme = plan.quant.scheme
-        if plan.on_cpu and scheme in READ_AS_STORED:
+        if plan.on_cpu and SCHEMES[scheme].in_panels:
             return _why_not_compiled()
-        if scheme == "fp8":  # made 16 bit where its packages are missing
+        if SCHEMES[scheme].is_unpacked_without:
             return None
-        missing = lacking(scheme, Hardware((), 0, 0, 0, packages=frozenset(packages.versions)))
+        missing = _missing(scheme, packages)
         return f"{scheme} on the transformers engine needs {install_command(*missing)}" if missing else None
 
     def why_not_stored(self, scheme: str, hardware: Hardware, packages: Packages) -> str | None:
-        if scheme.startswith("bnb"):
-            return None if "bitsandbytes" in packages.versions else install_command("bitsandbytes")
-        if SCHEMES[scheme].bits >= 16:
-            return None
-        if not hardware.devices and scheme in READ_AS_STORED:
+        row = SCHEMES[scheme]
+        if not hardware.devices and row.in_panels:
             return _why_not_compiled()
-        if scheme == "fp8":
-            return None if _capability(hardware) >= _FP8_CAPABILITY else "needs a card of compute capability 8.9"
-        command = install_command("gptqmodel") if scheme == "awq" else install_command("gptqmodel", "optimum")
-        return None if "gptqmodel" in packages.versions else command
+        if not runs_stored(scheme, hardware.devices or (hardware.cpu_device,)):
+            return "no kernels for this card" if hardware.devices else "no kernels for this CPU"
+        if row.is_unpacked_without and row.packed_from is not None:
+            is_new = _capability(hardware) >= row.packed_from
+            return None if is_new else f"needs a card of compute capability {shown(row.packed_from)}"
+        missing = _missing(scheme, packages)
+        return install_command(*missing) if missing else None
+
+
+def _missing(scheme: str, packages: Packages) -> tuple[str, ...]:
+    return lacking(scheme, Hardware((), 0, 0, 0, packages=frozenset(packages.versions)))
 
 
 def _why_no_kernels(hardware: Hardware, torch: str) -> str | None:

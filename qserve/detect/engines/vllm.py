@@ -6,8 +6,8 @@ import re
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.core.quantization import resolve_scheme
 from qserve.core.release import parse_release
+from qserve.core.schemes import SCHEMES, resolve_scheme
 from qserve.detect.engines.checks import EngineChecks
 from qserve.detect.packages import Packages
 from qserve.packages import install_command
@@ -64,7 +64,7 @@ class VllmChecks(EngineChecks):
         )
 
     def why_not_served(self, plan: Plan, packages: Packages) -> str | None:
-        if not plan.quant.scheme.startswith("bnb") or not (missing := _missing_for_bnb(packages)):
+        if not SCHEMES[plan.quant.scheme].by_bitsandbytes or not (missing := _missing_for_bnb(packages)):
             return None
         why = " (bitsandbytes left vLLM's core in 0.28)" if BNB_PLUGIN in missing else ""
         return (
@@ -76,7 +76,7 @@ class VllmChecks(EngineChecks):
         obstacle = _why_not_installed(hardware, packages)
         if obstacle is not None:
             return obstacle
-        if scheme.startswith("bnb") and _missing_for_bnb(packages):
+        if SCHEMES[scheme].by_bitsandbytes and _missing_for_bnb(packages):
             return install_plugin_command(packages)
         device = (hardware.devices or (hardware.cpu_device,))[0]
         if not runs_stored(scheme, device, hardware.cpu):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import qserve.engine.guard
+from qserve.core.schemes import SCHEMES
 from qserve.engine.base import Api, WorkerEndpoint
 from qserve.engine.heartbeat import Progress
 from qserve.engine.launch import Launch, Retry, SendRequest
@@ -78,7 +79,7 @@ class VllmLaunch:
         weights in a quantization of bitsandbytes.
 
         """
-        if spec.load_format == "dummy" and spec.plan.quant.scheme.startswith("bnb"):
+        if spec.load_format == "dummy" and SCHEMES[spec.plan.quant.scheme].by_bitsandbytes:
             # Source: vllm 0.26 engine/arg_utils.py, create_load_config; vllm-bnb-plugin 0.0.3, _patch_engine_args.
             raise UsageError(
                 f"--load-format dummy with {spec.plan.quant.scheme}: vLLM always reads the weights of bitsandbytes' "

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.model.cpu.build import library
 from qserve.model.packed_cache.folder import PackedFolder
 from qserve.model.packed_cache.identity import packed_key

@@ -11,11 +11,11 @@ from dataclasses import replace
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 
 __all__ = [
-    "READ_AS_STORED",
     "held_in_16_bit",
     "held_quantization",
     "held_tensors",
@@ -25,39 +25,32 @@ __all__ = [
     "without_mapped_embedding",
 ]
 
-READ_AS_STORED = frozenset({"awq", "gptq-int4", "gptq-int8", "w4a16", "w8a16", "w8a8", "fp8"})
-"""Schemes of checkpoints that a CPU's products take as they are stored, computed in bf16."""
-
-# compressed-tensors' formats: the library's reference path decompresses a layer for good when it first computes.
-_DECOMPRESSED = ("w8a8", "w8a16", "w4a16", "nvfp4")
-_BNB_4BIT = ("bnb-nf4", "bnb-nf4-single", "bnb-fp4")
-# From Ada on there are fp8 kernels; before, and on a CPU, a layer is dequantized while it is loaded.
-_FP8_CAPABILITY = (8, 9)
 _SIXTEEN_BIT = ("BF16", "F16", "bfloat16", "float16")
 _PANEL = 32  # outputs that lie together (model/cpu/matrix.h)
 
 
-def held_in_16_bit(quantization: CheckpointQuantization, device: Device, has_fp8_kernels: bool = True) -> bool:
+def held_in_16_bit(quantization: CheckpointQuantization, device: Device, has_packages: bool = True) -> bool:
     """Whether weights that are stored quantized are made 16 bit again on `device`.
 
-    `has_fp8_kernels`: the package is there that brings them.
+    `has_packages`: those that the scheme needs to be computed are there.
     """
-    if quantization.scheme == "fp8":
-        return not has_fp8_kernels or device.kind == "cpu" or (device.compute_capability or (0, 0)) < _FP8_CAPABILITY
-    return quantization.scheme in _DECOMPRESSED
+    row = SCHEMES[quantization.scheme]
+    if row.packed_from is None or (row.is_unpacked_without and not has_packages):
+        return True
+    return (device.compute_capability or (0, 0)) < row.packed_from
 
 
 def held_tensors(
-    spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, dtype: str, has_fp8_kernels: bool = True
+    spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, dtype: str, has_packages: bool = True
 ) -> tuple[Tensor, ...]:
     """The tensors that lie in memory after loading a checkpoint that stores `tensors`, to compute in `dtype`."""
     stored = spec.quantization
     if stored is None:
         return tensors
-    if device.kind == "cpu" and stored.schemes <= READ_AS_STORED:
+    if device.kind == "cpu" and all(SCHEMES[name].in_panels for name in stored.schemes):
         held = _in_panels(stored, spec) if dtype == "bfloat16" else None
         return tensors_of(replace(spec, quantization=held))
-    if held_in_16_bit(stored, device, has_fp8_kernels):
+    if held_in_16_bit(stored, device, has_packages):
         return tensors_of(replace(spec, quantization=None))
     held = held_quantization(stored, dtype, device)
     return tensors if held == stored else tensors_of(replace(spec, quantization=held))
@@ -105,7 +98,7 @@ def held_quantization(quantization: CheckpointQuantization, dtype: str, device: 
 
 def single_scales(quantization: CheckpointQuantization) -> CheckpointQuantization:
     """As vLLM holds bitsandbytes' 4 bit: it undoes the double quantization while loading, 0.5625 B a weight."""
-    return replace(quantization, double_quant=False) if quantization.scheme in _BNB_4BIT else quantization
+    return replace(quantization, double_quant=False)
 
 
 def with_single_scales(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

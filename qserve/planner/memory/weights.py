@@ -11,7 +11,7 @@ from typing import Literal
 
 from qserve.core.model_spec import ModelSpec
 from qserve.core.packing import pack
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.tensors import Tensor, dtype_bytes
 from qserve.planner.memory.allocator import allocated_bytes
 from qserve.planner.memory.segments import CachingAllocator

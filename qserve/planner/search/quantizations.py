@@ -10,7 +10,9 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import CpuFeatures, Device
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import FAMILIES, SCHEMES, CheckpointQuantization, resolve_scheme
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.quantization_config import read_quantization
+from qserve.core.schemes import FAMILIES, SCHEMES, resolve_scheme
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.engine import own_engines
@@ -20,7 +22,7 @@ from qserve.planner.siblings import padded_size, sibling_of
 
 __all__ = ["Offer", "Weights", "dtype_of", "nothing_runs", "quantizations"]
 
-_SCHEME_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_SCHEME_DTYPES = {name: scheme.dtype for name, scheme in SCHEMES.items() if scheme.dtype}
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,10 @@ def quantizations(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) ->
 
 
 def _pays(scheme: str, device: Device) -> bool:
-    """fp8 needs Ampere's weight-only kernels at least."""
-    return scheme != "fp8" or device.supports("fp8") or (device.compute_capability or (0, 0)) >= (8, 0)
+    """Whether the card computes in it, or has kernels by which others gain."""
+    row = SCHEMES[scheme]
+    is_native = row.native is not None and device.supports(row.native.math)
+    return is_native or (device.compute_capability or (0, 0)) >= row.pays_from
 
 
 def _refuse_stored(checkpoint: Checkpoint, stored: CheckpointQuantization, request: PlanRequest, offer: Offer) -> None:
@@ -132,7 +136,7 @@ def _quantized(checkpoint: Checkpoint, scheme: str, offer: Offer) -> Weights | N
         quant = QuantChoice(scheme, checkpoint.id, reason="as trained: nothing is lost")
         return Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
     sibling = sibling_of(checkpoint.id, scheme)
-    stored = _stored_as(scheme)
+    stored = read_quantization(SCHEMES[scheme].config, scheme) if sibling is not None else None
     if sibling is not None and stored is not None and offer.loads(scheme) and offer.runs_stored(scheme):
         columns = padded_size(sibling) or checkpoint.spec.intermediate_size
         spec = replace(checkpoint.spec, quantization=stored, id=sibling, intermediate_size=columns)
@@ -150,19 +154,6 @@ def _why_online(scheme: str, asked: str, checkpoint_id: str, offer: Offer) -> st
     """The choice in a sentence."""
     why = f"no {asked} checkpoint of {checkpoint_id} is known, so " if SCHEMES[asked].is_stored else ""
     return "; ".join([f"{why}{offer.name} quantizes it while loading", *offer.details(scheme)])
-
-
-def _stored_as(scheme: str) -> CheckpointQuantization | None:
-    """How official siblings store a scheme."""
-    table = {
-        "awq": CheckpointQuantization("awq", 4, group_size=128),
-        "gptq-int4": CheckpointQuantization("gptq-int4", 4, group_size=128, symmetric=True),
-        "gptq-int8": CheckpointQuantization("gptq-int8", 8, group_size=128, symmetric=True),
-        "fp8": CheckpointQuantization("fp8", 8, block=128, symmetric=True),
-        "w8a8": CheckpointQuantization("w8a8", 8, symmetric=True),
-        "bnb-nf4": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
-    }
-    return table.get(scheme)
 
 
 def _same_family(stored: str, asked: str) -> bool:

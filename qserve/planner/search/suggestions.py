@@ -10,7 +10,7 @@ from itertools import islice
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus, usual_gpus
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import FAMILIES, SCHEMES
+from qserve.core.schemes import FAMILIES, SCHEMES
 from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.engine import EnginePlanner, engine_named, own_engines
 from qserve.planner.plan import USABLE_TPOT_MS, Plan, Suggestion

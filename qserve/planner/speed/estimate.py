@@ -9,6 +9,7 @@ from typing import Any
 
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
+from qserve.core.schemes import SCHEMES
 from qserve.core.shortlist import SHORTLIST_ROWS
 from qserve.planner.plan import USABLE_TPOT_MS, Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
@@ -244,7 +245,7 @@ def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: 
     calls = is_launch_bound(plan) and (not rates.is_compiled or plan.dtype == "float32")
     costs = engine_costs(f"{plan.engine}-cpu{'-calls' if calls else ''}", plan.engine_version)
     card = cpu_card(device, rates, costs)
-    scheme = "fp32" if plan.dtype == "float32" and plan.quant.scheme in ("bf16", "fp16") else plan.quant.scheme
+    scheme = "fp32" if plan.dtype == "float32" and SCHEMES[plan.quant.scheme].bits == 16 else plan.quant.scheme
     network = rank_network(spec, cpu_format(scheme, rates, costs, is_exact=plan.cpu_activations == "exact"))
     rows = SHORTLIST_ROWS if plan.placement.head_copy_bytes else 0
     return Replica(StepTimes(card, network, costs, shortlist_rows=rows), limits, card, plan.engine)

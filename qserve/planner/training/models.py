@@ -10,7 +10,8 @@ from typing import Literal
 
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import Head, ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.training.request import Base, TrainingRequest, Tuning
@@ -20,10 +21,8 @@ __all__ = ["TrainedModel", "cast_of"]
 Role = Literal["policy", "reward", "critic", "reference"]
 _ATTENTION = re.compile(r"\.self_attn\.[qkvo]_proj\.weight$")
 _QKV = re.compile(r"\.self_attn\.[qkv]_proj\.weight$")
-_BASES = {
-    "4bit": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
-    "int8": CheckpointQuantization("bnb-int8", 8, symmetric=True),
-}
+_BASES = {"4bit": "bnb-nf4", "int8": "bnb-int8"}
+"""What each word of --quant makes of the base that is not trained."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class TrainedModel:
         transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit
         (bitsandbytes-foundation/bitsandbytes#1849).
         """
-        made = _BASES.get(self.base or "")
+        made = SCHEMES[_BASES[self.base]].made if self.base in _BASES else None
         if self.spec.quantization is not None or made is None:
             return self.spec.quantization
         return replace(made, skipped=("experts",)) if self.spec.moe else made
@@ -65,7 +64,7 @@ class TrainedModel:
     @property
     def has_16_bit_adapters(self) -> bool:
         """Over a base of bitsandbytes TRL casts all that is trained to bf16 (trl/trainer/sft_trainer.py, 1.16)."""
-        is_bnb = self.quantization is not None and self.quantization.scheme.startswith("bnb-")
+        is_bnb = self.quantization is not None and SCHEMES[self.quantization.scheme].by_bitsandbytes
         return is_bnb and self.tuning in ("lora", "qlora")
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qserve.core.cards.wheels import LEAST_OF_OLD_TORCH, least_of_scheme, shown, too_old
+from qserve.core.cards.wheels import LEAST_OF_OLD_TORCH, shown, too_old
 from qserve.core.hardware import Device
+from qserve.core.schemes import SCHEMES
 from qserve.planner.engines.transformers.constants import TESTED_TORCH
 from qserve.planner.engines.vllm.refusals import why_no_kernels
 from qserve.planner.engines.vllm.versions import TESTED_RELEASE
@@ -69,10 +70,10 @@ def _on_old_cards(run: Run, devices: Sequence[Device]) -> Iterator[str]:
     if run.request.vllm is not None and (why := why_no_kernels(devices, TESTED_RELEASE)) is not None:
         yield f"{why}: --vllm does not start there; without it the trainer generates by itself"
     scheme = _scheme(run)
-    if scheme is not None and (old := too_old(devices, least_of_scheme(scheme))) is not None:
+    if scheme is not None and (old := too_old(devices, SCHEMES[scheme].least_card)) is not None:
         yield (
             f"bitsandbytes' wheels hold kernels for {scheme.removeprefix('bnb-')} from "
-            f"{shown(least_of_scheme(scheme))} on, and {old.name} has {shown(old.compute_capability)}: take 16 bit "
+            f"{shown(SCHEMES[scheme].least_card)} on, and {old.name} has {shown(old.compute_capability)}: take 16 bit "
             "(--method lora without --quant)"
         )
 

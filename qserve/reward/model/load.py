@@ -14,7 +14,7 @@ import torch
 from transformers import MODEL_MAPPING, AutoConfig
 from transformers.utils import logging as transformers_logging
 
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.served_folder import clean_folder
 from qserve.model import reference_kernels

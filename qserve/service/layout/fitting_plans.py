@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.core.quantization import FAMILIES
+from qserve.core.schemes import FAMILIES
 from qserve.errors import QserveError
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.make import make_plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.planner.engine import option_value
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 from qserve.core import facts
-from qserve.core.quantization import FAMILIES, SCHEMES
+from qserve.core.schemes import FAMILIES, SCHEMES
 
 __all__ = ["requests"]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from qserve.core.quantization.weight_format import BF16
 from qserve.engine import cpu_rates
 from qserve.engine.cpu_rates import CpuProbe
 from qserve.hub import resolve
@@ -14,7 +15,6 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import has_int8_activations
 from qserve.planner.speed.terms.cpu import LARGE_WEIGHTS, SMALL_WEIGHTS, CpuRates
-from qserve.planner.speed.terms.formats import BF16
 from qserve.planner.speed.terms.network import rank_network
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from qserve.core.dimensions import num_parameters, tensors_of
 from qserve.core.model_spec import ModelSpec
-from qserve.core.module_names import matcher_of
+from qserve.core.quantization.module_names import matcher_of
 from qserve.core.quantization_config import read_quantization
 from qserve.errors import UnknownArchitecture
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.errors import UsageError
 from qserve.planner.engines.vllm.layouts import why_not_divisible
 from qserve.units import GIB

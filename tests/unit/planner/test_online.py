@@ -6,7 +6,8 @@ import pytest
 
 from qserve.core.dimensions import tensors_of
 from qserve.core.packing import pack
-from qserve.core.quantization import SCHEMES, CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
 from qserve.planner import Plan
 from qserve.planner.engines.vllm.schemes import quantization_flag

@@ -8,7 +8,7 @@ import pytest
 
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.tensors import Tensor
 from qserve.hub.bundled import bundled_config
 from qserve.planner.memory.allocator import allocated_bytes

@@ -9,6 +9,7 @@ import pytest
 
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
+from qserve.core.quantization.weight_format import BF16
 from qserve.hub import resolve
 from qserve.hub.bundled import bundled_config
 from qserve.planner import make_plan, plan_request
@@ -30,7 +31,7 @@ from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.cpu import LARGE_WEIGHTS, SMALL_WEIGHTS, CpuRates, assumed_rates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
-from qserve.planner.speed.terms.formats import BF16, weight_format
+from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.kernels import gemm_form
 from qserve.planner.speed.terms.network import rank_network
 from tests.unit.speed.as_served import served_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from qserve.core.hardware import parse_gpu
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.planner.training import TrainingRequest, plan_training
 from tests.golden.training import qwen1_spec
 

@@ -15,7 +15,7 @@ from qserve.cli.doctor.checks import can_chat, examine, schemes_of
 from qserve.cli.doctor.command import hub_cache
 from qserve.cli.doctor.show import show_doctor
 from qserve.cli.main import COMMANDS, cli
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.detect.attention import attention_kernels, attention_remedy
 from qserve.detect.packages import Packages
 from qserve.units import GIB

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qserve.core.cards.wheels import least_of_scheme, too_old
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import SCHEMES, CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.engines.transformers import schemes
@@ -18,7 +18,6 @@ from qserve.planner.engines.transformers.constants import TESTED_RELEASE
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import lacking
 from qserve.planner.memory.held import (
-    READ_AS_STORED,
     held_quantization,
     held_tensors,
     without_mapped_embedding,
@@ -47,27 +46,27 @@ class _Offer:
         return schemes.loads(scheme)
 
     def runs_stored(self, scheme: str) -> bool:
-        return (self.device.kind != "cpu" or scheme in SCHEMES) and self._has_kernels(scheme)
+        return schemes.runs_stored(scheme, self._devices)
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
         return schemes.online_scheme(scheme) if self._has_kernels(scheme) else None
 
     def _has_kernels(self, scheme: str) -> bool:
-        """Whether bitsandbytes' wheels run on every card."""
-        return too_old(self.hardware.devices, least_of_scheme(scheme)) is None
+        return schemes.has_kernels(scheme, self._devices)
+
+    @property
+    def _devices(self) -> tuple[Device, ...]:
+        return self.hardware.devices or (self.device,)
 
     def details(self, scheme: str) -> Iterator[str]:
         return iter(())
 
     def pays(self, scheme: str) -> bool:
         """A word takes what runs with the packages that are there; bitsandbytes' schemes name what they lack."""
-        if self.device.kind == "cpu" and scheme in READ_AS_STORED:
+        if self.device.kind == "cpu" and SCHEMES[scheme].in_panels:
             return True
-        is_there = scheme.startswith("bnb") or not self._lacks(scheme)
+        is_there = SCHEMES[scheme].by_bitsandbytes or not lacking(scheme, self.hardware)
         return is_there and self._has_kernels(scheme) and schemes.pays(scheme, self.device)
-
-    def _lacks(self, scheme: str) -> bool:
-        return bool(lacking(scheme, self.hardware))
 
     def computes_in(self, scheme: str, dtype: str | None) -> bool:
         return True
@@ -77,7 +76,6 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
     """Setups in the order in which they are preferred. Raises UsageError where none runs."""
     devices = hardware.devices or (hardware.cpu_device,)
     offer = _Offer(devices[0], hardware)
-    has_fp8_kernels = not lacking("fp8", hardware)
     found = False
     for weights in quantizations(checkpoint, request, offer):
         found = True
@@ -93,7 +91,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             engine_version=request.engine_version or TESTED_RELEASE,
             quant=weights.quant,
             spec=weights.spec,
-            tensors=_in_memory(checkpoint, weights, devices[0], dtype, has_fp8_kernels),
+            tensors=_in_memory(checkpoint, weights, devices[0], dtype, not lacking(weights.quant.scheme, hardware)),
             in_flight=None if in_flight is None else held_quantization(in_flight, dtype, devices[0]),
             dtype=dtype,
             devices=devices,
@@ -106,10 +104,10 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
 
 
 def _in_memory(
-    checkpoint: Checkpoint, weights: Weights, device: Device, dtype: str, has_fp8_kernels: bool
+    checkpoint: Checkpoint, weights: Weights, device: Device, dtype: str, has_packages: bool
 ) -> tuple[Tensor, ...]:
     """What lies in memory after loading. What was never told by a file (--load-format dummy) has none to stay in."""
-    held = held_tensors(weights.spec, weights.tensors, device, dtype, has_fp8_kernels)
+    held = held_tensors(weights.spec, weights.tensors, device, dtype, has_packages)
     if device.kind != "cpu" or checkpoint.tensors is None:
         return held
     return without_mapped_embedding(weights.spec, held, weights.tensors, dtype)
@@ -124,5 +122,5 @@ def _schemes(weights: Weights) -> frozenset[str]:
 def _dtype(spec: ModelSpec, weights: Weights, device: Device, request: PlanRequest) -> str:
     """On a CPU, weights that are read as they are stored are multiplied in bf16; most such checkpoints say float16."""
     dtype = dtype_of(spec, weights, device, request)
-    as_stored = device.kind == "cpu" and not weights.quant.in_flight and weights.quant.scheme in READ_AS_STORED
+    as_stored = device.kind == "cpu" and not weights.quant.in_flight and SCHEMES[weights.quant.scheme].in_panels
     return "bfloat16" if as_stored and dtype == "float16" and request.dtype in (None, "auto") else dtype

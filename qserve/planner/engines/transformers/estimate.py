@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qserve.core.cards.offload import can_stream
-from qserve.core.quantization import SCHEMES
 from qserve.core.release import parse_release
+from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
@@ -206,7 +206,7 @@ class TransformersEstimate:
     @property
     def unpacked_bytes(self) -> int:
         """Of a weight that bitsandbytes holds, in 16 bit at once on a card: in a step, and again in the graphs."""
-        if self.setup.on_cpu or not self.setup.quant.scheme.startswith("bnb") or not self.has_pool:
+        if self.setup.on_cpu or not SCHEMES[self.setup.quant.scheme].by_bitsandbytes or not self.has_pool:
             return 0
         return unpacked_bytes(self.setup.spec, self.setup.dtype)
 
@@ -288,9 +288,9 @@ class TransformersEstimate:
     def why_no_offload(self) -> str | None:
         """Why nothing can be offloaded, where that is so (transformers 5.19, quantizer_bnb_4bit.py)."""
         in_flight, stored = self.setup.in_flight, self.setup.spec.quantization
-        if stored is not None and stored.scheme.startswith("bnb"):
+        if stored is not None and SCHEMES[stored.scheme].by_bitsandbytes:
             return "transformers can't offload layers of a checkpoint that bitsandbytes quantized"
-        if in_flight is not None and in_flight.scheme.startswith("bnb") and self.setup.on_cpu:
+        if in_flight is not None and SCHEMES[in_flight.scheme].by_bitsandbytes and self.setup.on_cpu:
             return "on a CPU, transformers can't offload layers of a model that bitsandbytes quantizes"
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qserve.core.schemes import SCHEMES
 from qserve.planner.engines.transformers.constants import TESTED_TORCH
 from qserve.planner.engines.transformers.estimate import TransformersEstimate
 from qserve.planner.engines.transformers.options import TransformersOptions
@@ -21,7 +22,7 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     """Sentences, the most important first."""
     yield from package_notes(setup)
     yield from old_card_note(() if setup.on_cpu else setup.devices, TESTED_TORCH)
-    if setup.quant.scheme.startswith("bnb") and setup.spec.moe and not _quantizes_experts(setup):
+    if SCHEMES[setup.quant.scheme].by_bitsandbytes and setup.spec.moe and not _quantizes_experts(setup):
         yield (
             "Experts, most of this model, stay in 16 bit: bitsandbytes does not quantize them in transformers 5 "
             "(bitsandbytes#1849)"

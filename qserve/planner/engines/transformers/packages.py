@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qserve.core.hardware import Hardware
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.packages import install_command
 from qserve.planner.setup import Setup
 
 __all__ = ["lacking", "package_notes"]
 
-# By scheme; bitsandbytes is everywhere where `make setup` ran. Source: transformers 5.19, quantizers/*.py
-# (validate_environment), and integrations/finegrained_fp8.py, whose kernels come from the hub.
-_NEEDS: dict[str, tuple[str, ...]] = {
-    "awq": ("gptqmodel",),
-    "gptq-int4": ("gptqmodel", "optimum"),
-    "gptq-int8": ("gptqmodel", "optimum"),
-    "fp8": ("kernels",),
-    "w8a8": ("compressed-tensors",),
-    "w8a16": ("compressed-tensors",),
-    "w4a16": ("compressed-tensors",),
-    "nvfp4": ("compressed-tensors",),
-}
 # What the set-up installs: taken for what will be there where nobody can look.
 _SET_UP = frozenset({"bitsandbytes", "compressed-tensors"})
 
@@ -30,8 +18,7 @@ _SET_UP = frozenset({"bitsandbytes", "compressed-tensors"})
 def lacking(scheme: str, hardware: Hardware) -> tuple[str, ...]:
     """Packages that `scheme` needs and that are not there; of cards that are described, that no set-up installs."""
     there = _SET_UP if hardware.packages is None else hardware.packages
-    needs = ("bitsandbytes",) if scheme.startswith("bnb") else _NEEDS.get(scheme, ())
-    return tuple(name for name in needs if name not in there)
+    return tuple(name for name in SCHEMES[scheme].packages if name not in there)
 
 
 def package_notes(setup: Setup) -> Iterator[str]:
@@ -40,9 +27,9 @@ def package_notes(setup: Setup) -> Iterator[str]:
         return
     scheme = setup.quant.scheme
     missing = lacking(scheme, setup.hardware)
-    if missing and scheme == "fp8":
+    if missing and SCHEMES[scheme].is_unpacked_without:
         yield (
-            "fp8 on the transformers engine needs the package kernels and a kernel from the hub; "
+            f"{scheme} on the transformers engine needs the package {' and '.join(missing)} and a kernel from the hub; "
             "without them its weights are made 16 bit while loading, as counted here"
         )
     elif missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from qserve.core.cards.wheels import LEAST_OF_OLD_TORCH, least_of_scheme, shown, too_old
+from qserve.core.cards.wheels import LEAST_OF_OLD_TORCH, shown, too_old
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.errors import UsageError
@@ -18,7 +18,7 @@ from qserve.planner.engines.transformers.notes import notes_on
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.relaxations import relaxations
 from qserve.planner.engines.transformers.releases import check_release, check_rope
-from qserve.planner.engines.transformers.schemes import loads, quantizes
+from qserve.planner.engines.transformers.schemes import has_kernels, loads, quantizes, runs_stored
 from qserve.planner.engines.transformers.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.options import EngineOptions
 from qserve.planner.outcome import KEPT_FREE
@@ -68,7 +68,7 @@ class TransformersPlanner(EnginePlanner):
         return loads(scheme)
 
     def runs_stored(self, scheme: str, device: Device, cpu: CpuFeatures) -> bool:
-        return too_old((device,), least_of_scheme(scheme)) is None
+        return runs_stored(scheme, (device,))
 
     def quantizes(self, scheme: str, device: Device) -> bool:
-        return quantizes(scheme) and too_old((device,), least_of_scheme(scheme)) is None
+        return quantizes(scheme) and has_kernels(scheme, (device,))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.engines.vllm import schemes

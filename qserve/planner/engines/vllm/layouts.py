@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from qserve.core.model_spec import ModelSpec
 from qserve.core.release import parse_release
+from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.engines.vllm.options import VllmOptions
@@ -57,7 +58,7 @@ def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int, engine_version
     `engine_version` is vLLM's release, the supported one by default: it decides what may cut a block of FP8 weights.
     """
     ranks = tensor_parallel_size
-    if ranks > 1 and spec.quantization and spec.quantization.scheme.startswith("bnb"):
+    if ranks > 1 and spec.quantization and SCHEMES[spec.quantization.scheme].by_bitsandbytes:
         return f"weights stored as {spec.quantization.scheme} don't split, bitsandbytes made them whole"
     for name, size, module in _shared_sizes(spec):
         if size % ranks:

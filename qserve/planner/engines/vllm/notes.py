@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qserve.core.release import shown_release
+from qserve.core.schemes import SCHEMES
 from qserve.planner.engines.vllm import constants
 from qserve.planner.engines.vllm.adapters import adapter_notes
 from qserve.planner.engines.vllm.options import VllmOptions
@@ -57,7 +58,7 @@ def _about_quantization(setup: Setup) -> Iterator[str]:
         asked = f"The checkpoint asks for a KV cache in {stored.kv_cache_dtype}"
         yield f"{asked}; --kv-cache-dtype {setup.dtype} overrides it"
     scheme = setup.quant.scheme
-    if scheme.startswith("bnb"):
+    if SCHEMES[scheme].by_bitsandbytes:
         if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
             yield "bitsandbytes needs the package vllm-bnb-plugin from vLLM 0.28 on"
         if setup.num_ranks > 1 and not setup.quant.in_flight:

@@ -6,47 +6,87 @@ of kernels/linear/__init__.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from qserve.core.hardware import CpuFeatures, Device
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import SCHEMES, CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.planner.engines.vllm.versions import VllmVersion
 
 __all__ = ["computes_in", "details", "loads", "online_scheme", "quantization_flag", "quantizes", "runs_stored"]
 
-_STORED = (
-    "fp32", "bf16", "fp16", "fp8", "gptq-int8", "w8a16", "w8a8", "bnb-int8", "awq", "gptq-int4", "w4a16", "nvfp4",
-    "bnb-nf4", "bnb-nf4-single",
-)  # fmt: skip
-"""8-bit bitsandbytes comes through its plugin, which quantizes to 4 bit only."""
-
 _BLOCK = 128
-_IN_FLIGHT = {
-    "fp8": CheckpointQuantization("fp8", 8),
-    "fp8_per_tensor": CheckpointQuantization("fp8_per_tensor", 8),
-    "fp8_per_channel": CheckpointQuantization("fp8_per_channel", 8),
-    "fp8_per_block": CheckpointQuantization("fp8_per_block", 8, block=_BLOCK),
-    "mxfp8": CheckpointQuantization("mxfp8", 8, 32),
-    "mxfp4": CheckpointQuantization("mxfp4", 4, 32),
-    "int8_per_channel_weight_only": CheckpointQuantization("int8_per_channel_weight_only", 8, experts_only=True),
-    "bnb-nf4": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
-}
-_IN_FLIGHT_ON_CPU = ("bnb-nf4",)
 _NAMED_ONLINE = (0, 28)
 """First release whose fp8_per_tensor quantizes while loading; before it, `fp8` does."""
 _VERIFIED = (0, 32)
 """The release whose other online schemes were read in its source."""
 
-_STORED_ON_CPU = ("fp32", "bf16", "fp16", "awq", "gptq-int4", "w4a16", "w8a8", "bnb-nf4", "bnb-nf4-single")
-"""vLLM's CPU kernels: 4-bit weights (CPUWNA16), int8 with int8 activations, bitsandbytes' 4 bit through its plugin."""
-_CPUWNA16 = ("awq", "gptq-int4", "w4a16")
 
-_LEAST_CAPABILITY = {
-    **dict.fromkeys(("awq", "fp8", "w8a8", "w8a16", "w4a16", "nvfp4"), (7, 5)),
-    **dict.fromkeys(("bnb-nf4", "bnb-nf4-single", "bnb-int8"), (7, 0)),
-}
-"""get_min_capability of each method's config."""
+def _is_x86(cpu: CpuFeatures) -> bool:
+    """All that can run torch at all have these instructions, and no other processor has."""
+    return "sse2" in cpu.flags
+
+
+def _any_cpu(cpu: CpuFeatures) -> bool:
+    return True
+
+
+def _no_cpu(cpu: CpuFeatures) -> bool:
+    return False
+
+
+def _cpu_with_avx512(cpu: CpuFeatures) -> bool:
+    """CPUWNA16's kernels: vllm 0.32's wheel has no `cpu_gemm_wna16` in its `_C_AVX2`."""
+    return not _is_x86(cpu) or "avx512f" in cpu.flags
+
+
+def _cpu_with_int8(cpu: CpuFeatures) -> bool:
+    """oneDNN's int8, which adds products of two bytes in 16 bits where there is no VNNI.
+
+    What does not fit is cut off there, and results of weights near 127 are up to half of the largest away from what
+    they should be.
+    """
+    return not _is_x86(cpu) or "int8" in cpu.formats
+
+
+def _cpu_with_amx(cpu: CpuFeatures) -> bool:
+    return "amx_tile" in cpu.flags
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """For checkpoints of a scheme: from which compute capability on, and on which CPUs.
+
+    `least` is get_min_capability of each method's config; None: any card.
+    """
+
+    least: tuple[int, int] | None = None
+    on_cpu: Callable[[CpuFeatures], bool] = _no_cpu
+
+
+# Bitsandbytes comes through its plugin, which quantizes to 4 bit only.
+_STORED = {
+    "fp32": _Kernels(on_cpu=_any_cpu), "bf16": _Kernels(on_cpu=_any_cpu), "fp16": _Kernels(on_cpu=_any_cpu),
+    "fp8": _Kernels((7, 5), _cpu_with_amx),
+    "gptq-int8": _Kernels(),
+    "w8a16": _Kernels((7, 5)),
+    "w8a8": _Kernels((7, 5), _cpu_with_int8),
+    "bnb-int8": _Kernels((7, 0)),
+    "awq": _Kernels((7, 5), _cpu_with_avx512),
+    "gptq-int4": _Kernels(on_cpu=_cpu_with_avx512),
+    "w4a16": _Kernels((7, 5), _cpu_with_avx512),
+    "nvfp4": _Kernels((7, 5)),
+    "bnb-nf4": _Kernels((7, 0), _any_cpu),
+    "bnb-nf4-single": _Kernels((7, 0), _any_cpu),
+}  # fmt: skip
+_MADE = {
+    "fp8": (0,), "fp8_per_tensor": _NAMED_ONLINE, "fp8_per_channel": _VERIFIED, "fp8_per_block": _VERIFIED,
+    "mxfp8": _VERIFIED, "mxfp4": _VERIFIED, "int8_per_channel_weight_only": _VERIFIED, "bnb-nf4": (0, 5),
+}  # fmt: skip
+"""What it makes of 16-bit weights while loading, and from which release on."""
+_MADE_ON_CPU = frozenset({"bnb-nf4"})
 
 
 def loads(scheme: str) -> bool:
@@ -56,41 +96,22 @@ def loads(scheme: str) -> bool:
 
 def quantizes(scheme: str, device: Device) -> bool:
     """Whether vLLM makes `scheme` while loading, on some card or on a CPU."""
-    made = _IN_FLIGHT_ON_CPU if device.kind == "cpu" else tuple(_IN_FLIGHT)
-    return SCHEMES[scheme].bits >= 16 or scheme in made
+    return SCHEMES[scheme].bits >= 16 or scheme in (_MADE_ON_CPU if device.kind == "cpu" else _MADE)
 
 
 def quantization_flag(scheme: str) -> str:
     """vLLM's --quantization for a scheme that it makes while loading."""
-    return "bitsandbytes" if scheme.startswith("bnb") else scheme
+    return "bitsandbytes" if SCHEMES[scheme].by_bitsandbytes else scheme
 
 
 def runs_stored(scheme: str, device: Device, cpu: CpuFeatures) -> bool:
     """Whether vLLM has kernels on `device` for a checkpoint that is stored so."""
-    if device.kind != "cpu":
-        return _is_able(scheme, device)
-    if scheme == "fp8":
-        return "amx_tile" in cpu.flags
-    return scheme in _STORED_ON_CPU and not (_is_x86(cpu) and _fails_on_x86(scheme, cpu))
-
-
-def _fails_on_x86(scheme: str, cpu: CpuFeatures) -> bool:
-    """For want of instructions. Source: vllm 0.32's wheel, whose `_C_AVX2` has no `cpu_gemm_wna16`.
-
-    Its int8 is oneDNN's, which adds products of two bytes in 16 bits where there is no VNNI: what does not fit is cut
-    off, and results of weights near 127 are up to half of the largest away from what they should be.
-    """
-    return (scheme in _CPUWNA16 and "avx512f" not in cpu.flags) or (scheme == "w8a8" and "int8" not in cpu.formats)
-
-
-def _is_x86(cpu: CpuFeatures) -> bool:
-    """All that can run torch at all have these instructions, and no other processor has."""
-    return "sse2" in cpu.flags
+    return _STORED.get(scheme, _Kernels()).on_cpu(cpu) if device.kind == "cpu" else _is_able(scheme, device)
 
 
 def computes_in(scheme: str, dtype: str | None) -> bool:
     """vLLM's quantized kernels compute in 16 bit; only bitsandbytes takes fp32. Source: get_supported_act_dtypes."""
-    return dtype not in ("float32", "float") or SCHEMES[scheme].bits >= 16 or scheme.startswith("bnb")
+    return dtype not in ("float32", "float") or SCHEMES[scheme].bits >= 16 or SCHEMES[scheme].by_bitsandbytes
 
 
 def online_scheme(
@@ -100,35 +121,26 @@ def online_scheme(
 
     The result's own name is exact: `fp8` becomes vLLM's fp8_per_block or fp8_per_tensor.
     """
-    if scheme not in _IN_FLIGHT:
+    if scheme not in _MADE:
         return None
     device, release = devices[0], version.release
     if device.kind == "cpu":
-        return _IN_FLIGHT[scheme] if scheme in _IN_FLIGHT_ON_CPU else None
+        return SCHEMES[scheme].made if scheme in _MADE_ON_CPU else None
     if not _is_able("fp8" if scheme.startswith(("fp8", "mxfp")) else scheme, device):
         return None
     if scheme == "fp8":
-        return _IN_FLIGHT[_best_fp8(spec, devices, release)]
-    least = {"bnb-nf4": (0, 5), "fp8_per_tensor": _NAMED_ONLINE}.get(scheme, _VERIFIED)
-    if release < least or (scheme == "int8_per_channel_weight_only" and spec.moe is None):
+        return SCHEMES[_best_fp8(spec, devices, release)].made
+    if release < _MADE[scheme] or (scheme == "int8_per_channel_weight_only" and spec.moe is None):
         return None
     if scheme == "fp8_per_block" and not _divides_into_blocks(spec, len(devices)):
         return None
-    return _IN_FLIGHT[scheme]
+    return SCHEMES[scheme].made
 
 
 def details(scheme: str, device: Device) -> Iterator[str]:
     """What is worth knowing of a scheme that is made while loading."""
-    scales = {
-        "fp8_per_block": "one scale per block of 128 × 128",
-        "fp8_per_channel": "one scale per row",
-        "fp8_per_tensor": "one scale per tensor",
-        "mxfp8": "one scale per 32 weights",
-        "mxfp4": "one scale per 32 weights",
-        "int8_per_channel_weight_only": "the experts only, everything else stays in 16 bit",
-    }
-    if scheme in scales:
-        yield scales[scheme]
+    if SCHEMES[scheme].scales:
+        yield SCHEMES[scheme].scales
     if scheme.startswith("fp8"):
         native = device.supports("fp8")
         yield "the card computes in fp8" if native else "the card has no fp8 arithmetic: it saves memory, not time"
@@ -136,7 +148,7 @@ def details(scheme: str, device: Device) -> Iterator[str]:
 
 def _is_able(scheme: str, device: Device) -> bool:
     """AMD cards have no compute capability, and are not held to one."""
-    capability, least = device.compute_capability, _LEAST_CAPABILITY.get(scheme)
+    capability, least = device.compute_capability, _STORED.get(scheme, _Kernels()).least
     return capability is None or least is None or capability >= least
 
 

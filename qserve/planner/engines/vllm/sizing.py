@@ -7,7 +7,8 @@ from functools import cached_property
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 from qserve.planner.constants import CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.engines.vllm import constants
 from qserve.planner.engines.vllm.layouts import stage_layers
@@ -171,4 +172,4 @@ class Sizing:
     def is_packed(self) -> bool:
         """Whether the layers' linears are no products for cuBLAS, as they are packed; bitsandbytes unpacks for it."""
         found = self.quantization
-        return found is not None and not found.scheme.startswith("bnb")
+        return found is not None and not SCHEMES[found.scheme].by_bitsandbytes

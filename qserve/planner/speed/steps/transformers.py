@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from qserve.core.cards.offload import are_streamed
 from qserve.core.facts import load
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.planner.plan import Plan
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed

@@ -8,9 +8,11 @@ from typing import Any
 
 from qserve.core.facts import load
 from qserve.core.hardware import Device, Hardware
+from qserve.core.quantization.weight_format import BF16, WeightFormat
+from qserve.core.schemes import SCHEMES
 from qserve.planner.speed.terms.card import UNFUSED, CardSpeed, Row
 from qserve.planner.speed.terms.engine_costs import EngineCosts
-from qserve.planner.speed.terms.formats import BF16, WeightFormat, weight_format
+from qserve.planner.speed.terms.formats import weight_format
 
 __all__ = ["LARGE_WEIGHTS", "SMALL_WEIGHTS", "UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card", "cpu_format"]
 
@@ -25,11 +27,6 @@ _CODED = {
     "int8-exact": WeightFormat("int8, exact activations", 1.0, gemm="int8"),
     "4bit-exact": WeightFormat("4 bit, exact activations", 0.5625, gemm="4bit"),
     "fp32": WeightFormat("fp32", 4.0, peak_factor=0.5),
-}
-_CODED_SCHEMES = {
-    "int8": ("bnb-int8", "gptq-int8", "w8a16", "w8a8"),
-    "fp32": ("fp32",),
-    "4bit": ("bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"),
 }
 _STEEPEST = 60
 """Of the q-norms that are tried on a row of measured products, in tenths."""
@@ -160,7 +157,7 @@ def cpu_format(scheme: str, rates: CpuRates, costs: EngineCosts, *, is_exact: bo
 
     `is_exact`: activations stay in 16 bit, which takes other instructions, where these were measured.
     """
-    name = next((name for name, schemes in _CODED_SCHEMES.items() if scheme in schemes), "")
+    name = SCHEMES[scheme].on_cpu
     measured = dict(rates.without(costs.kept_cores).coded_ps)
     if is_exact and f"{name}-exact" in measured:
         return _CODED[f"{name}-exact"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import bisect
 from typing import NamedTuple
 
+from qserve.core.quantization.weight_format import WeightFormat
 from qserve.planner.speed.terms.card import UNFUSED, CardSpeed
-from qserve.planner.speed.terms.formats import WeightFormat
 
 __all__ = [
     "DecodeForm",

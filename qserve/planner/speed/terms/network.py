@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.speed.terms.formats import BF16, WeightFormat
+from qserve.core.quantization.weight_format import BF16, WeightFormat
 
 __all__ = ["GATE_BYTES", "NORM_BYTES", "NORM_WITH_SUM_BYTES", "Gemm", "RankNetwork", "rank_network"]
 

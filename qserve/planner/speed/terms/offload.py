@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qserve.core.cards.offload import are_streamed
 from qserve.core.facts import load
-from qserve.core.quantization import SCHEMES
+from qserve.core.schemes import SCHEMES
 from qserve.planner.plan import Plan
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.units import format_seconds

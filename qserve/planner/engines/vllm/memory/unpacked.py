@@ -8,7 +8,8 @@ where a step has more than 1536 tokens.
 from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
 
 __all__ = ["unpacked_experts_bytes", "unpacked_layer_bytes"]
 
@@ -32,4 +33,4 @@ def unpacked_experts_bytes(spec: ModelSpec, held: CheckpointQuantization | None,
 
 
 def _unpacks(held: CheckpointQuantization | None) -> bool:
-    return held is not None and held.scheme.startswith("bnb") and held.bits == 4
+    return held is not None and SCHEMES[held.scheme].by_bitsandbytes and held.bits == 4
