@@ -48,6 +48,7 @@ REQUIREMENTS = {
     "transformers": "transformers>=5.16,<5.20",
     "uvicorn": "uvicorn>=0.34",
     "vllm": "vllm>=0.26,<0.33",
+    "compressed-tensors": "compressed-tensors>=0.15",
     # 7.7 asks for a newer torch and transformers than qserve is pinned to.
     "gptqmodel": "gptqmodel>=7.5,<7.7",
 }

@@ -43,8 +43,7 @@ def _stored(method: str, config: _Config, where: str, said: str = "") -> Checkpo
     if scheme is None or mark is None:
         seen = said or f"{config.get('bits')}-bit weights"
         raise UnknownArchitecture(
-            f"{where}: {method} with {seen} is unknown to qserve; give the folder of the checkpoint to count its "
-            "files, or another checkpoint of the model"
+            f"{where}: {method} with {seen} is unknown to qserve; give another checkpoint of the model"
         )
     block = config.get("weight_block_size") or (mark.block,)
     group = config.get("group_size")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from qserve.core.schemes import SCHEMES
 from qserve.errors import BrokenCheckpoint, MissingExtra, UsageError
 from qserve.hub.folder import read_config
 from qserve.model.stored.layouts import ReadableLayers, why_not_readable
@@ -19,15 +20,8 @@ from qserve.planner.plan import Plan
 
 __all__ = ["configured", "missing_packages", "own_quantization", "stored_arguments", "stored_config"]
 
-_FP8_CAPABILITY = (8, 9)
-# By `quant_method`: importable names, and the command that installs them beside the versions qserve is pinned to.
-_NEEDS: dict[str, tuple[tuple[str, ...], str]] = {
-    "awq": (("gptqmodel",), install_command("gptqmodel")),
-    "gptq": (("gptqmodel", "optimum"), install_command("gptqmodel", "optimum")),
-    "compressed-tensors": (("compressed_tensors",), install_command("compressed-tensors>=0.15")),
-    "torchao": (("torchao",), install_command("torchao")),
-    "auto-round": (("auto_round",), install_command("auto-round")),
-}
+# The library's packages for methods that are none of a scheme's own.
+_OTHER_METHODS = {"torchao": ("torchao",), "auto-round": ("auto-round",)}
 
 
 def stored_config(folder: Path) -> Mapping[str, Any] | None:
@@ -42,15 +36,22 @@ def missing_packages(quantization: Mapping[str, Any]) -> None:
     method = str(quantization.get("quant_method", "")).lower()
     if method == "bitsandbytes" and importlib.util.find_spec("bitsandbytes") is None:
         raise MissingExtra("bitsandbytes", "this checkpoint is stored in bitsandbytes' format and")
-    names, command = _NEEDS.get(method, ((), ""))
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    needed = _needed(method)
+    missing = [name for one in needed if importlib.util.find_spec(name := one.replace("-", "_")) is None]
     if missing:
         unread = why_not_readable(quantization)
         without = f"; without it qserve reads such checkpoints on a CPU, but not this one: {unread}" if unread else ""
         raise UsageError(
             f"a checkpoint that is stored as {method} needs {' and '.join(missing)}, which is not installed. "
-            f"Install it: {command}{without}"
+            f"Install it: {install_command(*needed)}{without}"
         )
+
+
+def _needed(method: str) -> tuple[str, ...]:
+    """Packages without which the library loads no checkpoint of this `quant_method`."""
+    rows = (scheme for scheme in SCHEMES.values() if not scheme.is_unpacked_without)
+    by_row = (scheme.packages for scheme in rows if any(mark.method == method for mark in scheme.marks))
+    return next(by_row, _OTHER_METHODS.get(method, ()))
 
 
 def stored_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
@@ -73,8 +74,9 @@ def stored_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
     if method != "compressed-tensors":
         return {}
     on_card = torch.cuda.is_available() and plan.placement.device_map != "cpu"
-    has_fp8 = plan.quant.scheme == "fp8" and on_card and torch.cuda.get_device_capability() >= _FP8_CAPABILITY
-    changed = {**stored, "dequantize": not has_fp8, "use_optimized_inference": has_fp8}
+    least = SCHEMES[plan.quant.scheme].packed_from
+    is_packed = least is not None and on_card and torch.cuda.get_device_capability() >= least
+    changed = {**stored, "dequantize": not is_packed, "use_optimized_inference": is_packed}
     return {"config": configured(folder, changed)}
 
 

@@ -157,9 +157,10 @@ def _why_online(scheme: str, asked: str, checkpoint_id: str, offer: Offer) -> st
 
 
 def _same_family(stored: str, asked: str) -> bool:
-    if "fp8" in (asked, stored):
-        return asked == stored
-    return SCHEMES[stored].bits == {"4bit": 4, "int8": 8}.get(asked)
+    """Whether the word `asked` means `stored`: by its own words, or by its bits where it has none."""
+    row = SCHEMES[stored]
+    words = set(row.words) - {"auto"}
+    return asked in words if words else row.bits == {"4bit": 4, "int8": 8}.get(asked)
 
 
 def dtype_of(spec: ModelSpec, weights: Weights, device: Device, request: PlanRequest) -> str:

@@ -10,6 +10,7 @@ from qserve.core.hardware import Hardware, known_gpus
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
+from qserve.planner.speed.fitting_plans import COMPARED, FittingPlans
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import gpu_key, hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
@@ -85,7 +86,7 @@ def _kept_by(
 
 
 def _fewer_bits(hardware: Hardware, request: PlanRequest, load: Load) -> Iterator[Change]:
-    for scheme in ("fp8", "awq", "gptq-int4"):
+    for scheme in COMPARED:
         if request.quant not in ("auto", scheme):
             yield f"quantize to {scheme}", f"--quant {scheme}", hardware, replace(request, quant=scheme), load
 

@@ -118,7 +118,8 @@ def _by_model() -> Iterator[str]:
 
 
 def _by_scheme() -> Iterator[str]:
-    for scheme in dict.fromkeys((*FAMILIES, *SCHEMES)):
+    offered = (name for name, scheme in SCHEMES.items() if scheme.is_offered)
+    for scheme in dict.fromkeys((*FAMILIES, *offered)):
         yield f"plan --model Qwen/Qwen3-32B --gpu rtx-4090 --quant {scheme}"
         yield f"plan --model Qwen/Qwen3-30B-A3B --gpu h100-sxm --quant {scheme}"
         yield f"plan --model Qwen/Qwen3-8B --gpu l40s --engine transformers --quant {scheme}"

@@ -186,6 +186,7 @@ def test_patterns(pattern, module, is_match):
     "config",
     [
         {"quant_method": "exl3"},
+        {"quant_method": "gptq", "bits": 5},
         {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
         groups((["Linear"], {"num_bits": 3, "type": "int"})),
     ],
