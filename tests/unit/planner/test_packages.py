@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
-from qserve.detect.engines.checks import why_not_served
+from qserve.core.model_spec import ModelSpec
+from qserve.detect.engines.checks import engine_checks, why_not_served
 from qserve.detect.packages import Packages
 from qserve.errors import UsageError
 from qserve.hub import resolve
+from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import checkpoint_of
@@ -97,3 +100,28 @@ def test_gptq_with_experts_is_planned_on_a_cpu_and_3_bit_is_refused() -> None:
         stored = checkpoint_of(model, quantization_config={**gptq, "bits": 3})
         with pytest.raises(UsageError, match="stored as gptq-int3, and the transformers engine has no kernels"):
             make_plan(stored, ON_CPU, request)
+
+
+def test_gptq_of_3_bits_is_planned_on_a_card_and_asked_for_by_no_word() -> None:
+    """Both were tracebacks."""
+    stored = {"quant_method": "gptq", "bits": 3, "group_size": 128}
+    config = {**(bundled_config("Qwen/Qwen3-8B") or {}), "quantization_config": stored}
+    checkpoint = Checkpoint("m", None, config, ModelSpec.from_config(config, "m"))
+    plan = make_plan(checkpoint, DESCRIBED, plan_request(engine="transformers"))
+    smaller, larger = (plan_of("Qwen/Qwen3-8B", scheme) for scheme in ("awq", "bf16"))
+    assert plan.quant.scheme == "gptq-int3"
+    assert plan.devices[0].weights_bytes < smaller.devices[0].weights_bytes < larger.devices[0].weights_bytes
+    assert any("gptq-int3 on the transformers engine needs more" in note for note in plan.notes)
+    with pytest.raises(UsageError, match="is stored as gptq-int3, and --quant 4bit can't requantize it"):
+        make_plan(checkpoint, DESCRIBED, plan_request(engine="transformers", quant="4bit"))
+    with pytest.raises(UsageError, match="no kernels for that on this CPU"):
+        make_plan(checkpoint, ON_CPU, plan_request(engine="transformers"))
+
+
+def test_what_a_stored_scheme_lacks_is_its_own_package() -> None:
+    there = Packages(dict.fromkeys(BARE | {"transformers", "accelerate"}, "1"))
+    checks = engine_checks("transformers")
+    assert "compressed-tensors" in str(checks.why_not_stored("w8a8", DESCRIBED, there))
+    assert "gptqmodel" in str(checks.why_not_stored("gptq-int4", DESCRIBED, there))
+    assert checks.why_not_stored("bnb-nf4", DESCRIBED, there) is None
+    assert checks.why_not_stored("gptq-int3", ON_CPU, there) == "no kernels for this CPU"
