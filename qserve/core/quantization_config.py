@@ -53,7 +53,7 @@ def _stored(method: str, config: _Config, where: str, said: str = "") -> Checkpo
         max(int(mark.group_size if group is None else group), 0),
         block=int(block[0]),
         symmetric=bool(config.get("sym", mark.symmetric)),
-        double_quant=bool(config.get("bnb_4bit_use_double_quant")),
+        double_quant=scheme.bits == 4 and bool(config.get("bnb_4bit_use_double_quant")),
         per_row=bool(config.get("per_row", mark.per_row)),
     )
 

@@ -98,7 +98,7 @@ def held_quantization(quantization: CheckpointQuantization, dtype: str, device: 
 
 def single_scales(quantization: CheckpointQuantization) -> CheckpointQuantization:
     """As vLLM holds bitsandbytes' 4 bit: it undoes the double quantization while loading, 0.5625 B a weight."""
-    return replace(quantization, double_quant=False)
+    return replace(quantization, double_quant=False) if quantization.double_quant else quantization
 
 
 def with_single_scales(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
