@@ -23,6 +23,7 @@ from qserve.wire.batches import CreateBatchRequest
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import INT64_MAX, MAX_TOKEN_ID
+from qserve.wire.reward.table import BY_PATH
 
 __all__ = ["DocumentedWorker", "document"]
 
@@ -197,9 +198,10 @@ def _success(route: Route) -> dict[str, Any]:
         content = {"application/json": _ref(responses.OF_METHOD[route.method, route.path].__name__)}
     elif route.path in responses.OF_ROUTE:
         content = {"application/json": _ref(responses.OF_ROUTE[route.path].__name__)}
+    elif route.path in BY_PATH:
+        content = {"application/json": {"schema": dict(BY_PATH[route.path].response)}}
     else:  # as the engine's own document says
-        kind: Any = ["object", "array"] if route.path in responses.LISTS else "object"
-        content = {"application/json": {"schema": {"type": kind}}}
+        content = {"application/json": {"schema": {"type": "object"}}}
     if isinstance(route, RelayedRoute) and route.streams:
         content["text/event-stream"] = {}  # data: {a chunk}, …, data: [DONE]
     return {"description": "the answer", "content": content}

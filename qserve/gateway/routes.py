@@ -1,15 +1,16 @@
 """The table of all routes: used by the dispatcher, /openapi.json, and the test of docs/api.md.
 
-To add a route that workers answer: one `RelayedRoute` with a `Service` for each kind of worker that serves it. A path
-that several kinds share (a reward model's /classify and vLLM's) is one route with several services; the one that fits
-the request's model reads the body, and a model whose worker fits none gets a 400 that names what does. Put the route
-into docs/api.md; a test compares the two.
+To add a route that chat models answer: one `RelayedRoute` with a `Service` for each kind of worker that serves it;
+those of reward models are made of the rows of `wire/reward/table.py`. A path that several kinds share (`/v1/embeddings`
+of vLLM and of a reward model) is one route with several services; the one that fits the request's model reads the body,
+and a model whose worker fits none gets a 400 that names what does. Put the route into docs/api.md; a test compares the
+two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qserve.engine.base import Api
@@ -17,11 +18,12 @@ from qserve.gateway.apis.input_tokens import RESPONSES, CountsByAnswering, count
 from qserve.gateway.apis.message_ids import with_message_id
 from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.services import ByEngine, BySchema, Service
-from qserve.wire import reward
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from qserve.wire.reward.fields import num_slots
+from qserve.wire.reward.table import BY_PATH, RewardProtocol
 from qserve.wire.vllm import requests
 
 __all__ = ["BATCH_ROUTES", "CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
@@ -84,9 +86,9 @@ def _vllm(count: Callable[[Mapping[str, Any]], int] | None = None) -> Service:
     return Service("chat", Api.VLLM, ByEngine(count))
 
 
-def _reward(schema: type[Any]) -> Service:
+def _reward(protocol: RewardProtocol) -> Service:
     """A reward model on any engine. It schedules its requests itself."""
-    return Service("reward", None, BySchema(schema, lambda request: reward.num_slots(request.num_texts())))
+    return Service("reward", None, BySchema(protocol.request, lambda request: num_slots(request.num_texts())))
 
 
 _VLLM_MESSAGES = Service("chat", Api.VLLM, ByEngine(requests.one), rewrite=with_message_id)
@@ -95,9 +97,8 @@ _VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)
 
 _GENERATION = (
     RelayedRoute(
-        "POST", "/v1/chat/completions", "The next turn of a conversation; from a reward model, its reward.",
-        (_own(ChatCompletionRequest, _chat_sequences), _vllm(requests.n_of_chat), _reward(reward.ChatRequest)),
-        streams=True,
+        "POST", "/v1/chat/completions", "The next turn of a conversation.",
+        (_own(ChatCompletionRequest, _chat_sequences), _vllm(requests.n_of_chat)), streams=True,
     ),
     RelayedRoute(
         "POST", "/v1/completions", "Text after a prompt, or the log-likelihood of it.",
@@ -138,10 +139,7 @@ _GENERATION = (
 )  # fmt: skip
 
 _SMALLER = (
-    RelayedRoute(
-        "POST", "/v1/embeddings", "Vectors of texts; from a reward model, vectors of one number.",
-        (_vllm(requests.one_per_input), _reward(reward.EmbeddingRequest)),
-    ),
+    RelayedRoute("POST", "/v1/embeddings", "Vectors of texts.", (_vllm(requests.one_per_input),)),
     RelayedRoute(
         "POST", "/generative_scoring", "Probabilities of chosen tokens after texts.", (_vllm(requests.one_per_item),)
     ),
@@ -157,30 +155,22 @@ _SMALLER = (
     RelayedRoute("POST", "/v1/messages/render", "The same of a messages request.", (_vllm(),), Dialect.ANTHROPIC),
 )  # fmt: skip
 
-_REWARD = (
-    RelayedRoute(
-        "POST", "/v1/reward", "Rewards of answers, their ranking, margins of pairs, steps of a solution.",
-        (_reward(reward.RewardRequest),),
-    ),
-    RelayedRoute("POST", "/get_reward", "OpenRLHF's remote reward model.", (_reward(reward.GetRewardRequest),)),
-    RelayedRoute("POST", "/classify", "vLLM's, or with `text` SGLang's.", (_reward(reward.ClassifyRequest),)),
-    RelayedRoute("POST", "/pooling", "vLLM's, of whole texts or of each token.", (_reward(reward.PoolingRequest),)),
-    RelayedRoute("POST", "/score", "vLLM's: documents as answers to queries.", (_reward(reward.ScoreRequest),)),
-    RelayedRoute("POST", "/v1/score", "The same.", (_reward(reward.ScoreRequest),)),
-    RelayedRoute(
-        "POST", "/rerank", "vLLM's, or with `texts` text-embeddings-inference's.", (_reward(reward.RerankRequest),)
-    ),
-    RelayedRoute("POST", "/v1/rerank", "The same.", (_reward(reward.RerankRequest),)),
-    RelayedRoute("POST", "/v2/rerank", "The same.", (_reward(reward.RerankRequest),)),
-    RelayedRoute(
-        "POST", "/predict", "text-embeddings-inference's.", (_reward(reward.PredictRequest),), Dialect.TEI
-    ),
-    RelayedRoute("POST", "/", "The same, at the path of its clients.", (_reward(reward.PredictRequest),), Dialect.TEI),
-    RelayedRoute(
-        "POST", "/v1/score/evaluation", "LLaMA-Factory's reward server.", (_reward(reward.ScoreEvaluationRequest),),
-        names_model=False,
-    ),
-)  # fmt: skip
+
+def _with_rewards(routes: tuple[RelayedRoute, ...]) -> Iterator[RelayedRoute]:
+    """`routes` of chat models, those with a reward protocol at their path served by reward models too; then the others
+    of these protocols.
+    """
+    for route in routes:
+        if route.path in BY_PATH:
+            protocol = BY_PATH[route.path]
+            summary = f"{route.summary.rstrip('.')}; from a reward model, {protocol.paths[route.path]}"
+            route = replace(route, summary=summary, services=(*route.services, _reward(protocol)))
+        yield route
+    shared = {route.path for route in routes}
+    for path, one in BY_PATH.items():
+        if path not in shared:
+            yield RelayedRoute("POST", path, one.paths[path], (_reward(one),), one.dialect, names_model=one.names_model)
+
 
 _OWN = (
     Route("GET", "/health", "The gateway's process is alive. The only route without a key."),
@@ -218,7 +208,7 @@ BATCH_ROUTES = (
 )
 """OpenAI's files and batches, which `gateway/batches/` answers."""
 
-ROUTES: tuple[Route, ...] = (*_GENERATION, *_SMALLER, *_REWARD, *BATCH_ROUTES, *_OWN)
+ROUTES: tuple[Route, ...] = (*_with_rewards((*_GENERATION, *_SMALLER)), *BATCH_ROUTES, *_OWN)
 
 _ADMIN = "it administers the engine, which belongs to `qserve up`"
 _ANY_BODY = "it takes the bodies of all other routes unchecked; use the route of the request"

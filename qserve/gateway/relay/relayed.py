@@ -29,7 +29,7 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord, record_of
 from qserve.wire.body_scan import utf8_json
-from qserve.wire.reward import BULK_SLOTS
+from qserve.wire.reward.fields import BULK_SLOTS
 from qserve.wire.vllm import requests
 
 __all__ = ["RelayedEndpoints"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from qserve.reward.answers import check_answered
 from qserve.reward.failures import TextRefused
@@ -14,9 +14,11 @@ from qserve.reward.protocols.chatml import turns_of, without_end
 from qserve.reward.settings import Truncation
 from qserve.rows.tools import called_text
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import ScoredMessage
+from qserve.wire.reward.fields import RewardFields
+from qserve.wire.reward.messages import ScoredMessage
 
 __all__ = [
+    "JOBS",
     "Content",
     "ModelInfo",
     "ScoreJob",
@@ -26,6 +28,7 @@ __all__ = [
     "answered",
     "asked",
     "conversation",
+    "job_of",
     "sigmoid",
     "softmax",
     "texts_of_input",
@@ -139,6 +142,23 @@ class ScoreJob:
     max_length: int | None = None
     max_prompt_tokens: int | None = None
     max_answer_tokens: int | None = None
+
+
+Request = TypeVar("Request", bound=RewardFields)
+JOBS: dict[type[RewardFields], Callable[[Any, ModelInfo], ScoreJob]] = {}
+"""By the schema of a request the function that makes its job; `table.py` has them all."""
+
+
+def job_of(
+    schema: type[Request],
+) -> Callable[[Callable[[Request, ModelInfo], ScoreJob]], Callable[[Request, ModelInfo], ScoreJob]]:
+    """Marks the function that makes the job of a request of this schema."""
+
+    def mark(job: Callable[[Request, ModelInfo], ScoreJob]) -> Callable[[Request, ModelInfo], ScoreJob]:
+        JOBS[schema] = job
+        return job
+
+    return mark
 
 
 def conversation(messages: Sequence[ScoredMessage], where: str) -> tuple[Mapping[str, Any], ...]:

@@ -16,6 +16,7 @@ from qserve.reward.protocols.job import (
     answered,
     asked,
     conversation,
+    job_of,
     sigmoid,
     usage,
 )
@@ -23,11 +24,14 @@ from qserve.rows.fields import Fields, RowError
 from qserve.rows.preference import preference_of
 from qserve.rows.tools import template_fields_of
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import ConversationObject, Normalization, PreferencePair, RewardRequest, ScoredMessage
+from qserve.wire.reward.fields import ConversationObject
+from qserve.wire.reward.messages import ScoredMessage
+from qserve.wire.reward.native import Normalization, PreferencePair, RewardRequest
 
 __all__ = ["reward"]
 
 
+@job_of(RewardRequest)
 def reward(request: RewardRequest, about: ModelInfo) -> ScoreJob:
     """The job of a native request. Raises ApiError 400 for what this model can't be asked."""
     scale = _scale(request.normalize, about)

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, texts_of_input
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import ClassifyRequest, as_list, num_texts
+from qserve.wire.reward.classifiers import ClassifyRequest
+from qserve.wire.reward.fields import as_list, num_texts
 
 __all__ = ["classify"]
 

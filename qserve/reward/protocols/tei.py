@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from qserve.reward.protocols.job import Content, ModelInfo, Scored, ScoreJob, Text, answered
+from qserve.reward.protocols.job import Content, ModelInfo, Scored, ScoreJob, Text, answered, job_of
 from qserve.reward.protocols.vllm import LABEL, query_texts, token_limits
 from qserve.reward.settings import Truncation
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import PredictRequest, RerankRequest
+from qserve.wire.reward.classifiers import PredictRequest
+from qserve.wire.reward.rankers import RerankRequest
 
 __all__ = ["predict", "rerank"]
 
 
+@job_of(PredictRequest)
 def predict(request: PredictRequest, about: ModelInfo) -> ScoreJob:
     """One prediction in a list, or of a batch a list of such lists. `raw_scores` leaves the sigmoid out."""
     named = [(one, f"inputs.{index}" if request.is_batch else "inputs") for index, one in enumerate(request.batch())]

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text, conversation, texts_of_input, usage
+from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text, conversation, job_of, texts_of_input, usage
 from qserve.reward.settings import Truncation
-from qserve.wire.reward import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
+from qserve.wire.reward.trainers import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
 
 __all__ = ["chat", "get_reward", "score_evaluation"]
 
 
+@job_of(GetRewardRequest)
 def get_reward(request: GetRewardRequest, about: ModelInfo) -> ScoreJob:
     """OpenRLHF reads `rewards` for the advantage, `scores` for its filter, and averages `extra_logs` into its logs."""
 
@@ -39,6 +40,7 @@ def _each(value: Any, count: int) -> list[str | None]:
     return [str(one) if isinstance(one, (str, int, float)) else None for one in values]
 
 
+@job_of(ScoreEvaluationRequest)
 def score_evaluation(request: ScoreEvaluationRequest, about: ModelInfo) -> ScoreJob:
     """LLaMA-Factory: templated texts, cut at `max_length` from the right, as its own server does."""
 
@@ -50,6 +52,7 @@ def score_evaluation(request: ScoreEvaluationRequest, about: ModelInfo) -> Score
     return ScoreJob(texts_of_input(request.messages, "messages"), answer, cut, request.max_length)
 
 
+@job_of(ChatRequest)
 def chat(request: ChatRequest, about: ModelInfo) -> ScoreJob:
     """ms-swift: a chat completion whose content is the reward, as JSON writes a number."""
 

@@ -19,18 +19,14 @@ from qserve.reward.protocols.job import (
     Text,
     answered,
     conversation,
+    job_of,
     texts_of_input,
     usage,
 )
 from qserve.reward.settings import Truncation
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import (
-    ClassifyRequest,
-    EmbeddingRequest,
-    PoolingRequest,
-    RerankRequest,
-    ScoreRequest,
-)
+from qserve.wire.reward.classifiers import ClassifyRequest, EmbeddingRequest, PoolingRequest
+from qserve.wire.reward.rankers import RerankRequest, ScoreRequest
 
 __all__ = ["LABEL", "classify", "embeddings", "pooling", "query_texts", "rerank", "score", "token_limits"]
 
@@ -53,6 +49,7 @@ def classify(request: ClassifyRequest, about: ModelInfo) -> ScoreJob:
     return ScoreJob(_given(request), answer, *_limits(request, about))
 
 
+@job_of(PoolingRequest)
 def pooling(request: PoolingRequest, about: ModelInfo) -> ScoreJob:
     """POST /pooling: one value a text, or with `token_classify` one a token."""
     activate, per_token = about.activation(request.raw), request.task == "token_classify"
@@ -72,6 +69,7 @@ def pooling(request: PoolingRequest, about: ModelInfo) -> ScoreJob:
     return ScoreJob(_given(request, every_token=per_token), answer, *_limits(request, about))
 
 
+@job_of(EmbeddingRequest)
 def embeddings(request: EmbeddingRequest, about: ModelInfo) -> ScoreJob:
     """POST /v1/embeddings: a vector of the head's values, of most models one number.
 
@@ -88,6 +86,7 @@ def embeddings(request: EmbeddingRequest, about: ModelInfo) -> ScoreJob:
     return ScoreJob(texts_of_input(request.input, "input"), answer)
 
 
+@job_of(ScoreRequest)
 def score(request: ScoreRequest, about: ModelInfo) -> ScoreJob:
     """POST /score: each document as the assistant's answer to its query."""
     activate = about.activation(request.raw)

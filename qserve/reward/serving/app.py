@@ -35,6 +35,7 @@ from qserve.reward.serving.portions import is_large, portions
 from qserve.reward.serving.report import report_of
 from qserve.reward.serving.shortened import shortened
 from qserve.wire.errors import ApiError, Dialect
+from qserve.wire.reward.table import BY_PATH
 from qserve.wire.worker_headers import CLIENT
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def build_app(
         },
         metrics=metrics.exposition,
         memory=held,
-        dialect_of=lambda path: Dialect.TEI if path in ("/", "/predict") else Dialect.OPENAI,
+        dialect_of=lambda path: BY_PATH[path].dialect if path in BY_PATH else Dialect.OPENAI,
     )
 
 

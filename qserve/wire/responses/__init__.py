@@ -12,8 +12,8 @@ tables.py        which route answers what
 
 from qserve.wire.responses.errors import AnthropicErrorBody, ErrorBody, TeiErrorBody
 from qserve.wire.responses.reports import HostProcessMemory
-from qserve.wire.responses.tables import LISTS, OF_METHOD, OF_ROUTE
+from qserve.wire.responses.tables import OF_METHOD, OF_ROUTE
 
 __all__ = [
-    "LISTS", "OF_METHOD", "OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "HostProcessMemory", "TeiErrorBody",
+    "OF_METHOD", "OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "HostProcessMemory", "TeiErrorBody",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Response schema of each route."""
+"""Response schema of each route; those of reward models stand in `wire/reward/table.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qserve.wire.responses.generations import (
 from qserve.wire.responses.reports import MemoryList, ReportList
 from qserve.wire.responses.service import Health, ModelCard, ModelList, Ready, Restarting, Version
 
-__all__ = ["LISTS", "OF_METHOD", "OF_ROUTE"]
+__all__ = ["OF_METHOD", "OF_ROUTE"]
 
 OF_METHOD: dict[tuple[str, str], type[BaseModel]] = {
     ("POST", "/v1/files"): File,
@@ -46,6 +46,3 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/tokenize": Tokenized,
     "/detokenize": Detokenized,
 }
-
-LISTS = frozenset({"/classify", "/", "/predict", "/rerank", "/v1/rerank", "/v2/rerank"})
-"""Routes that answer a list to SGLang's and text-embeddings-inference's requests, an object to others."""

@@ -1,4 +1,4 @@
-"""Request schemas of reward models, one pydantic model per path.
+"""Requests to reward models, one pydantic model for each format.
 
 Paths that two systems share have one model with the fields of both (`/classify`, `/rerank`), told apart by the field
 that only one of them has. Read from public source: vLLM 0.32 `entrypoints/pooling`, SGLang `EmbeddingReqInput`,
@@ -11,34 +11,5 @@ native.py         /v1/reward
 classifiers.py    /classify, /pooling, /v1/embeddings, /predict
 rankers.py        /score, /rerank
 trainers.py       /get_reward, /v1/score/evaluation, /v1/chat/completions
-rules.py          rules between fields, as JSON Schema
+table.py          the table of all: paths, schemas, summaries
 """
-
-from qserve.wire.reward.classifiers import ClassifyRequest, EmbeddingRequest, PoolingRequest, PredictRequest
-from qserve.wire.reward.fields import BULK_SLOTS, MAX_TEXTS, as_list, num_slots, num_texts
-from qserve.wire.reward.messages import ScoredMessage
-from qserve.wire.reward.native import ConversationObject, Normalization, PreferencePair, RewardRequest
-from qserve.wire.reward.rankers import RerankRequest, ScoreRequest
-from qserve.wire.reward.trainers import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
-
-__all__ = [
-    "BULK_SLOTS",
-    "MAX_TEXTS",
-    "ChatRequest",
-    "ClassifyRequest",
-    "ConversationObject",
-    "EmbeddingRequest",
-    "GetRewardRequest",
-    "Normalization",
-    "PoolingRequest",
-    "PredictRequest",
-    "PreferencePair",
-    "RerankRequest",
-    "RewardRequest",
-    "ScoreEvaluationRequest",
-    "ScoreRequest",
-    "ScoredMessage",
-    "as_list",
-    "num_slots",
-    "num_texts",
-]

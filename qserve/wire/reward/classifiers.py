@@ -9,6 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from qserve.wire.openai import OnlyFalse, OnlyOne, TokenIds
 from qserve.wire.reward.fields import (
+    ACTIVATION_SCHEMA,
+    STRING_OR_LIST,
     Conversation,
     Input,
     RewardFields,
@@ -19,15 +21,38 @@ from qserve.wire.reward.fields import (
     one_of,
     refuse,
 )
-from qserve.wire.reward.rules import CLASSIFY_SCHEMA, POOLING_SCHEMA, PREDICT_INPUTS, SGLANG_HAS_NOT
+from qserve.wire.schema_rules import absent, given, one_of_these, together
 
 __all__ = ["ClassifyRequest", "EmbeddingRequest", "PoolingRequest", "PredictRequest"]
+
+
+_SGLANG_HAS_NOT = ("use_activation", "activation", "truncate_prompt_tokens")
+_CLASSIFY_SCHEMA: dict[str, Any] = {
+    "allOf": [ACTIVATION_SCHEMA],
+    "oneOf": [
+        together(given(input=STRING_OR_LIST), absent("messages", "text", "input_ids", "rid")),
+        together(given(messages="array"), absent("input", "text", "input_ids", "rid")),
+        together(given(text=STRING_OR_LIST), absent("input", "messages", "input_ids", *_SGLANG_HAS_NOT)),
+        together(given(input_ids="array"), absent("input", "messages", "text", *_SGLANG_HAS_NOT)),
+    ],
+}
+_POOLING_SCHEMA: dict[str, Any] = {"allOf": [ACTIVATION_SCHEMA], **one_of_these(input=STRING_OR_LIST, messages="array")}
+_PREDICT_INPUTS: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 2},
+        {
+            "type": "array", "minItems": 1,
+            "items": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 2},
+        },
+    ]
+}  # fmt: skip
 
 
 class ClassifyRequest(VllmFields):
     """POST /classify: vLLM's (`input` or `messages`), and SGLang's (`text` or `input_ids`)."""
 
-    model_config = ConfigDict(json_schema_extra=CLASSIFY_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_CLASSIFY_SCHEMA)
 
     input: Input | None = None
     messages: Conversation | None = None
@@ -40,7 +65,7 @@ class ClassifyRequest(VllmFields):
     def _check(self) -> Self:
         what = one_of(self, "input", "messages", "text", "input_ids")
         if what in ("text", "input_ids"):
-            refuse(self, "SGLang's /classify", *SGLANG_HAS_NOT)
+            refuse(self, "SGLang's /classify", *_SGLANG_HAS_NOT)
         elif self.rid is not None:
             raise PydanticCustomError("rid", "'rid' belongs to SGLang's /classify, with 'text' or 'input_ids'")
         return self
@@ -56,7 +81,7 @@ class ClassifyRequest(VllmFields):
 class PoolingRequest(VllmFields):
     """POST /pooling: the reward of each text, or with `token_classify` the head's value at each of its tokens."""
 
-    model_config = ConfigDict(json_schema_extra=POOLING_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_POOLING_SCHEMA)
 
     input: Input | None = None
     messages: Conversation | None = None
@@ -89,7 +114,7 @@ class PredictRequest(RewardFields):
 
     inputs: Annotated[
         str | Strings | Annotated[list[Strings], Field(min_length=1, fail_fast=True)],
-        WithJsonSchema(PREDICT_INPUTS),
+        WithJsonSchema(_PREDICT_INPUTS),
     ]
     parameters: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     raw_scores: bool = False

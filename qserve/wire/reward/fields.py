@@ -9,12 +9,15 @@ from pydantic_core import PydanticCustomError
 
 from qserve.wire.openai import NonEmptyString, OnlyZero, TokenIds, Wire
 from qserve.wire.reward.messages import ScoredMessage
-from qserve.wire.reward.rules import OBJECT_SCHEMA
+from qserve.wire.schema_rules import absent, given, together
 from qserve.wire.tools import MAX_TOOLS
 
 __all__ = [
+    "ACTIVATION_SCHEMA",
+    "BESIDE_MESSAGES",
     "BULK_SLOTS",
     "MAX_TEXTS",
+    "STRING_OR_LIST",
     "Conversation",
     "ConversationObject",
     "Conversations",
@@ -47,8 +50,20 @@ requests; the places bound how many of them it holds."""
 # A text that is scored has at least one token; whoever makes a job of it says so with its place.
 Scored = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
 Conversation = Annotated[list[ScoredMessage], Field(min_length=1, fail_fast=True)]
+STRING_OR_LIST = ["string", "array"]
+"""The types of a field, for rules between fields (`wire/schema_rules.py`)."""
+BESIDE_MESSAGES = ("tools", "chat_template_kwargs")
+"""Fields that go with messages only."""
 Tools = Annotated[list[dict[str, JsonValue]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 TemplateVariables = Annotated[dict[str, JsonValue], Field(description="variables of the chat template")]
+
+
+_OBJECT_SCHEMA: dict[str, Any] = {
+    "oneOf": [
+        together(given(messages="array"), absent("text", "add_eos")),
+        together(given(text="string"), absent("messages", *BESIDE_MESSAGES)),
+    ]
+}
 
 
 class ConversationObject(Wire):
@@ -56,7 +71,7 @@ class ConversationObject(Wire):
     ends in the tokenizer's EOS where `add_eos` says so.
     """
 
-    model_config = ConfigDict(json_schema_extra=OBJECT_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_OBJECT_SCHEMA)
 
     messages: Conversation | None = None
     tools: Tools | str | None = Field(None, description="of the messages; also as JSON text")
@@ -67,7 +82,7 @@ class ConversationObject(Wire):
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
         what = one_of(self, "messages", "text")
-        for name in ("add_eos",) if what == "messages" else ("tools", "chat_template_kwargs"):
+        for name in ("add_eos",) if what == "messages" else BESIDE_MESSAGES:
             if getattr(self, name) is not None:
                 raise PydanticCustomError("belongs", f"'{name}' does not belong to '{what}'")
         return self
@@ -87,12 +102,12 @@ Cut = Literal["left", "right"]
 
 def one_of(value: Wire, *names: str) -> str:
     """The one of these fields that was given; raises where there is none or more than one."""
-    given = [name for name in names if getattr(value, name) is not None]
-    if len(given) != 1:
+    found = [name for name in names if getattr(value, name) is not None]
+    if len(found) != 1:
         wanted = ", ".join(f"'{name}'" for name in names)
-        have = " and ".join(f"'{name}'" for name in given) if given else "none"
+        have = " and ".join(f"'{name}'" for name in found) if found else "none"
         raise PydanticCustomError("one_of", f"give one of {wanted}; this request has {have}")
-    return given[0]
+    return found[0]
 
 
 def num_slots(num_texts: int) -> int:
@@ -117,6 +132,15 @@ class RewardFields(Wire):
     def num_texts(self) -> int:
         """Texts to score: a pair is two."""
         raise NotImplementedError
+
+
+ACTIVATION_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        absent("activation"), absent("use_activation"),
+        *({"properties": {"activation": {"const": one}, "use_activation": {"const": one}}} for one in (True, False)),
+    ]
+}  # fmt: skip
+"""The two names of one field do not differ."""
 
 
 class VllmFields(RewardFields):

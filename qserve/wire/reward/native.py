@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.openai import TokenIds, Wire
 from qserve.wire.reward.fields import (
+    BESIDE_MESSAGES,
     MAX_TEXTS,
+    STRING_OR_LIST,
     Conversation,
-    ConversationObject,
     Conversations,
     RewardFields,
     Scored,
@@ -21,9 +22,29 @@ from qserve.wire.reward.fields import (
     Tools,
     one_of,
 )
-from qserve.wire.reward.rules import PAIR_SCHEMA, REWARD_SCHEMA
+from qserve.wire.schema_rules import absent, given, together
 
-__all__ = ["ConversationObject", "Normalization", "PreferencePair", "RewardRequest"]
+__all__ = ["Normalization", "PreferencePair", "RewardRequest"]
+
+
+_WHOLE = {"conversations": "array", "texts": "array", "token_ids": "array", "pairs": "array"}
+_REWARD_SCHEMA: dict[str, Any] = {
+    "oneOf": [
+        *(
+            together(
+                given(**{name: kind}),
+                absent("prompt", "responses", *BESIDE_MESSAGES, *(other for other in _WHOLE if other != name)),
+            )
+            for name, kind in _WHOLE.items()
+        ),
+        together(given(prompt=STRING_OR_LIST, responses="array"), absent(*_WHOLE)),
+    ]
+}
+_PAIR_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        given(prompt=STRING_OR_LIST), given(chosen="array", rejected="array"), given(chosen="string", rejected="string")
+    ]
+}  # fmt: skip
 
 
 class Normalization(Wire):
@@ -38,7 +59,7 @@ class PreferencePair(Wire):
     that begin with it; without one they are, or both are whole texts.
     """
 
-    model_config = ConfigDict(json_schema_extra=PAIR_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_PAIR_SCHEMA)
 
     prompt: str | Conversation | None = None
     chosen: str | Conversation
@@ -60,7 +81,7 @@ class RewardRequest(RewardFields):
     An answer that is a list of strings is a list of steps: a process reward model scores each.
     """
 
-    model_config = ConfigDict(json_schema_extra=REWARD_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_REWARD_SCHEMA)
 
     conversations: Conversations | None = None
     texts: ScoredStrings | None = Field(None, description="templated already")

@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.openai import NonEmptyString, Wire
 from qserve.wire.reward.documents import Document
-from qserve.wire.reward.fields import Scored, ScoredTexts, Texts, VllmFields, as_list, one_of, refuse
-from qserve.wire.reward.rules import RERANK_HAS_NOT, RERANK_SCHEMA, SCORE_SCHEMA, SCORED_PAIRS, TEI_HAS_NOT
+from qserve.wire.reward.fields import (
+    ACTIVATION_SCHEMA,
+    STRING_OR_LIST,
+    Scored,
+    ScoredTexts,
+    Texts,
+    VllmFields,
+    as_list,
+    one_of,
+    refuse,
+)
+from qserve.wire.schema_rules import absent, given, together
 
 __all__ = ["RerankRequest", "ScoreRequest"]
 
 Documents = Scored | Annotated[list[Scored | Document], Field(min_length=1, fail_fast=True)]
+
+
+_SCORED = ("queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
+_SCORED_PAIRS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
+# JSON Schema can't tell that there are as many queries as documents, or one.
+_SCORE_SCHEMA: dict[str, Any] = {
+    "allOf": [ACTIVATION_SCHEMA],
+    "oneOf": [
+        together(given(**dict.fromkeys(pair, STRING_OR_LIST)), absent(*(name for name in _SCORED if name not in pair)))
+        for pair in _SCORED_PAIRS
+    ],
+}
+_TEI_HAS_NOT = ("top_n", "return_documents", "use_activation", "rank_fields")
+_RERANK_HAS_NOT = ("raw_scores", "return_text", "truncate", "truncation_direction")
+_RERANK_SCHEMA: dict[str, Any] = {
+    "allOf": [ACTIVATION_SCHEMA],
+    "oneOf": [
+        together(given(documents=STRING_OR_LIST), absent("texts", *_RERANK_HAS_NOT)),
+        together(given(texts="array"), absent("documents", *_TEI_HAS_NOT)),
+    ],
+}
 
 
 class RankerFields(VllmFields):
@@ -30,7 +61,7 @@ class RankerFields(VllmFields):
 class ScoreRequest(RankerFields):
     """POST /score, /v1/score: each document as the answer to its query; one query goes with every document."""
 
-    model_config = ConfigDict(json_schema_extra=SCORE_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_SCORE_SCHEMA)
 
     queries: Texts | None = None
     documents: ScoredTexts | None = None
@@ -43,7 +74,7 @@ class ScoreRequest(RankerFields):
     @model_validator(mode="after")
     def _check(self) -> Self:
         first, second = one_of(self, "queries", "text_1", "data_1"), one_of(self, *_SECOND)
-        if (first, second) not in SCORED_PAIRS:
+        if (first, second) not in _SCORED_PAIRS:
             raise PydanticCustomError("pair", f"'{first}' does not go with '{second}'")
         queries, documents = self.pairs()
         if len(queries) not in (1, len(documents)):
@@ -67,7 +98,7 @@ _SECOND = ("documents", "items", "text_2", "data_2")
 class RerankRequest(RankerFields):
     """POST /rerank: vLLM's, Cohere's and Jina's (`documents`), and text-embeddings-inference's (`texts`)."""
 
-    model_config = ConfigDict(json_schema_extra=RERANK_SCHEMA)
+    model_config = ConfigDict(json_schema_extra=_RERANK_SCHEMA)
     refused: ClassVar[Mapping[str, str]] = {
         **Wire.refused, "max_chunks_per_doc": "documents are not cut into chunks; 'max_tokens_per_doc' cuts them off",
     }  # fmt: skip
@@ -88,9 +119,9 @@ class RerankRequest(RankerFields):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if one_of(self, "documents", "texts") == "texts":
-            refuse(self, "text-embeddings-inference's /rerank", *TEI_HAS_NOT)
+            refuse(self, "text-embeddings-inference's /rerank", *_TEI_HAS_NOT)
         else:
-            refuse(self, "/rerank with 'documents'", *RERANK_HAS_NOT)
+            refuse(self, "/rerank with 'documents'", *_RERANK_HAS_NOT)
         for index, one in enumerate(self.listed()):
             if isinstance(one, Document):
                 one.check(f"{'texts' if self.documents is None else 'documents'}.{index}", self.rank_fields)
@@ -100,8 +131,8 @@ class RerankRequest(RankerFields):
 
     def listed(self) -> list[str | Document]:
         """The documents as they were given."""
-        given = self.texts if self.documents is None else self.documents
-        return [given] if isinstance(given, str) else list(given or ())
+        several = self.texts if self.documents is None else self.documents
+        return [several] if isinstance(several, str) else list(several or ())
 
     def document_texts(self) -> list[str]:
         """What is scored of each."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qserve.gateway.relay.admission import Admission, Moved, Requester
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import BULK_SLOTS, num_slots
+from qserve.wire.reward.fields import BULK_SLOTS, num_slots
 
 
 class Guest:

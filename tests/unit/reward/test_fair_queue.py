@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from qserve.reward.protocols.job import Text
 from qserve.reward.scoring.fair_queue import FairQueue, Flow
 from qserve.reward.serving.portions import is_large, portions
-from qserve.wire.reward import BULK_SLOTS, num_slots
+from qserve.wire.reward.fields import BULK_SLOTS, num_slots
 
 
 class Job:

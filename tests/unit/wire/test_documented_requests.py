@@ -9,8 +9,9 @@ import jsonschema_rs
 import pytest
 
 from qserve.gateway.openapi import DocumentedWorker, document
-from qserve.wire import openai, reward
+from qserve.wire import openai
 from qserve.wire.errors import ApiError
+from qserve.wire.reward import table
 
 _USER = {"role": "user", "content": "x"}
 _CHAT = {"model": "m", "messages": [_USER]}
@@ -80,7 +81,7 @@ def schemas() -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "body"), _BODIES, ids=lambda one: json.dumps(one)[:60])
 def test_what_is_documented_is_what_is_taken(name: str, body: dict[str, Any], schemas: dict[str, Any]) -> None:
     try:
-        (getattr(openai, name, None) or getattr(reward, name)).parse(json.dumps(body).encode())
+        (getattr(openai, name, None) or getattr(table, name)).parse(json.dumps(body).encode())
         is_taken = True
     except ApiError:
         is_taken = False

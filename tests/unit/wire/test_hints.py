@@ -18,7 +18,8 @@ from qserve.wire.hints import hint_for
 from qserve.wire.hints.names import Place
 from qserve.wire.hints.requests import MIXED_UP, names_by_schema
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, Wire
-from qserve.wire.reward import RerankRequest, RewardRequest
+from qserve.wire.reward.native import RewardRequest
+from qserve.wire.reward.rankers import RerankRequest
 
 SCHEMAS: tuple[type[Wire], ...] = (
     ChatCompletionRequest, CompletionRequest, ResponsesRequest, MessagesRequest, RerankRequest, RewardRequest,
