@@ -17,6 +17,7 @@ from qserve.ui.chat.transcript import Drafts, messages_of, new_drafts, turn_of
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.served_models import ServedModels, served_models
 from qserve.ui.pages.chat_form import ChatForm, ChatOptions, chat_form
+from qserve.ui.pages.page import Page, Update
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, translate
 from qserve.ui.views.failures import failure_sentence, told_waiting
@@ -26,11 +27,12 @@ __all__ = ["ChatPage"]
 _EXAMPLES = ("What is 17 + 25?", "Count from 1 to 30", "你好，你是谁？")
 _KEEP = "qserve.keep(props, trigger, watch); if (false) trigger('load');"
 _HISTORY = "qserve.history(element, trigger); if (false) { trigger('select'); trigger('clear'); }"
-Update = dict[Any, Any]
 
 
-class ChatPage:
-    """Builds the page inside of the current Blocks; `show` fits it to what is served."""
+class ChatPage(Page):
+    """`show` fits it to the models that are served."""
+
+    name = "chat"
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,12 +11,9 @@ import gradio as gr
 
 from qserve.ui.client.api import Api, ApiFailure
 from qserve.ui.client.served_models import ServedModels, served_models
-from qserve.ui.pages.chat import ChatPage
-from qserve.ui.pages.memory import MemoryPage
-from qserve.ui.pages.plan import PlanPage
-from qserve.ui.pages.score import ScorePage
+from qserve.ui.pages.page import Page, Update
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.pages.train import TrainPage
+from qserve.ui.pages.table import PAGES
 from qserve.ui.settings import UISettings
 from qserve.ui.strings import LANGUAGES, marked, translate
 from qserve.ui.views.failures import failure_sentence, told_waiting
@@ -25,6 +23,7 @@ __all__ = ["build_blocks"]
 _MOST_WAITING = 256
 _LOOK_EVERY_S, _LOOK_AGAIN_S = 10, 2
 """The second while something is not ready."""
+_NOTHING = ServedModels()
 _THEME = "Light or dark · 浅色或深色"
 _HEADER = f"""<header class="qs-header">
   <h1 class="qs-name">qserve</h1>
@@ -59,47 +58,54 @@ def build_blocks(settings: UISettings) -> Any:
         language = gr.Textbox("en", visible="hidden", elem_id="qs-language", label="language", container=False)
         shared = Shared(api, language, "/report" if settings.socket else f"{api.url}/report")
         with gr.Tabs(elem_id="qs-tabs"):
-            with gr.Tab(marked("tab.chat"), id="chat") as chat_tab:
-                chat = ChatPage(shared)
-            with gr.Tab(marked("tab.score"), id="score", visible=False) as score_tab:
-                score = ScorePage(shared)
-            with gr.Tab(marked("tab.memory"), id="memory", visible=False) as memory_tab:
-                memory = MemoryPage(shared, memory_tab)
-            with gr.Tab(marked("tab.train"), id="train", visible=False) as train_tab:
-                train = TrainPage(shared, train_tab)
-            with gr.Tab(marked("tab.plan"), id="plan") as plan_tab:
-                PlanPage(shared)
-        following = {memory_tab: memory.timer, train_tab: train.timer}
-        for tab in (chat_tab, score_tab, memory_tab, train_tab, plan_tab):
-            others = [timer for own, timer in following.items() if own is not tab]
-            tab.select(partial(_stopped, len(others)), None, others, **PRIVATE)
-        timer, known = gr.Timer(_LOOK_EVERY_S), gr.State(None)
-        outputs = [status, language, timer, known, score_tab, memory_tab, train_tab, *chat.outputs, *score.outputs]
-
-        async def looked(wanted: str, shown: Any) -> dict[Any, Any]:
-            """The status; and where other models are served than before, what depends on them."""
-            served = await served_models(api)
-            every_s = _LOOK_EVERY_S if served.is_ready else _LOOK_AGAIN_S
-            update = {status: _status(served, wanted), language: wanted, timer: gr.Timer(every_s)}
-            models = [served.is_qserve, served.chat, served.reward]
-            # What the page shows of a server that is away may be needed again in a moment.
-            if models == shown or (shown is not None and served.failure):
-                return update
-            return {
-                **update,
-                known: models,
-                score_tab: gr.update(visible=bool(served.reward)),
-                memory_tab: gr.update(visible=served.is_qserve),
-                train_tab: gr.update(visible=served.is_qserve),
-                **chat.show(served),
-                **score.show(served),
-            }
-
-        timer.tick(looked, [language, known], outputs, **PRIVATE)
-        blocks.load(looked, [language, known], outputs, js="(_, known) => [qserve.language, known]", **PRIVATE)
+            pages = dict(_drawn(kind, shared) for kind in PAGES)
+        _connect(pages)
+        _follow_server(blocks, status, shared, pages)
     # One listener answers many readers at once; Gradio's own default is one at a time.
     blocks.queue(default_concurrency_limit=None, max_size=_MOST_WAITING, api_open=False)
     return blocks
+
+
+def _follow_server(blocks: Any, status: Any, shared: Shared, pages: Mapping[Any, Page]) -> None:
+    """Asks what is served, when the whole is loaded and then every few seconds."""
+    hidden = [tab for tab, page in pages.items() if not page.can_be_filled(_NOTHING)]
+    timer, known = gr.Timer(_LOOK_EVERY_S), gr.State(None)
+    of_pages = [component for page in pages.values() for component in page.outputs]
+    outputs = [status, shared.language, timer, known, *hidden, *of_pages]
+
+    async def looked(wanted: str, shown: Any) -> Update:
+        """The status; and where other models are served than before, what depends on them."""
+        served = await served_models(shared.api)
+        every_s = _LOOK_EVERY_S if served.is_ready else _LOOK_AGAIN_S
+        update: Update = {status: _status(served, wanted), shared.language: wanted, timer: gr.Timer(every_s)}
+        models = [served.is_qserve, served.chat, served.reward]
+        # What the page shows of a server that is away may be needed again in a moment.
+        if models == shown or (shown is not None and served.failure):
+            return update
+        update |= {known: models, **{tab: gr.update(visible=pages[tab].can_be_filled(served)) for tab in hidden}}
+        for page in pages.values():
+            update |= page.show(served)
+        return update
+
+    timer.tick(looked, [shared.language, known], outputs, **PRIVATE)
+    blocks.load(looked, [shared.language, known], outputs, js="(_, known) => [qserve.language, known]", **PRIVATE)
+
+
+def _drawn(kind: type[Page], shared: Shared) -> tuple[Any, Page]:
+    """The tab of a page, and the page in it."""
+    is_visible = kind.can_be_filled(_NOTHING)
+    with gr.Tab(marked(f"tab.{kind.name}"), id=kind.name, visible=is_visible) as tab:
+        return tab, kind(shared)
+
+
+def _connect(pages: Mapping[Any, Page]) -> None:
+    """A page that is opened draws what it has to; those that follow something meanwhile stop."""
+    for tab, page in pages.items():
+        if page.on_open is not None:
+            tab.select(*page.on_open, **PRIVATE)
+        others = [other.timer for other in pages.values() if other is not page and other.timer is not None]
+        if others:
+            tab.select(partial(_stopped, len(others)), None, others, **PRIVATE)
 
 
 def _stopped(count: int) -> Any:

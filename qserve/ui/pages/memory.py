@@ -9,6 +9,8 @@ import gradio as gr
 
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.exposition import Sample, read
+from qserve.ui.client.served_models import ServedModels
+from qserve.ui.pages.page import Page, Update
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked
 from qserve.ui.views.failures import failure_view
@@ -20,13 +22,14 @@ __all__ = ["MemoryPage"]
 
 _EVERY_S = 2.0
 _OPEN = {"memory": True, "latency": True, "runs": False}
-Update = dict[Any, Any]
 
 
-class MemoryPage:
-    """Builds the page inside of the current tab; it asks only while somebody looks at it."""
+class MemoryPage(Page):
+    """It asks only while somebody looks at it."""
 
-    def __init__(self, shared: Shared, tab: Any) -> None:
+    name = "memory"
+
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
         with gr.Row(elem_classes="qs-tools"):
             self._refresh = gr.Button(marked("memory.refresh"), size="sm", scale=0, min_width=100, elem_id="qs-refresh")
@@ -42,24 +45,24 @@ class MemoryPage:
         for name, is_open in _OPEN.items():
             with gr.Accordion(marked(f"memory.{name}"), open=is_open, elem_id=f"qs-{name}-part"):
                 self._views[name] = gr.HTML("", elem_id=f"qs-{name}", apply_default_css=False)
-        self._timer = gr.Timer(_EVERY_S, active=False)
+        self.timer = gr.Timer(_EVERY_S, active=False)
         # The samples before: (seconds, samples), for rates.
         self._before = gr.State(None)
-        self._connect(tab)
+        self._connect()
 
-    def _connect(self, tab: Any) -> None:
+    def _connect(self) -> None:
         language, drawn = self._shared.language, [self._live, self._before]
-        everything = [*drawn, *self._views.values(), self._timer]
+        everything = [*drawn, *self._views.values(), self.timer]
         inputs = [language, self._before, self._follow]
-        tab.select(self._opened, inputs, everything, **PRIVATE)
-        self._refresh.click(self._opened, inputs, everything, **PRIVATE)
-        self._follow.change(lambda wanted: gr.Timer(active=wanted), self._follow, self._timer, **PRIVATE)
-        self._timer.tick(self._now, inputs, everything, **PRIVATE)
+        self.on_open = self._opened, inputs, everything
+        self._refresh.click(*self.on_open, **PRIVATE)
+        self._follow.change(lambda wanted: gr.Timer(active=wanted), self._follow, self.timer, **PRIVATE)
+        self.timer.tick(self._now, inputs, everything, **PRIVATE)
 
-    @property
-    def timer(self) -> Any:
-        """Stopped by whoever opens another page."""
-        return self._timer
+    @staticmethod
+    def can_be_filled(served: ServedModels) -> bool:
+        """The server reports its memory."""
+        return served.is_qserve
 
     async def _now(self, language: str, before: Any, follow: bool) -> Update:
         if before is None:  # nothing is drawn, or the server was away
@@ -71,7 +74,7 @@ class MemoryPage:
         return self._live_update(samples, before, language)
 
     async def _opened(self, language: str, before: Any, follow: bool) -> Update:
-        return {self._timer: gr.Timer(active=follow), **await self._all(language, before, follow)}
+        return {self.timer: gr.Timer(active=follow), **await self._all(language, before, follow)}
 
     async def _all(self, language: str, before: Any, follow: bool) -> Update:
         try:

@@ -13,6 +13,7 @@ from qserve.hub.bundled import known_ids
 from qserve.planner.engine import engine_names
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
 from qserve.ui.pages.fields import number_field, whole_number_of
+from qserve.ui.pages.page import Page
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, translate
 from qserve.ui.views.command import command_view
@@ -29,8 +30,10 @@ _FIRST_MODEL, _FIRST_GPU = "Qwen/Qwen3-32B", "rtx-4090"
 _APPLY = "qserve.applies(element, trigger); if (false) trigger('select');"
 
 
-class PlanPage:
-    """Builds the page inside of the current tab."""
+class PlanPage(Page):
+    """A form, and the plan for it."""
+
+    name = "plan"
 
     def __init__(self, shared: Shared) -> None:
         with gr.Row(equal_height=False, elem_classes="qs-columns"):

@@ -17,6 +17,7 @@ from qserve.errors import UsageError
 from qserve.rows.fields import told_unread
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.served_models import ServedModels
+from qserve.ui.pages.page import Page, Update
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.scoring.preference_files import KINDS, ScoredFile, read_file, score_records
 from qserve.ui.strings import marked, translate
@@ -31,11 +32,12 @@ _EXAMPLES = (
     ("Who are you?", "I am the qserve demo model.", "I don't know."),
     ("Name a colour of the sky.", "Blue.", "Seven."),
 )
-Update = dict[Any, Any]
 
 
-class ScorePage:
-    """Builds the page inside of the current tab."""
+class ScorePage(Page):
+    """A form for one prompt, and one for a file."""
+
+    name = "score"
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -86,6 +88,11 @@ class ScorePage:
                     )
             with gr.Column(scale=1, min_width=300):
                 self._file_result = gr.HTML("", elem_id="qs-file-result", apply_default_css=False)
+
+    @staticmethod
+    def can_be_filled(served: ServedModels) -> bool:
+        """A reward model is served."""
+        return bool(served.reward)
 
     def show(self, served: ServedModels) -> Update:
         """Updates for the reward models that are served now."""

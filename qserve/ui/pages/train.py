@@ -9,6 +9,8 @@ from typing import Any
 import gradio as gr
 
 from qserve.ui.client.api import ApiFailure
+from qserve.ui.client.served_models import ServedModels
+from qserve.ui.pages.page import Page, Update
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, translate
 from qserve.ui.views.failures import failure_view
@@ -25,40 +27,39 @@ from qserve.ui.views.training import (
 __all__ = ["TrainPage"]
 
 _EVERY_S = 2.0
-Update = dict[Any, Any]
 
 
-class TrainPage:
-    """Builds the page inside of the current tab.
-
-    While somebody looks at it, it asks every two seconds which runs there are; only what has changed is fetched and
+class TrainPage(Page):
+    """While somebody looks at it, it asks every two seconds which runs there are; only what has changed is fetched and
     drawn again.
     """
 
-    def __init__(self, shared: Shared, tab: Any) -> None:
+    name = "train"
+
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._run = gr.Dropdown(
             [], label=marked("train.run"), elem_id="qs-train-run", visible=False, filterable=False, min_width=320
         )
         names = ("head", "curves", "held", "rollouts", "configuration")
         self._views = {name: gr.HTML("", elem_id=f"qs-train-{name}", apply_default_css=False) for name in names}
-        self._timer = gr.Timer(_EVERY_S, active=False)
+        self.timer = gr.Timer(_EVERY_S, active=False)
         # What is drawn: the list of runs, the chosen one and when it changed last.
         self._drawn = gr.State(None)
         inputs = [shared.language, self._run, self._drawn]
-        everything = [self._run, self._drawn, self._timer, *self._views.values()]
-        tab.select(self._opened, inputs, everything, **PRIVATE)
-        self._timer.tick(self._look, inputs, everything, **PRIVATE)
+        everything = [self._run, self._drawn, self.timer, *self._views.values()]
+        self.on_open = self._opened, inputs, everything
+        self.timer.tick(self._look, inputs, everything, **PRIVATE)
         self._run.input(self._look, inputs, everything, **PRIVATE)
 
-    @property
-    def timer(self) -> Any:
-        """Stopped by whoever opens another page."""
-        return self._timer
+    @staticmethod
+    def can_be_filled(served: ServedModels) -> bool:
+        """The server lists the runs of its store."""
+        return served.is_qserve
 
     async def _opened(self, language: str, chosen: str | None, drawn: Any) -> Update:
         """In whatever language the page is shown now, all is drawn again."""
-        return {self._timer: gr.Timer(active=True), **await self._look(language, chosen, None)}
+        return {self.timer: gr.Timer(active=True), **await self._look(language, chosen, None)}
 
     async def _look(self, language: str, chosen: str | None, drawn: Any) -> Update:
         try:

@@ -5,16 +5,10 @@ Gradio's labels are translated in the browser (`marked`); what this process writ
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING, Any
-
-from qserve.ui.strings.chat import CHAT
-from qserve.ui.strings.failures import FAILURES
-from qserve.ui.strings.memory import MEMORY
-from qserve.ui.strings.plan import PLAN
-from qserve.ui.strings.score import SCORE
-from qserve.ui.strings.shared import SHARED
-from qserve.ui.strings.train import TRAIN
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -24,7 +18,12 @@ __all__ = ["LANGUAGES", "STRINGS", "heading", "i18n", "marked", "translate"]
 LANGUAGES = {"en": "English", "zh-CN": "简体中文"}
 _PREFIX = "qs."
 
-STRINGS: dict[str, tuple[str, str]] = SHARED | FAILURES | CHAT | SCORE | MEMORY | TRAIN | PLAN
+STRINGS: dict[str, tuple[str, str]] = {
+    key: row
+    for module in pkgutil.iter_modules(__path__)
+    if not module.ispkg
+    for key, row in importlib.import_module(f"{__name__}.{module.name}").STRINGS.items()
+}
 
 
 @cache

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["CHAT"]
+__all__ = ["STRINGS"]
 
-CHAT: dict[str, tuple[str, str]] = {
+STRINGS: dict[str, tuple[str, str]] = {
+    "tab.chat": ("Chat", "对话"),
     "chat.question": ("Your message", "你的消息"),
     "chat.placeholder": (
         "Type a message. Enter sends, Shift+Enter adds a line.",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["FAILURES", "failure_key"]
+__all__ = ["STRINGS", "failure_key"]
 
-FAILURES: dict[str, tuple[str, str]] = {
+STRINGS: dict[str, tuple[str, str]] = {
     "failure.unreachable": ("No connection to qserve.", "无法连接到 qserve。"),
     "failure.unreachable.trying": ("No connection to qserve. Trying again…", "无法连接到 qserve，正在重试……"),
     "failure.broken": (
@@ -62,8 +62,8 @@ FAILURES: dict[str, tuple[str, str]] = {
 
 def failure_key(code: str, status: int) -> str:
     """The row for an error: of its code, else of its status, else of the status's class."""
-    if f"failure.{code}" in FAILURES:
+    if f"failure.{code}" in STRINGS:
         return f"failure.{code}"
-    if f"failure.{status}" in FAILURES:
+    if f"failure.{status}" in STRINGS:
         return f"failure.{status}"
     return "failure.500" if status >= 500 else "failure.400"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["MEMORY"]
+__all__ = ["STRINGS"]
 
-MEMORY: dict[str, tuple[str, str]] = {
+STRINGS: dict[str, tuple[str, str]] = {
+    "tab.memory": ("Memory & latency", "显存与延迟"),
     "memory.refresh": ("Refresh", "刷新"),
     "memory.report": ("Full report", "完整报告"),
     "memory.live": ("Current load", "实时"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["PLAN"]
+__all__ = ["STRINGS"]
 
-PLAN: dict[str, tuple[str, str]] = {
+STRINGS: dict[str, tuple[str, str]] = {
+    "tab.plan": ("Plan", "规划"),
     "plan.intro": (
         "Will it fit? Only config.json and safetensors headers are downloaded.",
         "能放得下吗？只读取 config.json 与 safetensors 文件头，不下载权重。",

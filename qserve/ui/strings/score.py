@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["SCORE"]
+__all__ = ["STRINGS"]
 
-SCORE: dict[str, tuple[str, str]] = {
+STRINGS: dict[str, tuple[str, str]] = {
+    "tab.score": ("Score", "评分"),
     "score.prompt": ("Prompt", "提示"),
     "score.answer.1": ("Answer 1", "回答 1"),
     "score.answer.2": ("Answer 2", "回答 2"),

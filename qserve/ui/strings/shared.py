@@ -1,15 +1,10 @@
-"""What all pages share: tabs, fields, failures."""
+"""What all pages share: the frame around them, fields."""
 
 from __future__ import annotations
 
-__all__ = ["SHARED"]
+__all__ = ["STRINGS"]
 
-SHARED: dict[str, tuple[str, str]] = {
-    "tab.chat": ("Chat", "对话"),
-    "tab.score": ("Score", "评分"),
-    "tab.memory": ("Memory & latency", "显存与延迟"),
-    "tab.train": ("Train", "训练"),
-    "tab.plan": ("Plan", "规划"),
+STRINGS: dict[str, tuple[str, str]] = {
     "page.restarting": (
         "The web UI is restarting. This page reloads by itself; the models are not affected.",
         "网页界面正在重新启动，页面会自动继续。模型不受影响。",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["TRAIN"]
+__all__ = ["STRINGS"]
 
-TRAIN: dict[str, tuple[str, str]] = {
+STRINGS: dict[str, tuple[str, str]] = {
+    "tab.train": ("Train", "训练"),
     "train.run": ("Training run", "训练任务"),
     "train.state": ("state", "状态"),
     "train.running": ("running", "运行中"),

@@ -22,6 +22,7 @@ class CopiedPackage:
         self.folder = folder
         self.touched: set[str] = set()
         shutil.copytree(PACKAGE, folder / "qserve", ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "configs").symlink_to(PACKAGE.parent / "configs")
         (folder / "docs").mkdir()
         shutil.copy(PACKAGE.parent / "docs" / "api.md", folder / "docs")
 

@@ -156,8 +156,8 @@ async def test_a_look_without_news_changes_nothing() -> None:
     from qserve.ui.pages.train import TrainPage
 
     api = Answering()
-    with gr.Blocks(), gr.Tab("t") as tab:
-        page = TrainPage(Shared(api, gr.Textbox()), tab)
+    with gr.Blocks():
+        page = TrainPage(Shared(api, gr.Textbox()))
     first = await page._look("en", None, None)
     assert first[page._run]["value"] == "r1" and "10 / 40" in first[page._views["head"]]
     drawn = first[page._drawn]
