@@ -18,6 +18,7 @@ from dataclasses import replace
 from qserve.planner.learned import Correction, LearnedTerm, Residual
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
+from qserve.planner.term import COLUMNS
 from qserve.units import MIB, format_bytes
 
 __all__ = ["Corrections", "corrections_for", "with_corrections"]
@@ -32,10 +33,6 @@ _MOST_OF_DEVICE = 0.25
 _MOST_TOKENS = 2.0
 # A correction that moves less is made, but not told.
 _FEWEST_BYTES, _LEAST_OF_DEVICE, _FEWEST_TOKENS = 16 * MIB, 0.001, 0.01
-_NAMES: Mapping[LearnedTerm, str] = {
-    "weights": "weights", "activations": "activations", "cuda_graphs": "CUDA graphs", "runtime": "runtime",
-    "kv_cache_tokens": "KV cache tokens",
-}  # fmt: skip
 
 
 def corrections_for(setup: Setup, max_num_seqs: int, max_num_batched_tokens: int) -> Corrections:
@@ -111,8 +108,12 @@ def _matters(correction: Correction, device_bytes: int) -> bool:
 
 
 def _note(run: str, corrections: Sequence[Correction]) -> str:
-    moved = ", ".join(f"{_NAMES[one.term]} {_moved(one)}" for one in corrections)
+    moved = ", ".join(f"{_name(one.term)} {_moved(one)}" for one in corrections)
     return f"corrected by what run {run} measured: {moved} (--no-learn turns this off)"
+
+
+def _name(term: LearnedTerm) -> str:
+    return "KV cache tokens" if term == "kv_cache_tokens" else COLUMNS[term]
 
 
 def _moved(correction: Correction) -> str:

@@ -7,19 +7,17 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
+from qserve.planner.term import COLUMNS
 from qserve.units import format_bytes
 
 __all__ = ["plan_html"]
 
 # Colours that are told apart in light and dark, and without red and green.
-_TERMS = (
-    ("weights", "weights_bytes", "#4477aa"),
-    ("KV cache", "kv_cache_bytes", "#228833"),
-    ("activations", "activations_bytes", "#ccbb44"),
-    ("CUDA graphs", "cuda_graphs_bytes", "#aa3377"),
-    ("runtime", "runtime_bytes", "#66ccee"),
-    ("others", "used_by_others_bytes", "#999999"),
-)
+_COLOURS = {
+    "weights": "#4477aa", "kv_cache": "#228833", "activations": "#ccbb44", "cuda_graphs": "#aa3377",
+    "runtime": "#66ccee", "used_by_others": "#999999",
+}  # fmt: skip
+_PARTS = (*COLUMNS.items(), ("used_by_others", "others"))
 
 _HATCHED = (
     "position:absolute;right:0;top:0;bottom:0;border-left:2px solid #cc3311;"
@@ -48,7 +46,11 @@ def plan_html(plan: Mapping[str, Any], ways: Sequence[str]) -> str:
 
 
 def _device(device: Mapping[str, Any], count: int) -> str:
-    held = [(name, device[field], colour) for name, field, colour in _TERMS if device.get(field, 0) > 0]
+    held = [
+        (name, num_bytes, _COLOURS[column])
+        for column, name in _PARTS
+        if (num_bytes := device.get(f"{column}_bytes", 0)) > 0
+    ]
     total = device["total_bytes"]
     whole = max(total, sum(num_bytes for _, num_bytes, _ in held), 1)
     bar = "".join(

@@ -8,7 +8,7 @@ the list.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, Literal, TypeVar
 
@@ -17,7 +17,12 @@ from qserve.planner.learned import Correction, LearnedTerm
 __all__ = ["COLUMNS", "Column", "MeasuredKind", "Term", "TermKind", "columns_of"]
 
 Column = Literal["weights", "kv_cache", "activations", "cuda_graphs", "runtime"]
-COLUMNS: tuple[Column, ...] = ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")
+COLUMNS: Mapping[Column, str] = {
+    "weights": "weights", "kv_cache": "KV cache", "activations": "activations", "cuda_graphs": "CUDA graphs",
+    "runtime": "runtime",
+}  # fmt: skip
+"""What fills a device, with its name in words, in the order of every table and bar. `NAME_bytes` is a field of a plan's
+devices, and of what a worker measures."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from typing import Any
 from qserve.planner.engine import engine_named
 from qserve.planner.learned import LearnedTerm, Residual
 from qserve.planner.plan import Plan
+from qserve.planner.term import COLUMNS
 
 __all__ = ["residuals_in", "residuals_of"]
 
-_PLANNED = ("weights", "activations", "cuda_graphs", "runtime")
 _COLUMNS = "engine, engine_version, device, on_cpu, shape, step, term, planned, measured, run_id, unix_s"
 
 
@@ -84,7 +84,7 @@ def _missing(plan: Plan, document: Mapping[str, Any]) -> int:
         return 0
     on_devices = sum(each["bytes"] for each in document.get("devices", document.get("device_bytes")) or ())
     held = on_devices or (document.get("resident_bytes") or 0 if plan.on_cpu else 0)
-    return max(0, held - sum(_planned(plan, term) for term in (*_PLANNED, "kv_cache"))) if held else 0
+    return max(0, held - sum(_planned(plan, term) for term in COLUMNS)) if held else 0
 
 
 def _profiles_memory(plan: Plan) -> bool:

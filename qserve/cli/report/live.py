@@ -16,6 +16,7 @@ from rich.text import Text as RichText
 from qserve.cli.report.show import printed
 from qserve.cli.report.tables import drawn_table
 from qserve.errors import UsageError
+from qserve.planner.term import COLUMNS
 from qserve.report.blocks import Column, Table, Value
 from qserve.report.figures import text_of
 from qserve.report.sections.latency import others_of
@@ -26,13 +27,6 @@ __all__ = ["show_live", "shown_live"]
 
 _TIMEOUT_S = 30
 _WORTH_TELLING_S = 0.1
-_TERMS = {
-    "weights": "weights",
-    "kv_cache": "KV cache",
-    "activations": "activations",
-    "cuda_graphs": "CUDA graphs",
-    "runtime": "runtime",
-}
 _MEMORY = (
     Column("term", "memory"), Column("planned", "planned", "bytes"), Column("measured", "measured", "bytes"),
     Column("difference", "difference", "change"), Column("source", "measured by", "prose"),
@@ -113,7 +107,7 @@ def _restarts(count: int) -> str:
 
 def _memory(planned: Mapping[str, Any], memory: Mapping[str, Any], sources: Mapping[str, str]) -> Table:
     rows: list[tuple[Value, ...]] = []
-    for term, name in _TERMS.items():
+    for term, name in COLUMNS.items():
         promised = sum(device[f"{term}_bytes"] for device in planned.get("devices", ()))
         found = memory.get(f"{term}_bytes")
         if promised or found:

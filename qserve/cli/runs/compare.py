@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from qserve.cli.runs.show import TERMS, duration_text
 from qserve.terminal.console import console_of
+from qserve.cli.runs.show import duration_text
+from qserve.planner.term import COLUMNS
 from qserve.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def _figures(store: RunStore, run: StoredRun) -> Iterator[tuple[tuple[str, str, 
         yield (worker.name, "start", "s"), round(sum(worker.start_phases_s.values()), 1)
         yield (worker.name, "restarts", ""), worker.num_restarts
         ready = next((one for one in memory if one.worker == worker.name), None)
-        for term, name in TERMS.items():
-            if ready is not None and term in ready.terms:
-                yield (worker.name, name, "bytes"), int(ready.terms[term])
+        for column, name in COLUMNS.items():
+            if ready is not None and f"{column}_bytes" in ready.terms:
+                yield (worker.name, name, "bytes"), int(ready.terms[f"{column}_bytes"])
         if ready is not None and "kv_cache_tokens" in ready.terms:
             yield (worker.name, "KV tokens", ""), int(ready.terms["kv_cache_tokens"])
         summary = traffic.get(worker.name)

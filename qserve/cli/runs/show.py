@@ -13,21 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from qserve.terminal.console import Hanging, Items, console_of
+from qserve.planner.term import COLUMNS
 from qserve.units import format_bytes, format_count, format_ms
 
 if TYPE_CHECKING:
     from qserve.planner.learned import Residual
     from qserve.runs import MemorySample, RunStore, StoredRun, StoredWorker, WorkerTraffic
 
-__all__ = ["TERMS", "duration_text", "show_empty", "show_list", "show_residuals", "show_run"]
+__all__ = ["duration_text", "show_empty", "show_list", "show_residuals", "show_run"]
 
-TERMS = {
-    "weights_bytes": "weights",
-    "kv_cache_bytes": "KV cache",
-    "activations_bytes": "activations",
-    "cuda_graphs_bytes": "CUDA graphs",
-    "runtime_bytes": "runtime",
-}
 _COLOURS = {"running": "green", "ended": "default", "died": "red"}
 _WORTH_TELLING_S = 0.1
 _WIDE = 110
@@ -190,7 +184,8 @@ def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[Memor
         return
     table = _table("", "planned", "when ready", "most", right=(1, 2, 3))
     devices = worker.plan.get("devices", ())
-    for term, name in TERMS.items():
+    for column, name in COLUMNS.items():
+        term = f"{column}_bytes"
         planned = sum(device[term] for device in devices)
         found = [sample.terms[term] for sample in samples if term in sample.terms]
         if planned or any(found):

@@ -9,10 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.planner.term import COLUMNS
 
 __all__ = ["WorkerGauges", "WorkerView"]
-
-_TERMS = ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")
 
 
 class WorkerView(Protocol):
@@ -106,12 +105,12 @@ def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Seq
 def _planned(worker: WorkerView) -> Iterator[tuple[Sequence[str], float]]:
     """Devices by index in the plan: two cards of one kind have the same name."""
     for index, device in enumerate((worker.endpoint.plan or {}).get("devices", ())):
-        for term in _TERMS:
+        for term in COLUMNS:
             yield (worker.name, str(index), term), device[f"{term}_bytes"]
 
 
 def _measured(worker: WorkerView) -> Iterator[tuple[Sequence[str], float]]:
     """Terms without a measurement are left out, not exposed as 0."""
-    for term in _TERMS:
+    for term in COLUMNS:
         if (num_bytes := worker.measured.get(f"{term}_bytes")) is not None:
             yield (worker.name, term), num_bytes

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from qserve.planner.term import COLUMNS
+from qserve.planner.term import Column as Held
 from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
 from qserve.report.charts.specs import Bar, Bars, Line, Lines, Segment
 from qserve.report.facts import RunReport
@@ -15,13 +18,7 @@ from qserve.units import format_bytes
 
 __all__ = ["memory", "token_error", "total_bytes", "total_error", "total_terms"]
 
-_TERMS: dict[str, tuple[str, Any]] = {
-    "weights": ("weights", "1"),
-    "kv_cache": ("KV cache", "2"),
-    "activations": ("activations", "3"),
-    "cuda_graphs": ("CUDA graphs", "4"),
-    "runtime": ("runtime", "5"),
-}
+_COLOURS: Mapping[Held, Any] = {column: str(number) for number, column in enumerate(COLUMNS, start=1)}
 _COLUMNS = (
     Column("term", "term"),
     Column("planned_bytes", "planned", "bytes"),
@@ -72,7 +69,7 @@ def total_bytes(report: RunReport, worker: StoredWorker) -> tuple[int, float]:
 def total_terms(report: RunReport, worker: StoredWorker) -> str:
     """What `total_error` is over: empty where that is all that was planned."""
     terms = _terms(report, worker)
-    both = [_TERMS[term][0] for term, planned, found in terms if planned and found is not None]
+    both = [COLUMNS[term] for term, planned, found in terms if planned and found is not None]
     return "" if len(both) == len([1 for _, planned, _ in terms if planned]) else ", ".join(both)
 
 
@@ -82,11 +79,11 @@ def token_error(report: RunReport, worker: StoredWorker) -> float | None:
     return found / planned - 1 if planned and found else None
 
 
-def _terms(report: RunReport, worker: StoredWorker) -> list[tuple[str, int, float | None]]:
+def _terms(report: RunReport, worker: StoredWorker) -> list[tuple[Held, int, float | None]]:
     """Term, planned, measured: those that either side has."""
     held = report.held(worker)
-    rows = []
-    for term in _TERMS:
+    rows: list[tuple[Held, int, float | None]] = []
+    for term in COLUMNS:
         planned = sum(device.get(f"{term}_bytes", 0) for device in worker.plan.get("devices", ()))
         found = held.get(f"{term}_bytes")
         if planned or found:
@@ -100,7 +97,7 @@ def _worker(report: RunReport, worker: StoredWorker) -> list[Block]:
         return []
     sources = report.sources(worker)
     rows: list[tuple[Value, ...]] = [
-        (_TERMS[term][0], planned, found, _change(planned, found), sources.get(f"{term}_bytes", ""))
+        (COLUMNS[term], planned, found, _change(planned, found), sources.get(f"{term}_bytes", ""))
         for term, planned, found in terms
     ]
     both = [(planned, found) for _, planned, found in terms if found is not None]
@@ -124,7 +121,7 @@ def _how(report: RunReport, worker: StoredWorker) -> str:
     return f"Measured {when.get(sample.moment, sample.moment)}, {moment(sample.unix_s)}."
 
 
-def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[str, int, float | None]]) -> Bars:
+def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[Held, int, float | None]]) -> Bars:
     devices = worker.plan.get("devices", ())
     bars = [_planned_bar(device, index, len(devices)) for index, device in enumerate(devices)]
     found = [(term, measured) for term, _, measured in terms if measured is not None]
@@ -141,11 +138,11 @@ def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[str, int, f
 
 def _planned_bar(device: dict[str, Any], index: int, num_devices: int) -> Bar:
     where = f", {device['name']} ({index})" if num_devices > 1 else ""
-    return _bar(f"planned{where}", [(term, device.get(f"{term}_bytes", 0)) for term in _TERMS])
+    return _bar(f"planned{where}", [(term, device.get(f"{term}_bytes", 0)) for term in COLUMNS])
 
 
-def _bar(label: str, values: list[tuple[str, float]]) -> Bar:
-    segments = tuple(Segment(_TERMS[term][0], value, format_bytes(value), _TERMS[term][1]) for term, value in values)
+def _bar(label: str, values: list[tuple[Held, float]]) -> Bar:
+    segments = tuple(Segment(COLUMNS[term], value, format_bytes(value), _COLOURS[term]) for term, value in values)
     return Bar(label, segments, format_bytes(sum(value for _, value in values)))
 
 

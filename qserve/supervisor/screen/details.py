@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from qserve.planner.term import COLUMNS
 from qserve.supervisor.screen.console import Row
 from qserve.supervisor.screen.worker import ReadyWorker
 from qserve.units import format_bytes, format_seconds
 
 __all__ = ["TERMS", "detail_rows", "process_rows"]
 
-TERMS = {"weights": "weights", "kv_cache": "KV cache", "activations": "activations", "cuda_graphs": "CUDA graphs"}
+TERMS = {column: name for column, name in COLUMNS.items() if column != "runtime"}
+"""What a worker tells that it measured of its model; the runtime is part of the line on the whole process."""
 _WIDTH = max(map(len, TERMS.values()))
 # Shorter phases are left out.
 _LEAST_S = 0.1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from qserve.planner.term import COLUMNS
+from qserve.ui.strings.sentences.formulas import FORMULAS
+
 __all__ = ["STRINGS"]
 
 STRINGS: dict[str, tuple[str, str]] = {
@@ -57,11 +60,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "memory.models": ("Models", "模型"),
     "memory.evals": ("Evaluations", "评测"),
     "memory.comparisons": ("Quantizations compared", "量化对比"),
-    "term.weights": ("weights", "权重"),
-    "term.kv_cache": ("KV cache", "KV 缓存"),
-    "term.activations": ("activations", "激活"),
-    "term.cuda_graphs": ("CUDA graphs", "CUDA 图"),
-    "term.runtime": ("runtime", "运行时"),
+    **{f"term.{column}": (name, FORMULAS[name]) for column, name in COLUMNS.items()},
     "term.used_by_others": ("other programs", "其他程序"),
     "term.resident": ("whole process (RSS)", "进程常驻内存（RSS）"),
 }

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from qserve.planner.term import COLUMNS
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.strings import heading, translate
 from qserve.ui.strings.sentences import shown
@@ -16,13 +17,10 @@ from qserve.ui.views.failures import failure_view
 from qserve.units import format_bytes
 
 __all__ = [
-    "TERMS",
     "host_view",
     "memory_view",
     "plan_bars",
 ]
-
-TERMS = ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")
 
 
 def memory_view(workers: Sequence[Mapping[str, Any]], language: str) -> str:
@@ -54,7 +52,7 @@ def plan_bars(plan: Mapping[str, Any], language: str) -> str:
             translate(
                 language,
                 "memory.of",
-                used=format_bytes(sum(int(device.get(f"{term}_bytes") or 0) for term in TERMS)),
+                used=format_bytes(sum(int(device.get(f"{term}_bytes") or 0) for term in COLUMNS)),
                 total=format_bytes(int(device["total_bytes"] or 0)),
             ),
         )
@@ -70,7 +68,7 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
         Bar(
             f"{device['name']} · {translate(language, 'memory.planned')}",
             _parts(device, language),
-            note=_size(sum(int(device.get(f"{term}_bytes") or 0) for term in TERMS)),
+            note=_size(sum(int(device.get(f"{term}_bytes") or 0) for term in COLUMNS)),
         )
         for device in devices
     ]
@@ -79,7 +77,7 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
             Bar(
                 translate(language, "memory.measured"),
                 _parts(measured, language),
-                note=_size(sum(int(measured.get(f"{term}_bytes") or 0) for term in TERMS)),
+                note=_size(sum(int(measured.get(f"{term}_bytes") or 0) for term in COLUMNS)),
             )
         )
     name = ", ".join(worker.get("models") or ()) or str(worker.get("worker", ""))
@@ -98,7 +96,7 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
 def _terms_table(devices: Sequence[Mapping[str, Any]], measured: Mapping[str, Any], language: str) -> str:
     rows = []
     sources = measured.get("sources") or {}
-    for term in TERMS:
+    for term in COLUMNS:
         planned = sum(int(device.get(f"{term}_bytes") or 0) for device in devices)
         held = measured.get(f"{term}_bytes")
         if planned or held:
@@ -122,7 +120,7 @@ def _terms_table(devices: Sequence[Mapping[str, Any]], measured: Mapping[str, An
 
 
 def _parts(held: Mapping[str, Any], language: str) -> tuple[Part, ...]:
-    return tuple(_part(term, held.get(f"{term}_bytes") or 0, language) for term in TERMS)
+    return tuple(_part(term, held.get(f"{term}_bytes") or 0, language) for term in COLUMNS)
 
 
 def _part(term: str, num_bytes: float, language: str) -> Part:

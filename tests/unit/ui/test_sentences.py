@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from qserve.planner.term import COLUMNS
 from qserve.ui import strings
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.planner import PlanQuestion, PlanRefused
 from qserve.ui.strings.sentences import SENTENCES, has_english, said
 from qserve.ui.views.failures import failure_view
-from qserve.ui.views.memory import TERMS, host_view, memory_view
+from qserve.ui.views.memory import host_view, memory_view
 from qserve.ui.views.plan import plan_view
 from tests.golden.plans import answers
 from tests.golden.plans.answers import kept
@@ -133,7 +134,7 @@ def test_what_the_form_refuses_is_chinese() -> None:
 
 def test_every_source_of_measured_memory_is_chinese() -> None:
     """As the files that measure have them: values of the terms' keys, and strings that are named."""
-    shown = [f"{term}_bytes" for term in (*TERMS, "resident")]
+    shown = [f"{term}_bytes" for term in (*COLUMNS, "resident")]
     found: set[str] = set()
     for name in MEASURED:
         for node in ast.walk(ast.parse(Path(name).read_text())):
@@ -157,9 +158,9 @@ def test_every_phase_of_a_start_is_chinese() -> None:
 
 
 def test_the_memory_page_is_chinese() -> None:
-    sources = {f"{term}_bytes": "resident memory (RSS)" for term in TERMS}
-    device = {"name": "AMD EPYC", **dict.fromkeys((f"{term}_bytes" for term in TERMS), 1 << 30)}
-    measured = {**dict.fromkeys((f"{term}_bytes" for term in TERMS), 1 << 29), "sources": sources}
+    sources = {f"{term}_bytes": "resident memory (RSS)" for term in COLUMNS}
+    device = {"name": "AMD EPYC", **dict.fromkeys((f"{term}_bytes" for term in COLUMNS), 1 << 30)}
+    measured = {**dict.fromkeys((f"{term}_bytes" for term in COLUMNS), 1 << 29), "sources": sources}
     worker = {
         "worker": "chat", "models": ["m"], "planned": {"devices": [device]}, "memory": measured,
         "start_phases_s": {"loading weights": 1.0, "warming up": 2.0},

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from qserve.planner.term import COLUMNS
 from qserve.ui import strings
 
 FIELDS = re.compile(r"\{(\w+)\}")
@@ -29,6 +30,8 @@ def is_shown(key: str) -> bool:
     group, _, name = key.partition(".")
     if group == "failure" and (name.isdigit() or f'"{name}"' in EVERYTHING):  # a status, or a code of the API
         return True
+    if group == "term" and name in COLUMNS:  # the pages go over all of them
+        return "term.{" in SOURCE
     made = any(f"{group}.{{" in SOURCE and f'"{part}"' in SOURCE for part in (name, name.rpartition(".")[2]))
     numbered = re.sub(r"\.\d$", ".{number}", key) in SOURCE
     return f'"{key}"' in SOURCE or f"'{key}'" in SOURCE or made or numbered
