@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from qserve.planner.engine import engine_named
@@ -11,6 +13,7 @@ from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS, columns_of
 from qserve.units import format_bytes
 from tests.golden.plans.answers import kept
+from tests.unit.house.sources import PACKAGE, tree_of
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,19 @@ def test_every_column_is_the_sum_of_its_terms_and_all_sum_to_the_device(plans: d
             assert {name: getattr(device, f"{name}_bytes") for name in COLUMNS} == sums, line
             held = sum(term.num_bytes for term in device.terms)
             assert held + device.free_bytes + device.used_by_others_bytes == device.total_bytes, line
+
+
+def test_columns_are_named_in_one_place() -> None:
+    """What shows them goes over `COLUMNS`; the engine's terms have names of their own, and Chinese is told by them."""
+    own = {"planner/term.py", "planner/engines/transformers/terms.py", "ui/strings/sentences/formulas.py"}
+    bars = "cli/plan/show.py"  # a colour for each
+    names = {COLUMNS["kv_cache"], COLUMNS["cuda_graphs"]}
+    naming = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if names <= {node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)}
+    }
+    assert own <= naming <= own | {bars}
 
 
 def test_what_is_charged_leaves_the_cache_of_the_engines_share(plans: dict[str, Plan]) -> None:
