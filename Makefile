@@ -66,5 +66,5 @@ release: setup ## build the three wheels into release/, with the versions that t
 	@rm -rf release && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir release . ./server ./demo
 	@cp constraints.txt LICENSE release/ && ls -lh release
 
-docs: setup ## write docs/cli.md and what README.md quotes anew from the program
+docs: setup ## write docs/cli.md, and what README.md and architecture/tree.md quote, anew from the program
 	@$(BIN)/python scripts/docs.py

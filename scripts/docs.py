@@ -1,14 +1,16 @@
-"""What the documentation quotes from the program: docs/cli.md, and the console blocks of README.md.
+"""What the documentation quotes from the program: docs/cli.md, the console blocks of README.md, counted calls.
 
     python scripts/docs.py             write them anew
     python scripts/docs.py --check     exit status 1 if they are not what the program prints
 
-A console block is one that begins with "$ qserve plan …": the rest of it is what that command prints.
+A console block is one that begins with "$ qserve plan …": the rest of it is what that command prints. The first two
+columns of a table below "python scripts/walks.py plan …" are what that counts of the file in the third.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import shlex
@@ -29,6 +31,8 @@ CLI_HEAD = """# The commands
 
 Written by `make docs` from the commands' own `--help-all`; `make check` fails when the two differ. Do not edit.
 """
+WALK = re.compile(r"^python (scripts/walks\.py) (plan .*)$", re.MULTILINE)
+COUNTED_ROW = re.compile(r"^\| \d+ \| \d+ \| `(.*?)` \|", re.MULTILINE)
 CONSOLE_BLOCK = re.compile(r"```console\n\$ (qserve plan .*)\n(?:.*\n)*?```\n")
 
 
@@ -65,22 +69,42 @@ def readme(text: str) -> str:
 
 
 def output_of(command: str) -> str:
-    """What a command prints where no model is cached and no hub can be asked: the same on every machine."""
-    with tempfile.TemporaryDirectory() as nothing:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("QSERVE_", "HF_"))}
-        environment = {**own, "COLUMNS": str(WIDTH), "HF_HUB_OFFLINE": "1", "HF_HOME": nothing, "TERM": "dumb"}
-        script = Path(sys.executable).with_name("qserve")
-        done = subprocess.run(
-            [script, *shlex.split(command)[1:]], env=environment, capture_output=True, text=True, check=False
-        )
+    """What a command prints."""
+    done = _run([str(Path(sys.executable).with_name("qserve")), *shlex.split(command)[1:]])
     if done.stderr:
         sys.exit(f"{command}\n{done.stderr}")
     return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
 
 
+def counted(text: str) -> str:
+    """docs/architecture/tree.md with the visits and callers of its table as they are now."""
+    script, arguments = WALK.findall(text)[0]
+    done = _run([sys.executable, str(ROOT / script), "--json", *shlex.split(arguments)])
+    if done.returncode:
+        sys.exit(f"{script} {arguments}\n{done.stderr}")
+    rows = {row["file"]: row for row in json.loads(done.stdout)["rows"]}
+    if gone := [file for file in COUNTED_ROW.findall(text) if file not in rows]:
+        sys.exit(f"docs/architecture/tree.md tells of files that the plan does not come through: {', '.join(gone)}")
+    return COUNTED_ROW.sub(lambda row: f"| {rows[row[1]]['visits']} | {rows[row[1]]['callers']} | `{row[1]}` |", text)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """A command where no model is cached, no hub can be asked and nothing was measured: the same on every machine."""
+    with tempfile.TemporaryDirectory() as nothing:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("QSERVE_", "HF_"))}
+        empty = {"HF_HUB_OFFLINE": "1", "HF_HOME": nothing, "QSERVE_STATE_DIR": nothing}
+        environment = {**own, **empty, "COLUMNS": str(WIDTH), "TERM": "dumb"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 def main() -> None:
     """Write the pages, or hold them to what the program prints."""
-    pages = {ROOT / "docs" / "cli.md": cli_page(), ROOT / "README.md": readme((ROOT / "README.md").read_text())}
+    tree = ROOT / "docs" / "architecture" / "tree.md"
+    pages = {
+        ROOT / "docs" / "cli.md": cli_page(),
+        ROOT / "README.md": readme((ROOT / "README.md").read_text()),
+        tree: counted(tree.read_text()),
+    }
     stale = False
     for path, wanted in pages.items():
         found = path.read_text() if path.exists() else ""
