@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.bench.request import Inputs, client_of, inputs_of, load_plan_of, source_of
+from qserve.cli.bench.request import BenchFlags, Inputs, client_of, inputs_of, load_plan_of, source_of
 from qserve.cli.interrupted import INTERRUPTED
 from qserve.cli.options.command import Command
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _T = TypeVar("_T")
+_NO_LOAD = ("api_key", "output", "csv_file", "as_json")
 
 
 class _Numbers(click.ParamType[Any]):
@@ -144,22 +145,23 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     """
     if self_test:
         sys.exit(0 if _self_test() else 1)
-    plan = load_plan_of(values)
+    flags = BenchFlags(**values)
+    plan = load_plan_of(flags)
     state = state_folder(state_dir)
-    output = values["output"] or _own_file(state)
+    output = flags.output or _own_file(state)
     from qserve.cli.bench.show import show_result
     from qserve.terminal.console import console_of
 
-    for file in (output, values["csv_file"]):
+    for file in (output, flags.csv_file):
         if file is not None:
             check_file_writable(file)
-    inputs = inputs_of(values)
-    console = console_of(stderr=values["as_json"])
-    result, status = _measured(plan, inputs, values, console)
+    inputs = inputs_of(flags)
+    console = console_of(stderr=flags.as_json)
+    result, status = _measured(plan, inputs, flags, console)
     result.save(output)
-    if values["csv_file"] is not None:
-        result.save_csv(values["csv_file"])
-    if values["as_json"]:
+    if flags.csv_file is not None:
+        result.save_csv(flags.csv_file)
+    if flags.as_json:
         click.echo(json.dumps(result.to_json(with_requests=False), indent=1, ensure_ascii=False))
     else:
         show_result(console, result)
@@ -173,7 +175,7 @@ def _own_file(state: Path) -> Path:
     return state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json"
 
 
-def _measured(plan: LoadPlan, inputs: Inputs, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
+def _measured(plan: LoadPlan, inputs: Inputs, flags: BenchFlags, console: Console) -> tuple[BenchResult, int]:
     """Run the load test; returns the result and the exit status."""
     from qserve.bench.connection import Address
     from qserve.bench.counting import counter_of
@@ -183,11 +185,10 @@ def _measured(plan: LoadPlan, inputs: Inputs, values: dict[str, Any], console: C
     from qserve.bench.target import inspect_target
     from qserve.cli.bench.show import header, progress_on
 
-    address = Address.of(values["url"])
-    scores = values["endpoint"] in ("reward", "classify")
-    target = inspect_target(address, values["api_key"], values["model"], scores, values["stream"])
-    counter = inputs.counter or counter_of(address, values["api_key"], target.model, None)
-    client = client_of(target, values, inputs.extra, counter)
+    address = Address.of(flags.url)
+    target = inspect_target(address, flags.api_key, flags.model, flags.scores, flags.stream)
+    counter = inputs.counter or counter_of(address, flags.api_key, target.model, None)
+    client = client_of(target, flags, inputs.extra, counter)
     stopped: list[bool] = []
 
     async def run() -> Session:
@@ -196,15 +197,15 @@ def _measured(plan: LoadPlan, inputs: Inputs, values: dict[str, Any], console: C
             return await run_session(client, plan, source, stop, show)
 
     with contextlib.closing(counter):
-        source = source_of(values, inputs.entries, counter)
-        console.print(header(target, values, counter), soft_wrap=True)
+        source = source_of(flags, inputs.entries, counter)
+        console.print(header(target, flags, counter), soft_wrap=True)
         session = _on_uvloop(run())
-    saturation = saturation_of(session.figures, "tokens/s" if scores else "output tokens/s")
+    saturation = saturation_of(session.figures, "tokens/s" if flags.scores else "output tokens/s")
     cpu_s = sum(run.cpu_s for run in session.runs)
     result = BenchResult(
         began_unix_s=session.began_unix_s,
         server={"url": address.url, "model": target.model, "engine": target.engine, "run": target.run_id},
-        load=_load_settings(values, counter, session),
+        load=_load_settings(flags, counter, session),
         runs=session.runs,
         figures=session.figures,
         saturation=saturation,
@@ -216,9 +217,9 @@ def _measured(plan: LoadPlan, inputs: Inputs, values: dict[str, Any], console: C
     return result, int(bool(session.gone) or not any(one.completed for one in session.figures))
 
 
-def _load_settings(values: dict[str, Any], counter: Counter, session: Session) -> dict[str, Any]:
+def _load_settings(flags: BenchFlags, counter: Counter, session: Session) -> dict[str, Any]:
     """The settings of the load for the result file, without the key."""
-    kept = {name: value for name, value in values.items() if name not in ("api_key", "output", "csv_file", "as_json")}
+    kept = {name: value for name, value in vars(flags).items() if name not in _NO_LOAD}
     paths = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}
     first = session.first
     return {

@@ -6,7 +6,8 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qserve.errors import UsageError
@@ -19,10 +20,57 @@ if TYPE_CHECKING:
     from qserve.bench.session import LoadPlan, PromptSource
     from qserve.bench.target import Target
 
-__all__ = ["Inputs", "client_of", "inputs_of", "load_plan_of", "source_of"]
+__all__ = ["BenchFlags", "Inputs", "client_of", "inputs_of", "load_plan_of", "source_of"]
 
-_DEFAULT_OUTPUT_LEN = 128
+_SYNTHETIC_LEN = 128
 _MOST_REQUESTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class BenchFlags:
+    """The flags of a load test, by the names of its options; `more_limits`: words after the first one of --goodput."""
+
+    more_limits: tuple[str, ...]
+    url: str
+    api_key: str
+    model: str | None
+    endpoint: str
+    concurrency: tuple[int, ...] | None
+    request_rate: tuple[float, ...] | None
+    burstiness: float
+    burst_size: int
+    sweep: bool
+    max_concurrency: int
+    num_prompts: int | None
+    duration: float | None
+    input_len: int
+    output_len: int | None
+    range_ratio: float
+    shared_prefix_len: int
+    dataset: Path | None
+    best_of: int | None
+    tokenizer: Path | None
+    num_warmups: int
+    seed: int
+    goodput: tuple[str, ...]
+    ignore_eos: bool | None
+    temperature: float
+    extra_body: str
+    stream: bool
+    timeout: float
+    output: Path | None
+    csv_file: Path | None
+    as_json: bool
+
+    @property
+    def scores(self) -> bool:
+        """Whether texts are scored, and none generated."""
+        return self.endpoint in ("reward", "classify")
+
+    @property
+    def synthetic_len(self) -> int:
+        """Tokens of an answer to a synthetic prompt."""
+        return self.output_len or _SYNTHETIC_LEN
 
 
 @dataclass(frozen=True)
@@ -34,46 +82,46 @@ class Inputs:
     counter: Counter | None
 
 
-def inputs_of(values: dict[str, Any]) -> Inputs:
+def inputs_of(flags: BenchFlags) -> Inputs:
     """Raises UsageError for --extra-body, --dataset and --tokenizer that can't be read."""
     from qserve.bench.counting import named_counter
     from qserve.bench.dataset import read_dataset
 
     return Inputs(
-        _extra_body(values["extra_body"]),
-        None if values["dataset"] is None else read_dataset(values["dataset"]),
-        None if values["tokenizer"] is None else named_counter(values["tokenizer"]),
+        _extra_body(flags.extra_body),
+        None if flags.dataset is None else read_dataset(flags.dataset),
+        None if flags.tokenizer is None else named_counter(flags.tokenizer),
     )
 
 
-def load_plan_of(values: dict[str, Any]) -> LoadPlan:
+def load_plan_of(flags: BenchFlags) -> LoadPlan:
     """Stages and limits from the flags. Raises UsageError for flags that contradict each other."""
     from qserve.bench.metrics import parse_goodput
     from qserve.bench.session import LoadPlan
 
-    limits = [*values["goodput"], *values["more_limits"]]
-    if values["more_limits"] and not values["goodput"]:
-        raise UsageError(f"{values['more_limits'][0]!r} does not belong to an option; write limits after --goodput")
-    given = [name for name in ("concurrency", "request_rate", "sweep") if values[name]]
+    limits = [*flags.goodput, *flags.more_limits]
+    if flags.more_limits and not flags.goodput:
+        raise UsageError(f"{flags.more_limits[0]!r} does not belong to an option; write limits after --goodput")
+    given = [name for name in ("concurrency", "request_rate", "sweep") if getattr(flags, name)]
     if len(given) > 1:
         named = " and ".join("--" + name.replace("_", "-") for name in given)
         raise UsageError(f"{named} are different loads; give one of them")
-    if not values["request_rate"] and (values["burstiness"] != 1 or values["burst_size"] != 1):
+    if not flags.request_rate and (flags.burstiness != 1 or flags.burst_size != 1):
         raise UsageError("--burstiness and --burst-size describe arrivals; use them with --request-rate")
-    if values["best_of"] and values["endpoint"] not in ("reward", "classify"):
+    if flags.best_of and not flags.scores:
         raise UsageError(
             "--best-of is the number of answers that a request scores; use it with --endpoint reward or classify"
         )
     goodput = parse_goodput(limits)
-    if goodput and (values["endpoint"] in ("reward", "classify") or not values["stream"]) and set(goodput) != {"e2el"}:
+    if goodput and (flags.scores or not flags.stream) and set(goodput) != {"e2el"}:
         raise UsageError("--goodput: without streamed tokens only e2el can be limited")
-    stages = _stages(values)
+    stages = _stages(flags)
     _check_amount(stages)
     return LoadPlan(
         stages=stages,
-        sweep=values["max_concurrency"] if values["sweep"] else 0,
-        num_warmups=values["num_warmups"],
-        seed=values["seed"],
+        sweep=flags.max_concurrency if flags.sweep else 0,
+        num_warmups=flags.num_warmups,
+        seed=flags.seed,
         goodput=goodput,
     )
 
@@ -91,34 +139,34 @@ def _check_amount(stages: Sequence[Stage]) -> None:
             )
 
 
-def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
+def _stages(flags: BenchFlags) -> tuple[Stage, ...]:
     from qserve.bench.load import Stage
 
-    ends = {"num_prompts": values["num_prompts"], "duration_s": values["duration"]}
-    arrivals = {"burstiness": values["burstiness"], "burst_size": values["burst_size"]}
-    if values["request_rate"]:
-        return tuple(Stage(request_rate=rate, **arrivals, **ends) for rate in values["request_rate"])
-    return tuple(Stage(concurrency=int(one), **ends) for one in values["concurrency"] or (8,))
+    end = Stage(num_prompts=flags.num_prompts, duration_s=flags.duration)
+    if flags.request_rate:
+        arrivals = replace(end, burstiness=flags.burstiness, burst_size=flags.burst_size)
+        return tuple(replace(arrivals, request_rate=rate) for rate in flags.request_rate)
+    return tuple(replace(end, concurrency=int(one)) for one in flags.concurrency or (8,))
 
 
-def client_of(target: Target, values: dict[str, Any], extra: dict[str, Any], counter: Counter) -> LoadClient:
+def client_of(target: Target, flags: BenchFlags, extra: dict[str, Any], counter: Counter) -> LoadClient:
     """The client for the endpoint and model; `extra` are further fields of each request."""
     from qserve.bench.client import LoadClient
     from qserve.bench.endpoints import ENDPOINTS, Endpoint
 
-    name = values["endpoint"]
+    name = flags.endpoint
     generates = name in ("chat", "completions")
-    ignore_eos = values["dataset"] is None if values["ignore_eos"] is None else values["ignore_eos"]
+    ignore_eos = flags.dataset is None if flags.ignore_eos is None else flags.ignore_eos
     endpoint = Endpoint(
         name,
         ENDPOINTS[name],
         target.model,
-        streams=values["stream"] and generates,
+        streams=flags.stream and generates,
         ignore_eos=ignore_eos and generates,
-        temperature=values["temperature"],
+        temperature=flags.temperature,
         extra=extra,
     )
-    return LoadClient(target.address, endpoint, values["api_key"], values["timeout"], counter.count)
+    return LoadClient(target.address, endpoint, flags.api_key, flags.timeout, counter.count)
 
 
 def _extra_body(text: str) -> dict[str, Any]:
@@ -133,26 +181,25 @@ def _extra_body(text: str) -> dict[str, Any]:
     return fields
 
 
-def source_of(values: dict[str, Any], entries: list[Entry] | None, counter: Counter) -> PromptSource:
+def source_of(flags: BenchFlags, entries: list[Entry] | None, counter: Counter) -> PromptSource:
     """Synthetic prompts, or `entries` of a file. Raises UsageError where they can't be made."""
     from qserve.bench.dataset import FromFile
     from qserve.bench.prompts import Synthetic, TextMaker
 
-    scores = values["endpoint"] in ("reward", "classify")
-    prefix_len = values["shared_prefix_len"]
+    prefix_len = flags.shared_prefix_len
     prefix, maker = "", None
     if entries is None or prefix_len:
         maker = TextMaker(counter)
-        prefix = maker.text(prefix_len, random.Random(f"{values['seed']} prefix")) if prefix_len else ""  # noqa: S311
+        prefix = maker.text(prefix_len, random.Random(f"{flags.seed} prefix")) if prefix_len else ""  # noqa: S311
     if entries is not None:
-        return FromFile(entries, counter, values["output_len"], prefix, values["best_of"] or 0)
+        return FromFile(entries, counter, flags.output_len, prefix, flags.best_of or 0)
     assert maker is not None
     return Synthetic(
         maker,
-        values["input_len"],
-        values["output_len"] or _DEFAULT_OUTPUT_LEN,
+        flags.input_len,
+        flags.synthetic_len,
         prefix,
         prefix_len,
-        values["range_ratio"],
-        (values["best_of"] or 1) if scores else 0,
+        flags.range_ratio,
+        (flags.best_of or 1) if flags.scores else 0,
     )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qserve.bench.run import Running
     from qserve.bench.self_test import SelfTest
     from qserve.bench.target import Target
+    from qserve.cli.bench.request import BenchFlags
 
 __all__ = ["header", "progress_on", "show_result", "show_self_test"]
 
@@ -34,13 +35,13 @@ _BUSY = 0.5
 _LATE_MS = 5.0
 
 
-def header(target: Target, values: Mapping[str, Any], counter: TokenCounter) -> str:
+def header(target: Target, flags: BenchFlags, counter: TokenCounter) -> str:
     """One line: the server, model, endpoint and prompts of the test."""
-    if values["dataset"] is not None:
-        prompts = f"prompts of {values['dataset']}"
+    if flags.dataset is not None:
+        prompts = f"prompts of {flags.dataset}"
     else:
-        lengths = f"{values['input_len']} + {values['output_len'] or 128} tokens"
-        prefix = f" after {values['shared_prefix_len']} shared ones" if values["shared_prefix_len"] else ""
+        lengths = f"{flags.input_len} + {flags.synthetic_len} tokens"
+        prefix = f" after {flags.shared_prefix_len} shared ones" if flags.shared_prefix_len else ""
         prompts = f"{lengths}{prefix}"
     sign = "" if counter.is_exact else "about "
     engine = f" · {target.engine}" if target.engine else ""
