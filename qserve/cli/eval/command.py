@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qserve.cli.eval.documents import diff_json, result_json
-from qserve.cli.eval.request import check_samples, check_thinking, eval_request
+from qserve.cli.eval.request import EvalFlags, check_samples, check_thinking, eval_request
 from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
 from qserve.cli.options.command import Command, CommandGroup, model_options
 from qserve.cli.options.json_output import add_json_flag, print_json
@@ -128,10 +128,11 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    _check_which_server(values)
-    request = eval_request(values)
-    state = state_folder(values["state_dir"])
-    for folder in (state, *filter(None, [values["out"]])):
+    flags = EvalFlags(**values)
+    _check_which_server(flags)
+    request = eval_request(flags)
+    state = state_folder(flags.state_dir)
+    for folder in (state, *filter(None, [flags.out])):
         check_folder_writable(folder)
     from qserve.evaluation.tasks import check_lm_eval, load_tasks
     from qserve.evaluation.tokenizer import load_tokenizer
@@ -141,69 +142,67 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         line.phase("loading tasks")
         tasks = load_tasks(request.tasks, request.include_path)
         check_samples(request, tasks)
-        if values["tokenizer"]:
-            load_tokenizer(values["tokenizer"])
-        with _server(line, values, request, tasks) as (url, api_key):
-            result, file, log = _evaluate(line, url, api_key, request, tasks, values)
-    if values["as_json"]:
+        if flags.tokenizer:
+            load_tokenizer(flags.tokenizer)
+        with _server(line, flags, request, tasks) as (url, api_key):
+            result, file, log = _evaluate(line, url, api_key, request, tasks, flags)
+    if flags.as_json:
         print_json({**result_json(result, log.warnings), "file": str(file)})
     else:
         console = console_of()
         show_result(console, result)
         show_warnings(console, log.warnings)
         console.print(f"Result  {file}\nNext    qserve eval diff {file.parent} OTHER", markup=False, soft_wrap=True)
-    unusable = result.unusable(values["max_truncated"] / 100)
+    unusable = result.unusable(flags.max_truncated / 100)
     if unusable:
         raise UnusableResult(
-            f"{'; '.join(unusable)}: more than --max-truncated {values['max_truncated']:g}. The result is kept, but "
+            f"{'; '.join(unusable)}: more than --max-truncated {flags.max_truncated:g}. The result is kept, but "
             "its figures can't be trusted. --max-gen-toks gives answers more room, --thinking off leaves thoughts out; "
             "the right answer of an item must be one of its choices"
         )
 
 
-def _check_which_server(values: dict[str, Any]) -> None:
+def _check_which_server(flags: EvalFlags) -> None:
     """Refuse flags of a temporary server together with those of a running one."""
-    if values["model"] is None:
-        server_flags = [*rounding_arguments(values["cpu_activations"])[:1]]
-        server_flags += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if values[name]]
+    if flags.model is None:
+        server_flags = [*rounding_arguments(flags.cpu_activations)[:1]]
+        server_flags += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if getattr(flags, name)]
         if server_flags:
             raise UsageError(
                 f"{server_flags[0]} is for a server that this command starts; name its model with --model "
                 "(--served-model-name chooses a model of a running server)"
             )
-    elif values["url"] is not None:
+    elif flags.url is not None:
         raise UsageError("--url names a running server and --model one to start; give one of them")
-    elif values["served_model_name"] is not None:
+    elif flags.served_model_name is not None:
         raise UsageError("--served-model-name is for a running server; the server that --model starts has one model")
 
 
 @contextlib.contextmanager
-def _server(
-    line: ProgressLine, values: dict[str, Any], request: EvalRequest, tasks: Tasks
-) -> Iterator[tuple[str, str]]:
+def _server(line: ProgressLine, flags: EvalFlags, request: EvalRequest, tasks: Tasks) -> Iterator[tuple[str, str]]:
     """Address and key of the running server, or of a temporary one that is planned for these tasks."""
-    if values["model"] is None:
-        yield values["url"] or _URL, values["api_key"]
+    if flags.model is None:
+        yield flags.url or _URL, flags.api_key
         return
-    arguments = ["--model", values["model"], *(["--quant", values["quant"]] if values["quant"] else [])]
-    arguments += rounding_arguments(values["cpu_activations"])
+    arguments = ["--model", flags.model, *(["--quant", flags.quant] if flags.quant else [])]
+    arguments += rounding_arguments(flags.cpu_activations)
     arguments += [] if tasks.only_generate else ["--prompt-logprobs"]
-    arguments += up_arguments(values["up_args"])
-    line.phase(f"planning {values['model']}")
+    arguments += up_arguments(flags.up_args)
+    line.phase(f"planning {flags.model}")
     from qserve.cli.up.check_start import check_start
 
-    check_start(arguments, values["state_dir"])
-    check_thinking(values["model"], request, tasks)
-    log = state_folder(values["state_dir"]) / "eval-servers" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
-    line.phase(f"starting {values['model']}")
-    with own_server(arguments, log, values["state_dir"], "eval") as server:
-        click.echo(f"{values['model']}: ready after {server.start_s:.1f} s (log: {log})", err=True)
+    check_start(arguments, flags.state_dir)
+    check_thinking(flags.model, request, tasks)
+    log = state_folder(flags.state_dir) / "eval-servers" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
+    line.phase(f"starting {flags.model}")
+    with own_server(arguments, log, flags.state_dir, "eval") as server:
+        click.echo(f"{flags.model}: ready after {server.start_s:.1f} s (log: {log})", err=True)
         yield server.url, server.api_key
-        line.phase(f"stopping {values['model']}")
+        line.phase(f"stopping {flags.model}")
 
 
 def _evaluate(
-    line: ProgressLine, url: str, api_key: str, request: EvalRequest, tasks: Tasks, values: dict[str, Any]
+    line: ProgressLine, url: str, api_key: str, request: EvalRequest, tasks: Tasks, flags: EvalFlags
 ) -> tuple[EvalResult, Path, LmEvalLog]:
     """The result, its file, and what lm-eval said."""
     from qserve.evaluation import harness, results, server
@@ -212,25 +211,25 @@ def _evaluate(
     from qserve.evaluation.environment import LmEvalLog
 
     line.phase(f"asking {url}")
-    state = state_folder(values["state_dir"])
+    state = state_folder(flags.state_dir)
     served = server.inspect_server(
-        url, api_key, values["served_model_name"], values["tokenizer"], state / "tokenizers", values["max_length"],
+        url, api_key, flags.served_model_name, flags.tokenizer, state / "tokenizers", flags.max_length,
         counts_tokens=not (request.chat and tasks.only_generate),
     )  # fmt: skip
     thinking, notes = thinking_mode(served, request, tasks)
     for note in (f"{served.model} at {served.url} · {_run_text(served)}", *notes):
         click.echo(note, err=True)
-    if values["preflight"]:
+    if flags.preflight:
         line.phase("checking the server")
         _preflight(served, request, tasks, thinking)
     cache = state / "eval-cache"
-    if not values["resume"]:
+    if not flags.resume:
         answers.forget_answers(cache, served, request)
     num_kept = answers.kept_answers(cache, served, request)
     if num_kept:
         kept = f"Continuing: {num_kept:,} answers are kept from the interrupted run (--no-resume starts over)"
         click.echo(kept, err=True)
-    folder = values["out"] or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
+    folder = flags.out or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
     began, log = time.monotonic(), LmEvalLog(folder / "lm-eval.log")
     line.phase("answers")
     with resumable():
@@ -238,7 +237,7 @@ def _evaluate(
     result = results.EvalResult.of(served, request, outcome, time.monotonic() - began, num_kept, notes)
     file = result.save(folder)
     answers.forget_answers(cache, served, request)
-    _keep_in_run(state, values["suite"] or ",".join(request.tasks), result)
+    _keep_in_run(state, flags.suite or ",".join(request.tasks), result)
     return result, file, log
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qserve.errors import UsageError
@@ -11,43 +13,77 @@ if TYPE_CHECKING:
     from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.tasks import Tasks
 
-__all__ = ["check_samples", "check_thinking", "eval_request", "gen_kwargs_of"]
+__all__ = ["EvalFlags", "check_samples", "check_thinking", "eval_request", "gen_kwargs_of"]
 
 _FOR_CHAT = ("thinking", "thinking_budget")
 # Of a request, and no sampling: one answer to one prompt is scored.
 _REFUSED = ("n", "best_of", "stream", "echo", "prompt", "messages", "model")
 
 
-def eval_request(values: dict[str, Any]) -> EvalRequest:
+@dataclass(frozen=True)
+class EvalFlags:
+    """The flags of an evaluation, by the names of its options."""
+
+    url: str | None
+    api_key: str
+    served_model_name: str | None
+    model: str | None
+    quant: str | None
+    cpu_activations: str
+    up_args: str
+    tasks: str | None
+    include_path: tuple[str, ...]
+    suite: str | None
+    limit: int | None
+    num_fewshot: int | None
+    chat: bool
+    thinking: str | None
+    max_gen_toks: int | None
+    thinking_budget: int | None
+    gen_kwargs: str | None
+    num_samples: int
+    max_truncated: float
+    seed: int
+    tokenizer: str | None
+    max_length: int | None
+    background: bool
+    preflight: bool
+    resume: bool
+    out: Path | None
+    state_dir: Path | None
+    as_json: bool
+
+
+def eval_request(flags: EvalFlags) -> EvalRequest:
     """The request of a suite, of tasks, or of both; flags override the suite."""
     from qserve.evaluation import suites
     from qserve.evaluation.request import EvalRequest
 
-    tasks = tuple(word.strip() for word in (values["tasks"] or "").split(",") if word.strip())
-    suite = suites.load(values["suite"]) if values["suite"] else None
+    tasks = tuple(word.strip() for word in (flags.tasks or "").split(",") if word.strip())
+    suite = suites.load(flags.suite) if flags.suite else None
     if not tasks and suite is None:
         raise UsageError(
             f"--tasks or --suite says what to ask: lm-eval's task names, YAML files of your own, or one of "
             f"{', '.join(suites.suites())} (offline needs no network)"
         )
-    chat = values["chat"] or bool(suite and suite.chat)
+    chat = flags.chat or bool(suite and suite.chat)
     for name in _FOR_CHAT:
-        if values[name] is not None and not chat:
+        if getattr(flags, name) is not None and not chat:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} needs --chat: only a chat template can turn thinking on or off")
     return EvalRequest(
         tasks=tuple(dict.fromkeys((*tasks, *(suite.tasks if suite else ())))),
-        limit=values["limit"] or (suite.limit if suite else None),
-        num_fewshot=suite.num_fewshot if suite and values["num_fewshot"] is None else values["num_fewshot"],
+        limit=flags.limit or (suite.limit if suite else None),
+        num_fewshot=suite.num_fewshot if suite and flags.num_fewshot is None else flags.num_fewshot,
         chat=chat,
-        seed=values["seed"],
-        background=values["background"],
-        thinking=values["thinking"] or "auto",
-        max_gen_toks=values["max_gen_toks"],
-        thinking_budget=values["thinking_budget"],
-        gen_kwargs=gen_kwargs_of(values["gen_kwargs"] or ""),
-        num_samples=values["num_samples"],
-        include_path=tuple(values["include_path"]),
+        seed=flags.seed,
+        background=flags.background,
+        thinking=flags.thinking or "auto",
+        max_gen_toks=flags.max_gen_toks,
+        thinking_budget=flags.thinking_budget,
+        gen_kwargs=gen_kwargs_of(flags.gen_kwargs or ""),
+        num_samples=flags.num_samples,
+        include_path=flags.include_path,
     )
 
 
