@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,7 +37,6 @@ from qserve.hub.chat_template import read_template
 from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.defaults import default_learning_rate, default_precision
-from qserve.planner.training.request import Method
 from qserve.runs.training_commands import resume_command
 from qserve.service.chat import check_template_to_train
 from qserve.service.machine import hardware_of
@@ -110,22 +109,20 @@ class PlannedRun:
     ) -> PlannedRun:
         """Planned and shown; on standard error where the object of --json is to be on standard output."""
         line.phase(f"reading {model}")
-        hardware, emit, state = hardware_of(gpu), values["emit"], state_folder(values["state_dir"])
+        flags = TrainFlags.of(values)
+        hardware, emit, state = hardware_of(gpu), flags.emit, state_folder(flags.state_dir)
         checkpoint = resolve(model)
         check_template_to_train(checkpoint.folder)
-        values["precision"] = values["precision"] or default_precision(
-            values["zero_stage"], on_cpu=not hardware.devices
-        )
-        devices = devices_of(hardware, values["gpus"])
-        request = training_request({**values, "method": cast("Method", method)}, len(devices))
+        precision = values["precision"] or default_precision(values["zero_stage"], on_cpu=not hardware.devices)
+        devices = devices_of(hardware, flags.gpus)
+        request = training_request({**values, "method": method, "precision": precision}, len(devices))
         request = completed(request, hardware, emit=emit)
-        flags = TrainFlags(values)
         flags.check(request)
         labels: tuple[str, ...] = ()
         if emit is None:
-            request = with_engine(request, values["vllm"], hardware)
-            line.phase(f"reading the first rows of {values['data']}")
-            labels = check_source(data_at(values["data"]), method, flags.labels)
+            request = with_engine(request, flags.vllm, hardware)
+            line.phase(f"reading the first rows of {flags.data}")
+            labels = check_source(data_at(flags.source), method, flags.score_names)
             request = flags.labelled(request, labels)
             if devices[0].kind == "cpu":
                 request = replace(request, runtime_bytes=_learned(state, method))
@@ -133,16 +130,17 @@ class PlannedRun:
         ram_bytes = hardware.ram_available_bytes if emit is None else None
         job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
         job, plan = fitting_request(
-            job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None, as_json=as_json
+            job, flags.auto, flags.source, checkpoint.messages, elsewhere=emit is not None, as_json=as_json
         )
-        values["learning_rate"] = values["learning_rate"] or default_learning_rate(plan.request, job.spec.hidden_size)
+        rate = flags.learning_rate or default_learning_rate(plan.request, job.spec.hidden_size)
+        flags = replace(flags, learning_rate=rate)
         folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id
-        output = _output(values, state, method)
+        output = _output(flags, state, method)
         run = replace(flags.run(plan.request, str(folder), output, devices, labels), plan=plan.to_json())
-        if values["resume"] and values["output"] is None:
+        if flags.resume and flags.output is None:
             run = replace(run, output=newest_resumable(state, run))
         if emit is None:
-            check_output(run, values["resume"])
+            check_output(run, flags.resume)
         if emit is None and checkpoint.folder is None:
             run = replace(run, model=_downloaded(checkpoint, line))
         return cls(run, job, hardware, state, line, as_json)
@@ -197,9 +195,9 @@ def _downloaded(checkpoint: Checkpoint, line: ProgressLine) -> str:
     return str(clean_folder(folder))
 
 
-def _output(values: dict[str, Any], state: Path, method: str) -> Path:
-    if values["output"] is not None:
-        return Path(values["output"]).expanduser().absolute()
+def _output(flags: TrainFlags, state: Path, method: str) -> Path:
+    if flags.output is not None:
+        return flags.output.expanduser().absolute()
     return new_output(state, method)
 
 

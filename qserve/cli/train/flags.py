@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from qserve.core.hardware import Device
 from qserve.errors import UsageError
@@ -22,14 +22,53 @@ _DEMO = "demo"
 
 @dataclass(frozen=True)
 class TrainFlags:
-    """What was typed beside the request."""
+    """What was typed beside the request, by the names of the options."""
 
-    values: dict[str, Any]
+    data: str | None
+    eval_data: str | None
+    eval_share: float
+    max_broken: float
+    gpus: int | None
+    output: Path | None
+    max_steps: int | None
+    epochs: float | None
+    learning_rate: float | None
+    warmup_steps: int
+    seed: int
+    eval_steps: int | None
+    save_steps: int | None
+    save_total_limit: int
+    patience: int | None
+    center_rewards: float | None
+    labels: str | None
+    label_weights: str | None
+    label_smoothing: float
+    save_as: SaveAs
+    rewards: tuple[str, ...]
+    num_generations: int
+    packing: bool
+    num_workers: int
+    resume: bool
+    emit: str | None
+    auto: bool
+    state_dir: Path | None
+    vllm: str | None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> TrainFlags:
+        """From a command's keyword arguments, which have those of the request as well."""
+        return cls(**{one.name: values[one.name] for one in fields(cls)})
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def source(self) -> str:
+        """Where the rows are; `check` refuses flags without."""
+        assert self.data is not None, "checked"
+        return self.data
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
         """As they were typed; empty: as the data says."""
-        return tuple(name.strip() for name in (self.values["labels"] or "").split(",") if name.strip())
+        return tuple(name.strip() for name in (self.labels or "").split(",") if name.strip())
 
     def labelled(self, request: TrainingRequest, labels: tuple[str, ...]) -> TrainingRequest:
         """The request for data whose scores are called so (empty: pairs). Raises UsageError for flags against that."""
@@ -43,9 +82,9 @@ class TrainFlags:
                 "this data has step labels, and adapters can't add the token that ends a step; train all weights, or "
                 "only the head: --freeze-base in place of --lora-rank"
             )
-        if labels and self.values["center_rewards"] is not None:
+        if labels and self.center_rewards is not None:
             raise UsageError("--center-rewards pulls rewards of pairs to 0, and this data has scores; leave it out")
-        if labels and self.values["label_smoothing"]:
+        if labels and self.label_smoothing:
             raise UsageError("--label-smoothing is for pairs, and this data has scores; leave it out")
         weights = self._weights()
         unknown = [name for name in weights if name not in labels]
@@ -57,7 +96,7 @@ class TrainFlags:
     def _weights(self) -> dict[str, float]:
         from qserve.reward.checkpoints.labels import parse_weights
 
-        text = self.values["label_weights"]
+        text = self.label_weights
         return parse_weights(text, "--label-weights") if text else {}
 
     def run(
@@ -69,25 +108,24 @@ class TrainFlags:
         labels: tuple[str, ...] = (),
     ) -> TrainingRun:
         """The run that they describe, on `devices` as they were planned, with data whose scores are called `labels`."""
-        values = self.values
         return TrainingRun(
             request=request,
             model=source_at(model),
-            data=DataSource(data_at(values["data"]), values["eval_data"] and data_at(values["eval_data"]),
-                            values["eval_share"], values["max_broken"], labels),
+            data=DataSource(data_at(self.source), self.eval_data and data_at(self.eval_data),
+                            self.eval_share, self.max_broken, labels),
             output=output,
-            schedule=Schedule(**{name: values[name] for name in Schedule.__dataclass_fields__}),
-            seed=values["seed"],
+            schedule=Schedule(**{one.name: getattr(self, one.name) for one in fields(Schedule)}),
+            seed=self.seed,
             device="cpu" if devices[0].kind == "cpu" else "cuda",
             num_processes=num_trainers(request, len(devices)),
-            center_rewards=values["center_rewards"],
+            center_rewards=self.center_rewards,
             label_weights=self._weights(),
-            label_smoothing=values["label_smoothing"],
-            save_as=cast("SaveAs", values["save_as"]),
-            rewards=tuple(_reward(text) for text in values["rewards"]),
-            num_generations=values["num_generations"],
-            num_workers=values["num_workers"],
-            packing=values["packing"],
+            label_smoothing=self.label_smoothing,
+            save_as=self.save_as,
+            rewards=tuple(_reward(text) for text in self.rewards),
+            num_generations=self.num_generations,
+            num_workers=self.num_workers,
+            packing=self.packing,
         )  # fmt: skip
 
     @staticmethod
@@ -104,34 +142,34 @@ class TrainFlags:
 
     def check(self, request: TrainingRequest) -> None:
         """Raises UsageError for flags that contradict each other, and for data that can't be read."""
-        values, method = self.values, request.method
-        if values["data"] is None:
+        method = request.method
+        if self.data is None:
             raise UsageError(f"qserve train {method} needs --data: a file of rows, a folder, or a data set's id")
         only: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
-            ("--patience", values["patience"] is not None, ("reward",)),
-            ("--center-rewards", values["center_rewards"] is not None, ("reward",)),
-            ("--labels", values["labels"] is not None, ("reward",)),
-            ("--label-weights", values["label_weights"] is not None, ("reward",)),
-            ("--save-as", values["save_as"] != "sequence-classification", ("reward",)),
-            ("--label-smoothing", bool(values["label_smoothing"]), ("reward", "dpo")),
-            ("--packing", values["packing"], ("sft", "lora", "qlora")),
-            ("--reward", bool(values["rewards"]), ("grpo", "ppo")),
+            ("--patience", self.patience is not None, ("reward",)),
+            ("--center-rewards", self.center_rewards is not None, ("reward",)),
+            ("--labels", self.labels is not None, ("reward",)),
+            ("--label-weights", self.label_weights is not None, ("reward",)),
+            ("--save-as", self.save_as != "sequence-classification", ("reward",)),
+            ("--label-smoothing", bool(self.label_smoothing), ("reward", "dpo")),
+            ("--packing", self.packing, ("sft", "lora", "qlora")),
+            ("--reward", bool(self.rewards), ("grpo", "ppo")),
         )
         for flag, is_given, methods in only:
             if is_given and method not in methods:
                 raise UsageError(f"{flag} is for {', '.join(methods)}; leave it out with {method}")
         if request.freeze_base and request.lora_rank:
             raise UsageError("--freeze-base trains the head alone; leave --lora-rank out, or train adapters without it")
-        if method == "ppo" and values["emit"] is None:
+        if method == "ppo" and self.emit is None:
             raise UsageError(
                 "TRL removed PPO in release 1.16, and qserve can't run it; --emit openrlhf or --emit verl prints a "
                 "command for it"
             )
-        if method == "grpo" and not values["rewards"]:
+        if method == "grpo" and not self.rewards:
             raise UsageError(
                 "grpo needs --reward: a server's URL (qserve up --reward …), a checkpoint, or a YAML of rules"
             )
-        if values["save_as"] == "reward-head" and request.tuning in ("lora", "qlora"):
+        if self.save_as == "reward-head" and request.tuning in ("lora", "qlora"):
             raise UsageError(
                 "--save-as reward-head is a layout of whole models; leave it out: adapters are saved in PEFT's layout"
             )

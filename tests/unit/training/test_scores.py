@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def test_a_file_of_scores_is_prepared_and_its_broken_rows_are_named_by_line(tmp_
 
 
 def flags(**given: Any) -> TrainFlags:
-    return TrainFlags({"labels": None, "label_weights": None, "center_rewards": None, "label_smoothing": 0.0, **given})
+    return TrainFlags.of({**{one.name: None for one in fields(TrainFlags)}, "label_smoothing": 0.0, **given})
 
 
 def test_the_request_counts_labels_and_single_texts() -> None:
