@@ -31,8 +31,9 @@ _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 @chat_options
 @click.pass_context
 def command(
-    ctx: click.Context, /, prompt: str | None, system: str | None, verbose: bool, state_dir: Path | None, **values: Any
-) -> None:
+    ctx: click.Context, /, model: str | None, prompt: str | None, system: str | None, verbose: bool,
+    state_dir: Path | None, **values: Any,
+) -> None:  # fmt: skip
     """Chat with a model in the terminal. If no service here serves it, one is started, and ends with the chat.
 
     Takes the options of `qserve up` that are about the model; with any of them a new service is always started.
@@ -50,28 +51,26 @@ def command(
     from qserve.hub import resolve
 
     words = _words(ctx, values)
-    if values["model"] is None and not words:
-        needed_model(None, "qserve run qwen3-8b")
-    partner = None if words else _running(values["model"], state_dir)
+    partner = None if words else _running(needed_model(model, "qserve run qwen3-8b"), state_dir)
     if partner is not None:
         chat_with(partner, prompt, system, verbose, state_dir)
         return
     check_packages("qserve run")
-    if values["model"] is not None:
-        resolve(values["model"])  # a slip in the name is told at once
+    if model is not None:
+        resolve(model)  # a slip in the name is told at once
     from qserve.cli.chat.screen import note
     from qserve.cli.progress import progress_line
     from qserve.library.own_server import own_server
     from qserve.state_folder import state_folder
 
-    model = [] if values["model"] is None else ["--model", values["model"]]
+    named = [] if model is None else ["--model", model]
     log = state_folder(state_dir) / "run" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
-    note(f"starting {values['model'] or 'the service'}; its log: {log}")
+    note(f"starting {model or 'the service'}; its log: {log}")
     with contextlib.ExitStack() as until_the_end:
         with progress_line() as line:
             server = until_the_end.enter_context(
                 own_server(
-                    [*model, *words, "--no-ui"], log, state_dir, "run",
+                    [*named, *words, "--no-ui"], log, state_dir, "run",
                     lambda said: line.phase(" ".join(said.split()) or "starting", is_short=True),
                 )
             )  # fmt: skip
@@ -86,9 +85,7 @@ def _words(ctx: click.Context, values: dict[str, Any]) -> list[str]:
     """The flags for `qserve up`, without the model."""
     from qserve.deploy.words import words_of
 
-    given = {
-        name: value for name, value in values.items() if name != "model" and ctx.get_parameter_source(name) in _GIVEN
-    }
+    given = {name: value for name, value in values.items() if ctx.get_parameter_source(name) in _GIVEN}
     return words_of(ctx.command.params, given)
 
 
