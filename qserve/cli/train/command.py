@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,36 +12,28 @@ import click
 
 from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.json_output import add_json_flag, print_json
-from qserve.cli.options.training import training_options, training_request
 from qserve.cli.progress import ProgressLine, progress_line
-from qserve.cli.train.fitting import fitting_request, need_trl
-from qserve.cli.train.flags import TrainFlags, data_at
+from qserve.cli.options.training import training_options
+from qserve.cli.train.fitting import need_trl
+from qserve.cli.train.flags import TrainFlags
 from qserve.cli.train.follow import follow
-from qserve.cli.train.machine import completed, devices_of, with_engine
 from qserve.cli.train.options import METHODS, run_options
 from qserve.cli.train.outputs import (
     again_command,
     check_output,
-    new_output,
-    newest_resumable,
     unstarted_removed,
 )
+from qserve.cli.train.planned import PlannedRun
 from qserve.cli.train.summary import Ended, show_summary, summary_json
 from qserve.cli.up.recording import without_secrets
-from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
-from qserve.hub import resolve
 from qserve.hub.chat_template import read_template
-from qserve.hub.served_folder import clean_folder
-from qserve.planner.training import TrainingJob
-from qserve.planner.training.defaults import default_learning_rate, default_precision
 from qserve.runs.training_commands import resume_command
 from qserve.service.chat import check_template_to_train
 from qserve.service.machine import hardware_of
 from qserve.state_folder import state_folder
 from qserve.terminal.console import console_of
-from qserve.training.data.prepare import PreparedData, check_source
+from qserve.training.data.prepare import PreparedData
 from qserve.training.emit import emitted
 from qserve.training.job import TrainingRun
 from qserve.training.stop_signals import StopSignals
@@ -51,7 +42,7 @@ if TYPE_CHECKING:
     from qserve.training.outcome import Outcome
     from qserve.training.record import TrainingRecord
 
-__all__ = ["PlannedRun", "command"]
+__all__ = ["command"]
 
 
 @click.command("train", cls=Command)
@@ -92,66 +83,6 @@ def command(method: str, model: str | None, gpu: str | None, as_json: bool, **va
     sys.exit(status)
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """What was typed, planned: the run, and what its end is told by."""
-
-    run: TrainingRun
-    job: TrainingJob
-    hardware: Hardware
-    state: Path
-    line: ProgressLine
-    as_json: bool
-
-    @classmethod
-    def of(
-        cls, method: str, model: str, gpu: str | None, values: dict[str, Any], line: ProgressLine, *, as_json: bool
-    ) -> PlannedRun:
-        """Planned and shown; on standard error where the object of --json is to be on standard output."""
-        line.phase(f"reading {model}")
-        flags = TrainFlags.of(values)
-        hardware, emit, state = hardware_of(gpu), flags.emit, state_folder(flags.state_dir)
-        checkpoint = resolve(model)
-        check_template_to_train(checkpoint.folder)
-        precision = values["precision"] or default_precision(values["zero_stage"], on_cpu=not hardware.devices)
-        devices = devices_of(hardware, flags.gpus)
-        request = training_request({**values, "method": method, "precision": precision}, len(devices))
-        request = completed(request, hardware, emit=emit)
-        flags.check(request)
-        labels: tuple[str, ...] = ()
-        if emit is None:
-            request = with_engine(request, flags.vllm, hardware)
-            line.phase(f"reading the first rows of {flags.data}")
-            labels = check_source(data_at(flags.source), method, flags.score_names)
-            request = flags.labelled(request, labels)
-            if devices[0].kind == "cpu":
-                request = replace(request, runtime_bytes=_learned(state, method))
-        line.phase("planning")
-        ram_bytes = hardware.ram_available_bytes if emit is None else None
-        job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
-        job, plan = fitting_request(
-            job, flags.auto, flags.source, checkpoint.messages, elsewhere=emit is not None, as_json=as_json
-        )
-        rate = flags.learning_rate or default_learning_rate(plan.request, job.spec.hidden_size)
-        flags = replace(flags, learning_rate=rate)
-        folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id
-        output = _output(flags, state, method)
-        run = replace(flags.run(plan.request, str(folder), output, devices, labels), plan=plan.to_json())
-        if flags.resume and flags.output is None:
-            run = replace(run, output=newest_resumable(state, run))
-        if emit is None:
-            check_output(run, flags.resume)
-        if emit is None and checkpoint.folder is None:
-            run = replace(run, model=_downloaded(checkpoint, line))
-        return cls(run, job, hardware, state, line, as_json)
-
-
-def _learned(state: Path, method: str) -> int | None:
-    from qserve.training.learned import learned_runtime
-
-    return learned_runtime(state, method)
-
-
 def _refuse_described(gpu: str | None, method: str) -> None:
     if gpu not in (None, "none"):
         raise UsageError(
@@ -183,22 +114,6 @@ def _write_for_trl(run: TrainingRun) -> None:
         write_configuration(run, data)
     for line in (data.told, *data.notes, *beyond_trl(run)):
         click.echo(line, err=True)
-
-
-def _downloaded(checkpoint: Checkpoint, line: ProgressLine) -> str:
-    """Its folder; `line` says how much of it is there."""
-    from qserve.hub.download import download
-
-    line.phase(f"downloading {checkpoint.id}")
-    folder = download(checkpoint, lambda told: line.phase(f"downloading {checkpoint.id}: {told}", is_short=True)).folder
-    assert folder is not None, "a download has a folder"
-    return str(clean_folder(folder))
-
-
-def _output(flags: TrainFlags, state: Path, method: str) -> Path:
-    if flags.output is not None:
-        return flags.output.expanduser().absolute()
-    return new_output(state, method)
 
 
 def _prepared(planned: PlannedRun) -> PreparedData:

@@ -36,8 +36,8 @@ from datasets import disable_caching
 
 from qserve.cli.main import cli as main_command
 from qserve.cli.progress import progress_line
-from qserve.cli.train.command import PlannedRun
 from qserve.cli.train.command import command as train_command
+from qserve.cli.train.planned import PlannedRun
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.demo.preferences import write_held_out
 from qserve.planner.training import TrainingRequest, VllmBeside

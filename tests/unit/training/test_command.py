@@ -11,10 +11,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from qserve.cli.train.command import _downloaded, command
+from qserve.cli.train.command import command
 from qserve.cli.train.fitting import fitting_request
 from qserve.cli.train.flags import source_at
 from qserve.cli.train.machine import devices_of
+from qserve.cli.train.planned import _downloaded
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve

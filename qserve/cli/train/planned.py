@@ -1,0 +1,103 @@
+"""A run as it was typed, planned: on this machine, with its data looked at, and in the folder that it is kept in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qserve.cli.options.chat_templates import check_template_to_train
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.options.training import training_request
+from qserve.cli.progress import ProgressLine
+from qserve.cli.state import state_folder
+from qserve.cli.train.fitting import fitting_request
+from qserve.cli.train.flags import TrainFlags, data_at
+from qserve.cli.train.machine import completed, devices_of, with_engine
+from qserve.cli.train.outputs import check_output, new_output, newest_resumable
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.hub import resolve
+from qserve.hub.served_folder import clean_folder
+from qserve.planner.training import TrainingJob
+from qserve.planner.training.defaults import default_learning_rate, default_precision
+from qserve.training.data.prepare import check_source
+from qserve.training.job import TrainingRun
+
+__all__ = ["PlannedRun"]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What was typed, planned: the run, and what its end is told by."""
+
+    run: TrainingRun
+    job: TrainingJob
+    hardware: Hardware
+    state: Path
+    line: ProgressLine
+    as_json: bool
+
+    @classmethod
+    def of(
+        cls, method: str, model: str, gpu: str | None, values: dict[str, Any], line: ProgressLine, *, as_json: bool
+    ) -> PlannedRun:
+        """Planned and shown; on standard error where the object of --json is to be on standard output."""
+        line.phase(f"reading {model}")
+        flags = TrainFlags.of(values)
+        hardware, emit, state = hardware_of(gpu), flags.emit, state_folder(flags.state_dir)
+        checkpoint = resolve(model)
+        check_template_to_train(checkpoint.folder)
+        precision = values["precision"] or default_precision(values["zero_stage"], on_cpu=not hardware.devices)
+        devices = devices_of(hardware, flags.gpus)
+        request = training_request({**values, "method": method, "precision": precision}, len(devices))
+        request = completed(request, hardware, emit=emit)
+        flags.check(request)
+        labels: tuple[str, ...] = ()
+        if emit is None:
+            request = with_engine(request, flags.vllm, hardware)
+            line.phase(f"reading the first rows of {flags.data}")
+            labels = check_source(data_at(flags.source), method, flags.score_names)
+            request = flags.labelled(request, labels)
+            if devices[0].kind == "cpu":
+                request = replace(request, runtime_bytes=_learned(state, method))
+        line.phase("planning")
+        ram_bytes = hardware.ram_available_bytes if emit is None else None
+        job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
+        job, plan = fitting_request(
+            job, flags.auto, flags.source, checkpoint.messages, elsewhere=emit is not None, as_json=as_json
+        )
+        rate = flags.learning_rate or default_learning_rate(plan.request, job.spec.hidden_size)
+        flags = replace(flags, learning_rate=rate)
+        folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id
+        output = _output(flags, state, method)
+        run = replace(flags.run(plan.request, str(folder), output, devices, labels), plan=plan.to_json())
+        if flags.resume and flags.output is None:
+            run = replace(run, output=newest_resumable(state, run))
+        if emit is None:
+            check_output(run, flags.resume)
+        if emit is None and checkpoint.folder is None:
+            run = replace(run, model=_downloaded(checkpoint, line))
+        return cls(run, job, hardware, state, line, as_json)
+
+
+def _learned(state: Path, method: str) -> int | None:
+    from qserve.training.learned import learned_runtime
+
+    return learned_runtime(state, method)
+
+
+def _downloaded(checkpoint: Checkpoint, line: ProgressLine) -> str:
+    """Its folder; `line` says how much of it is there."""
+    from qserve.hub.download import download
+
+    line.phase(f"downloading {checkpoint.id}")
+    folder = download(checkpoint, lambda told: line.phase(f"downloading {checkpoint.id}: {told}", is_short=True)).folder
+    assert folder is not None, "a download has a folder"
+    return str(clean_folder(folder))
+
+
+def _output(flags: TrainFlags, state: Path, method: str) -> Path:
+    if flags.output is not None:
+        return flags.output.expanduser().absolute()
+    return new_output(state, method)
