@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qserve.cli.eval.documents import diff_json, result_json
-from qserve.cli.eval.request import EvalFlags, check_samples, check_thinking, eval_request
-from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
+from qserve.cli.eval.request import EvalFlags, check_samples, eval_request
+from qserve.cli.eval.run import evaluated
+from qserve.cli.eval.server import URL, check_which_server, server_to_ask
+from qserve.cli.eval.show import show_diff, show_result, show_warnings
 from qserve.cli.options.command import Command, CommandGroup, model_options
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.progress import ProgressLine, progress_line, resumable
 from qserve.cli.writable import check_folder_writable
-from qserve.errors import UnusableResult, UsageError
 from qserve.library.own_server import own_server, rounding_arguments, up_arguments
 from qserve.state_folder import state_folder
 from qserve.terminal.console import console_of
+from qserve.cli.progress import progress_line
+from qserve.errors import UnusableResult
 
 if TYPE_CHECKING:
-    from qserve.evaluation.answers.thinking import Thinking
-    from qserve.evaluation.environment import LmEvalLog
-    from qserve.evaluation.request import EvalRequest
-    from qserve.evaluation.results import EvalResult
-    from qserve.evaluation.server import ServedModel
-    from qserve.evaluation.tasks import Tasks
+    pass
 
 __all__ = ["command"]
-
-_URL = "http://127.0.0.1:8000"
 
 
 class _WithDiff(CommandGroup):
@@ -49,7 +41,7 @@ class _WithDiff(CommandGroup):
 
 
 @click.group("eval", cls=_WithDiff, invoke_without_command=True)
-@click.option("--url", type=ServerUrl(), help=f"A running server [{_URL}].")
+@click.option("--url", type=ServerUrl(), help=f"A running server [{URL}].")
 @click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="API key of the server.")
 @click.option("--served-model-name", help="Model to evaluate [the only chat model].")
 @model_options("Instead of --url: serve this model for the evaluation. A folder, a hub id, a short name, or demo.")
@@ -129,7 +121,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     if ctx.invoked_subcommand is not None:
         return
     flags = EvalFlags(**values)
-    _check_which_server(flags)
+    check_which_server(flags)
     request = eval_request(flags)
     state = state_folder(flags.state_dir)
     for folder in (state, *filter(None, [flags.out])):
@@ -144,8 +136,8 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         check_samples(request, tasks)
         if flags.tokenizer:
             load_tokenizer(flags.tokenizer)
-        with _server(line, flags, request, tasks) as (url, api_key):
-            result, file, log = _evaluate(line, url, api_key, request, tasks, flags)
+        with server_to_ask(line, flags, request, tasks) as (url, api_key):
+            result, file, log = evaluated(line, url, api_key, request, tasks, flags)
     if flags.as_json:
         print_json({**result_json(result, log.warnings), "file": str(file)})
     else:
@@ -160,95 +152,6 @@ def command(ctx: click.Context, /, **values: Any) -> None:
             "its figures can't be trusted. --max-gen-toks gives answers more room, --thinking off leaves thoughts out; "
             "the right answer of an item must be one of its choices"
         )
-
-
-def _check_which_server(flags: EvalFlags) -> None:
-    """Refuse flags of a temporary server together with those of a running one."""
-    if flags.model is None:
-        server_flags = [*rounding_arguments(flags.cpu_activations)[:1]]
-        server_flags += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if getattr(flags, name)]
-        if server_flags:
-            raise UsageError(
-                f"{server_flags[0]} is for a server that this command starts; name its model with --model "
-                "(--served-model-name chooses a model of a running server)"
-            )
-    elif flags.url is not None:
-        raise UsageError("--url names a running server and --model one to start; give one of them")
-    elif flags.served_model_name is not None:
-        raise UsageError("--served-model-name is for a running server; the server that --model starts has one model")
-
-
-@contextlib.contextmanager
-def _server(line: ProgressLine, flags: EvalFlags, request: EvalRequest, tasks: Tasks) -> Iterator[tuple[str, str]]:
-    """Address and key of the running server, or of a temporary one that is planned for these tasks."""
-    if flags.model is None:
-        yield flags.url or _URL, flags.api_key
-        return
-    arguments = ["--model", flags.model, *(["--quant", flags.quant] if flags.quant else [])]
-    arguments += rounding_arguments(flags.cpu_activations)
-    arguments += [] if tasks.only_generate else ["--prompt-logprobs"]
-    arguments += up_arguments(flags.up_args)
-    line.phase(f"planning {flags.model}")
-    from qserve.cli.up.check_start import check_start
-
-    check_start(arguments, flags.state_dir)
-    check_thinking(flags.model, request, tasks)
-    log = state_folder(flags.state_dir) / "eval-servers" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
-    line.phase(f"starting {flags.model}")
-    with own_server(arguments, log, flags.state_dir, "eval") as server:
-        click.echo(f"{flags.model}: ready after {server.start_s:.1f} s (log: {log})", err=True)
-        yield server.url, server.api_key
-        line.phase(f"stopping {flags.model}")
-
-
-def _evaluate(
-    line: ProgressLine, url: str, api_key: str, request: EvalRequest, tasks: Tasks, flags: EvalFlags
-) -> tuple[EvalResult, Path, LmEvalLog]:
-    """The result, its file, and what lm-eval said."""
-    from qserve.evaluation import harness, results, server
-    from qserve.evaluation.answers import cache as answers
-    from qserve.evaluation.answers.thinking_mode import thinking_mode
-    from qserve.evaluation.environment import LmEvalLog
-
-    line.phase(f"asking {url}")
-    state = state_folder(flags.state_dir)
-    served = server.inspect_server(
-        url, api_key, flags.served_model_name, flags.tokenizer, state / "tokenizers", flags.max_length,
-        counts_tokens=not (request.chat and tasks.only_generate),
-    )  # fmt: skip
-    thinking, notes = thinking_mode(served, request, tasks)
-    for note in (f"{served.model} at {served.url} · {_run_text(served)}", *notes):
-        click.echo(note, err=True)
-    if flags.preflight:
-        line.phase("checking the server")
-        _preflight(served, request, tasks, thinking)
-    cache = state / "eval-cache"
-    if not flags.resume:
-        answers.forget_answers(cache, served, request)
-    num_kept = answers.kept_answers(cache, served, request)
-    if num_kept:
-        kept = f"Continuing: {num_kept:,} answers are kept from the interrupted run (--no-resume starts over)"
-        click.echo(kept, err=True)
-    folder = flags.out or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
-    began, log = time.monotonic(), LmEvalLog(folder / "lm-eval.log")
-    line.phase("answers")
-    with resumable():
-        outcome = harness.evaluate(served, request, cache, line.count, tasks, thinking, log)
-    result = results.EvalResult.of(served, request, outcome, time.monotonic() - began, num_kept, notes)
-    file = result.save(folder)
-    answers.forget_answers(cache, served, request)
-    _keep_in_run(state, flags.suite or ",".join(request.tasks), result)
-    return result, file, log
-
-
-def _keep_in_run(state: Path, name: str, result: EvalResult) -> None:
-    """Add the result to the run store, and to the evaluated run if that is in the same store."""
-    from qserve.runs import RunStore, StoreUnusable
-
-    try:
-        RunStore.open(state).add_eval(result.document(), name=name, run=result.about["run"])
-    except StoreUnusable as error:
-        click.echo(f"note: the result is not in the run store ({error}); its file is complete", err=True)
 
 
 @click.command("diff", cls=Command, short_help="Compare two results item by item.")
@@ -271,20 +174,3 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
         print_json({"first": str(first), "second": str(second), "tasks": [diff_json(one) for one in diffs]})
     else:
         show_diff(console_of(), diffs)
-
-
-def _preflight(served: ServedModel, request: EvalRequest, tasks: Tasks, thinking: Thinking) -> None:
-    from qserve.evaluation import preview
-    from qserve.evaluation.preflight import check
-
-    if request.thinking_budget is not None:
-        preview.check_budget(served, request.thinking_budget)
-    if any(not spec.only_generates for spec in tasks.specs):
-        click.echo(f"Server check passed: log-probabilities agree to {check(served):.4f}", err=True)
-    for one in preview.previews(served, request, tasks, thinking):
-        show_preview(one)
-
-
-def _run_text(served: ServedModel) -> str:
-    run = served.run
-    return f"{run['engine']} {run['engine_version']}, {run['scheme']}, {run['dtype']}" if run else "engine unknown"

@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("qserve.cli.compare.steps.own_server", started)
-    monkeypatch.setattr("qserve.cli.eval.command.own_server", started)
+    monkeypatch.setattr("qserve.cli.eval.server.own_server", started)
     monkeypatch.setattr("qserve.evaluation.tasks.check_lm_eval", lambda: None)
     monkeypatch.setattr("qserve.evaluation.tasks.load_tasks", lambda *_: TASKS)
     (tmp_path / "file").write_text("")
