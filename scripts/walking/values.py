@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def values_read(tree: ast.AST) -> int:
-    """How often `values["..."]` is read."""
+    """How often `values["..."]` is read, or `self.values["..."]`."""
     return sum(map(_is_reading, ast.walk(tree)))
 
 
@@ -15,8 +15,7 @@ def _is_reading(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Subscript)
         and isinstance(node.ctx, ast.Load)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "values"
+        and ast.unparse(node.value).rpartition(".")[2] == "values"
         and isinstance(node.slice, ast.Constant)
     )
 

@@ -155,7 +155,7 @@ from pathlib import Path
 
 def command(values, other):
     values["written"] = other["not values"]
-    return values["one"], values["one"], values.get("two"), values[other]
+    return values["one"], other.values["one"], values.get("two"), values[other], values()["one"]
 """
     assert values_read(ast.parse(source)) == 2
     assert modules_imported(ast.parse(source), "walked") == 2
