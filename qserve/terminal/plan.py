@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Mapping
 from itertools import groupby
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +14,7 @@ from rich.text import Text
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.speed.estimate import replicas_of
+from qserve.planner.term import COLUMNS, Column
 from qserve.service.replicas import num_engines
 from qserve.terminal.bars import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
 from qserve.terminal.console import Hanging, console_of
@@ -25,14 +27,9 @@ _NOTHING_FITS = (
     "Nothing that was tried fits: smaller models of the family, fewer bits, a shorter length, more or larger cards. "
     "`qserve models` lists what is known."
 )
-_TERMS = (
-    ("weights", "weights_bytes", "blue"),
-    ("KV cache", "kv_cache_bytes", "green"),
-    ("activations", "activations_bytes", "yellow"),
-    ("CUDA graphs", "cuda_graphs_bytes", "magenta"),
-    ("runtime", "runtime_bytes", "cyan"),
-    ("others", "used_by_others_bytes", "bright_black"),
-)
+_COLOURS: Mapping[Column, str] = {
+    "weights": "blue", "kv_cache": "green", "activations": "yellow", "cuda_graphs": "magenta", "runtime": "cyan",
+}  # fmt: skip
 
 
 def show_plan(plan: Plan, explain: bool = False, console: Console | None = None) -> None:
@@ -100,7 +97,8 @@ def _device(device: DevicePlan, count: int) -> RenderableType:
     """One panel for identical cards (the ranks of a stage)."""
     name = f"{count} × {device.name}, each" if count > 1 else device.name
     title = f"{name} · {format_bytes(device.total_bytes)} · {left_of(device.free_bytes)}"
-    parts = [Part(term, getattr(device, field), colour) for term, field, colour in _TERMS]
+    parts = [Part(name, getattr(device, f"{column}_bytes"), _COLOURS[column]) for column, name in COLUMNS.items()]
+    parts.append(Part("others", device.used_by_others_bytes, "bright_black"))
     return bar_panel(title, parts, device.total_bytes, parts_a_row=3)
 
 

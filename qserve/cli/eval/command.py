@@ -17,12 +17,11 @@ from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
 from qserve.cli.options.url import ServerUrl
+from qserve.cli.progress import progress_line
 from qserve.cli.writable import check_folder_writable
-from qserve.library.own_server import own_server, rounding_arguments, up_arguments
+from qserve.errors import UnusableResult
 from qserve.state_folder import state_folder
 from qserve.terminal.console import console_of
-from qserve.cli.progress import progress_line
-from qserve.errors import UnusableResult
 
 if TYPE_CHECKING:
     pass

@@ -11,7 +11,7 @@ import click
 from qserve.cli.eval.request import EvalFlags
 from qserve.cli.eval.show import show_preview
 from qserve.cli.progress import ProgressLine, resumable
-from qserve.cli.state import state_folder
+from qserve.state_folder import state_folder
 
 if TYPE_CHECKING:
     from qserve.evaluation.answers.thinking import Thinking

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from qserve.cli.eval.request import EvalFlags, check_thinking
-from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
 from qserve.cli.progress import ProgressLine
-from qserve.cli.state import state_folder
 from qserve.errors import UsageError
+from qserve.library.own_server import own_server, rounding_arguments, up_arguments
+from qserve.state_folder import state_folder
 
 if TYPE_CHECKING:
     from qserve.evaluation.request import EvalRequest

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from qserve.terminal.console import console_of
 from qserve.cli.runs.show import duration_text
 from qserve.planner.term import COLUMNS
+from qserve.terminal.console import console_of
 from qserve.units import format_bytes, format_ms
 
 if TYPE_CHECKING:

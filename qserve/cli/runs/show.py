@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qserve.terminal.console import Hanging, Items, console_of
 from qserve.planner.term import COLUMNS
+from qserve.terminal.console import Hanging, Items, console_of
 from qserve.units import format_bytes, format_count, format_ms
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import click
 
 from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.json_output import add_json_flag, print_json
-from qserve.cli.progress import ProgressLine, progress_line
 from qserve.cli.options.training import training_options
+from qserve.cli.progress import ProgressLine, progress_line
 from qserve.cli.train.fitting import need_trl
 from qserve.cli.train.flags import TrainFlags
 from qserve.cli.train.follow import follow
@@ -29,9 +29,6 @@ from qserve.cli.up.recording import without_secrets
 from qserve.errors import UsageError
 from qserve.hub.chat_template import read_template
 from qserve.runs.training_commands import resume_command
-from qserve.service.chat import check_template_to_train
-from qserve.service.machine import hardware_of
-from qserve.state_folder import state_folder
 from qserve.terminal.console import console_of
 from qserve.training.data.prepare import PreparedData
 from qserve.training.emit import emitted

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from qserve.cli.options.chat_templates import check_template_to_train
-from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_request
 from qserve.cli.progress import ProgressLine
-from qserve.cli.state import state_folder
 from qserve.cli.train.fitting import fitting_request
 from qserve.cli.train.flags import TrainFlags, data_at
 from qserve.cli.train.machine import completed, devices_of, with_engine
@@ -21,6 +19,8 @@ from qserve.hub import resolve
 from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.defaults import default_learning_rate, default_precision
+from qserve.service.machine import hardware_of
+from qserve.state_folder import state_folder
 from qserve.training.data.prepare import check_source
 from qserve.training.job import TrainingRun
 

@@ -10,11 +10,10 @@ from qserve.core.hardware import Hardware, known_gpus
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.fitting_plans import COMPARED, FittingPlans
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import gpu_key, hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
-from qserve.service.layout.fitting_plans import FittingPlans
+from qserve.service.layout.fitting_plans import COMPARED, FittingPlans
 from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, recounted, shortened
 from qserve.service.load import SpeedRequest
 from qserve.units import format_count, format_ms

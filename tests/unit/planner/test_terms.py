@@ -41,7 +41,7 @@ def test_every_column_is_the_sum_of_its_terms_and_all_sum_to_the_device(plans: d
 def test_columns_are_named_in_one_place() -> None:
     """What shows them goes over `COLUMNS`; the engine's terms have names of their own, and Chinese is told by them."""
     own = {"planner/term.py", "planner/engines/transformers/terms.py", "ui/strings/sentences/formulas.py"}
-    bars = "cli/plan/show.py"  # a colour for each
+    bars = "terminal/plan.py"  # a colour for each
     names = {COLUMNS["kv_cache"], COLUMNS["cuda_graphs"]}
     naming = {
         str(path.relative_to(PACKAGE))
