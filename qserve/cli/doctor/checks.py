@@ -15,7 +15,7 @@ from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command, takes
 from qserve.detect.packages import Packages
 from qserve.detect.products import quantized_products
 from qserve.packages import install_command
-from qserve.planner.engine import own_engines
+from qserve.planner.engine import engine_named, own_engines
 from qserve.units import GIB, format_bytes
 
 __all__ = ["Check", "can_chat", "examine", "schemes_of"]
@@ -173,6 +173,12 @@ def _extras(packages: Packages) -> list[Check]:
 
 
 def schemes_of(hardware: Hardware, packages: Packages) -> dict[str, dict[str, str | None]]:
-    """For each scheme and engine the reason why a checkpoint stored so does not run; None if it runs."""
-    stored = [name for name, scheme in SCHEMES.items() if scheme.is_stored]
+    """For each scheme that an engine knows, and engine, the reason why a checkpoint stored so does not run; None if it
+    runs.
+    """
+    stored = [
+        name
+        for name, scheme in SCHEMES.items()
+        if scheme.is_stored and any(engine_named(engine).planner.loads(name) for engine in _OWN)
+    ]
     return {name: {engine: why_not_scheme(name, engine, hardware, packages) for engine in _OWN} for name in stored}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qserve.cli.options.chat_templates import check_template_to_train
 from qserve.cli.options.training import training_request
 from qserve.cli.progress import ProgressLine
 from qserve.cli.train.fitting import fitting_request
@@ -19,6 +18,7 @@ from qserve.hub import resolve
 from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.defaults import default_learning_rate, default_precision
+from qserve.service.chat import check_template_to_train
 from qserve.service.machine import hardware_of
 from qserve.state_folder import state_folder
 from qserve.training.data.prepare import check_source

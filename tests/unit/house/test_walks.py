@@ -172,5 +172,5 @@ def test_a_report_ends_with_its_totals(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_layers_are_those_that_imports_are_held_to() -> None:
     names = walks.layers()
-    assert names[0] == ["qserve.library"]
+    assert names[0] == ["qserve.cli"]
     assert names[-1] == ["qserve.errors"]
