@@ -118,16 +118,19 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int
     """The gateway's process, with what `qserve up` imports and logs."""
     import qserve.cli.main
     import qserve.supervisor  # noqa: F401
-    from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
+    from qserve.engine.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server, freeze_heap
     from qserve.gateway.settings import GatewaySettings
     from qserve.wire.engine_fields import fields_of
 
     logging.basicConfig(level=logging.INFO, filename=str(port_file.with_name("log")))
-    worker = WorkerEndpoint(
-        name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=num_slots,
-        max_model_len=4096, state=WorkerState.READY, detail="",
+    worker = WorkerStatus(
+        WorkerFacts(
+            name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=num_slots,
+            max_model_len=4096
+        ),
+        state=WorkerState.READY, detail="",
     )  # fmt: skip
     if is_vllm:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:

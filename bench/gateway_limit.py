@@ -204,7 +204,7 @@ async def open_streams(way: Endpoint, gateway: psutil.Process, num_streams: int)
 
 async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> None:
     """The coordinator's process, with its relays, before the fake worker."""
-    from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+    from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.processes.coordinator import Service
     from qserve.gateway.run_history import RunHistory
     from qserve.gateway.settings import GatewaySettings
@@ -214,7 +214,10 @@ async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> Non
     async def no_host() -> list[dict[str, Any]]:
         return []
 
-    worker = WorkerEndpoint("chat", ("fake",), UnixAddress(socket), key, NUM_PLACES, 4096, WorkerState.READY, "")
+    worker = WorkerStatus(
+        WorkerFacts("chat", ("fake",), UnixAddress(socket), key, NUM_PLACES, 4096),
+        WorkerState.READY, "",
+    )  # fmt: skip
     service = Service(lambda: None, no_host, lambda row: None, RunHistory())
     listener = ports.bind("127.0.0.1", 0)
     settings = GatewaySettings(keys=(key,))

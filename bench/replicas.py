@@ -317,16 +317,19 @@ _PLACES, _REQUEST_MS, _ROUNDS = 8, 1000, 8
 
 async def _rate_of(sockets: Sequence[Path]) -> float:
     """Every place taken all the time, one client for each."""
-    from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+    from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server
     from qserve.gateway.settings import GatewaySettings
 
-    endpoints = [
-        WorkerEndpoint(f"chat-{at}", ("fake",), UnixAddress(socket), KEY, _PLACES, 4096, WorkerState.READY, role="chat")
+    workers = [
+        WorkerStatus(
+            WorkerFacts(f"chat-{at}", ("fake",), UnixAddress(socket), KEY, _PLACES, 4096, role="chat"),
+            WorkerState.READY,
+        )
         for at, socket in enumerate(sockets)
     ]
-    server = build_server(build_gateway(GatewaySettings(), endpoints), "127.0.0.1", 0, drain_timeout_s=1)
+    server = build_server(build_gateway(GatewaySettings(), workers), "127.0.0.1", 0, drain_timeout_s=1)
     serving = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)

@@ -102,14 +102,17 @@ def serve(socket: Path, key: str, port_file: Path, state: Path | None) -> None:
     """The gateway's process, as `qserve up` runs it."""
     import qserve.cli.main
     import qserve.supervisor  # noqa: F401
-    from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+    from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server
     from qserve.gateway.settings import GatewaySettings
     from qserve.supervisor.record import Recording, RunRecord
 
-    worker = WorkerEndpoint(
-        name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=64, max_model_len=4096,
+    worker = WorkerStatus(
+        WorkerFacts(
+            name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=64,
+            max_model_len=4096
+        ),
         state=WorkerState.READY, detail="",
     )  # fmt: skip
     recording = Recording(state, new_run(state)) if state else None

@@ -20,12 +20,12 @@ from qserve.cluster.free_port import free_port
 from qserve.cluster.join import ray_module
 from qserve.cluster.lease import Lease
 from qserve.cluster.log_tail import LogTail
-from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
+from qserve.cluster.messages import AgentStatus, Assignment, Failure, GatewayStatus
 from qserve.cluster.spanning import set_vllm_environment
-from qserve.engine.base import TcpAddress, WorkerEndpoint
+from qserve.engine.base import TcpAddress, WorkerStatus
 from qserve.errors import QserveError
 from qserve.supervisor.private import private_folder
-from qserve.supervisor.this_machine import endpoint_of, local_worker
+from qserve.supervisor.this_machine import facts_of, local_worker
 from qserve.supervisor.worker import SupervisedWorker
 
 __all__ = ["Agent"]
@@ -52,7 +52,7 @@ class Agent:
         self._private = self._folder.enter_context(private_folder())
         self._log = LogTail(self._private / "worker.log")
         self._worker: SupervisedWorker | None = None
-        self._endpoint = self._new_endpoint()
+        self._status = self._new_status()
         self._seen_state: tuple[Any, ...] = ()
         self._lease = Lease(assignment.lease_s, self._cut_off)
         self._loop = asyncio.new_event_loop()
@@ -63,11 +63,11 @@ class Agent:
         """The service is there."""
         self._lease.renew()
 
-    def exchange(self, gateway: GatewayStatus) -> WorkerStatus:
+    def exchange(self, gateway: GatewayStatus) -> AgentStatus:
         """Answers as soon as something has changed, or after `gateway.wait_s`."""
-        self._endpoint.num_awaited, self._endpoint.num_pieces = gateway.num_awaited, gateway.num_pieces
+        self._status.load = gateway.load
         self._wait_for_change(gateway.wait_s)
-        return self._status()
+        return self._answer()
 
     def memory(self) -> dict[str, Any]:
         """What the worker holds. Raises QserveError or TimeoutError where it does not tell."""
@@ -93,7 +93,7 @@ class Agent:
                 checkpoint_folder, wanted.hosted.folder, wanted.checkpoint, wanted.checkpoint_key
             )
             hosted = replace(wanted.hosted, folder=folder)
-            self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._report)
+            self._worker = local_worker(hosted, self._status, self._private, self._log.file, self._report)
             self._worker.start_limit_s = self._assignment.start_limit_s
             await self._worker.start()
             await self._worker.watch()
@@ -102,12 +102,10 @@ class Agent:
         except Exception as error:
             self._failure = Failure("WorkerFailed", f"{type(error).__name__}: {error}")
 
-    def _new_endpoint(self) -> WorkerEndpoint:
+    def _new_status(self) -> WorkerStatus:
         assignment = self._assignment
         address = TcpAddress(assignment.host, free_port(assignment.host, assignment.ports))
-        endpoint = endpoint_of(assignment.hosted, address)
-        endpoint.key = assignment.key
-        return endpoint
+        return WorkerStatus(replace(facts_of(assignment.hosted, address), key=assignment.key))
 
     def _report(self, worker: str, event: str, details: dict[str, Any]) -> None:
         with self._lock:
@@ -121,19 +119,18 @@ class Agent:
             waiting.wait(_LOOK_S)
 
     def _state(self) -> tuple[Any, ...]:
-        return self._endpoint.state, self._endpoint.detail, self._endpoint.num_restarts, self._failure
+        return self._status.state, self._status.detail, self._status.num_restarts, self._failure
 
-    def _status(self) -> WorkerStatus:
-        endpoint, worker = self._endpoint, self._worker
-        assert isinstance(endpoint.address, TcpAddress), "it listens for the service"
+    def _answer(self) -> AgentStatus:
+        status, worker = self._status, self._worker
         with self._lock:
             events, self._events = tuple(self._events), []
             self._seen_state = self._state()
         plan = (worker.plan if worker is not None else None) or self._assignment.hosted.plan
         notes = tuple(worker.notes) if worker is not None else ()
-        return WorkerStatus(
-            endpoint.state, endpoint.detail, endpoint.address, endpoint.num_restarts, WorkerStatus.fields_of(endpoint),
-            events, self._log.read(), notes, plan, self._failure,
+        return AgentStatus(
+            status.state, status.detail, status.facts, status.num_restarts, status.start_phases_s, events,
+            self._log.read(), notes, plan, self._failure,
         )  # fmt: skip
 
     def _cut_off(self) -> None:

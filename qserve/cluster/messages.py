@@ -8,17 +8,11 @@ from typing import Any
 
 from qserve.cluster.checkpoints import CheckpointKey
 from qserve.cluster.settings import PortRange
-from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerFacts, WorkerLoad, WorkerState
 from qserve.planner.plan import Plan
 from qserve.supervisor.hosted import Hosted
 
-__all__ = ["Assignment", "Failure", "GatewayStatus", "WorkerStatus"]
-
-# What a worker that is ready says of itself; the gateway reads it from the endpoint.
-_OF_ENDPOINT = (
-    "max_num_seqs", "max_model_len", "adapters", "request_fields", "max_prompt_bytes", "max_positions", "plan",
-    "start_phases_s",
-)  # fmt: skip
+__all__ = ["AgentStatus", "Assignment", "Failure", "GatewayStatus"]
 
 
 @dataclass(frozen=True)
@@ -47,10 +41,9 @@ class Assignment:
 
 @dataclass(frozen=True)
 class GatewayStatus:
-    """The gateway's request counts for this worker, and how long the agent may wait for a change before it answers."""
+    """What the gateway has for this worker, and how long the agent may wait for a change before it answers."""
 
-    num_awaited: int
-    num_pieces: int
+    load: WorkerLoad
     wait_s: float
 
 
@@ -63,27 +56,23 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class WorkerStatus:
+class AgentStatus:
     """The state of a worker on a node.
 
     Attributes:
-        fields: those of its endpoint that the gateway reads (`fields_of`).
+        facts: as the node knows them.
+        start_phases_s: of its last start there.
         events: since the last status, in order.
         log: bytes of its log since the last status.
     """
 
     state: WorkerState
     detail: str
-    address: TcpAddress
+    facts: WorkerFacts
     num_restarts: int
-    fields: Mapping[str, Any]
+    start_phases_s: Mapping[str, float]
     events: tuple[tuple[str, Mapping[str, Any]], ...]
     log: bytes
     notes: tuple[str, ...]
     plan: Plan
     failure: Failure | None = None
-
-    @staticmethod
-    def fields_of(endpoint: WorkerEndpoint) -> dict[str, Any]:
-        """The fields of `endpoint` that the service copies into its own."""
-        return {name: getattr(endpoint, name) for name in _OF_ENDPOINT}

@@ -7,7 +7,7 @@ import contextlib
 from functools import partial
 from typing import Any, Self
 
-from qserve.cluster.messages import Assignment, GatewayStatus, WorkerStatus
+from qserve.cluster.messages import AgentStatus, Assignment, GatewayStatus
 from qserve.cluster.placement import Reservation, Reservations
 from qserve.cluster.settings import LEASE_S
 from qserve.errors import WorkerFailed
@@ -59,11 +59,11 @@ class PlacedAgent:
             raise WorkerLost(f"no process could be started on the node {self.address}: {_words(error)}") from error
         self._renewing = asyncio.create_task(self._renew())
 
-    async def exchange(self, status: GatewayStatus, limit_s: float) -> WorkerStatus:
+    async def exchange(self, status: GatewayStatus, limit_s: float) -> AgentStatus:
         """The agent's next status. Raises WorkerLost if none comes."""
         try:
             async with asyncio.timeout(limit_s):  # not wait_for, which may lose a cancellation (bpo-37658)
-                answer: WorkerStatus = await self._reservation.agent.exchange.remote(status)
+                answer: AgentStatus = await self._reservation.agent.exchange.remote(status)
         except TimeoutError:
             raise WorkerLost(f"the node {self.address} did not answer for {limit_s:g} s") from None
         except Exception as error:  # every way in which an actor is lost has a class of its own in Ray

@@ -14,12 +14,12 @@ from qserve.cluster.placement import Reservations
 from qserve.cluster.scaling import Load, Scaling
 from qserve.cluster.settings import Bounds, RaySettings
 from qserve.cluster.worker import RayWorker
-from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import TcpAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
-from qserve.supervisor.this_machine import checked_vocab_size, endpoint_of, event_recorder, keep_plan, latency_of
+from qserve.supervisor.this_machine import checked_vocab_size, event_recorder, facts_of, keep_plan, latency_of
 
 __all__ = ["RayRunner"]
 
@@ -39,49 +39,47 @@ class RayRunner:
         self._reservations = Reservations()
 
     def worker(
-        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None = None
+        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerFacts | None = None
     ) -> RayWorker:
         """See `Runner.worker`. Judges of a reward ask at sockets, so there is no chat model for them here."""
         hosted = replace(hosted, folder=hosted.folder.resolve())  # the nodes have other working directories
-        endpoint = endpoint_of(hosted, _NOWHERE)
+        status = WorkerStatus(facts_of(hosted, _NOWHERE))
         keep_plan(hosted, record)
         worker = RayWorker(
-            hosted, self._checkpoints.get(hosted.role, ""), endpoint, needs_of(hosted), self._reservations,
+            hosted, self._checkpoints.get(hosted.role, ""), status, needs_of(hosted), self._reservations,
             self._settings, record.log_file(hosted.name), event_recorder(record, screen),
         )  # fmt: skip
-        worker.vocab_size = checked_vocab_size(hosted, endpoint)
+        worker.vocab_size = checked_vocab_size(hosted, status.facts)
         worker.is_wanted = self._bounds is None or hosted.role != "chat" or hosted.index < self._bounds.fewest
-        endpoint.memory = worker.memory
-        endpoint.latency = latency_of(hosted, endpoint, record)
+        status.memory = worker.memory
+        status.latency = latency_of(hosted, status, record)
         return worker
 
     async def scale(self, workers: Sequence[Worker]) -> None:
         """See `Runner.scale`."""
         if self._bounds is None:
             return
-        chats = [one for one in workers if isinstance(one, RayWorker) and one.endpoint.role == "chat"]
-        scaling = Scaling(self._bounds, chats[0].endpoint.max_num_seqs)
+        chats = [one for one in workers if isinstance(one, RayWorker) and one.status.role == "chat"]
+        scaling = Scaling(self._bounds, chats[0].status.facts.max_num_seqs)
         while True:
             await asyncio.sleep(_INTERVAL_S)
             running = [one for one in chats if one.is_wanted]
-            are_ready = all(one.endpoint.state is WorkerState.READY for one in running)
+            are_ready = all(one.status.state is WorkerState.READY for one in running)
             load = _load_of(chats)
             _want(chats, scaling.wanted(time.monotonic(), len(running), load, are_ready=are_ready))
 
 
 def _load_of(workers: Sequence[RayWorker]) -> Load:
-    endpoints = [worker.endpoint for worker in workers]
-    return Load(
-        sum(one.num_outstanding_tokens for one in endpoints), sum(one.num_outstanding_requests for one in endpoints)
-    )
+    loads = [worker.status.load for worker in workers]
+    return Load(sum(one.num_outstanding_tokens for one in loads), sum(one.num_outstanding_requests for one in loads))
 
 
 def _want(workers: Sequence[RayWorker], count: int) -> None:
     """The last ones go first; of those that do not run the first one comes first."""
     running = [one for one in workers if one.is_wanted]
     for worker in [one for one in workers if not one.is_wanted][: max(0, count - len(running))]:
-        _log.warning("%s: started, the load needs %d replicas", worker.endpoint.name, count)
+        _log.warning("%s: started, the load needs %d replicas", worker.status.name, count)
         worker.is_wanted = True
     for worker in running[count:]:
-        _log.warning("%s: ended, the load needs %d replicas", worker.endpoint.name, count)
+        _log.warning("%s: ended, the load needs %d replicas", worker.status.name, count)
         worker.is_wanted = False

@@ -11,17 +11,18 @@ import asyncio
 import contextlib
 import io
 import secrets
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import qserve.errors
 from qserve.cluster.checkpoints import key_of
-from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
+from qserve.cluster.messages import AgentStatus, Assignment, Failure, GatewayStatus
 from qserve.cluster.placed_agent import PlacedAgent, WorkerLost
 from qserve.cluster.placement import Reservations
 from qserve.cluster.settings import LEASE_S, RaySettings
-from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import TcpAddress, WorkerState, WorkerStatus
 from qserve.errors import QserveError, WorkerFailed
 from qserve.planner.plan import Plan
 from qserve.runs.private import open_private
@@ -45,15 +46,15 @@ class RayWorker:
     """A `Worker` of `qserve.supervisor.runner`."""
 
     def __init__(
-        self, hosted: Hosted, checkpoint: str, endpoint: WorkerEndpoint, needs: dict[str, float],
+        self, hosted: Hosted, checkpoint: str, status: WorkerStatus, needs: dict[str, float],
         reservations: Reservations, settings: RaySettings, log_file: Path, report: WorkerEvents,
     ) -> None:  # fmt: skip
         """Nothing is placed yet. `checkpoint`: the name by which nodes find it, or ""; `needs`: of Ray's resources."""
-        self.endpoint = endpoint
+        self.status = status
         self.phases_s: dict[str, float] = {}
         self.vocab_size: int | None = None
         self.start_limit_s: float | None = None
-        self.devices: frozenset[str] = frozenset({endpoint.name})
+        self.devices: frozenset[str] = frozenset({status.name})
         """Its own: replicas on several nodes start at once."""
         self.measures_free_memory = False
         self.plan: Plan = hosted.plan
@@ -65,9 +66,9 @@ class RayWorker:
         self._reservations = reservations
         self._settings = settings
         self._log_file = log_file
-        self._restarts = Restarts(endpoint, report)
+        self._restarts = Restarts(status, report)
         self._agent: PlacedAgent | None = None
-        self._requests = WorkerRequests(endpoint)
+        self._requests = WorkerRequests(status)
         self._num_restarts_before = 0  # the agent that is there now
         self._is_leaving = False
 
@@ -116,7 +117,7 @@ class RayWorker:
 
     async def memory(self) -> dict[str, Any]:
         """See `Worker.memory`; empty while it does not run."""
-        if self._agent is None or self.endpoint.state not in (WorkerState.READY, WorkerState.DRAINING):
+        if self._agent is None or self.status.state not in (WorkerState.READY, WorkerState.DRAINING):
             return {}
         return await self._agent.memory()
 
@@ -129,12 +130,12 @@ class RayWorker:
         if self.vocab_size is None:
             return None
         send = partial(self._requests.send, timeout_s=LIMIT_S)
-        return await check_sanity(send, self.endpoint.models[0], self.vocab_size)
+        return await check_sanity(send, self.status.facts.models[0], self.vocab_size)
 
     async def _start(self) -> None:
         self.phases_s = {}
-        self._num_restarts_before = self.endpoint.num_restarts
-        self.endpoint.key = secrets.token_urlsafe(32)
+        self._num_restarts_before = self.status.num_restarts
+        self.status.facts = replace(self.status.facts, key=secrets.token_urlsafe(32))
         limit_s = self.start_limit_s or _PLACE_LIMIT_S
         self._restarts.event("phase", name="waiting for a node")
         self._agent = await PlacedAgent.reserve(self._reservations, self._needs, limit_s)
@@ -143,15 +144,14 @@ class RayWorker:
         while (status := await self._exchange(limit_s)).state is not WorkerState.READY:
             _raise(status.failure)
         self._mirror(status)
-        self.phases_s = dict(self.endpoint.start_phases_s)
-        self.endpoint.address = status.address
-        await self._check_reachable(status.address)
+        self.phases_s = dict(self.status.start_phases_s)
+        await self._check_reachable()
         self._restarts.enter(WorkerState.READY, "")
 
     async def _assignment(self) -> Assignment:
         key = await asyncio.to_thread(key_of, self._hosted.folder)
         return Assignment(
-            self._hosted, self._checkpoint, key, self.endpoint.key, self.node, self._settings.ports,
+            self._hosted, self._checkpoint, key, self.status.facts.key, self.node, self._settings.ports,
             self.start_limit_s, LEASE_S,
         )  # fmt: skip
 
@@ -191,7 +191,7 @@ class RayWorker:
             self._mirror(status)
             if status.failure is not None:
                 raise WorkerLost(status.failure.message, is_reachable=True)
-            if not self._is_leaving and (status.state, status.detail) != (self.endpoint.state, self.endpoint.detail):
+            if not self._is_leaving and (status.state, status.detail) != (self.status.state, self.status.detail):
                 self._restarts.enter(status.state, status.detail)
 
     async def _until_unreachable(self) -> None:
@@ -199,7 +199,7 @@ class RayWorker:
         missed = 0
         while missed < health.MISSED_CHECKS:
             await asyncio.sleep(health.INTERVAL_S)
-            if self.endpoint.state not in (WorkerState.READY, WorkerState.DRAINING):
+            if self.status.state not in (WorkerState.READY, WorkerState.DRAINING):
                 missed = 0  # its agent brings it back
                 continue
             status, _ = await self._requests.send("GET", "/health", b"", _HEALTH_TIMEOUT_S)
@@ -213,12 +213,10 @@ class RayWorker:
         self._is_leaving = True
         await self._restarts.drain("it is about to be ended; running requests finish first")
 
-    async def _exchange(self, limit_s: float) -> WorkerStatus:
+    async def _exchange(self, limit_s: float) -> AgentStatus:
         """The agent's next status, kept. Raises WorkerLost if none comes."""
         assert self._agent is not None, "it was placed"
-        status = await self._agent.exchange(
-            GatewayStatus(self.endpoint.num_awaited, self.endpoint.num_pieces, _EXCHANGE_S), limit_s
-        )
+        status = await self._agent.exchange(GatewayStatus(self.status.load, _EXCHANGE_S), limit_s)
         for event, details in status.events:
             self._restarts.event(event, **details)
         self.notes, self.plan = list(status.notes), status.plan
@@ -227,13 +225,18 @@ class RayWorker:
                 log.write(status.log)
         return status
 
-    def _mirror(self, status: WorkerStatus) -> None:
+    def _mirror(self, status: AgentStatus) -> None:
         """What the worker says of itself; its state is the caller's to set."""
-        for name, value in status.fields.items():
-            setattr(self.endpoint, name, value)
-        self.endpoint.num_restarts = self._num_restarts_before + status.num_restarts
+        own = self.status.facts
+        facts = replace(status.facts, tokenizer=own.tokenizer, vocab_size=own.vocab_size)  # of the folder here
+        if facts != own:
+            self.status.facts = facts
+        self.status.start_phases_s = status.start_phases_s
+        self.status.num_restarts = self._num_restarts_before + status.num_restarts
 
-    async def _check_reachable(self, address: TcpAddress) -> None:
+    async def _check_reachable(self) -> None:
+        address = self.status.facts.address
+        assert isinstance(address, TcpAddress), "it listens for the service"
         status, _ = await self._requests.send("GET", "/health", b"", _HEALTH_TIMEOUT_S)
         if not status:
             raise WorkerLost(

@@ -1,4 +1,4 @@
-"""A worker as the gateway and the supervisor see it: endpoint, state, API.
+"""A worker as the gateway and the supervisor see it: its facts, its status, its load.
 
 A worker is a process of its own that speaks HTTP on a unix socket or on a TCP port, under an internal key:
 
@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from qserve.engine.address import TcpAddress, UnixAddress
-from qserve.wire.engine_fields import EngineFields
+from qserve.wire.engine_fields import EngineFields, fields_of
 from qserve.wire.prompt_size import ContextLimits
 
-__all__ = ["Api", "TcpAddress", "UnixAddress", "WorkerEndpoint", "WorkerState"]
+__all__ = ["Api", "TcpAddress", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerState", "WorkerStatus"]
 
 
 class WorkerState(enum.StrEnum):
@@ -48,9 +49,9 @@ class Api(enum.StrEnum):
     """The OpenAPI document that the running server gives of itself."""
 
 
-@dataclass
-class WorkerEndpoint:
-    """How to reach a worker, and how it is. Mutable on purpose: one per worker, shared by supervisor and gateway.
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What is known of a worker since its last start. Another start may replace it by another.
 
     Attributes:
         name: of this worker among all of the service, `chat`, or `chat-1` where there are several; labels its metrics.
@@ -58,7 +59,7 @@ class WorkerEndpoint:
         address: another one after a restart, where somebody else runs it.
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
-        detail: why it is not ready, for people; goes into the 503 that a client gets.
+        role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
         api: whose requests it takes.
         engine: its name, for people.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
@@ -68,21 +69,11 @@ class WorkerEndpoint:
         thinks_in_text: answers may begin with a thought between tags, before a structure as well.
         takes_one_system: its chat template takes one system turn, at the beginning.
         plan: what was planned for it, shown beside the measured memory.
-        memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
-        latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
-        start_phases_s: what the last start was spent on, in seconds.
-        num_restarts: how often it had to be started again.
         tells_report: it has a GET /v1/qserve/report of its own.
         tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
         max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
         max_positions: the largest max_model_len that the model was made for; None: not known.
         vocab_size: token ids of requests end before it; None: not known.
-        num_awaited: requests for which the gateway waits for the worker's next bytes now; written by the gateway.
-        num_pieces: pieces of answers that came from the worker, ever; written by the gateway.
-        num_requests: requests that were given to the worker and are not over; written by the gateway.
-        num_outstanding_tokens: that it has yet to read and write, of `num_outstanding_requests`, those that wait in its
-            queue among them; both written by the gateway.
-        role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
     """
 
     name: str
@@ -91,8 +82,7 @@ class WorkerEndpoint:
     key: str = field(repr=False)
     max_num_seqs: int
     max_model_len: int
-    state: WorkerState = WorkerState.STARTING
-    detail: str = "the worker is starting"
+    role: str = ""
     api: Api = Api.OWN
     engine: str = "transformers"
     adapters: tuple[str, ...] = ()
@@ -101,41 +91,126 @@ class WorkerEndpoint:
     thinks_in_text: bool = False
     takes_one_system: bool = False
     plan: Mapping[str, Any] | None = field(default=None, repr=False)
-    memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
-    latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
-    start_phases_s: Mapping[str, float] = field(default_factory=dict, repr=False)
-    num_restarts: int = 0
     tells_report: bool = False
     tokenizer: Path | None = None
     max_prompt_bytes: int | None = None
     max_positions: int | None = None
     vocab_size: int | None = None
-    num_awaited: int = 0
-    num_pieces: int = 0
-    num_requests: int = 0
-    num_outstanding_tokens: int = 0
-    num_outstanding_requests: int = 0
-    role: str = ""
 
     def __post_init__(self) -> None:
-        self.role = self.role or self.name
+        object.__setattr__(self, "role", self.role or self.name)
 
     @property
     def speaks_our_errors(self) -> bool:
         """Whether its errors can go to a client as they are."""
         return self.api is Api.OWN
 
-    @property
+    @cached_property
     def shares_places(self) -> bool:
         """Whether it runs the sequences of all its requests in turns of their clients, whatever is sent to it."""
         return self.role == "chat" and self.api is Api.OWN
 
-    @property
+    @cached_property
     def context(self) -> ContextLimits:
         """What a single request may hold."""
         return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Every model name that a request for it may hold."""
         return (*self.models, *self.adapters)
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process: every field by its name, as JSON."""
+        return {name: write(getattr(self, name)) for name, (write, _) in _converters().items()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> WorkerFacts:
+        """From `to_json`."""
+        return cls(**{name: read(document[name]) for name, (_, read) in _converters().items()})
+
+
+@dataclass(slots=True)
+class WorkerLoad:
+    """What a worker has to do. Written by the gateway, read by the supervisor.
+
+    Attributes:
+        num_awaited: requests for which the gateway waits for the worker's next bytes now.
+        num_pieces: pieces of answers that came from the worker, ever.
+        num_requests: requests that were given to the worker and are not over.
+        num_outstanding_tokens: that it has yet to read and write, of `num_outstanding_requests`, those that wait in its
+            queue among them.
+    """
+
+    num_awaited: int = 0
+    num_pieces: int = 0
+    num_requests: int = 0
+    num_outstanding_tokens: int = 0
+    num_outstanding_requests: int = 0
+
+
+@dataclass(slots=True)
+class WorkerStatus:
+    """How a worker is: one per worker, written by the supervisor and read by the gateway.
+
+    Attributes:
+        facts: those of its last start, or as planned before the first; replaced as a whole.
+        detail: why it is not ready, for people; goes into the 503 that a client gets.
+        num_restarts: how often it had to be started again.
+        start_phases_s: what the last start was spent on, in seconds.
+        memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
+        latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
+        load: what the gateway writes back.
+    """
+
+    facts: WorkerFacts
+    state: WorkerState = WorkerState.STARTING
+    detail: str = "the worker is starting"
+    num_restarts: int = 0
+    start_phases_s: Mapping[str, float] = field(default_factory=dict, repr=False)
+    memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
+    latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
+    load: WorkerLoad = field(default_factory=WorkerLoad, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Of its facts; it never changes."""
+        return self.facts.name
+
+    @property
+    def role(self) -> str:
+        """Of its facts; it never changes."""
+        return self.facts.role
+
+
+_Converter = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""To JSON, and from it."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _written_address(address: UnixAddress | TcpAddress) -> str | list[Any]:
+    return str(address.path) if isinstance(address, UnixAddress) else [address.host, address.port]
+
+
+def _read_address(written: str | list[Any]) -> UnixAddress | TcpAddress:
+    return UnixAddress(Path(written)) if isinstance(written, str) else TcpAddress(*written)
+
+
+# Of the types of `WorkerFacts` that JSON does not have; the others go as they are.
+_CONVERTERS: Mapping[Any, _Converter] = {
+    tuple[str, ...]: (list, tuple),
+    UnixAddress | TcpAddress: (_written_address, _read_address),
+    Api: (str, Api),
+    EngineFields | None: (lambda given: given and given.document, lambda written: written and fields_of(written)),
+    Path | None: (lambda given: given and str(given), lambda written: written and Path(written)),
+}
+
+
+@cache
+def _converters() -> Mapping[str, _Converter]:
+    """By the name of the field."""
+    types = get_type_hints(WorkerFacts)
+    return {one.name: _CONVERTERS.get(types[one.name], (_same, _same)) for one in fields(WorkerFacts)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from qserve.engine.base import Api, WorkerEndpoint
+from qserve.engine.base import Api, WorkerFacts
 from qserve.engine.heartbeat import Progress
 from qserve.engine.process import WorkerSpec
 from qserve.errors import QserveError, UsageError
@@ -55,8 +55,8 @@ class Launch(Protocol):
     async def is_well(self, send: SendRequest) -> bool | None:
         """Whether it is alive: False when it says itself that it is not, None when it says nothing."""
 
-    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
-        """Once it is ready: write to its endpoint what only the running engine knows."""
+    async def introduce(self, send: SendRequest, facts: WorkerFacts) -> WorkerFacts:
+        """Once it is ready: its facts with what only the running engine knows."""
 
     async def progress(self, send: SendRequest) -> Progress | None:
         """How far its steps have come; None where it does not tell, or not now. Must not wait long."""

@@ -7,10 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qserve.engine.base import Api, WorkerEndpoint
+from qserve.engine.base import Api, WorkerFacts
 from qserve.engine.heartbeat import Progress, heartbeat_file, read_heartbeat
 from qserve.engine.launch import Launch, Retry, SendRequest
 from qserve.engine.limits import EngineLimits
@@ -59,13 +60,12 @@ class OwnProcess:
         status, _ = await send("GET", "/health", b"")
         return None if status == 0 else status == 200
 
-    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
+    async def introduce(self, send: SendRequest, facts: WorkerFacts) -> WorkerFacts:
         """The limits of the pool that was made; gateway and worker know the same schemas."""
         status, body = await send("GET", "/v1/qserve/limits", b"")
-        if status == 200:  # a reward worker has none beside its plan's
-            limits = EngineLimits(**json.loads(body))
-            endpoint.max_model_len, endpoint.max_num_seqs = limits.max_model_len, limits.max_num_seqs
-            endpoint.max_prompt_bytes, endpoint.max_positions = limits.max_prompt_bytes, limits.max_positions
+        if status != 200:  # a reward worker has none beside its plan's
+            return facts
+        return replace(facts, **asdict(EngineLimits(**json.loads(body))))
 
     def failure(self, returncode: int) -> QserveError:
         """Its own words, as the kind of error that its status names; without any, how it ended and its last line."""

@@ -21,7 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.batches import FileBounds
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.gateway.administration import Administration, Restart
 from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth
 from qserve.gateway.batches import BatchEndpoints, GatewayAsService
@@ -43,7 +43,7 @@ __all__ = ["build_gateway"]
 
 def build_gateway(
     settings: GatewaySettings,
-    workers: Sequence[WorkerEndpoint],
+    workers: Sequence[WorkerStatus],
     traces: Traces | None = None,
     ui: UiEndpoint | None = None,
     runs: RunHistory | None = None,

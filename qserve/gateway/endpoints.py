@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerFacts
 from qserve.gateway.administration import Administration
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
@@ -101,16 +101,16 @@ class Endpoints:
         await send_json(send, 200, {"version": __version__})
 
     async def ready(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoints = [upstream.endpoint for upstream in self._upstreams]
+        statuses = [upstream.status for upstream in self._upstreams]
         workers = [
             {
                 "name": one.name,
                 "role": one.role,
                 "state": one.state.value,
                 "detail": one.detail,
-                "models": list(one.models),
+                "models": list(one.facts.models),
             }
-            for one in endpoints
+            for one in statuses
         ]
         late = [replicas for replicas in self._roles if not replicas.is_ready]
         if not late:
@@ -125,12 +125,12 @@ class Endpoints:
             await send_body(send, 503, json.dumps(body, ensure_ascii=False).encode(), headers=headers)
 
     async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cards = [self._card(one.endpoint, name) for one in self._roles for name in one.endpoint.names]
+        cards = [self._card(one.facts, name) for one in self._roles for name in one.facts.names]
         await send_json(send, 200, {"object": "list", "data": cards})
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        await send_json(send, 200, self._card(named(self._roles, name).endpoint, name))
+        await send_json(send, 200, self._card(named(self._roles, name).facts, name))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_ready]
@@ -171,7 +171,7 @@ class Endpoints:
 
     async def tokenizer(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        folder = named(self._roles, name).endpoint.tokenizer
+        folder = named(self._roles, name).facts.tokenizer
         if folder is None:
             raise ApiError(404, f"the tokenizer of {name[:100]!r} is not on disk here", "no_tokenizer", "model")
         files = await asyncio.to_thread(_tokenizer_files, folder)
@@ -183,17 +183,17 @@ class Endpoints:
             document,
         )  # only this route needs the response schemas
 
-        workers = tuple(DocumentedWorker.of(replicas.endpoint) for replicas in self._roles)
+        workers = tuple(DocumentedWorker.of(replicas.facts) for replicas in self._roles)
         await send_body(send, 200, document(bool(self._settings.keys), workers))
 
     async def _host_told(self) -> list[dict[str, Any]]:
         return [] if self._host is None else await self._host()
 
     async def _memory_of(self, upstream: Upstream) -> dict[str, Any]:
-        endpoint = upstream.endpoint
-        entry: dict[str, Any] = {"worker": upstream.name, "role": endpoint.role, "state": endpoint.state.value}
-        if endpoint.plan is not None:
-            entry["planned"] = endpoint.plan
+        status = upstream.status
+        entry: dict[str, Any] = {"worker": upstream.name, "role": status.role, "state": status.state.value}
+        if status.facts.plan is not None:
+            entry["planned"] = status.facts.plan
         try:
             return {**entry, "memory": await upstream.memory()}
         except ApiError as error:
@@ -201,12 +201,12 @@ class Endpoints:
 
     async def _report_of(self, upstream: Upstream) -> dict[str, Any]:
         """The memory entry, with start phases, restarts and the worker's own report."""
-        endpoint = upstream.endpoint
+        status = upstream.status
         entry = {
             **await self._memory_of(upstream),
-            "models": list(endpoint.models),
-            "start_phases_s": dict(endpoint.start_phases_s),
-            "num_restarts": endpoint.num_restarts,
+            "models": list(status.facts.models),
+            "start_phases_s": dict(status.start_phases_s),
+            "num_restarts": status.num_restarts,
         }
         if latency := await _latency_of(upstream):
             entry["latency"] = latency
@@ -220,29 +220,29 @@ class Endpoints:
 
     async def _work_of(self, upstream: Upstream) -> Any:
         """The worker's report on its own work; None if it has none, or does not answer."""
-        if not upstream.endpoint.tells_report:
+        if not upstream.status.facts.tells_report:
             return None
         with contextlib.suppress(ApiError, ValueError):
             return json.loads(await upstream.get("/v1/qserve/report"))
         return None
 
-    def _card(self, endpoint: WorkerEndpoint, name: str) -> dict[str, Any]:
-        is_adapter = name in endpoint.adapters
+    def _card(self, facts: WorkerFacts, name: str) -> dict[str, Any]:
+        is_adapter = name in facts.adapters
         return {
             "id": name,
             "object": "model",
             "created": self._started_unix_s,
             "owned_by": "qserve",
-            "root": name if is_adapter else endpoint.models[0],
-            "parent": endpoint.models[0] if is_adapter else None,
-            "max_model_len": endpoint.max_model_len,
-            "kind": endpoint.name,
+            "root": name if is_adapter else facts.models[0],
+            "parent": facts.models[0] if is_adapter else None,
+            "max_model_len": facts.max_model_len,
+            "kind": facts.name,
         }
 
 
 async def _latency_of(upstream: Upstream) -> dict[str, Any]:
     """Planned and measured latency of its requests; empty without a plan or requests."""
-    latency = upstream.endpoint.latency
+    latency = upstream.status.latency
     return dict(await latency()) if latency is not None else {}
 
 

@@ -14,16 +14,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 
-from qserve.engine.base import Api, UnixAddress, WorkerEndpoint
+from qserve.engine.base import WorkerFacts
 from qserve.engine.framed_process import FramedProcess, frames, send_frame
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import CheckedRequest, Service
 from qserve.units import MIB
 from qserve.wire.body_scan import scan_body
-from qserve.wire.engine_fields import EngineFields, fields_of
 from qserve.wire.errors import ApiError
 
 __all__ = ["LARGE_BYTES", "LargeBodies", "LargeBody", "main"]
@@ -47,19 +45,15 @@ class LargeBody:
         answer, _ = await self._ask({"what": "model"})
         return answer["model"] if isinstance(answer["model"], str) else None
 
-    async def read(self, route: RelayedRoute, service: Service, endpoint: WorkerEndpoint) -> CheckedRequest:
+    async def read(self, route: RelayedRoute, service: Service, facts: WorkerFacts) -> CheckedRequest:
         """The result of `service.reader` for the body; raises its ApiError."""
-        head: dict[str, Any] = {
-            "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
-            "worker": endpoint.role, "models": endpoint.models, "api": endpoint.api,
-            "limits": asdict(endpoint.context), "schema_library": endpoint.schema_library,
-            "thinks_in_text": endpoint.thinks_in_text, "takes_one_system": endpoint.takes_one_system,
-        }  # fmt: skip
-        answer, changed = await self._ask(head, endpoint.request_fields)
+        place = route.services.index(service)
+        head = {"what": "read", "method": route.method, "path": route.path, "service": place, "worker": facts.name}
+        answer, changed = await self._ask(head, facts)
         return CheckedRequest(**{**answer, "body": changed or None})
 
-    async def _ask(self, head: dict[str, Any], fields: EngineFields | None = None) -> tuple[dict[str, Any], bytes]:
-        answer, data = await self._lane.ask(head, self._body, fields)
+    async def _ask(self, head: dict[str, Any], facts: WorkerFacts | None = None) -> tuple[dict[str, Any], bytes]:
+        answer, data = await self._lane.ask(head, self._body, facts)
         if "error" in answer:
             raise ApiError(**answer["error"])
         return answer, data
@@ -90,18 +84,18 @@ class _Lane:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.process = FramedProcess(__name__, yields=True, idle_s=_IDLE_S)
-        self._told: dict[str, EngineFields] = {}  # what the process knows, by role
+        self._told: dict[str, WorkerFacts] = {}  # what the process knows, by worker
         self._held: bytes | None = None  # the body that the process has
 
-    async def ask(self, head: dict[str, Any], body: bytes, fields: EngineFields | None) -> tuple[dict[str, Any], bytes]:
+    async def ask(self, head: dict[str, Any], body: bytes, facts: WorkerFacts | None) -> tuple[dict[str, Any], bytes]:
         """Sends one frame and receives one."""
 
         def compose(is_new: bool) -> tuple[dict[str, Any], bytes]:
             if is_new:
                 self._told, self._held = {}, None
-            if fields is not None and self._told.get(head["worker"]) is not fields:
-                head["document"] = fields.document
-                self._told[head["worker"]] = fields
+            if facts is not None and self._told.get(facts.name) is not facts:
+                head["facts"] = {**facts.to_json(), "key": ""}  # the process asks no worker
+                self._told[facts.name] = facts
             head["again"] = again = self._held is body
             self._held = None if head["what"] == "read" else body
             return head, b"" if again else body
@@ -111,35 +105,32 @@ class _Lane:
 
 def main(source: BinaryIO, sink: BinaryIO) -> None:
     """The process: answers each frame until its input ends."""
-    known: dict[str, EngineFields] = {}
+    known: dict[str, WorkerFacts] = {}
     held = b""
     for head, body in frames(source):
         held = held if head["again"] else body
-        if "document" in head:
-            known[head["worker"]] = fields_of(head["document"])
+        if "facts" in head:
+            known[head["worker"]] = WorkerFacts.from_json(head["facts"])
+        answer: dict[str, Any]
         changed: bytes | None = None
         try:
-            answer, changed = _answer(head, held, known.get(head.get("worker", "")))
+            if head["what"] == "model":
+                answer = {"model": scan_body(held).model}
+            else:
+                answer, changed = _checked(head, held, known[head["worker"]])
         except ApiError as error:
             answer = {"error": error.fields}
         send_frame(sink, answer, [changed or b""])
 
 
-def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> tuple[dict[str, Any], bytes | None]:
+def _checked(head: dict[str, Any], body: bytes, facts: WorkerFacts) -> tuple[dict[str, Any], bytes | None]:
     """The head of the answer, and the body for the worker if it was rewritten."""
-    if head["what"] == "model":
-        return {"model": scan_body(body).model}, None
     wanted = (head["method"], head["path"])
     route = next(one for one in ROUTES if isinstance(one, RelayedRoute) and (one.method, one.path) == wanted)
     reader = route.services[head["service"]].reader
     assert reader is not None, "a route without a body has no large one"
-    endpoint = WorkerEndpoint(
-        head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, api=Api(head["api"]),
-        request_fields=fields, schema_library=head["schema_library"],
-        thinks_in_text=head["thinks_in_text"], takes_one_system=head["takes_one_system"], **head["limits"],
-    )  # fmt: skip
-    scan_body(body, reader.known_names(route.path, endpoint))
-    checked = reader.read(body, route.path, endpoint)
+    scan_body(body, reader.known_names(route.path, facts))
+    checked = reader.read(body, route.path, facts)
     return asdict(replace(checked, body=None)), checked.body
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from qserve.engine.base import Api, WorkerEndpoint
+from qserve.engine.base import Api, WorkerFacts
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
 from qserve.gateway.engine_openapi import engine_schema
@@ -61,11 +61,11 @@ class DocumentedWorker:
     vocab_size: int | None = None
 
     @classmethod
-    def of(cls, endpoint: WorkerEndpoint) -> DocumentedWorker:
+    def of(cls, facts: WorkerFacts) -> DocumentedWorker:
         """From the worker's current state."""
         return cls(
-            endpoint.role, endpoint.api, endpoint.names, endpoint.request_fields, endpoint.max_model_len,
-            endpoint.vocab_size,
+            facts.role, facts.api, facts.names, facts.request_fields, facts.max_model_len,
+            facts.vocab_size,
         )  # fmt: skip
 
     def serves(self, service: Service, route: RelayedRoute) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from qserve.engine.base import Api, WorkerEndpoint
+from qserve.engine.base import Api, WorkerFacts
 from qserve.engine.grammar.thought_first import with_thought_first
 from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
 from qserve.wire.errors import ApiError
@@ -52,9 +52,9 @@ class CheckedRequest:
 class Reader(Protocol):
     """Checks a body. Raises ApiError 400 that names what is wrong."""
 
-    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest: ...
+    def read(self, body: bytes, path: str, facts: WorkerFacts) -> CheckedRequest: ...
 
-    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
+    def known_names(self, path: str, facts: WorkerFacts) -> frozenset[str] | None:
         """Top-level fields that a body may have; None: any."""
 
 
@@ -65,37 +65,37 @@ class BySchema:
     schema: type[Wire]
     count: Callable[[Any], int] | None = None
 
-    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
+    def read(self, body: bytes, path: str, facts: WorkerFacts) -> CheckedRequest:
         request: Any = self.schema.parse(body)
-        if endpoint.role == "chat":  # reward models may truncate
-            _check_size(request.__dict__, endpoint)
+        if facts.role == "chat":  # reward models may truncate
+            _check_size(request.__dict__, facts)
         return CheckedRequest(
             request.model, self.count(request) if self.count is not None else 0, _max_tokens(vars(request)),
             cache_salt=getattr(request, "cache_salt", None),
         )  # fmt: skip
 
-    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str]:
+    def known_names(self, path: str, facts: WorkerFacts) -> frozenset[str]:
         return self.schema.known_names()
 
 
 @dataclass(frozen=True)
 class ByEngine:
-    """A body that the engine's own OpenAPI document describes (`WorkerEndpoint.request_fields`)."""
+    """A body that the engine's own OpenAPI document describes (`WorkerFacts.request_fields`)."""
 
     count: Callable[[Mapping[str, Any]], int] | None = None
 
-    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
-        fields = endpoint.request_fields
+    def read(self, body: bytes, path: str, facts: WorkerFacts) -> CheckedRequest:
+        fields = facts.request_fields
         if fields is None:
             raise ApiError(503, "the worker has not reported its routes yet", "worker_not_ready", retry_after_s=2)
         given = requests.read_body(body)
-        read = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=endpoint.takes_one_system)
+        read = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=facts.takes_one_system)
         value = requests.with_structured_outputs(path, read)
         requests.check_body(fields, path, value)
-        _check_size(value, endpoint)
+        _check_size(value, facts)
         said = requests.without_no_tools(value)
-        changed = with_enforceable_schemas(said, endpoint.schema_library) or said
-        if endpoint.thinks_in_text and endpoint.schema_library == "xgrammar" and path == "/v1/chat/completions":
+        changed = with_enforceable_schemas(said, facts.schema_library) or said
+        if facts.thinks_in_text and facts.schema_library == "xgrammar" and path == "/v1/chat/completions":
             changed = with_thought_first(changed) or changed
         return CheckedRequest(
             value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
@@ -103,8 +103,8 @@ class ByEngine:
             "cache_salt" in (fields.names(path, "POST") or ()),
         )  # fmt: skip
 
-    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
-        fields = endpoint.request_fields
+    def known_names(self, path: str, facts: WorkerFacts) -> frozenset[str] | None:
+        fields = facts.request_fields
         return None if fields is None else requests.known_names(fields, path)
 
 
@@ -113,9 +113,9 @@ def _max_tokens(fields: Mapping[str, Any]) -> int | None:
     return next((value for value in given if isinstance(value, int) and value >= 0), None)
 
 
-def _check_size(fields: Mapping[str, Any], endpoint: WorkerEndpoint) -> None:
+def _check_size(fields: Mapping[str, Any], facts: WorkerFacts) -> None:
     for name in ("prompt", "messages"):
-        endpoint.context.check(fields.get(name))
+        facts.context.check(fields.get(name))
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Service:
     """One kind of worker that serves a route.
 
     Attributes:
-        role: `WorkerEndpoint.role`: `chat` or `reward`.
-        api: `WorkerEndpoint.api`; None: whatever runs the role.
+        role: `WorkerFacts.role`: `chat` or `reward`.
+        api: `WorkerFacts.api`; None: whatever runs the role.
         reader: how a body is checked and counted; None for a route without a body.
         path: the route of the worker that answers; None: the same.
         rewrite: makes of the worker's answer, or of the first events of a stream, what the client gets.
@@ -136,6 +136,6 @@ class Service:
     path: str | None = None
     rewrite: Callable[[bytes], bytes] | None = None
 
-    def fits(self, endpoint: WorkerEndpoint) -> bool:
+    def fits(self, facts: WorkerFacts) -> bool:
         """Whether the worker is of this kind."""
-        return endpoint.role == self.role and self.api in (None, endpoint.api)
+        return facts.role == self.role and self.api in (None, facts.api)

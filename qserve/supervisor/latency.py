@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.errors import QserveError
 from qserve.gateway.run_history import RunHistory
 from qserve.planner.speed.compared import compared
@@ -27,7 +27,7 @@ class LatencyWatch:
 
     replica: Replica
     kept: RunHistory
-    endpoint: WorkerEndpoint
+    status: WorkerStatus
     others: OtherWork = field(default_factory=OtherWork)
     _comparison: dict[str, Any] = field(default_factory=dict)
     _compared_at_s: float = float("-inf")
@@ -48,11 +48,11 @@ class LatencyWatch:
         if store is None or name is None:
             return {}
         try:
-            served = served_requests(store, store.run(name), self.endpoint.name, _MOST_REQUESTS)
+            served = served_requests(store, store.run(name), self.status.name, _MOST_REQUESTS)
         except QserveError:
             return {}
         # A start that was refused is tried once more with less.
-        limits = replace(self.replica.limits, max_num_seqs=self.endpoint.max_num_seqs)
+        limits = replace(self.replica.limits, max_num_seqs=self.status.facts.max_num_seqs)
         found = compared(replace(self.replica, limits=limits), served)
         if found is None:
             return {}

@@ -29,7 +29,7 @@ async def held_by(worker: Worker) -> dict[str, Any]:
     try:
         return await worker.memory()
     except (QserveError, OSError, ValueError, psutil.Error) as error:
-        _log.warning("%s worker: its memory could not be measured: %s", worker.endpoint.name, error)
+        _log.warning("%s worker: its memory could not be measured: %s", worker.status.name, error)
         return {}
 
 
@@ -40,20 +40,20 @@ async def measure_on(workers: Sequence[Worker], host: HostMemory, record: RunRec
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         for worker in workers:
-            if worker.endpoint.state is WorkerState.READY:
-                record.memory(worker.endpoint.name, "serving", await held_by(worker))
+            if worker.status.state is WorkerState.READY:
+                record.memory(worker.status.name, "serving", await held_by(worker))
                 await _record_work(worker, record)
         await _keep_host(host, record, "serving")
 
 
 async def measure_last(workers: Sequence[Worker], host: HostMemory, record: RunRecord) -> None:
     """Before they are ended; whoever does not answer within two seconds is not waited for."""
-    alive = [one for one in workers if one.endpoint.state in (WorkerState.READY, WorkerState.DRAINING)]
+    alive = [one for one in workers if one.status.state in (WorkerState.READY, WorkerState.DRAINING)]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WAIT_S):
             held = await asyncio.gather(*(held_by(worker) for worker in alive))
             for worker, document in zip(alive, held, strict=True):
-                record.memory(worker.endpoint.name, "end", document)
+                record.memory(worker.status.name, "end", document)
             await _keep_host(host, record, "end")
             await asyncio.gather(*(_record_work(worker, record) for worker in alive))
 
@@ -69,6 +69,6 @@ async def _keep_host(host: HostMemory, record: RunRecord, moment: str) -> None:
 async def _record_work(worker: Worker, record: RunRecord) -> None:
     """What a reward model tells of its work since its start, and planned beside measured latency; the last counts."""
     if work := await worker.work():
-        record.event(worker.endpoint.name, "work", **work)
-    if worker.endpoint.latency is not None and (latency := await worker.endpoint.latency()):
-        record.event(worker.endpoint.name, "latency", **latency)
+        record.event(worker.status.name, "work", **work)
+    if worker.status.latency is not None and (latency := await worker.status.latency()):
+        record.event(worker.status.name, "latency", **latency)

@@ -36,7 +36,7 @@ async def watch_all(workers: Sequence[Worker], *beside: Callable[[], Coroutine[A
             for work in beside:
                 group.create_task(work())
             for worker in workers:
-                replicas = [one for one in workers if one.endpoint.role == worker.endpoint.role]
+                replicas = [one for one in workers if one.status.role == worker.status.role]
                 group.create_task(_watch(worker, replicas))
     raise WorkerFailed("the workers are gone")
 
@@ -53,9 +53,9 @@ class RollingRestart:
         if self._running is not None and not self._running.done():
             _log.warning("a rolling restart is already running; this one was not started")
             return None
-        ready = [one for one in self._workers if one.endpoint.state is WorkerState.READY]
+        ready = [one for one in self._workers if one.status.state is WorkerState.READY]
         self._running = asyncio.create_task(self._roll(ready))
-        return tuple(worker.endpoint.name for worker in ready)
+        return tuple(worker.status.name for worker in ready)
 
     async def stop(self) -> None:
         """Cancel it: the service is stopping."""
@@ -69,16 +69,16 @@ class RollingRestart:
             try:
                 await worker.restart()
             except QserveError as error:
-                _log.warning("the rolling restart stopped at %s: %s", worker.endpoint.name, error)
+                _log.warning("the rolling restart stopped at %s: %s", worker.status.name, error)
                 return
-        names = ", ".join(one.endpoint.name for one in workers)
+        names = ", ".join(one.status.name for one in workers)
         _log.warning("rolling restart: %s", f"{names} ready again" if names else "no worker is ready to be restarted")
 
 
 async def _start(workers: Sequence[Worker]) -> None:
     """Workers that share devices."""
     is_measured = any(worker.measures_free_memory for worker in workers)
-    roles = [worker.endpoint.role for worker in workers]
+    roles = [worker.status.role for worker in workers]
     are_replicas = len(set(roles)) < len(roles)
     if is_measured or (are_replicas and CPU not in workers[0].devices):
         for worker in workers:
@@ -110,9 +110,9 @@ async def _watch(worker: Worker, replicas: Sequence[Worker]) -> None:
     try:
         await worker.watch()
     except QserveError as error:
-        if all(one.endpoint.state is WorkerState.FAILED for one in replicas):
+        if all(one.status.state is WorkerState.FAILED for one in replicas):
             raise
-        _log.error("%s is out of service, the other replicas continue: %s", worker.endpoint.name, error)
+        _log.error("%s is out of service, the other replicas continue: %s", worker.status.name, error)
 
 
 @contextlib.contextmanager

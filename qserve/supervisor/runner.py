@@ -1,7 +1,7 @@
 """`Runner`: starts workers, on this machine or elsewhere.
 
-This machine's is `this_machine.py: ThisMachine`. A worker elsewhere keeps its `endpoint` up to date as well: state,
-detail, limits, and the address, which may change with a restart.
+This machine's is `this_machine.py: ThisMachine`. A worker elsewhere keeps its `status` up to date as well: state,
+detail, and facts, of which the address may change with a restart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerFacts, WorkerStatus
 from qserve.planner.plan import Plan
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.record import RunRecord
@@ -24,14 +24,14 @@ class Worker(Protocol):
     """One worker of the service, on any machine.
 
     Attributes:
-        endpoint: its address and state; the gateway reads it while it changes.
+        status: its facts and state; the gateway reads it while it changes.
         phases_s: seconds of its last start by phase.
         vocab_size: of a model whose loss is checked; None of others.
         start_limit_s: how long its start may show no progress; None: by phase.
         devices: what it computes on, for who starts beside whom (`replicas.py`).
     """
 
-    endpoint: WorkerEndpoint
+    status: WorkerStatus
     phases_s: dict[str, float]
     vocab_size: int | None
     start_limit_s: float | None
@@ -75,7 +75,7 @@ class Runner(Protocol):
     """Starts the workers of a service."""
 
     def worker(
-        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None
+        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerFacts | None
     ) -> Worker:
         """A worker for `hosted`, not started yet. `chat`: the chat model of the service, for judges."""
 

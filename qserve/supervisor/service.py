@@ -115,14 +115,14 @@ async def _serve(
             workers = _workers(hosted, private, record, screen, runner)
             for worker in workers:
                 worker.start_limit_s = options.start_timeout_s
-            endpoints = [worker.endpoint for worker in workers]
+            statuses = [worker.status for worker in workers]
             host = HostMemory(options.beside)
             rolling = RollingRestart(workers)
             stop.on_hangup(rolling.begin)
             service = Service(
                 rolling.begin, host.documents, record.row, record.kept, options.files, options.file_bounds
             )
-            gateway = gateway_of(options.processes, options.gateway, endpoints, service, ui, listener, record.event)
+            gateway = gateway_of(options.processes, options.gateway, statuses, service, ui, listener, record.event)
             gateway.begin()
             end = None
             try:
@@ -149,7 +149,7 @@ def _workers(
     """The workers, chat models first: judges may ask them."""
     workers: list[Worker] = []
     for one in hosted:
-        chats = [worker.endpoint for worker in workers if worker.endpoint.role == "chat"]
+        chats = [worker.status.facts for worker in workers if worker.status.role == "chat"]
         chat = chats[one.index % len(chats)] if chats and one.role == "reward" else None
         workers.append(runner.worker(one, private, record, screen, chat))
     return workers
@@ -169,14 +169,14 @@ async def _live(
         return False
     memory = [await held_by(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
-        record.memory(worker.endpoint.name, "ready", held)
+        record.memory(worker.status.name, "ready", held)
     checks = Checks(workers, record, screen)
 
     async def tell_ready() -> None:
         found = await checks.first(strict=options.strict)
         shown = [
             _ready_worker(worker, held, found) for worker, held in zip(workers, memory, strict=True)
-            if worker.endpoint.state is not WorkerState.IDLE
+            if worker.status.state is not WorkerState.IDLE
         ]  # fmt: skip
         has_key, has_ui = bool(options.gateway.keys), options.ui is not False
         rows = ready_rows(
@@ -202,10 +202,10 @@ async def _after_checks(checks: Checks, url: str, options: UpOptions) -> None:
 
 
 def _ready_worker(worker: Worker, held: dict[str, Any], found: Mapping[str, Sanity]) -> ReadyWorker:
-    endpoint, plan = worker.endpoint, worker.plan
+    facts, plan = worker.status.facts, worker.plan
     assert plan is not None, "a model is served by a plan"
-    sanity = found.get(endpoint.name)
-    return ReadyWorker(endpoint.role, endpoint.models, plan, held, worker.phases_s, worker.notes, sanity, endpoint.name)
+    sanity = found.get(facts.name)
+    return ReadyWorker(facts.role, facts.models, plan, held, worker.phases_s, worker.notes, sanity, facts.name)
 
 
 def _write_ready_file(file: Path, url: str, run_folder: Path) -> None:
@@ -254,8 +254,8 @@ async def _drain(
 ) -> int:
     """Let running requests finish; new ones get 503 meanwhile. Returns how many did not finish in time."""
     for worker in workers:
-        worker.endpoint.detail = "the service is stopping; running requests finish, new ones are refused"
-        worker.endpoint.state = WorkerState.DRAINING
+        worker.status.detail = "the service is stopping; running requests finish, new ones are refused"
+        worker.status.state = WorkerState.DRAINING
     deadline = asyncio.get_running_loop().time() + options.drain_timeout_s
     if num_running := await gateway.num_in_flight():
         screen.note(

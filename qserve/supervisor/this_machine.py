@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Device
-from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.engine.launch import Launch, engine_launch
 from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
@@ -27,8 +27,8 @@ from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 __all__ = [
     "ThisMachine",
     "checked_vocab_size",
-    "endpoint_of",
     "event_recorder",
+    "facts_of",
     "keep_plan",
     "latency_of",
     "local_worker",
@@ -39,25 +39,25 @@ class ThisMachine:
     """The `Runner` whose workers are processes of this machine, all of them wanted all the time."""
 
     def worker(
-        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None = None
+        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerFacts | None = None
     ) -> SupervisedWorker:
         """See `Runner.worker`. Its socket and its key's file lie in the `private` folder."""
-        endpoint = endpoint_of(hosted, UnixAddress(private / f"{hosted.name}.sock"))
+        status = WorkerStatus(facts_of(hosted, UnixAddress(private / f"{hosted.name}.sock")))
         keep_plan(hosted, record)
         log_file = record.log_file(hosted.name)
-        worker = local_worker(hosted, endpoint, private, log_file, event_recorder(record, screen), chat)
-        endpoint.memory = worker.memory
-        endpoint.latency = latency_of(hosted, endpoint, record)
+        worker = local_worker(hosted, status, private, log_file, event_recorder(record, screen), chat)
+        status.memory = worker.memory
+        status.latency = latency_of(hosted, status, record)
         return worker
 
     async def scale(self, workers: Sequence[Worker]) -> None:
         """See `Runner.scale`: nothing to do."""
 
 
-def endpoint_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerEndpoint:
-    """The endpoint of this worker, with an internal key of its own."""
+def facts_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerFacts:
+    """What is planned for this worker, with an internal key of its own."""
     limits = hosted.plan.workload
-    return WorkerEndpoint(
+    return WorkerFacts(
         hosted.name, hosted.names, address, secrets.token_urlsafe(32), num_engines(hosted.plan) * limits.max_num_seqs,
         limits.max_model_len,
         api=_api_of(hosted), engine=hosted.plan.engine, plan=hosted.plan.to_json(),
@@ -74,30 +74,30 @@ def keep_plan(hosted: Hosted, record: RunRecord) -> None:
 
 
 def local_worker(
-    hosted: Hosted, endpoint: WorkerEndpoint, private: Path, log_file: Path, report: WorkerEvents,
-    chat: WorkerEndpoint | None = None,
+    hosted: Hosted, status: WorkerStatus, private: Path, log_file: Path, report: WorkerEvents,
+    chat: WorkerFacts | None = None,
 ) -> SupervisedWorker:  # fmt: skip
-    """A process of this machine that listens where `endpoint` says, not started yet."""
-    launch = _launch(hosted, endpoint, private, chat)
+    """A process of this machine that listens where its facts say, not started yet."""
+    launch = _launch(hosted, status.facts, private, chat)
     seen = _seen_by(hosted.cards, hosted.plan.on_cpu)
     launch.environment = {**launch.environment, **seen, **_threads(hosted.num_cores)}
-    worker = SupervisedWorker(endpoint, launch, log_file, report)
+    worker = SupervisedWorker(status, launch, log_file, report)
     worker.devices = _devices(hosted)
-    worker.vocab_size = checked_vocab_size(hosted, endpoint)
+    worker.vocab_size = checked_vocab_size(hosted, status.facts)
     return worker
 
 
-def checked_vocab_size(hosted: Hosted, endpoint: WorkerEndpoint) -> int | None:
+def checked_vocab_size(hosted: Hosted, facts: WorkerFacts) -> int | None:
     """Of a chat model that must predict text: the first replica's, since all load the same weights."""
     is_asked = hosted.role == "chat" and hosted.load_format != "dummy" and not hosted.index
-    return endpoint.vocab_size if is_asked else None
+    return facts.vocab_size if is_asked else None
 
 
-def latency_of(hosted: Hosted, endpoint: WorkerEndpoint, record: RunRecord) -> LatencyWatch | None:
+def latency_of(hosted: Hosted, status: WorkerStatus, record: RunRecord) -> LatencyWatch | None:
     """Planned beside measured latency; None where nothing is planned, or requests of several engines mix."""
     if hosted.speed is None or num_engines(hosted.plan) > 1:
         return None
-    return LatencyWatch(hosted.speed, record.kept, endpoint)
+    return LatencyWatch(hosted.speed, record.kept, status)
 
 
 def _vocab_size(folder: Path) -> int | None:
@@ -113,12 +113,12 @@ def _api_of(hosted: Hosted) -> Api:
     return Api.OWN if hosted.role == "reward" else engine_launch(hosted.plan.engine).api
 
 
-def _launch(hosted: Hosted, endpoint: WorkerEndpoint, private: Path, chat: WorkerEndpoint | None) -> Launch:
+def _launch(hosted: Hosted, facts: WorkerFacts, private: Path, chat: WorkerFacts | None) -> Launch:
     folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
-    tcp = endpoint.address if isinstance(endpoint.address, TcpAddress) else None
+    tcp = facts.address if isinstance(facts.address, TcpAddress) else None
     socket = private / f"{hosted.name}.sock"
     spec = WorkerSpec(
-        folder, names, plan, socket, endpoint.key, hosted.load_format, hosted.verify_quant, tcp,
+        folder, names, plan, socket, facts.key, hosted.load_format, hosted.verify_quant, tcp,
         hosted.packed_cache_bytes,
     )  # fmt: skip
     file = private / f"{hosted.name}.json"
@@ -128,7 +128,7 @@ def _launch(hosted: Hosted, endpoint: WorkerEndpoint, private: Path, chat: Worke
     return engine_launch(plan.engine).serving(spec, file, hosted.engine_args)
 
 
-def _judge(chat: WorkerEndpoint) -> ServedChat:
+def _judge(chat: WorkerFacts) -> ServedChat:
     assert isinstance(chat.address, UnixAddress), "workers of one service listen at sockets"
     return ServedChat(str(chat.address.path), chat.key, chat.models[0])
 

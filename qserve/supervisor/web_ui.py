@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.engine.own_launch import OwnProcess
 from qserve.errors import MissingExtra, QserveError
 from qserve.gateway.settings import GatewaySettings
@@ -69,7 +69,7 @@ class _WebUi:
     def __init__(self, url: str, gateway: GatewaySettings, private: Path, record: RunRecord) -> None:
         """Nothing is started yet."""
         socket, key, api_key = private / "ui.sock", secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        worker = WorkerEndpoint("ui", ("web interface",), UnixAddress(socket), key, 1, 1)
+        worker = WorkerStatus(WorkerFacts("ui", ("web interface",), UnixAddress(socket), key, 1, 1))
         missing = importlib.util.find_spec("gradio") is None
         self.endpoint = UiEndpoint(worker, api_key, _INSTALL if missing else "")
         has_keys = bool(gateway.keys)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerState, WorkerStatus
 from qserve.engine.launch import Launch
 from qserve.engine.process import death_of
 from qserve.engine.process_tree import tree_of
@@ -39,19 +40,19 @@ _NO_LOGPROBS_BESIDE_ADAPTERS = "vLLM on a CPU has no log-probabilities of prompt
 
 
 class SupervisedWorker:
-    """A `Worker` that is a process of this machine: keeps it running and its `endpoint` up to date."""
+    """A `Worker` that is a process of this machine: keeps it running and its `status` up to date."""
 
-    def __init__(self, endpoint: WorkerEndpoint, launch: Launch, log_file: Path, report: WorkerEvents) -> None:
+    def __init__(self, status: WorkerStatus, launch: Launch, log_file: Path, report: WorkerEvents) -> None:
         """Nothing is started yet.
 
         Args:
-            endpoint: its state, limits and detail are written here for the gateway.
+            status: its state, facts and detail are written here for the gateway.
             launch: how it is started and how its output is read.
             log_file: where the worker's output goes.
             report: receives its events.
 
         """
-        self.endpoint = endpoint
+        self.status = status
         self.launch = launch
         self.phases_s: dict[str, float] = {}
         self.vocab_size: int | None = None
@@ -60,10 +61,10 @@ class SupervisedWorker:
         """How long its start may show no progress; None: by phase (`start_watch.py`)."""
         self.devices: frozenset[str] = frozenset({CPU})
         """What it computes on: uuids of cards, or `CPU`, or `ANY`."""
-        self._restarts = Restarts(endpoint, report)
+        self._restarts = Restarts(status, report)
         self._log_file = log_file
         self._child: Child | None = None
-        self._requests = WorkerRequests(endpoint)
+        self._requests = WorkerRequests(status)
 
     @property
     def pid(self) -> int | None:
@@ -97,18 +98,20 @@ class SupervisedWorker:
                 raise
             self.launch, plan = again.launch, again.plan
             self._restarts.event("retry", refused=str(error), reason=again.reason, plan=plan)
-            self.endpoint.plan = plan.to_json()
-            self.endpoint.max_num_seqs = plan.workload.max_num_seqs
-            self.endpoint.max_model_len = plan.workload.max_model_len
+            limits = plan.workload
+            self.status.facts = replace(
+                self.status.facts, plan=plan.to_json(), max_num_seqs=limits.max_num_seqs,
+                max_model_len=limits.max_model_len,
+            )  # fmt: skip
             await self._start_once()
 
     async def watch(self) -> None:
         """Restart the worker when it ends or hangs. Raises WorkerFailed if restarts do not help."""
         pause_s = FIRST_PAUSE_S
         while True:
-            ready_at, num_pieces = time.monotonic(), self.endpoint.num_pieces
+            ready_at, num_pieces = time.monotonic(), self.status.load.num_pieces
             reason = await self._until_down()
-            has_answered = self.endpoint.num_pieces != num_pieces  # so that it is worth a start
+            has_answered = self.status.load.num_pieces != num_pieces  # so that it is worth a start
             if has_answered or time.monotonic() - ready_at > _WELL_AFTER_S:
                 pause_s = FIRST_PAUSE_S
             is_requested = self._restarts.is_requested
@@ -139,20 +142,20 @@ class SupervisedWorker:
         if self.vocab_size is None:
             return None
         plan = self.launch.plan
-        if self.endpoint.adapters and plan is not None and plan.on_cpu:
+        if self.status.facts.adapters and plan is not None and plan.on_cpu:
             return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS, is_no_question=True)
-        return await check_sanity(partial(self._send, timeout_s=LIMIT_S), self.endpoint.models[0], self.vocab_size)
+        return await check_sanity(partial(self._send, timeout_s=LIMIT_S), self.status.facts.models[0], self.vocab_size)
 
     async def _start_once(self) -> None:
         await self._spawn()
         try:
             await self._until_ready()
-            await self.launch.introduce(self._send, self.endpoint)
+            self.status.facts = await self.launch.introduce(self._send, self.status.facts)
         except QserveError:
             if self._running.returncode is None:
                 await self._end_now()
             raise
-        self.endpoint.start_phases_s = dict(self.phases_s)
+        self.status.start_phases_s = dict(self.phases_s)
         self._restarts.enter(WorkerState.READY, "")
         self._restarts.event("ready", phases_s=self.phases_s)
 
@@ -171,7 +174,7 @@ class SupervisedWorker:
     def _hear(self, line: str) -> None:
         self._num_lines += 1
         phase = self.launch.hear(line)
-        if phase is not None and self.endpoint.state is not WorkerState.READY:
+        if phase is not None and self.status.state is not WorkerState.READY:
             self._phases.enter(phase)
 
     async def _until_ready(self) -> None:
@@ -193,7 +196,7 @@ class SupervisedWorker:
         """Waits until the worker has ended, or was ended as hung or unwell; returns the reason."""
         child = self._running
         sick = asyncio.create_task(until_sick(self.launch, self._send))
-        hung = asyncio.create_task(until_hung(self.launch, self._send, self.endpoint, child.pid))
+        hung = asyncio.create_task(until_hung(self.launch, self._send, self.status, child.pid))
         drained = asyncio.create_task(self._until_drained())
         tasks = (asyncio.create_task(child.ended()), sick, hung, drained)
         try:

@@ -1,4 +1,4 @@
-"""Requests of the supervisor itself to a worker, at the address of its endpoint."""
+"""Requests of the supervisor itself to a worker, at its address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 
@@ -18,13 +18,13 @@ _CONNECT_S = 5.0
 class WorkerRequests:
     """A client of one worker that follows it to a new address."""
 
-    def __init__(self, endpoint: WorkerEndpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, status: WorkerStatus) -> None:
+        self._status = status
         self._client = self._connect()
 
     async def send(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         """Status and body; (0, b"") when it can't be reached, or does not answer in time."""
-        if self._reached != (self._endpoint.address, self._endpoint.key):
+        if self._reached != (self._status.facts.address, self._status.facts.key):
             self._client.close()
             self._client = self._connect()
         try:
@@ -38,7 +38,7 @@ class WorkerRequests:
 
     async def work(self) -> dict[str, Any]:
         """The worker's report on its work (GET /v1/qserve/report); empty if it has none, or does not answer."""
-        if not self._endpoint.tells_report:
+        if not self._status.facts.tells_report:
             return {}
         status, body = await self.send("GET", "/v1/qserve/report", b"", 30.0)
         return dict(json.loads(body)) if status == 200 else {}
@@ -48,5 +48,5 @@ class WorkerRequests:
         self._client.close()
 
     def _connect(self) -> WorkerClient:
-        self._reached = (self._endpoint.address, self._endpoint.key)
+        self._reached = (self._status.facts.address, self._status.facts.key)
         return WorkerClient(*self._reached, connect_timeout_s=_CONNECT_S)

@@ -64,7 +64,7 @@ class _Shape:
         return bool(self.objects) or any(one.has_names for one in self.items)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class EngineFields:
     """What `fields_of` compiled.
 
@@ -74,8 +74,8 @@ class EngineFields:
         routes: every (path, method) that the engine serves.
     """
 
-    document: Mapping[str, Any] = field(repr=False)
-    shapes: Mapping[tuple[str, str], _Shape] = field(repr=False)
+    document: Mapping[str, Any] = field(repr=False, hash=False)
+    shapes: Mapping[tuple[str, str], _Shape] = field(repr=False, compare=False)
     routes: frozenset[tuple[str, str]]
 
     def names(self, path: str, method: str) -> frozenset[str] | None:

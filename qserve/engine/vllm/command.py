@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qserve.core.release import parse_release
-from qserve.engine.base import TcpAddress, UnixAddress
+from qserve.engine.base import TcpAddress, UnixAddress, WorkerFacts
 from qserve.engine.process import WorkerSpec
 from qserve.engine.prompts.written_tokens import check_chat_template
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of, served_templates
@@ -21,6 +21,7 @@ from qserve.engine.vllm.plugins import structural_tags, token_rows
 from qserve.engine.vllm.user_flags import COMPACT_JSON, merged, schema_library, writes_blanks
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
+from qserve.hub.chat_template import takes_one_system
 from qserve.hub.folder import read_config
 from qserve.hub.served_folder import clean_folder
 from qserve.hub.token_rows import rowless_tokens
@@ -67,7 +68,7 @@ _LOG_LEVELS = ("DEBUG", "INFO")
 class VllmCommand:
     """What starts the server. `env` is the whole environment; the key is in it, and in no argument.
 
-    `schema_library`, `thinks_in_text`: as `WorkerEndpoint` has them. `chat_template`: the text of the one that is used.
+    `schema_library`, `thinks_in_text`: as `WorkerFacts` has them. `chat_template`: the text of the one that is used.
     """
 
     argv: tuple[str, ...]
@@ -75,6 +76,18 @@ class VllmCommand:
     schema_library: str = ""
     thinks_in_text: bool = False
     chat_template: str = ""
+
+    @property
+    def takes_one_system(self) -> bool:
+        """As `WorkerFacts` has it."""
+        return takes_one_system(self.chat_template)
+
+    def told(self, facts: WorkerFacts) -> WorkerFacts:
+        """The facts of the worker with what the command decides."""
+        return replace(
+            facts, schema_library=self.schema_library, thinks_in_text=self.thinks_in_text,
+            takes_one_system=self.takes_one_system,
+        )  # fmt: skip
 
 
 def command(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import qserve.engine.guard
 from qserve.core.schemes import SCHEMES
-from qserve.engine.base import Api, WorkerEndpoint
+from qserve.engine.base import Api, WorkerFacts
 from qserve.engine.heartbeat import Progress
 from qserve.engine.launch import Launch, Retry, SendRequest
 from qserve.engine.process import WorkerSpec, death_of
@@ -31,7 +31,6 @@ from qserve.engine.vllm.processes import process_figures
 from qserve.engine.vllm.progress import progress_of
 from qserve.engine.vllm.retry import retry_with
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
-from qserve.hub.chat_template import takes_one_system
 from qserve.planner.plan import Plan
 from qserve.wire.engine_fields import fields_of
 
@@ -90,13 +89,11 @@ class VllmLaunch:
         self._spec = spec
         self._extra = extra
         self._parser = parser or installed_parser()
-        started = command(spec, self._parser, f"--load-format dummy {extra}" if spec.load_format == "dummy" else extra)
+        extra = f"--load-format dummy {extra}" if spec.load_format == "dummy" else extra
+        self.started = started = command(spec, self._parser, extra)
         # -I -S: the guard needs nothing but the standard library, and starts in a blink without the rest.
         guard = (sys.executable, "-I", "-S", str(qserve.engine.guard.__file__))
         self.command: tuple[str, ...] = (*guard, *started.argv)
-        self._schema_library, self._thinks_in_text = started.schema_library, started.thinks_in_text
-        self._chat_template = started.chat_template
-        self.takes_one_system = takes_one_system(started.chat_template)
         self.environment: Mapping[str, str] = {**started.env, "VLLM_RPC_BASE_PATH": str(_for_rpc(spec.socket.parent))}
         # On a card it looks at what is free; two at once would take each other's memory for somebody else's.
         self.measures_free_memory = spec.plan.placement.gpu_memory_utilization is not None
@@ -136,12 +133,12 @@ class VllmLaunch:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TEMPLATE_TIMEOUT_S):
-                for messages in TRIALS if self._chat_template else ():
+                for messages in TRIALS if self.started.chat_template else ():
                     body = {"model": self._spec.models[0], "messages": messages}
                     status, _ = await send("POST", "/tokenize", json.dumps(body).encode())
                     if status != 400:
                         return
-                if (fault := fault_of(self._chat_template)) is not None:
+                if (fault := fault_of(self.started.chat_template)) is not None:
                     raise BrokenCheckpoint(
                         f"the chat template fails on every conversation ({fault}); correct it, or give another with "
                         "--engine-args '--chat-template FILE'"
@@ -152,18 +149,17 @@ class VllmLaunch:
         status, _ = await send("GET", "/health", b"")
         return None if status == 0 else status == 200
 
-    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
+    async def introduce(self, send: SendRequest, facts: WorkerFacts) -> WorkerFacts:
         """Which request fields this release knows, and the LoRA adapters that it serves beside the model."""
         self._figures = figures_of(self._lines)
         status, body = await send("GET", "/openapi.json", b"")
         if status != 200:
             raise WorkerFailed(f"vLLM did not say which requests it takes: GET /openapi.json answered {status}")
-        endpoint.schema_library, endpoint.thinks_in_text = self._schema_library, self._thinks_in_text
-        endpoint.takes_one_system = self.takes_one_system
-        endpoint.request_fields = fields_of(json.loads(body))
+        request_fields = fields_of(json.loads(body))
         status, body = await send("GET", "/v1/models", b"")
         listed = [card["id"] for card in json.loads(body)["data"]] if status == 200 else []
-        endpoint.adapters = tuple(name for name in listed if name not in endpoint.models)
+        adapters = tuple(name for name in listed if name not in facts.models)
+        return replace(self.started.told(facts), request_fields=request_fields, adapters=adapters)
 
     def failure(self, returncode: int) -> QserveError:
         """What the log says, translated; the plan's numbers beside the engine's where it is about memory."""

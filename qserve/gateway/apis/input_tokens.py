@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from pydantic_core import to_json
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerFacts
 from qserve.gateway.services import ByEngine, CheckedRequest
 from qserve.wire.vllm import requests
 
@@ -35,16 +35,16 @@ class _Answer(msgspec.Struct):
 class CountsByAnswering:
     """A body of /v1/responses, checked like one, as a request for one token."""
 
-    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
-        checked = _BY_ENGINE.read(body, RESPONSES, endpoint)
+    def read(self, body: bytes, path: str, facts: WorkerFacts) -> CheckedRequest:
+        checked = _BY_ENGINE.read(body, RESPONSES, facts)
         given = requests.read_body(checked.body or body)
         asked = {name: value for name, value in given.items() if name not in _OF_ANSWERS and value is not None}
         asked.setdefault("input", [])  # OpenAI counts instructions alone, too
         asked |= {"max_output_tokens": 1, "store": False}
         return replace(checked, body=to_json(asked), max_tokens=1, path=RESPONSES)
 
-    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
-        return _BY_ENGINE.known_names(RESPONSES, endpoint)
+    def known_names(self, path: str, facts: WorkerFacts) -> frozenset[str] | None:
+        return _BY_ENGINE.known_names(RESPONSES, facts)
 
 
 def counted(answer: bytes) -> bytes:

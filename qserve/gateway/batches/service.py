@@ -36,7 +36,7 @@ class GatewayAsService:
         return self._max_body_bytes
 
     def models(self) -> tuple[str, ...]:
-        return tuple(name for replicas in self._roles for name in replicas.endpoint.names)
+        return tuple(name for replicas in self._roles for name in replicas.facts.names)
 
     def refusal(self, endpoint: str, model: str) -> str | None:
         try:
@@ -49,7 +49,7 @@ class GatewayAsService:
         """Slots for background requests of this owner: one of each replica is left for others."""
         free = 0
         for replicas in self._roles:
-            if model in replicas.endpoint.names:
+            if model in replicas.facts.names:
                 free += replicas.free_in_background(owner)
         return free
 

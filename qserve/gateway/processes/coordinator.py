@@ -19,16 +19,16 @@ from typing import Any
 import psutil
 
 from qserve.batches import FileBounds
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.errors import QserveError
 from qserve.gateway.administration import Restart, begun
 from qserve.gateway.endpoints import HostTeller
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
-from qserve.gateway.processes.endpoints import document_of
 from qserve.gateway.processes.member import Member
 from qserve.gateway.processes.shared import exposition_of
 from qserve.gateway.processes.signed_sessions import MOST_ENDED
+from qserve.gateway.processes.statuses import document_of
 from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.run_history import RunHistory
@@ -67,7 +67,7 @@ class Coordinator:
     """Chooses replicas and grants slots for all gateway processes, and holds their shared state."""
 
     def __init__(
-        self, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service, ui: UiEndpoint | None,
+        self, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service, ui: UiEndpoint | None,
         num_processes: int,
     ) -> None:  # fmt: skip
         """Create within a running loop, then call `run`."""
@@ -135,7 +135,7 @@ class Coordinator:
         ui, runs = self._ui, self._service.runs
         return {
             "settings": asdict(self._settings),
-            "workers": [document_of(one.endpoint) for one in self._upstreams],
+            "workers": [document_of(one.status) for one in self._upstreams],
             "ui": None if ui is None else {"worker": document_of(ui.worker), "key": ui.api_key, "install": ui.install},
             "store": None if runs.store is None else str(runs.store.path),
             "run": runs.run_id,
@@ -218,17 +218,17 @@ class Coordinator:
         return await begun(self._service.restart)
 
     async def _memory(self, name: str) -> Any:
-        measure = self._endpoint(name).memory
+        measure = self._status(name).memory
         assert measure is not None, "only workers with a memory are asked"
         return dict(await measure())
 
     async def _latency(self, name: str) -> Any:
-        measure = self._endpoint(name).latency
+        measure = self._status(name).latency
         assert measure is not None, "only workers with a latency are asked"
         return dict(await measure())
 
-    def _endpoint(self, name: str) -> WorkerEndpoint:
-        return next(one.endpoint for one in self._upstreams if one.name == name)
+    def _status(self, name: str) -> WorkerStatus:
+        return next(one.status for one in self._upstreams if one.name == name)
 
     # Sums.
 
@@ -264,7 +264,7 @@ class Coordinator:
         """Updates waiting requests and received chunks per worker, by which the supervisor detects a hang."""
         member.num_awaited = num_awaited
         for name, count in num_pieces.items():
-            self._endpoint(name).num_pieces += count
+            self._status(name).load.num_pieces += count
         self._sum_awaited()
 
     def _sum_awaited(self) -> None:
@@ -272,7 +272,7 @@ class Coordinator:
         for member in self._members:
             awaited.update(member.num_awaited)
         for upstream in self._upstreams:
-            upstream.endpoint.num_awaited = awaited[upstream.name]
+            upstream.load.num_awaited = awaited[upstream.name]
 
     def _notify_others(self, member: Member, *message: Any) -> None:
         for other in self._members:

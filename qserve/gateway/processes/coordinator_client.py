@@ -14,15 +14,15 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from qserve.batches import FileBounds
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.in_flight import InFlight
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
-from qserve.gateway.processes.endpoints import endpoint_of, update
 from qserve.gateway.processes.remote_replicas import RemoteReplicas
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.processes.signed_sessions import SignedSessions
+from qserve.gateway.processes.statuses import status_of, update
 from qserve.gateway.relay.replica_set import by_role
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.run_history import RunHistory
@@ -53,7 +53,7 @@ class CoordinatorClient:
         self._metrics = GatewayMetrics()
         self._upstreams: list[Upstream] = []
         self._roles: list[RemoteReplicas] = []
-        self._endpoints: dict[str, WorkerEndpoint] = {}
+        self._statuses: dict[str, WorkerStatus] = {}
         self._pieces: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -65,7 +65,7 @@ class CoordinatorClient:
     def gateway(self, traces: Traces) -> ASGIApp:
         """The app, once `begin` has returned."""
         settings = self._configured.result()
-        workers = [self._endpoint(one) for one in settings["workers"]]
+        workers = [self._status(one) for one in settings["workers"]]
         self._throttle = _SharedThrottle(partial(self._channel.notify, "wrong key"))
         self._throttle.add(settings["wrong_keys"])
         self._sessions = SignedSessions(
@@ -106,19 +106,20 @@ class CoordinatorClient:
         self._send_counts()
         self._channel.close()
 
-    def _endpoint(self, document: dict[str, Any]) -> WorkerEndpoint:
-        endpoint = self._endpoints[document["name"]] = endpoint_of(document)
+    def _status(self, document: dict[str, Any]) -> WorkerStatus:
+        status = status_of(document)
+        self._statuses[status.name] = status
         if document["has_memory"]:
-            endpoint.memory = partial(self._channel.request, "memory", endpoint.name)
+            status.memory = partial(self._channel.request, "memory", status.name)
         if document["has_latency"]:
-            endpoint.latency = partial(self._channel.request, "latency", endpoint.name)
-        return endpoint
+            status.latency = partial(self._channel.request, "latency", status.name)
+        return status
 
     def _ui(self, settings: dict[str, Any] | None) -> UiEndpoint | None:
         if settings is None:
             return None
         wanted = _UiRequest(partial(self._channel.notify, "ui wanted"))
-        return UiEndpoint(self._endpoint(settings["worker"]), settings["key"], settings["install"], wanted)
+        return UiEndpoint(self._status(settings["worker"]), settings["key"], settings["install"], wanted)
 
     def _replicas(self, upstreams: Sequence[Upstream]) -> Sequence[RemoteReplicas]:
         self._upstreams = list(upstreams)
@@ -153,8 +154,8 @@ class CoordinatorClient:
             self.stopped.set()
 
     def _take_worker(self, document: dict[str, Any]) -> None:
-        name = document["name"]
-        update(self._endpoints[name], document)
+        name = document["facts"]["name"]
+        update(self._statuses[name], document)
         for upstream in self._upstreams:
             if upstream.name == name:
                 upstream.observe()
@@ -163,10 +164,10 @@ class CoordinatorClient:
 
     def _tell_work(self) -> None:
         """Report waiting requests and received chunks, by which the supervisor detects a hang."""
-        endpoints = [one.endpoint for one in self._upstreams]
-        pieces = {one.name: one.num_pieces - self._pieces.get(one.name, 0) for one in endpoints}
-        self._pieces = {one.name: one.num_pieces for one in endpoints}
-        self._channel.notify("work", {one.name: one.num_awaited for one in endpoints}, pieces)
+        loads = {one.name: one.load for one in self._upstreams}
+        pieces = {name: one.num_pieces - self._pieces.get(name, 0) for name, one in loads.items()}
+        self._pieces = {name: one.num_pieces for name, one in loads.items()}
+        self._channel.notify("work", {name: one.num_awaited for name, one in loads.items()}, pieces)
 
     def _send_counts(self) -> None:
         self._channel.notify("counted", self._metrics.counted())

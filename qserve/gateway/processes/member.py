@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qserve.gateway.processes.channel import Channel
-from qserve.gateway.processes.endpoints import changing, document_of
+from qserve.gateway.processes.statuses import changing, document_of
 from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.replicas import RoutedRequest
 from qserve.gateway.relay.upstream import Upstream
@@ -102,12 +102,12 @@ class Member:
         self.tickets[number] = _Ticket(self, number, request)
 
     def push(self, upstream: Upstream) -> None:
-        """Send the changes of this worker's endpoint since the last time."""
-        endpoint = upstream.endpoint
-        now = changing(endpoint)
-        if self._pushed.get(endpoint.name) != now:
-            self._pushed[endpoint.name] = now
-            self.channel.notify("worker", document_of(endpoint))
+        """Send the changes of this worker's status since the last time."""
+        status = upstream.status
+        now = changing(status)
+        if self._pushed.get(status.name) != now:
+            self._pushed[status.name] = now
+            self.channel.notify("worker", document_of(status))
 
     def left(self, number: int, counts: list[int] | None) -> None:
         """Give a slot back, or withdraw its request."""
@@ -130,7 +130,7 @@ class Member:
 
     def knows(self, upstreams: Sequence[Upstream]) -> None:
         """Note the state of these workers as sent."""
-        self._pushed |= {one.name: changing(one.endpoint) for one in upstreams}
+        self._pushed |= {one.name: changing(one.status) for one in upstreams}
 
     def push_all(self, upstreams: Sequence[Upstream]) -> None:
         for upstream in upstreams:

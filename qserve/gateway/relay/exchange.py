@@ -143,7 +143,7 @@ class Exchange:
                 await self._forward(send)
                 self._slot.is_answered(RequestTokens(record.num_prompt_tokens or 0, self._num_generated()))
         except WorkerGivenUp:
-            raise _died(self._slot.upstream.endpoint.detail) from None
+            raise _died(self._slot.upstream.status.detail) from None
         if self._call.num_sequences and not record.error_code:
             self._metrics.e2e.labels(record.model).observe(record.elapsed_s)
 
@@ -194,7 +194,7 @@ class Exchange:
 
     def _worker_headers(self) -> Iterator[tuple[str, str]]:
         """What qserve's own workers are told of who asks."""
-        if self._slot.upstream.endpoint.api is not Api.OWN:
+        if self._slot.upstream.status.facts.api is not Api.OWN:
             return
         yield CLIENT, self._call.client
         if self._is_background:
@@ -208,14 +208,14 @@ class Exchange:
 
     def _await_worker(self, is_awaiting: bool) -> None:
         """Counts requests that wait for the worker (not for a slow client), by which the supervisor detects a hang."""
-        self._slot.upstream.endpoint.num_awaited += is_awaiting - self._is_awaiting
+        self._slot.upstream.load.num_awaited += is_awaiting - self._is_awaiting
         self._is_awaiting = is_awaiting
 
     async def _relay_whole(self, reply: Reply, send: Send) -> None:
         self._record.first_byte_s = self._record.elapsed_s
         body = await reply.read()
         self._await_worker(False)
-        self._slot.upstream.endpoint.num_pieces += 1
+        self._slot.upstream.load.num_pieces += 1
         status = reply.status
         if status in (401, 403) or reply.content_type != JSON:
             # The internal key was refused, or it is not an answer of the API: meaningless to the client.
@@ -232,10 +232,10 @@ class Exchange:
 
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
         """Raises an error of another engine as an ApiError; errors of qserve's own engine pass unchanged."""
-        endpoint = self._slot.upstream.endpoint
-        if endpoint.speaks_our_errors:
+        facts = self._slot.upstream.status.facts
+        if facts.speaks_our_errors:
             return
-        limit = None if self._call.max_tokens == 0 else endpoint.max_model_len
+        limit = None if self._call.max_tokens == 0 else facts.max_model_len
         error = from_engine(status, body, limit)
         if error is None:
             raise ApiError(502, f"the worker answered {status} with {body[:200]!r}", "worker_error")
@@ -263,7 +263,7 @@ class Exchange:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
         self._record.phase = "done"
-        if not self._slot.upstream.endpoint.speaks_our_errors:
+        if not self._slot.upstream.status.facts.speaks_our_errors:
             self._record.error_code = failure_of(counts.end)
         self._metrics.count_usage(self._record, counts.end)
         self._metrics.count_tpot(self._record)
@@ -275,7 +275,7 @@ class Exchange:
         self._await_worker(True)
         chunk = await reply.read_some()
         self._await_worker(False)
-        self._slot.upstream.endpoint.num_pieces += 1
+        self._slot.upstream.load.num_pieces += 1
         return chunk
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:

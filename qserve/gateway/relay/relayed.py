@@ -68,7 +68,7 @@ class RelayedEndpoints:
                 body.data = utf8_json(body.data)
                 replicas, service, checked = await self._checked(route, body.data)
                 body.data = body.data if checked.body is None else checked.body
-                if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
+                if route.names_model and checked.model is not None and checked.model not in replicas.facts.names:
                     named(self._roles, checked.model)
                 is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_SLOTS
                 salt = self._salts.of(owner_of(scope), checked.cache_salt)
@@ -87,9 +87,9 @@ class RelayedEndpoints:
 
     def _portions(self, replicas: Replicas, call: Call, body: bytes) -> Portions | None:
         """A request's portions, where its engine would begin all of them at once and they are no few of its slots."""
-        endpoint = replicas.endpoint
-        few = max(1, endpoint.max_num_seqs // _SHARE_OF_ONE)
-        if endpoint.shares_places or endpoint.role != "chat" or call.num_sequences <= few:
+        facts = replicas.facts
+        few = max(1, facts.max_num_seqs // _SHARE_OF_ONE)
+        if facts.shares_places or facts.role != "chat" or call.num_sequences <= few:
             return None
         return portions_of(call.path, body)
 
@@ -106,7 +106,7 @@ class RelayedEndpoints:
             model = requests.read_body(body).get("model") if self._is_told_by_model(route) else None
             replicas, service = self._addressed(route, model)
             assert service.reader is not None, "routes without a body are relayed by name"
-            return replicas, service, service.reader.read(body, route.path, replicas.endpoint)
+            return replicas, service, service.reader.read(body, route.path, replicas.facts)
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
 
@@ -115,7 +115,7 @@ class RelayedEndpoints:
     ) -> tuple[Replicas, Service, CheckedRequest]:
         model = await large.model() if self._is_told_by_model(route) else None
         replicas, service = self._addressed(route, model)
-        return replicas, service, await large.read(route, service, replicas.endpoint)
+        return replicas, service, await large.read(route, service, replicas.facts)
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
         """Whether the body's `model` decides between several workers."""
@@ -147,7 +147,7 @@ class RelayedEndpoints:
     @staticmethod
     def _record(replicas: Replicas, model: str | None, scope: Scope) -> RequestRecord:
         record = record_of(scope)
-        endpoint = replicas.endpoint
-        record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]
-        record.worker = endpoint.name
+        facts = replicas.facts
+        record.model = model if model in facts.adapters and model is not None else facts.models[0]
+        record.worker = facts.name
         return record

@@ -46,7 +46,7 @@ class ReplicaSet(Replicas):
 
     def add(self, upstream: Upstream) -> None:
         super().add(upstream)
-        self.router.add(upstream.name, upstream.endpoint.max_num_seqs)
+        self.router.add(upstream.name, upstream.status.facts.max_num_seqs)
         upstream.admission.count_waiting = lambda: self.num_waiting
         upstream.count_tokens = lambda: self.router.num_tokens(upstream.name)
         upstream.count_matched = lambda: self.router.num_matched(upstream.name)
@@ -90,10 +90,10 @@ class ReplicaSet(Replicas):
         """Applies state changes: a replica that left loses its queue, a restarted one its known prefixes."""
         for upstream in self.upstreams:
             upstream.observe()
-            self.router.add(upstream.name, upstream.endpoint.max_num_seqs)
-            upstream.endpoint.num_outstanding_tokens = self.router.num_tokens(upstream.name)
-            upstream.endpoint.num_outstanding_requests = self.router.num_requests(upstream.name)
-            if not upstream.is_ready and upstream.endpoint.state is not WorkerState.DRAINING:
+            self.router.add(upstream.name, upstream.status.facts.max_num_seqs)
+            upstream.load.num_outstanding_tokens = self.router.num_tokens(upstream.name)
+            upstream.load.num_outstanding_requests = self.router.num_requests(upstream.name)
+            if not upstream.is_ready and upstream.status.state is not WorkerState.DRAINING:
                 self.router.forget(upstream.name)
             self.even_out(upstream)
 
@@ -194,7 +194,7 @@ class _LocalSlot:
     ) -> None:
         if self._places is not None:
             self.upstream.admission.leave(self._places, None if kind else time.perf_counter() - self._granted_s)
-        self.upstream.endpoint.num_requests -= 1
+        self.upstream.load.num_requests -= 1
         self._end()
         self._is_no_longer_alone()
 
@@ -221,7 +221,7 @@ class _LocalSlot:
                 upstream.admission.leave(self._places)
                 self._places = None
                 upstream.check_ready()
-        upstream.endpoint.num_requests += 1
+        upstream.load.num_requests += 1
 
     def _count(self) -> None:
         """Counts the request's tokens as outstanding at the replica."""
@@ -254,7 +254,7 @@ def by_role(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
     """Upstreams by role, in order of first appearance."""
     roles: dict[str, list[Upstream]] = {}
     for upstream in upstreams:
-        roles.setdefault(upstream.endpoint.role, []).append(upstream)
+        roles.setdefault(upstream.status.role, []).append(upstream)
     return list(roles.values())
 
 

@@ -1,4 +1,4 @@
-"""The replicas of one role as every gateway process knows them: their endpoints and states."""
+"""The replicas of one role as every gateway process knows them: their facts and states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerFacts, WorkerState
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.outstanding import RequestTokens
 
@@ -55,7 +55,7 @@ class Replicas:
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         """At least one, all of one role."""
-        self.role = upstreams[0].endpoint.role
+        self.role = upstreams[0].status.role
         self.upstreams: list[Upstream] = []
         for upstream in upstreams:
             self.add(upstream)
@@ -69,9 +69,9 @@ class Replicas:
         self.upstreams.remove(upstream)
 
     @property
-    def endpoint(self) -> WorkerEndpoint:
-        """The endpoint of a ready replica, for what all have in common (names, limits, request fields)."""
-        return next((one.endpoint for one in self.upstreams if one.is_ready), self.upstreams[0].endpoint)
+    def facts(self) -> WorkerFacts:
+        """Those of a ready replica, for what all have in common (names, limits, request fields)."""
+        return next((one for one in self.upstreams if one.is_ready), self.upstreams[0]).status.facts
 
     @property
     def is_single(self) -> bool:
@@ -94,7 +94,7 @@ class Replicas:
 
     def check_ready(self) -> None:
         """503 with the worker's state unless a replica takes requests, or is about to."""
-        if not self.is_ready and not (self._is_coming(()) and self.endpoint.request_fields is not None):
+        if not self.is_ready and not (self._is_coming(()) and self.facts.request_fields is not None):
             self.upstreams[0].check_ready()
 
     def routed(
@@ -120,6 +120,6 @@ class Replicas:
     def _is_coming(self, without: Collection[Life]) -> bool:
         """Whether a replica is restarting, or will be (its failure may not have been noticed yet)."""
         return not self.is_single and any(
-            one.endpoint.state is WorkerState.RESTARTING or (one.is_ready and one.life in without)
+            one.status.state is WorkerState.RESTARTING or (one.is_ready and one.life in without)
             for one in self.upstreams
         )

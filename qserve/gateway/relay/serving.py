@@ -15,9 +15,9 @@ __all__ = ["named", "serving", "why_nobody_serves"]
 def named(roles: Sequence[Replicas], model: str) -> Replicas:
     """The replicas that serve `model`. The 404 lists the served models."""
     for replicas in roles:
-        if model in replicas.endpoint.names:
+        if model in replicas.facts.names:
             return replicas
-    served = ", ".join(repr(name) for replicas in roles for name in replicas.endpoint.names)
+    served = ", ".join(repr(name) for replicas in roles for name in replicas.facts.names)
     raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
 
 
@@ -48,16 +48,16 @@ def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | Non
     models = [one for one in roles if any(_serves(service, route, one) for service in route.services)]
     where = f"{route.method} {route.path}"
     if not models:
-        silent = [one for one in roles if any(service.fits(one.endpoint) for service in route.services)]
+        silent = [one for one in roles if any(service.fits(one.facts) for service in route.services)]
         if silent:
-            name = silent[0].endpoint.models[0]
+            name = silent[0].facts.models[0]
             return ApiError(404, f"the engine does not serve {where} for the model {name!r}", "route_not_served")
         kinds = " or ".join(f"{one.role} models on {one.api or 'any engine'}" for one in route.services)
         return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
-    who = " and ".join(repr(one.endpoint.models[0]) for one in models)
+    who = " and ".join(repr(one.facts.models[0]) for one in models)
     assert model is not None, "somebody serves it, and any would do"
     named_service = named(roles, model)
-    own = named_service.endpoint
+    own = named_service.facts
     paths = ", ".join(
         other.path for other in ROUTES
         if isinstance(other, RelayedRoute) and any(_serves(service, other, named_service) for service in other.services)
@@ -68,6 +68,6 @@ def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | Non
 
 def _serves(service: Service, route: RelayedRoute, replicas: Replicas) -> bool:
     """Whether the replicas serve the route: vLLM reports its routes once it is ready."""
-    fields = replicas.endpoint.request_fields if service.reader is not None else None
+    fields = replicas.facts.request_fields if service.reader is not None else None
     asked = (service.path or route.path, route.method)
-    return service.fits(replicas.endpoint) and (fields is None or asked in fields.routes)
+    return service.fits(replicas.facts) and (fields is None or asked in fields.routes)

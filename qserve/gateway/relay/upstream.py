@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import QserveError
 from qserve.gateway.relay.admission import Admission
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
@@ -32,13 +32,16 @@ _RETRY_AFTER_S = {
 
 
 class Upstream:
-    """A worker: its `endpoint` (which the supervisor keeps writing to), its `admission` and its `client`."""
+    """A worker: its `status` (which the supervisor keeps writing to), its `admission` and its `client`."""
 
-    def __init__(self, endpoint: WorkerEndpoint, settings: GatewaySettings) -> None:
-        self.endpoint = endpoint
-        self.admission = Admission(endpoint.max_num_seqs, settings.max_queue, shares_places=endpoint.shares_places)
+    def __init__(self, status: WorkerStatus, settings: GatewaySettings) -> None:
+        self.status = status
+        self.load = status.load
+        facts = status.facts
+        self.admission = Admission(facts.max_num_seqs, settings.max_queue, shares_places=facts.shares_places)
         self._connect_timeout_s = settings.connect_timeout_s
-        self._client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
+        self._connected = facts
+        self._client = self._client_of(facts)
         self.count_tokens: Callable[[], int] = lambda: 0
         """Outstanding tokens, and known prompt blocks: set by the router."""
         self.count_blocks: Callable[[], int] = lambda: 0
@@ -51,23 +54,29 @@ class Upstream:
     @property
     def client(self) -> WorkerClient:
         """The connection pool to the worker's current address, which may change with a restart."""
-        if self._client.address is not self.endpoint.address:
-            self._client.close()
-            self._client = WorkerClient(self.endpoint.address, self.endpoint.key, self._connect_timeout_s)
+        facts, before = self.status.facts, self._connected
+        if facts is not before:
+            if (facts.address, facts.key) != (before.address, before.key):
+                self._client.close()
+                self._client = self._client_of(facts)
+            self._connected = facts
         return self._client
+
+    def _client_of(self, facts: WorkerFacts) -> WorkerClient:
+        return WorkerClient(facts.address, facts.key, self._connect_timeout_s)
 
     @property
     def name(self) -> str:
-        return self.endpoint.name
+        return self.status.name
 
     @property
     def life(self) -> Life:
         """Identifies the running process: changes with each restart."""
-        return self.endpoint.name, self.endpoint.num_restarts
+        return self.status.name, self.status.num_restarts
 
     @property
     def is_ready(self) -> bool:
-        return self.endpoint.state is WorkerState.READY
+        return self.status.state is WorkerState.READY
 
     @property
     def num_running_requests(self) -> int:
@@ -103,9 +112,9 @@ class Upstream:
     def check_ready(self) -> None:
         """503 with the worker's state unless it takes requests."""
         if not self.is_ready:
-            state = self.endpoint.state
+            state = self.status.state
             code = "draining" if state is WorkerState.DRAINING else "worker_not_ready"
-            message = f"the worker for {self.endpoint.models[0]!r} is {state.value}: {self.endpoint.detail}"
+            message = f"the worker for {self.status.facts.models[0]!r} is {state.value}: {self.status.detail}"
             raise ApiError(503, message, code, retry_after_s=_RETRY_AFTER_S[state])
 
     def observe(self) -> None:
@@ -113,24 +122,24 @@ class Upstream:
 
         A worker may come back with fewer slots.
         """
-        self.admission.num_slots = self.endpoint.max_num_seqs
+        self.admission.num_slots = self.status.facts.max_num_seqs
         if self.is_ready:
             return
         try:
             self.check_ready()
         except ApiError as error:
             self.admission.turn_away(error)
-        if self.endpoint.state is not WorkerState.DRAINING and self._down is not None and not self._down.done():
+        if self.status.state is not WorkerState.DRAINING and self._down is not None and not self._down.done():
             self._down.set_result(None)
 
     async def memory(self) -> Mapping[str, Any]:
         """Current memory of the worker, measured by itself or its supervisor. Raises ApiError if that fails."""
         try:
-            if self.endpoint.memory is None:
+            if self.status.memory is None:
                 self.measured = json.loads(await self.get("/v1/qserve/memory"))
             else:
                 self.check_ready()
-                self.measured = await self.endpoint.memory()
+                self.measured = await self.status.memory()
         except (QserveError, ValueError, OSError) as error:
             raise ApiError(502, f"the worker did not report its memory: {error}", "worker_error") from error
         self._measured_s = time.monotonic()

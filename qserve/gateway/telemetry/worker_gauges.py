@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.planner.term import COLUMNS
+from qserve.engine.base import WorkerState, WorkerStatus
 
 __all__ = ["WorkerGauges", "WorkerView"]
 
@@ -17,7 +17,7 @@ __all__ = ["WorkerGauges", "WorkerView"]
 class WorkerView(Protocol):
     """A worker to expose. `measured`: the last GET /v1/qserve/memory, empty before the first."""
 
-    endpoint: WorkerEndpoint
+    status: WorkerStatus
     measured: Mapping[str, Any]
 
     @property
@@ -66,14 +66,14 @@ class WorkerGauges(Collector):
             rows = (((worker.name,), float(read(worker))) for worker in self._workers)
             yield _gauge(name, text, ("worker",), rows)
         states = (
-            ((worker.name, state.value), float(worker.endpoint.state is state))
+            ((worker.name, state.value), float(worker.status.state is state))
             for worker in self._workers
             for state in WorkerState
         )
         yield _gauge("worker_state", "1 for the state that the worker is in", ("worker", "state"), states)
         restarts = CounterMetricFamily("qserve_gateway_worker_restarts", "Restarts of the worker", labels=["worker"])
         for worker in self._workers:
-            restarts.add_metric([worker.name], worker.endpoint.num_restarts)
+            restarts.add_metric([worker.name], worker.status.num_restarts)
         yield restarts
         matched = CounterMetricFamily(
             "qserve_gateway_prefix_matched_tokens", "Prompt tokens that the worker is known to have seen",
@@ -104,7 +104,7 @@ def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Seq
 
 def _planned(worker: WorkerView) -> Iterator[tuple[Sequence[str], float]]:
     """Devices by index in the plan: two cards of one kind have the same name."""
-    for index, device in enumerate((worker.endpoint.plan or {}).get("devices", ())):
+    for index, device in enumerate((worker.status.facts.plan or {}).get("devices", ())):
         for term in COLUMNS:
             yield (worker.name, str(index), term), device[f"{term}_bytes"]
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerState, WorkerStatus
 from qserve.gateway.auth import header
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
@@ -52,7 +52,7 @@ class UiEndpoint:
         wanted: set by the gateway on the first visit; the supervisor then starts the process.
     """
 
-    worker: WorkerEndpoint
+    worker: WorkerStatus
     api_key: str = field(repr=False)
     install: str = ""
     wanted: asyncio.Event = field(default_factory=asyncio.Event, repr=False)

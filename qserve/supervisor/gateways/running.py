@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import psutil
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.errors import WorkerFailed
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.in_flight import InFlight
@@ -82,7 +82,7 @@ class RunningGateway(Protocol):
 
 
 def gateway_of(
-    processes: Processes, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service,
+    processes: Processes, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service,
     ui: UiEndpoint | None, listener: socket.socket, report: ReportEvent,
 ) -> RunningGateway:  # fmt: skip
     """The gateway in as many processes as are wanted. `report(name, event, **details)` hears what happens to them."""
@@ -117,7 +117,7 @@ class Silence:
 
 class _InThisProcess:
     def __init__(
-        self, traces: Traces, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service,
+        self, traces: Traces, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service,
         ui: UiEndpoint | None, listener: socket.socket,
     ) -> None:  # fmt: skip
         self._traces = traces

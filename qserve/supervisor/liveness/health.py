@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.engine.launch import Launch, SendRequest
 from qserve.supervisor.liveness import activity, stall
 
@@ -28,18 +28,19 @@ async def until_sick(launch: Launch, send: SendRequest) -> str:
             return f"did not answer {missed} health checks"
 
 
-async def until_hung(launch: Launch, send: SendRequest, endpoint: WorkerEndpoint, pid: int) -> str:
+async def until_hung(launch: Launch, send: SendRequest, status: WorkerStatus, pid: int) -> str:
     """Returns the reason once requests wait and the worker makes no progress (`stall.py`)."""
     watch, before = stall.StallWatch(), None
     while True:
         await asyncio.sleep(stall.INTERVAL_S)
         is_working = True
-        if endpoint.num_awaited:  # else there is nothing to find out, and an idle service costs nothing
+        if status.load.num_awaited:  # else there is nothing to find out, and an idle service costs nothing
             pids = await asyncio.to_thread(launch.computing, pid)
             now = await asyncio.to_thread(activity.activity_of, pids)
             is_working = before is None or now.worked_since(before, stall.INTERVAL_S) or activity.is_running(pids)
             before = now
         progress = await launch.progress(send) if watch.is_suspicious else None
-        reason = watch.see(stall.Observation(endpoint.num_awaited, endpoint.num_pieces, progress, is_working))
+        load = status.load
+        reason = watch.see(stall.Observation(load.num_awaited, load.num_pieces, progress, is_working))
         if reason is not None:
             return reason

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerState, WorkerStatus
 from qserve.errors import QserveError, WorkerFailed
 
 __all__ = ["FIRST_PAUSE_S", "Restarts", "WorkerEvents"]
@@ -25,21 +25,21 @@ the worker is not started again; for the screen and the record.
 
 
 class Restarts:
-    """The restarts of one worker: writes its state to `endpoint` and reports events."""
+    """The restarts of one worker: writes its state and reports events."""
 
-    def __init__(self, endpoint: WorkerEndpoint, report: WorkerEvents) -> None:
-        self._endpoint = endpoint
+    def __init__(self, status: WorkerStatus, report: WorkerEvents) -> None:
+        self._status = status
         self._report = report
         self._requested = asyncio.Event()
 
     def enter(self, state: WorkerState, detail: str) -> None:
         """Enter `state`; `detail` is shown to users."""
-        self._endpoint.detail = detail
-        self._endpoint.state = state
+        self._status.detail = detail
+        self._status.state = state
 
     def event(self, event: str, **details: Any) -> None:
         """Report an event."""
-        self._report(self._endpoint.name, event, details)
+        self._report(self._status.name, event, details)
 
     async def requested(self) -> None:
         """Waits for a requested restart."""
@@ -59,19 +59,19 @@ class Restarts:
 
         `watch` must be running meanwhile.
         """
-        endpoint, before = self._endpoint, self._endpoint.num_restarts
+        status, before = self._status, self._status.num_restarts
         self._requested.set()
-        while endpoint.num_restarts == before or endpoint.state is not WorkerState.READY:
-            if endpoint.state is WorkerState.FAILED:
-                raise WorkerFailed(f"the {endpoint.name} worker did not come back: {endpoint.detail}")
-            if endpoint.state is WorkerState.IDLE:
+        while status.num_restarts == before or status.state is not WorkerState.READY:
+            if status.state is WorkerState.FAILED:
+                raise WorkerFailed(f"the {status.name} worker did not come back: {status.detail}")
+            if status.state is WorkerState.IDLE:
                 return
             await asyncio.sleep(_LOOK_S)
 
     async def drain(self, detail: str) -> None:
         """Take no new requests; returns when the running ones have finished."""
         self.enter(WorkerState.DRAINING, detail)
-        while self._endpoint.num_requests:
+        while self._status.load.num_requests:
             await asyncio.sleep(_LOOK_S)
 
     async def start_again(self, start: Callable[[], Awaitable[None]], reason: str, pause_s: float) -> float:
@@ -88,14 +88,14 @@ class Restarts:
             except QserveError as error:
                 reason = str(error)
             else:
-                _log.warning("%s worker: ready again", self._endpoint.name)
+                _log.warning("%s worker: ready again", self._status.name)
                 return pause_s
         self.enter(WorkerState.FAILED, reason)
         self.event("failed", reason=reason)
-        raise WorkerFailed(f"the {self._endpoint.name} worker failed to start {_MAX_FAILED_STARTS} times: {reason}")
+        raise WorkerFailed(f"the {self._status.name} worker failed to start {_MAX_FAILED_STARTS} times: {reason}")
 
     def _announce(self, reason: str, pause_s: float) -> None:
-        self._endpoint.num_restarts += 1
+        self._status.num_restarts += 1
         self.enter(WorkerState.RESTARTING, f"{reason}; it is being restarted")
         self.event("restart", reason=reason, pause_s=pause_s)
-        _log.warning("%s worker: %s; restarting in %.2f s", self._endpoint.name, reason, pause_s)
+        _log.warning("%s worker: %s; restarting in %.2f s", self._status.name, reason, pause_s)

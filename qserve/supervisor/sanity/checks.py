@@ -26,7 +26,7 @@ class Checks:
         """Starts them; the workers must be ready."""
         self._record, self._screen = record, screen
         self._workers = [worker for worker in workers if worker.vocab_size is not None]
-        self._tasks = {worker.endpoint.name: asyncio.create_task(self._asked(worker)) for worker in self._workers}
+        self._tasks = {worker.status.name: asyncio.create_task(self._asked(worker)) for worker in self._workers}
         for name in self._tasks:
             screen.phase(f"{name}: self-test")
 
@@ -41,7 +41,7 @@ class Checks:
         if strict:
             for name, one in found.items():
                 one.refuse_noise(name)
-        pending = {worker.endpoint.name: Sanity(worker.vocab_size or 0, is_pending=True) for worker in self._workers}
+        pending = {worker.status.name: Sanity(worker.vocab_size or 0, is_pending=True) for worker in self._workers}
         return pending | found
 
     async def rest(self) -> None:
@@ -59,5 +59,5 @@ class Checks:
     async def _asked(self, worker: Worker) -> Sanity:
         found = await worker.sanity()
         assert found is not None, "only workers whose model predicts text are asked"
-        self._record.event(worker.endpoint.name, "sanity", **found.document())
+        self._record.event(worker.status.name, "sanity", **found.document())
         return found

@@ -13,18 +13,21 @@ from pathlib import Path
 
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 
 
 async def _serve(socket: Path, worker_key: str, folder: Path, num_slots: int, keys: tuple[str, ...]) -> None:
-    endpoint = WorkerEndpoint(
-        name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key, max_num_seqs=num_slots,
-        max_model_len=4096, state=WorkerState.READY, detail="",
+    status = WorkerStatus(
+        WorkerFacts(
+            name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key,
+            max_num_seqs=num_slots, max_model_len=4096
+        ),
+        state=WorkerState.READY, detail="",
     )  # fmt: skip
-    app = build_gateway(GatewaySettings(keys=keys), [endpoint], files=folder)
+    app = build_gateway(GatewaySettings(keys=keys), [status], files=folder)
     server = build_server(app, "127.0.0.1", 0, drain_timeout_s=1)
     serving = asyncio.create_task(server.serve())
     while not server.started:

@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import BoundedServer, build_server
 from qserve.gateway.processes.coordinator import Coordinator, Service
@@ -89,7 +89,7 @@ class ServedByMany:
     """As `--gateway-processes`, but for the processes: a coordinator, and who joined it, on one event loop."""
 
     settings: GatewaySettings
-    endpoint: WorkerEndpoint
+    status: WorkerStatus
     traces: Traces
     count: int
     port: int = 0
@@ -103,7 +103,7 @@ class ServedByMany:
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         service = Service(lambda: None, _no_host, lambda row: None, RunHistory())
-        coordinator = Coordinator(self.settings, [self.endpoint], service, None, self.count)
+        coordinator = Coordinator(self.settings, [self.status], service, None, self.count)
         coordinating = asyncio.create_task(coordinator.run())
         listener = ports.bind("127.0.0.1", 0)
         members = [await self._join(coordinator, listener.dup()) for _ in range(self.count)]
@@ -147,7 +147,7 @@ class Stack:
     port: int
     http: aiohttp.ClientSession
     worker: FakeWorkerProcess
-    endpoint: WorkerEndpoint
+    status: WorkerStatus
     direct: aiohttp.ClientSession = field(repr=False)
 
     async def debug(self) -> dict[str, Any]:
@@ -207,15 +207,18 @@ def running(_fake_worker: FakeWorkerProcess, num_processes: int) -> Callable[...
     async def start(max_num_seqs: int = 256, traces: Traces | None = None, **settings: Any) -> AsyncIterator[Stack]:
         if _fake_worker.process is None or _fake_worker.process.poll() is not None:
             _fake_worker.start()
-        endpoint = WorkerEndpoint(
-            name="chat", models=("fake", "org/Fake-8B"), address=UnixAddress(_fake_worker.socket), key=WORKER_KEY,
-            max_num_seqs=max_num_seqs, max_model_len=4096, state=WorkerState.READY, detail="",
+        status = WorkerStatus(
+            WorkerFacts(
+                name="chat", models=("fake", "org/Fake-8B"), address=UnixAddress(_fake_worker.socket),
+                key=WORKER_KEY, max_num_seqs=max_num_seqs, max_model_len=4096
+            ),
+            state=WorkerState.READY, detail="",
         )  # fmt: skip
         gateway = GatewaySettings(**{"keys": (KEY,), **settings})
         if num_processes > 1:
-            served: Served = ServedByMany(gateway, endpoint, traces or NoTraces(), num_processes)
+            served: Served = ServedByMany(gateway, status, traces or NoTraces(), num_processes)
         else:
-            served = ServedByOne(build_server(build_gateway(gateway, [endpoint], traces), "127.0.0.1", 0, 1))
+            served = ServedByOne(build_server(build_gateway(gateway, [status], traces), "127.0.0.1", 0, 1))
         thread = threading.Thread(target=served.run)
         thread.start()
         while not served.port:
@@ -230,7 +233,7 @@ def running(_fake_worker: FakeWorkerProcess, num_processes: int) -> Callable[...
                     headers={"authorization": f"Bearer {WORKER_KEY}"},
                 ) as direct,
             ):
-                yield Stack(f"http://127.0.0.1:{port}", port, http, _fake_worker, endpoint, direct)
+                yield Stack(f"http://127.0.0.1:{port}", port, http, _fake_worker, status, direct)
         finally:
             served.stop()
             await asyncio.to_thread(thread.join)

@@ -12,18 +12,21 @@ from pathlib import Path
 
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 
 
 async def _serve(socket: Path, worker_key: str, key: str) -> None:
-    endpoint = WorkerEndpoint(
-        name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key, max_num_seqs=256,
-        max_model_len=4096, state=WorkerState.READY, detail="",
+    status = WorkerStatus(
+        WorkerFacts(
+            name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key, max_num_seqs=256,
+            max_model_len=4096
+        ),
+        state=WorkerState.READY, detail="",
     )  # fmt: skip
-    server = build_server(build_gateway(GatewaySettings(keys=(key,)), [endpoint]), "127.0.0.1", 0, drain_timeout_s=1)
+    server = build_server(build_gateway(GatewaySettings(keys=(key,)), [status]), "127.0.0.1", 0, drain_timeout_s=1)
     serving = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)

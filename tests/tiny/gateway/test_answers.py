@@ -141,7 +141,7 @@ async def test_a_body_that_stops_arriving_is_408(running):
 @pytest.mark.parametrize("state", [state for state in WorkerState if state is not WorkerState.READY])
 async def test_a_worker_that_is_not_ready_is_503_with_the_supervisors_words(running, request_chat, state):
     async with running() as stack:
-        stack.endpoint.state, stack.endpoint.detail = state, "loading shard 3 of 7"
+        stack.status.state, stack.status.detail = state, "loading shard 3 of 7"
         code = "draining" if state is WorkerState.DRAINING else "worker_not_ready"
         async with stack.http.post(stack.url + CHAT, json=request_chat()) as response:
             error = await _error(response, 503)
@@ -157,7 +157,7 @@ async def test_a_worker_that_is_not_ready_is_503_with_the_supervisors_words(runn
             async with stack.http.get(stack.url + path) as response:
                 assert response.status == 200
         assert await stack.gauge('qserve_gateway_worker_ready{worker="chat"}') == 0
-        stack.endpoint.state = WorkerState.READY
+        stack.status.state = WorkerState.READY
         await _tells(stack, 200)
         async with stack.http.get(stack.url + "/ready") as response:
             assert response.status == 200 and (await response.json())["status"] == "ready"
@@ -182,7 +182,7 @@ async def test_a_workers_own_errors(running, request_chat, fault, status, code):
 
 async def test_a_wrong_internal_key_is_the_servers_fault_not_the_clients(running, request_chat):
     async with running() as stack:
-        other = stack.endpoint
+        other = stack.status.facts
         stack.worker.kill()
         stack.worker.start(key="another")
         try:
@@ -271,5 +271,5 @@ async def test_the_openapi_document_is_behind_the_key_and_complete(running):
     assert {(method.upper(), path) for path, item in document["paths"].items() for method in item} == {
         (route.method, route.path)
         for route in ROUTES
-        if not isinstance(route, RelayedRoute) or any(service.fits(stack.endpoint) for service in route.services)
+        if not isinstance(route, RelayedRoute) or any(service.fits(stack.status.facts) for service in route.services)
     }

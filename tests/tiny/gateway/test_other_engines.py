@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import UsageError
 from qserve.wire.engine_fields import fields_of
 from tests.tiny.gateway.small_engine import DOCUMENT, EVENTS, SmallEngine
@@ -38,23 +38,26 @@ async def _gateway(*endpoints, **settings):
         yield http
 
 
-def _endpoint(engine, **changed):
+def _worker(engine, **changed):
     """As the supervisor leaves it when the engine is ready."""
-    endpoint = WorkerEndpoint(
-        "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, WorkerState.READY, "", api=Api.VLLM, engine="vllm",
-        adapters=("sql",), request_fields=fields_of(DOCUMENT),
+    status = WorkerStatus(
+        WorkerFacts(
+            "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, api=Api.VLLM, engine="vllm",
+            adapters=("sql",), request_fields=fields_of(DOCUMENT)
+        ),
+        WorkerState.READY, "",
     )  # fmt: skip
-    return replace(endpoint, **changed)
+    return replace(status, facts=replace(status.facts, **changed))
 
 
 def _before(engine, **settings):
-    return _gateway(_endpoint(engine), **settings)
+    return _gateway(_worker(engine), **settings)
 
 
 def _reward(tmp_path):
     """A reward worker that nobody asks here."""
     address = UnixAddress(tmp_path / "nobody.sock")
-    return WorkerEndpoint("reward", ("rm",), address, "wk", 4, 512, WorkerState.READY, "")
+    return WorkerStatus(WorkerFacts("reward", ("rm",), address, "wk", 4, 512), WorkerState.READY, "")
 
 
 async def _post(http, path, value, status=200):
@@ -77,10 +80,10 @@ async def test_what_the_engine_knows_reaches_it_byte_for_byte(engine):
 async def test_keys_find_no_prompts_of_each_other_in_its_cache(engine):
     document = json.loads(json.dumps(DOCUMENT))
     document["components"]["schemas"]["Request"]["properties"]["cache_salt"] = {"type": "string"}
-    endpoint = _endpoint(engine, request_fields=fields_of(document))
+    worker = _worker(engine, request_fields=fields_of(document))
     for shared in (False, True):
         engine.asked.clear()
-        async with _gateway(endpoint, admin_keys=("sk-other",), shared_prefix_cache=shared) as http:
+        async with _gateway(worker, admin_keys=("sk-other",), shared_prefix_cache=shared) as http:
             for key in (KEY, "sk-other"):
                 headers = {"authorization": f"Bearer {key}"}
                 for given in ({}, {}, {"cache_salt": "mine"}):
@@ -114,7 +117,7 @@ async def test_a_schema_reaches_it_in_words_that_bind_it(engine):
     schema = {"type": "string", "format": "ipv4"}
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
     asked = {**ASKED, "response_format": form}
-    async with _gateway(_endpoint(engine, schema_library="xgrammar")) as http:
+    async with _gateway(_worker(engine, schema_library="xgrammar")) as http:
         await _post(http, CHAT, asked)
         schema["uniqueItems"] = True
         error = (await _post(http, CHAT, asked, 400))["error"]
@@ -231,10 +234,10 @@ async def test_a_client_that_leaves_cancels_at_the_engine(engine):
 
 
 async def test_a_worker_that_comes_back_smaller_has_fewer_places(engine):
-    endpoint = _endpoint(engine, max_num_seqs=2)
+    worker = _worker(engine, max_num_seqs=2)
     engine.go_on.clear()
-    async with _gateway(endpoint, watch_interval_s=0.01) as http:
-        endpoint.max_num_seqs = 1
+    async with _gateway(worker, watch_interval_s=0.01) as http:
+        worker.facts = replace(worker.facts, max_num_seqs=1)
         await asyncio.sleep(0.1)
         requests = [asyncio.create_task(_post(http, CHAT, ASKED)) for _ in range(2)]
         async with asyncio.timeout(10):
@@ -247,7 +250,7 @@ async def test_a_worker_that_comes_back_smaller_has_fewer_places(engine):
 
 
 async def test_two_models_are_shown_and_each_has_its_routes(engine, tmp_path):
-    async with _gateway(_endpoint(engine), _reward(tmp_path)) as http:
+    async with _gateway(_worker(engine), _reward(tmp_path)) as http:
         async with http.get("/v1/models") as response:
             assert [card["id"] for card in (await response.json())["data"]] == ["big", "sql", "rm"]
         error = (await _post(http, RESPONSES, {"model": "rm", "input": "x"}, 400))["error"]
@@ -266,7 +269,7 @@ async def test_two_models_are_shown_and_each_has_its_routes(engine, tmp_path):
 async def test_a_full_model_holds_the_other_one_up_in_nothing(engine, tmp_path):
     engine.go_on.clear()
     with SmallEngine(tmp_path / "nobody.sock").running():
-        async with _gateway(_endpoint(engine, max_num_seqs=1), _reward(tmp_path), max_queue=1) as http:
+        async with _gateway(_worker(engine, max_num_seqs=1), _reward(tmp_path), max_queue=1) as http:
             running = [asyncio.create_task(_post(http, CHAT, ASKED)) for _ in range(2)]
             async with asyncio.timeout(10):
                 while 'requests_waiting{worker="chat"} 1.0' not in await (await http.get("/metrics")).text():
@@ -284,7 +287,8 @@ async def test_planned_and_measured_memory_stand_side_by_side(engine, tmp_path):
     async def broken():
         raise UsageError("no such process")
 
-    big = _endpoint(engine, plan={"weights_bytes": 6}, memory=measured)
+    big = _worker(engine, plan={"weights_bytes": 6})
+    big.memory = measured
     reward = _reward(tmp_path)
     reward.memory = broken
     async with _gateway(big, reward) as http, http.get("/v1/qserve/memory") as response:
@@ -299,8 +303,8 @@ async def test_planned_and_measured_memory_stand_side_by_side(engine, tmp_path):
 async def test_metrics_of_two_engines_are_one_exposition(engine, tmp_path):
     with SmallEngine(tmp_path / "other.sock").running() as other:
         reward = _reward(tmp_path)
-        reward.address = UnixAddress(other.socket)
-        async with _gateway(_endpoint(engine), reward) as http, http.get("/metrics") as response:
+        reward.facts = replace(reward.facts, address=UnixAddress(other.socket))
+        async with _gateway(_worker(engine), reward) as http, http.get("/metrics") as response:
             text = await response.text()
     families = list(text_string_to_metric_families(text))
     assert len({one.name for one in families}) == len(families), "one group per family"
@@ -316,6 +320,6 @@ async def test_a_key_may_come_as_anthropics_clients_send_it(engine):
 
 
 async def test_an_engine_that_has_not_told_its_fields_gets_nothing(engine):
-    async with _gateway(_endpoint(engine, request_fields=None)) as http:
+    async with _gateway(_worker(engine, request_fields=None)) as http:
         error = (await _post(http, CHAT, ASKED, 503))["error"]
     assert error["code"] == "worker_not_ready"

@@ -15,7 +15,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.wire.engine_fields import fields_of
 from tests.tiny.gateway.small_engine import DOCUMENT, SmallEngine
 from tests.tiny.gateway.threaded import gateway_over
@@ -81,12 +81,15 @@ def engine(tmp_path: Path) -> Iterator[Sequences]:
 @contextlib.asynccontextmanager
 async def _gateway(engine: Sequences, **changed: Any) -> AsyncIterator[list[aiohttp.ClientSession]]:
     """A client for each key."""
-    endpoint = WorkerEndpoint(
-        "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, WorkerState.READY, "", api=Api.VLLM, engine="vllm",
-        request_fields=fields_of(DOCUMENT),
+    status = WorkerStatus(
+        WorkerFacts(
+            "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, api=Api.VLLM, engine="vllm",
+            request_fields=fields_of(DOCUMENT)
+        ),
+        WorkerState.READY, "",
     )  # fmt: skip
     async with (
-        gateway_over([replace(endpoint, **changed)], keys=KEYS, max_queue=2) as base,
+        gateway_over([replace(status, facts=replace(status.facts, **changed))], keys=KEYS, max_queue=2) as base,
         contextlib.AsyncExitStack() as stack,
     ):
         clients = [aiohttp.ClientSession(base, headers={"authorization": f"Bearer {key}"}) for key in KEYS]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
@@ -43,9 +43,10 @@ class Running:
 
     async def _serve(self) -> None:
         self.loop, self.stopped = asyncio.get_running_loop(), asyncio.Event()
-        worker = WorkerEndpoint(
-            "chat", ("fake",), UnixAddress(self.socket), WORKER_KEY, PLACES, 4096, WorkerState.READY, ""
-        )
+        worker = WorkerStatus(
+            WorkerFacts("chat", ("fake",), UnixAddress(self.socket), WORKER_KEY, PLACES, 4096),
+            WorkerState.READY, "",
+        )  # fmt: skip
         service = Service(self._restart, self._host, self.rows.append, RunHistory())
         listener = ports.bind("127.0.0.1", 0)
         gateway = gateway_of(

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
@@ -27,12 +27,12 @@ ADMIN = "sk-admin-77"
 
 @dataclass
 class Replicas:
-    """The gateway with its replicas; `workers` and `endpoints` by name."""
+    """The gateway with its replicas; `workers` and `statuses` by name."""
 
     url: str
     http: aiohttp.ClientSession
     workers: dict[str, FakeWorkerProcess]
-    endpoints: dict[str, WorkerEndpoint]
+    statuses: dict[str, WorkerStatus]
     restarts: list[str]
 
     async def gauge(self, name: str) -> dict[str, float]:
@@ -63,16 +63,16 @@ class Replicas:
     def kill(self, *names: str) -> None:
         """kill -9, and what the supervisor says of it: first, so that none of them gets what another leaves."""
         for name in names:
-            self.endpoints[name].detail = "the worker was killed by SIGKILL"
-            self.endpoints[name].state = WorkerState.RESTARTING
+            self.statuses[name].detail = "the worker was killed by SIGKILL"
+            self.statuses[name].state = WorkerState.RESTARTING
         for name in names:
             self.workers[name].kill()
 
     def bring_back(self, name: str) -> None:
         """What the supervisor does then."""
         self.workers[name].start()
-        self.endpoints[name].num_restarts += 1
-        self.endpoints[name].state = WorkerState.READY
+        self.statuses[name].num_restarts += 1
+        self.statuses[name].state = WorkerState.READY
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +96,13 @@ def replicas(_workers: dict[str, FakeWorkerProcess]) -> Start:
         for worker in _workers.values():
             if worker.process is None:
                 worker.start()
-        endpoints = {
-            name: WorkerEndpoint(
-                name, ("fake",), UnixAddress(worker.socket), WORKER_KEY, max_num_seqs, 4096, role="chat",
+        statuses = {
+            name: WorkerStatus(
+                WorkerFacts(name, ("fake",), UnixAddress(worker.socket), WORKER_KEY, max_num_seqs, 4096, role="chat"),
                 state=WorkerState.READY,
             )
             for name, worker in _workers.items()
-        }  # fmt: skip
+        }
         restarts: list[str] = []
 
         def restart() -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def replicas(_workers: dict[str, FakeWorkerProcess]) -> Start:
 
         gateway = GatewaySettings(**{"keys": (KEY,), **settings})  # type: ignore[arg-type]
         server = build_server(
-            build_gateway(gateway, list(endpoints.values()), restart=restart), "127.0.0.1", 0, drain_timeout_s=1
+            build_gateway(gateway, list(statuses.values()), restart=restart), "127.0.0.1", 0, drain_timeout_s=1
         )
         thread = threading.Thread(target=lambda: uvloop.run(server.serve()))
         thread.start()
@@ -121,7 +121,7 @@ def replicas(_workers: dict[str, FakeWorkerProcess]) -> Start:
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         try:
             async with aiohttp.ClientSession(headers={"authorization": f"Bearer {KEY}"}) as http:
-                yield Replicas(url, http, _workers, endpoints, restarts)
+                yield Replicas(url, http, _workers, statuses, restarts)
         finally:
             server.should_exit = True
             await asyncio.to_thread(thread.join, 30)
@@ -199,7 +199,7 @@ async def test_with_all_of_them_restarting_a_request_waits_for_the_first(replica
         await asyncio.sleep(0.3)
         assert not asking.done()
         service.workers["chat-2"].start()
-        service.endpoints["chat-2"].state = WorkerState.READY
+        service.statuses["chat-2"].state = WorkerState.READY
         assert (await asking)[0] == 200
 
 
@@ -231,7 +231,7 @@ async def test_of_two_suspects_each_is_asked_once_more_without_the_other(replica
         for name in (one, other):
             await service.until_received(name, 1)
         service.kill(one, other)
-        (left,) = (name for name in NAMES if service.endpoints[name].state is WorkerState.READY)
+        (left,) = (name for name in NAMES if service.statuses[name].state is WorkerState.READY)
         await service.until_received(left, 2)
         service.kill(left)
         service.bring_back(one)
@@ -255,10 +255,10 @@ async def test_a_draining_replica_hands_its_queue_over(replicas: Start) -> None:
         async with asyncio.timeout(60):
             while sum((await service.gauge("requests_waiting")).values()) != 6:
                 await asyncio.sleep(0.02)
-        service.endpoints["chat-0"].detail = "it is about to be restarted"
-        service.endpoints["chat-0"].state = WorkerState.DRAINING
+        service.statuses["chat-0"].detail = "it is about to be restarted"
+        service.statuses["chat-0"].state = WorkerState.DRAINING
         assert {status for status, _ in await asyncio.gather(*first, *queued)} == {200}
-        assert service.endpoints["chat-0"].num_requests == 0
+        assert service.statuses["chat-0"].load.num_requests == 0
 
 
 async def test_who_waits_at_a_replica_that_dies_is_answered_elsewhere(replicas: Start) -> None:
@@ -282,11 +282,11 @@ async def test_who_can_not_be_reached_was_not_asked(replicas: Start) -> None:
         asking = [asyncio.create_task(answer(service, question(f"{at}", chunks=2))) for at in range(4)]
         await asyncio.sleep(0.3)
         assert not any(task.done() for task in asking)
-        for endpoint in service.endpoints.values():
-            endpoint.state = WorkerState.RESTARTING
-            endpoint.num_restarts += 1
+        for status in service.statuses.values():
+            status.state = WorkerState.RESTARTING
+            status.num_restarts += 1
         service.workers["chat-0"].start()
-        service.endpoints["chat-0"].state = WorkerState.READY
+        service.statuses["chat-0"].state = WorkerState.READY
         assert {status for status, _ in await asyncio.gather(*asking)} == {200}
 
 

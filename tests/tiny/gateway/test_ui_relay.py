@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
@@ -70,8 +70,8 @@ async def stack(tmp_path: Path):
     """(session of a browser that has visited the page, fake UI, the UI's endpoint)."""
     fake, socket = FakeUi(), tmp_path / "ui.sock"
     inner = uvicorn.Server(uvicorn.Config(fake, uds=str(socket), lifespan="off", log_config=None, ws="none"))
-    chat = WorkerEndpoint("chat", ("m",), UnixAddress(tmp_path / "none"), "k", 1, 1)
-    ui = UiEndpoint(WorkerEndpoint("ui", ("web interface",), UnixAddress(socket), "wk-ui", 1, 1), "internal")
+    chat = WorkerStatus(WorkerFacts("chat", ("m",), UnixAddress(tmp_path / "none"), "k", 1, 1))
+    ui = UiEndpoint(WorkerStatus(WorkerFacts("ui", ("web interface",), UnixAddress(socket), "wk-ui", 1, 1)), "internal")
     ui.worker.state = WorkerState.READY
     outer = build_server(build_gateway(GatewaySettings(max_body_bytes=100_000), [chat], ui=ui), "127.0.0.1", 0, 1)
     threads = [_in_thread(inner), _in_thread(outer)]

@@ -158,8 +158,8 @@ async def test_a_worker_that_hangs_is_given_up_when_the_supervisor_says_so(
         await stack.until(lambda seen: seen["running"] == 1)
         response = await asking if started else None
         async with asyncio.timeout(30):
-            stack.endpoint.detail = "no heartbeat for 30 s"
-            stack.endpoint.state = state
+            stack.status.detail = "no heartbeat for 30 s"
+            stack.status.state = state
             response = response or await asking
             answer = await response.read()
         assert response.status == (200 if started else 502)
@@ -173,7 +173,7 @@ async def test_draining_finishes_what_runs_and_turns_the_rest_away(running, requ
         first = await stack.http.post(stack.url + CHAT, json=request_chat(chunks=100, itl_ms=15))
         second = asyncio.create_task(stack.http.post(stack.url + CHAT, json=request_chat()))
         await _until(lambda: stack.gauge('qserve_gateway_requests_waiting{worker="chat"}'), 1)
-        stack.endpoint.state, stack.endpoint.detail = WorkerState.DRAINING, "qserve is shutting down"
+        stack.status.state, stack.status.detail = WorkerState.DRAINING, "qserve is shutting down"
         for response in (await second, await stack.http.post(stack.url + CHAT, json=request_chat())):
             assert response.status == 503
             assert (await response.json())["error"]["code"] == "draining"
@@ -202,7 +202,7 @@ async def test_the_client_and_the_worker_going_at_once_is_no_fault(running, requ
     async with running() as stack:
         _, writer = await _open(stack, request_chat(chunks=1_000_000, itl_ms=5))
         await stack.until(lambda seen: seen["running"] == 1)
-        stack.endpoint.state = WorkerState.FAILED
+        stack.status.state = WorkerState.FAILED
         writer.transport.abort()
         await stack.until(lambda seen: seen["running"] == 0)
     assert not [record for record in caplog.records if record.exc_info]
@@ -214,6 +214,6 @@ async def test_whoever_is_admitted_to_a_worker_that_has_just_left_is_told(runnin
         first = await stack.http.post(stack.url + CHAT, json=request_chat(chunks=30, itl_ms=10))
         second = asyncio.create_task(stack.http.post(stack.url + CHAT, json=request_chat()))
         await _until(lambda: stack.gauge('qserve_gateway_requests_waiting{worker="chat"}'), 1)
-        stack.endpoint.state = WorkerState.RESTARTING
+        stack.status.state = WorkerState.RESTARTING
         await first.read()
         assert (await second).status == 503

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
@@ -19,9 +19,9 @@ __all__ = ["gateway_over"]
 
 
 @contextlib.asynccontextmanager
-async def gateway_over(endpoints: Sequence[WorkerEndpoint], **settings: Any) -> AsyncIterator[str]:
+async def gateway_over(workers: Sequence[WorkerStatus], **settings: Any) -> AsyncIterator[str]:
     """A gateway over these workers; gives its base URL."""
-    server = build_server(build_gateway(GatewaySettings(**settings), endpoints), "127.0.0.1", 0, 1)
+    server = build_server(build_gateway(GatewaySettings(**settings), workers), "127.0.0.1", 0, 1)
     thread = threading.Thread(target=lambda: uvloop.run(server.serve()))
     thread.start()
     while not server.started:

@@ -18,7 +18,7 @@ from qserve.cli.batch.client import BatchServer
 from qserve.cli.batch.command import command
 from qserve.cli.batch.document import batch_json
 from qserve.cli.interrupted import INTERRUPTED
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import QserveError, UsageError
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import BoundedServer, build_server
@@ -31,7 +31,10 @@ LIMIT_S = 60
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("b")
-    worker = WorkerEndpoint("chat", ("served",), UnixAddress(folder / "s"), "wk", 4, 512, state=WorkerState.READY)
+    worker = WorkerStatus(
+        WorkerFacts("chat", ("served",), UnixAddress(folder / "s"), "wk", 4, 512),
+        state=WorkerState.READY,
+    )  # fmt: skip
 
     async def serve() -> None:
         server = build_server(

@@ -13,12 +13,12 @@ import pytest
 
 from qserve.cluster import placed_agent
 from qserve.cluster import worker as module
-from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
+from qserve.cluster.messages import AgentStatus, Assignment, Failure, GatewayStatus
 from qserve.cluster.placement import Reservation
 from qserve.cluster.settings import PortRange, RaySettings
 from qserve.cluster.worker import RayWorker
 from qserve.core.hardware import Hardware
-from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import TcpAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
@@ -36,8 +36,8 @@ PLAN = make_plan(
 class Agent:
     """Answers for a worker that is ready at `port`, until `lost` or `failure` say otherwise."""
 
-    def __init__(self, port: int) -> None:
-        self.address = TcpAddress("127.0.0.1", port)
+    def __init__(self, port: int, key: str) -> None:
+        self.address, self.key = TcpAddress("127.0.0.1", port), key
         self.failure: Failure | None = None
         self.lost = False
         self.num_renewed = 0
@@ -46,13 +46,15 @@ class Agent:
         for name in ("exchange", "renew", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}")))
 
-    async def _exchange(self, told: GatewayStatus) -> WorkerStatus:
+    async def _exchange(self, told: GatewayStatus) -> AgentStatus:
         await asyncio.sleep(0.005)
         if self.lost:
             raise ConnectionError("The actor died unexpectedly\nbefore finishing this task.")
-        fields = {"max_num_seqs": 3, "start_phases_s": {"loading weights": 1.5}}
+        facts = WorkerFacts("chat-0", ("x",), self.address, self.key, 3, 512, role="chat", tokenizer=Path("/there"),
+                            schema_library="xgrammar")  # fmt: skip
+        phases_s = {"loading weights": 1.5}
         state = WorkerState.STARTING if self.failure else WorkerState.READY
-        return WorkerStatus(state, "", self.address, self.num_restarts, fields, (), b"a line\n", (), PLAN, self.failure)
+        return AgentStatus(state, "", facts, self.num_restarts, phases_s, (), b"a line\n", (), PLAN, self.failure)
 
     async def _renew(self) -> None:
         self.num_renewed += 1
@@ -75,7 +77,7 @@ class FakeReservations:
         return Reservation(None, f"n{len(self.agents)}", "127.0.0.1")
 
     def start(self, reservation: Reservation, needs: dict[str, float], assignment: Assignment) -> None:
-        reservation.agent = Agent(self.port)
+        reservation.agent = Agent(self.port, assignment.key)
         self.prepare(reservation.agent)
         self.keys.append(assignment.key)
         self.agents.append(reservation.agent)
@@ -112,11 +114,11 @@ async def worker(
         (module.health, "INTERVAL_S"),
     ):  # fmt: skip
         monkeypatch.setattr(where, name, 0.01)
-    endpoint = WorkerEndpoint("chat-0", ("x",), TcpAddress("", 0), "key", 4, 512, role="chat")
+    status = WorkerStatus(WorkerFacts("chat-0", ("x",), TcpAddress("", 0), "key", 4, 512, role="chat"))
     hosted = Hosted("chat", Path("/models/x"), ("x",), PLAN)
     settings = RaySettings("auto", PortRange(20000, 20999))
     one = RayWorker(
-        hosted, "", endpoint, {"CPU": 1.0}, cluster, settings, tmp_path / "chat-0.log", lambda *_: None  # type: ignore[arg-type]
+        hosted, "", status, {"CPU": 1.0}, cluster, settings, tmp_path / "chat-0.log", lambda *_: None  # type: ignore[arg-type]
     )  # fmt: skip
     try:
         yield one
@@ -145,11 +147,12 @@ async def test_it_is_ready_with_what_the_worker_says_of_itself(
     worker: RayWorker, cluster: FakeReservations, port: int
 ) -> None:
     await worker.start()
-    endpoint = worker.endpoint
-    assert (endpoint.state, endpoint.address, endpoint.max_num_seqs) == (
+    status, facts = worker.status, worker.status.facts
+    assert (status.state, facts.address, facts.max_num_seqs) == (
         WorkerState.READY, TcpAddress("127.0.0.1", port), 3,
     )  # fmt: skip
-    assert endpoint.key == cluster.keys[0] != "key"
+    assert (facts.schema_library, facts.tokenizer) == ("xgrammar", None), "as the engine has it, at the folder here"
+    assert facts.key == cluster.keys[0] != "key"
     assert worker.phases_s == {"loading weights": 1.5}
     assert worker._log_file.read_bytes().startswith(b"a line\n")
 
@@ -169,11 +172,11 @@ async def test_a_lost_agent_is_replaced_elsewhere(worker: RayWorker, cluster: Fa
 
     async def lose() -> None:
         cluster.agents[0].lost = True
-        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        await until(lambda: len(cluster.agents) == 2 and worker.status.state is WorkerState.READY)
 
     await watched(worker, lose)
     assert cluster.given_back[0] == ("n0", True), "its node is not asked again"
-    assert worker.endpoint.num_restarts == 1
+    assert worker.status.num_restarts == 1
     assert cluster.keys[0] != cluster.keys[1]
 
 
@@ -191,7 +194,7 @@ async def test_a_worker_that_can_not_be_reached_from_here_is_replaced(
     monkeypatch.setattr(worker._requests, "send", ask)
 
     async def wait() -> None:
-        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        await until(lambda: len(cluster.agents) == 2 and worker.status.state is WorkerState.READY)
 
     await watched(worker, wait)
     assert cluster.given_back[0] == ("n0", True)
@@ -222,31 +225,31 @@ async def test_a_closed_port_is_named_with_its_range(worker: RayWorker, cluster:
 async def test_one_that_is_not_wanted_is_idle_until_it_is(worker: RayWorker, cluster: FakeReservations) -> None:
     worker.is_wanted = False
     await worker.start()
-    assert (worker.endpoint.state, cluster.agents) == (WorkerState.IDLE, [])
+    assert (worker.status.state, cluster.agents) == (WorkerState.IDLE, [])
 
     async def want() -> None:
         worker.is_wanted = True
-        await until(lambda: worker.endpoint.state is WorkerState.READY)
+        await until(lambda: worker.status.state is WorkerState.READY)
 
     await watched(worker, want)
 
 
 async def test_one_that_is_ended_answers_its_requests_first(worker: RayWorker, cluster: FakeReservations) -> None:
     await worker.start()
-    worker.endpoint.num_requests = 1
+    worker.status.load.num_requests = 1
 
     async def end() -> None:
         worker.is_wanted = False
-        await until(lambda: worker.endpoint.state is WorkerState.DRAINING)
+        await until(lambda: worker.status.state is WorkerState.DRAINING)
         await asyncio.sleep(0.05)
         assert not cluster.given_back
-        worker.endpoint.num_requests = 0
-        await until(lambda: worker.endpoint.state is WorkerState.IDLE)
+        worker.status.load.num_requests = 0
+        await until(lambda: worker.status.state is WorkerState.IDLE)
 
     await watched(worker, end)
     assert cluster.agents[0].has_ended
     assert cluster.given_back == [("n0", False)]
-    assert worker.endpoint.num_restarts == 0
+    assert worker.status.num_restarts == 0
 
 
 async def test_a_restart_that_was_asked_for_drains_and_comes_back(worker: RayWorker, cluster: FakeReservations) -> None:
@@ -257,7 +260,7 @@ async def test_a_restart_that_was_asked_for_drains_and_comes_back(worker: RayWor
             await worker.restart()
 
     await watched(worker, restart)
-    assert worker.endpoint.state is WorkerState.READY
+    assert worker.status.state is WorkerState.READY
     assert len(cluster.agents) == 2
 
 
@@ -272,7 +275,7 @@ async def test_a_wish_to_restart_one_that_is_idle_waits_for_nothing(
         async with asyncio.timeout(LIMIT_S):
             await worker.restart()
         worker.is_wanted = True
-        await until(lambda: worker.endpoint.state is WorkerState.READY)
+        await until(lambda: worker.status.state is WorkerState.READY)
         await asyncio.sleep(0.1)
 
     await watched(worker, restart)
@@ -286,12 +289,12 @@ async def test_lives_are_told_apart_although_an_agent_counts_from_0(
 
     async def lose() -> None:
         cluster.agents[0].num_restarts = 2
-        await until(lambda: worker.endpoint.num_restarts == 2)
+        await until(lambda: worker.status.num_restarts == 2)
         cluster.agents[0].lost = True
-        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        await until(lambda: len(cluster.agents) == 2 and worker.status.state is WorkerState.READY)
 
     await watched(worker, lose)
-    assert worker.endpoint.num_restarts == 3
+    assert worker.status.num_restarts == 3
 
 
 async def test_what_ray_fails_with_is_tried_again(worker: RayWorker, cluster: FakeReservations) -> None:
@@ -308,7 +311,7 @@ async def test_what_ray_fails_with_is_tried_again(worker: RayWorker, cluster: Fa
     async def lose() -> None:
         cluster.reserve = fail_once  # type: ignore[method-assign]
         cluster.agents[0].lost = True
-        await until(lambda: len(cluster.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+        await until(lambda: len(cluster.agents) == 2 and worker.status.state is WorkerState.READY)
 
     await watched(worker, lose)
     assert failed == ["once"]
@@ -325,9 +328,9 @@ async def test_one_that_does_not_start_may_be_unwanted_meanwhile(worker: RayWork
     async def want() -> None:
         reserve, cluster.reserve = cluster.reserve, refuse  # type: ignore[method-assign]
         worker.is_wanted = True
-        await until(lambda: not worker.is_wanted and worker.endpoint.state is WorkerState.IDLE)
+        await until(lambda: not worker.is_wanted and worker.status.state is WorkerState.IDLE)
         cluster.reserve = reserve  # type: ignore[method-assign]
         worker.is_wanted = True
-        await until(lambda: worker.endpoint.state is WorkerState.READY)
+        await until(lambda: worker.status.state is WorkerState.READY)
 
     await watched(worker, want)

@@ -8,32 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.base import UnixAddress, WorkerFacts
 from qserve.engine.limits import EngineLimits
 from qserve.engine.own_launch import OwnProcess
 from qserve.errors import UsageError
 
 
-async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerEndpoint:
-    endpoint = WorkerEndpoint("chat", ("m",), UnixAddress(folder / "s"), "key", max_num_seqs=64, max_model_len=2048)
+async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerFacts:
+    facts = WorkerFacts("chat", ("m",), UnixAddress(folder / "s"), "key", max_num_seqs=64, max_model_len=2048)
 
     async def ask(method: str, path: str, body: bytes) -> tuple[int, bytes]:
         assert (method, path, body) == ("GET", "/v1/qserve/limits", b"")
         return status, json.dumps(asdict(limits)).encode()
 
-    await OwnProcess("module", {}, folder / "spec.json").introduce(ask, endpoint)
-    return endpoint
+    return await OwnProcess("module", {}, folder / "spec.json").introduce(ask, facts)
 
 
 async def test_the_gateway_is_told_the_limits_of_the_pool(tmp_path: Path) -> None:
-    endpoint = await told(tmp_path, 200, EngineLimits(300, 1, 2400, 4096))
-    assert (endpoint.max_model_len, endpoint.max_num_seqs) == (300, 1)
-    assert (endpoint.max_prompt_bytes, endpoint.max_positions) == (2400, 4096)
+    facts = await told(tmp_path, 200, EngineLimits(300, 1, 2400, 4096))
+    assert (facts.max_model_len, facts.max_num_seqs) == (300, 1)
+    assert (facts.max_prompt_bytes, facts.max_positions) == (2400, 4096)
 
 
 async def test_a_worker_that_has_none_keeps_its_plans(tmp_path: Path) -> None:
-    endpoint = await told(tmp_path, 404, EngineLimits(300, 1, 2400, 4096))
-    assert (endpoint.max_model_len, endpoint.max_num_seqs, endpoint.max_prompt_bytes) == (2048, 64, None)
+    facts = await told(tmp_path, 404, EngineLimits(300, 1, 2400, 4096))
+    assert (facts.max_model_len, facts.max_num_seqs, facts.max_prompt_bytes) == (2048, 64, None)
 
 
 @pytest.mark.parametrize(("status", "why"), [(0, "it can't be reached"), (500, "status 500")])
@@ -42,4 +41,4 @@ async def test_a_worker_that_does_not_say_what_it_holds(tmp_path: Path, status: 
         return status, b""
 
     with pytest.raises(UsageError, match=why):
-        await OwnProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)
+        return await OwnProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
@@ -23,11 +23,11 @@ def _scrape(*upstreams):
 
 def _worker(tmp_path):
     devices = [{f"{term}_bytes": 10 for term in ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")}] * 2
-    endpoint = WorkerEndpoint(
-        "chat", ("demo",), UnixAddress(tmp_path / "x"), "k", 4, 100, plan={"devices": devices}, num_restarts=3,
-        state=WorkerState.RESTARTING,
+    status = WorkerStatus(
+        WorkerFacts("chat", ("demo",), UnixAddress(tmp_path / "x"), "k", 4, 100, plan={"devices": devices}),
+        num_restarts=3, state=WorkerState.RESTARTING,
     )  # fmt: skip
-    return Upstream(endpoint, GatewaySettings())
+    return Upstream(status, GatewaySettings())
 
 
 def test_the_gateways_metrics_are_all_there(tmp_path):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from qserve.engine.base import TcpAddress, WorkerEndpoint
+from dataclasses import replace
+
+from qserve.engine.base import TcpAddress, WorkerFacts, WorkerStatus
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 
 
 def test_requests_go_to_where_the_worker_is_now() -> None:
-    endpoint = WorkerEndpoint("chat", ("m",), TcpAddress("10.0.0.1", 20000), "key", 4, 512)
-    upstream = Upstream(endpoint, GatewaySettings())
+    status = WorkerStatus(WorkerFacts("chat", ("m",), TcpAddress("10.0.0.1", 20000), "key", 4, 512))
+    upstream = Upstream(status, GatewaySettings())
     before = upstream.client
     assert upstream.client is before
-    endpoint.address = TcpAddress("10.0.0.2", 20000)
+    status.facts = replace(status.facts, max_num_seqs=2)
+    assert upstream.client is before, "it is where it was"
+    status.facts = replace(status.facts, address=TcpAddress("10.0.0.2", 20000))
     assert upstream.client.address == TcpAddress("10.0.0.2", 20000)

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes import coordinator as module
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.coordinator import Coordinator, Service
 from qserve.gateway.processes.coordinator_client import CoordinatorClient
-from qserve.gateway.processes.endpoints import changing, document_of, endpoint_of, update
 from qserve.gateway.processes.signed_sessions import SignedSessions
+from qserve.gateway.processes.statuses import changing, document_of, status_of, update
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
@@ -27,31 +28,32 @@ from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
 
 
-def endpoint(**fields):
-    return WorkerEndpoint("chat-0", ("m",), UnixAddress(Path("/run/w.sock")), "wk", 8, 4096, role="chat", **fields)
+def status(state=WorkerState.STARTING, **facts):
+    where = UnixAddress(Path("/run/w.sock"))
+    return WorkerStatus(WorkerFacts("chat-0", ("m",), where, "wk", 8, 4096, role="chat", **facts), state)
 
 
-def test_an_endpoint_comes_over_whole():
+def test_a_status_comes_over_whole():
     document = {"openapi": "3.1.0", "paths": {}, "components": {"schemas": {}}}
-    one = endpoint(
-        state=WorkerState.READY, api=Api.VLLM, engine="vllm", adapters=("a",), tokenizer=Path("/m"),
-        plan={"fits": True}, num_restarts=3, request_fields=fields_of(document), vocab_size=7, tells_report=True,
-        max_prompt_bytes=9, max_positions=11, start_phases_s={"loading": 1.5}, detail="well",
+    one = status(
+        WorkerState.READY, api=Api.VLLM, engine="vllm", adapters=("a",), tokenizer=Path("/m"), plan={"fits": True},
+        request_fields=fields_of(document), vocab_size=7, tells_report=True, max_prompt_bytes=9, max_positions=11,
     )  # fmt: skip
-    other = endpoint_of(json.loads(json.dumps(document_of(one))))
-    assert changing(other)[:-1] == changing(one)[:-1] and other.request_fields.document == document
-    assert (other.name, other.role, other.api, other.engine) == (one.name, one.role, one.api, one.engine)
-    assert other.tokenizer == one.tokenizer
+    one.num_restarts, one.start_phases_s, one.detail = 3, {"loading": 1.5}, "well"
+    other = status_of(json.loads(json.dumps(document_of(one))))
+    assert changing(other) == changing(one) and other.facts.request_fields.document == document
+    assert (other.name, other.role, other.facts.api, other.facts.engine) == (one.name, one.role, Api.VLLM, "vllm")
+    assert other.facts.tokenizer == one.facts.tokenizer
 
 
 def test_a_worker_that_moved_is_asked_where_it_is_and_one_that_stayed_keeps_its_connections():
-    one, other = endpoint(), endpoint_of(document_of(endpoint()))
-    address = other.address
+    one, other = status(), status_of(document_of(status()))
+    facts = other.facts
     update(other, document_of(one))
-    assert other.address is address
-    one.address = TcpAddress("10.0.0.2", 4711)
+    assert other.facts is facts
+    one.facts = replace(one.facts, address=TcpAddress("10.0.0.2", 4711))
     update(other, document_of(one))
-    assert other.address == TcpAddress("10.0.0.2", 4711)
+    assert other.facts.address == TcpAddress("10.0.0.2", 4711)
 
 
 def test_a_session_of_one_process_is_known_to_the_others_until_it_signs_out():
@@ -160,7 +162,7 @@ async def test_whoever_waits_hears_that_the_other_side_is_gone():
 async def joined(count=2, **settings):
     """A coordinator, and so many who joined it; nobody listens."""
     service = Service(lambda: None, lambda: None, lambda row: None, RunHistory())
-    coordinator = Coordinator(GatewaySettings(**settings), [endpoint(state=WorkerState.READY)], service, None, count)
+    coordinator = Coordinator(GatewaySettings(**settings), [status(state=WorkerState.READY)], service, None, count)
     coordinating = asyncio.create_task(coordinator.run())
     members = []
     for _ in range(count):
@@ -200,16 +202,16 @@ async def test_the_memory_for_bodies_is_divided():
 
 async def test_the_supervisor_hears_of_all_who_wait_for_a_worker_and_forgets_who_is_gone():
     async with joined() as (coordinator, (one, other)):
-        worker = coordinator._upstreams[0].endpoint
+        load = coordinator._upstreams[0].load
         for gateway, count in ((one, 2), (other, 3)):
-            gateway._upstreams[0].endpoint.num_awaited = count
-            gateway._upstreams[0].endpoint.num_pieces = 10
+            gateway._upstreams[0].load.num_awaited = count
+            gateway._upstreams[0].load.num_pieces = 10
             gateway._tell_work()
-        await _until(lambda: worker.num_awaited == 5)
-        assert worker.num_pieces == 20
+        await _until(lambda: load.num_awaited == 5)
+        assert load.num_pieces == 20
         await other.close()
-        await _until(lambda: worker.num_awaited == 2)
-        assert worker.num_pieces == 20
+        await _until(lambda: load.num_awaited == 2)
+        assert load.num_pieces == 20
 
 
 async def test_the_background_is_told_how_many_places_are_free():
@@ -249,7 +251,7 @@ async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monk
 async def test_what_is_told_before_there_is_a_gateway_is_not_lost():
     """Else a process that imports longer than a worker starts would take that for starting for ever."""
     service = Service(lambda: None, lambda: None, lambda row: None, RunHistory())
-    worker = endpoint(state=WorkerState.STARTING)
+    worker = status(state=WorkerState.STARTING)
     coordinator = Coordinator(GatewaySettings(keys=("k",)), [worker], service, None, 1)
     coordinating = asyncio.create_task(coordinator.run())
     ours, theirs = socket.socketpair()

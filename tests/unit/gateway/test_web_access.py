@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.auth import GuardedKeys
 from qserve.gateway.middleware import RequestContext
@@ -49,8 +49,8 @@ class Client:
     """A browser of sorts before a gateway: it keeps its cookie, and says where its requests come from."""
 
     def __init__(self, keys=(KEY,), state=WorkerState.STARTING, install="", **settings) -> None:
-        worker = WorkerEndpoint("chat", ("m",), UnixAddress(Path("/nowhere")), "k", 1, 1)
-        self.ui = UiEndpoint(replace(worker, name="ui", state=state), "internal", install)
+        worker = WorkerStatus(WorkerFacts("chat", ("m",), UnixAddress(Path("/nowhere")), "k", 1, 1))
+        self.ui = UiEndpoint(WorkerStatus(replace(worker.facts, name="ui"), state), "internal", install)
         self.app = build_gateway(GatewaySettings(keys=keys, **settings), [worker], ui=self.ui)
         self.cookie = ""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.planner import Plan
 from qserve.supervisor.liveness import restarts
@@ -23,7 +24,7 @@ def replicas(of: Plan, folder: Path, *devices: str, code: str = LIVES) -> list[S
     made = []
     for index, on in enumerate(devices):
         one, _ = worker(Script(of, code), folder)
-        one.endpoint.name = f"chat-{index}"
+        one.status.facts = replace(one.status.facts, name=f"chat-{index}")
         one.devices = frozenset(on.split())
         made.append(one)
     return made
@@ -40,7 +41,7 @@ def replicas(of: Plan, folder: Path, *devices: str, code: str = LIVES) -> list[S
 )
 def test_who_shares_a_device(plan: Plan, tmp_path: Path, devices: tuple[str, ...], groups: list[list[str]]) -> None:
     found = _sharing(replicas(plan, tmp_path, *devices))
-    assert [[one.endpoint.name for one in group] for group in found] == groups
+    assert [[one.status.name for one in group] for group in found] == groups
 
 
 @pytest.mark.parametrize(("device", "at_once"), [("a", 1), (CPU, 3)])
@@ -75,20 +76,20 @@ async def test_one_after_the_other_is_drained_and_restarted(plan: Plan, tmp_path
     workers = replicas(plan, tmp_path, CPU, CPU)
     await start_all(workers)
     before = [one.pid for one in workers]
-    workers[0].endpoint.num_requests = 1  # somebody is answered
+    workers[0].status.load.num_requests = 1  # somebody is answered
     watching = asyncio.create_task(watch_all(workers))
     rolling = RollingRestart(workers)
     try:
         assert rolling.begin() == ("chat-0", "chat-1")
-        await until(lambda: workers[0].endpoint.state is WorkerState.DRAINING)
+        await until(lambda: workers[0].status.state is WorkerState.DRAINING)
         await asyncio.sleep(0.2)
         assert rolling.begin() is None, "one is under way"
-        assert workers[0].pid == before[0] and workers[1].endpoint.state is WorkerState.READY
-        workers[0].endpoint.num_requests = 0
-        await until(lambda: workers[1].endpoint.state is not WorkerState.READY)
-        assert workers[0].endpoint.state is WorkerState.READY, "the next one follows when the first is back"
-        await until(lambda: all(one.endpoint.num_restarts == 1 and one.pid for one in workers))
-        await until(lambda: all(one.endpoint.state is WorkerState.READY for one in workers))
+        assert workers[0].pid == before[0] and workers[1].status.state is WorkerState.READY
+        workers[0].status.load.num_requests = 0
+        await until(lambda: workers[1].status.state is not WorkerState.READY)
+        assert workers[0].status.state is WorkerState.READY, "the next one follows when the first is back"
+        await until(lambda: all(one.status.num_restarts == 1 and one.pid for one in workers))
+        await until(lambda: all(one.status.state is WorkerState.READY for one in workers))
         assert not set(before) & {one.pid for one in workers}
     finally:
         await rolling.stop()
@@ -98,13 +99,13 @@ async def test_one_after_the_other_is_drained_and_restarted(plan: Plan, tmp_path
 
 async def test_a_worker_that_is_not_started_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "_MAX_FAILED_STARTS", 2)
-    endpoint = WorkerEndpoint("chat", ("m",), UnixAddress(Path("/none")), "k", 1, 1)
+    status = WorkerStatus(WorkerFacts("chat", ("m",), UnixAddress(Path("/none")), "k", 1, 1))
     heard: list[tuple[str, str, dict[str, Any]]] = []
 
     async def fails() -> None:
         raise WorkerFailed("no memory")
 
-    told = restarts.Restarts(endpoint, lambda *event: heard.append(event))
+    told = restarts.Restarts(status, lambda *event: heard.append(event))
     with pytest.raises(WorkerFailed, match="failed to start 2 times: no memory"):
         await told.start_again(fails, "it ended", 0.0)
     assert [event for _, event, _ in heard] == ["restart", "restart", "failed"]
@@ -124,7 +125,7 @@ async def test_the_service_ends_with_the_last_replica(
         one.launch.command = ("/bin/false",)
     assert workers[0]._child is not None and workers[1]._child is not None
     await workers[0]._child.end()
-    await until(lambda: workers[0].endpoint.state is WorkerState.FAILED)
+    await until(lambda: workers[0].status.state is WorkerState.FAILED)
     await asyncio.sleep(0.05)
     assert not watching.done(), "the other one serves"
     await workers[1]._child.end()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerStatus
 from qserve.errors import WorkerFailed
 from qserve.supervisor.sanity import NOISE_SHARE, TEXTS, Sanity, check_sanity
 from qserve.supervisor.sanity.checks import Checks
@@ -93,9 +93,9 @@ async def test_what_can_t_be_asked_is_said_and_no_noise(status: int, answer: byt
 
 
 async def test_adapters_on_a_cpu_are_not_asked_for_what_ends_their_engine(tmp_path: Path) -> None:
-    endpoint = WorkerEndpoint("chat", ("m",), UnixAddress(tmp_path / "s"), "key", 1, 64, adapters=("tuned",))
+    status = WorkerStatus(WorkerFacts("chat", ("m",), UnixAddress(tmp_path / "s"), "key", 1, 64, adapters=("tuned",)))
     launch: Any = SimpleNamespace(plan=replace(chat().plan, on_cpu=True))
-    worker = SupervisedWorker(endpoint, launch, tmp_path / "log", lambda *_: None)
+    worker = SupervisedWorker(status, launch, tmp_path / "log", lambda *_: None)
     worker.vocab_size = VOCAB
     found = await worker.sanity()
     assert found is not None and found.best is None and "LoRA" in found.summary
@@ -126,7 +126,7 @@ async def asked(tmp_path: Path) -> Any:
     async def sanity() -> Sanity:
         return await answer
 
-    worker: Any = SimpleNamespace(vocab_size=VOCAB, endpoint=SimpleNamespace(name="chat"), sanity=sanity)
+    worker: Any = SimpleNamespace(vocab_size=VOCAB, status=SimpleNamespace(name="chat"), sanity=sanity)
     events: list[dict[str, Any]] = []
     record: Any = SimpleNamespace(event=lambda worker, event, **details: events.append(details))
     told = io.StringIO()

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import qserve.supervisor.child
 from qserve.core.hardware import parse_gpu
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.engine.heartbeat import Progress
 from qserve.engine.launch import Retry, SendRequest
 from qserve.errors import DoesNotFit, QserveError, UsageError, WorkerFailed
@@ -71,8 +71,9 @@ class Script:
     async def is_well(self, send: SendRequest) -> bool | None:
         return not self.is_sick
 
-    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
+    async def introduce(self, send: SendRequest, facts: WorkerFacts) -> WorkerFacts:
         self.introduced += 1
+        return facts
 
     def failure(self, returncode: int) -> QserveError:
         return DoesNotFit(f"{self._lines} {returncode}")
@@ -105,10 +106,10 @@ class Heard(list[tuple[str, dict[str, Any]]]):
 
 def worker(launch: Script, folder: Path) -> tuple[SupervisedWorker, Heard]:
     limits, heard = launch.plan.workload, Heard()
-    endpoint = WorkerEndpoint(
-        "chat", ("demo",), UnixAddress(folder / "s"), "k", limits.max_num_seqs, limits.max_model_len
-    )
-    return SupervisedWorker(endpoint, launch, folder / "chat.log", heard), heard
+    status = WorkerStatus(
+        WorkerFacts("chat", ("demo",), UnixAddress(folder / "s"), "k", limits.max_num_seqs, limits.max_model_len),
+    )  # fmt: skip
+    return SupervisedWorker(status, launch, folder / "chat.log", heard), heard
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -122,8 +123,8 @@ async def test_a_refused_plan_is_tried_once_more_with_the_engines_numbers(plan: 
     second = Script(smaller, LIVES)
     one, heard = worker(Script(plan, REFUSES, lambda: Retry(second, "--max-model-len 512")), tmp_path)
     await one.start()
-    assert one.endpoint.state is WorkerState.READY
-    assert (one.endpoint.max_model_len, one.endpoint.max_num_seqs) == (512, 3)
+    assert one.status.state is WorkerState.READY
+    assert (one.status.facts.max_model_len, one.status.facts.max_num_seqs) == (512, 3)
     assert one.launch is second
     (told,) = heard.of("retry")
     assert told["reason"] == "--max-model-len 512"
@@ -148,7 +149,7 @@ async def test_a_machine_that_has_no_process_for_it_now_is_asked_again(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_once)
     watching = asyncio.create_task(one.watch())
     os.kill(one.pid or 0, signal.SIGKILL)
-    await until(lambda: len(tried) == 2 and one.endpoint.state is WorkerState.READY)
+    await until(lambda: len(tried) == 2 and one.status.state is WorkerState.READY)
     watching.cancel()
     await one.stop()
     assert "can't be started: Resource temporarily unavailable" in heard.of("restart")[1]["reason"]
@@ -180,9 +181,9 @@ async def test_a_worker_that_says_it_is_not_well_is_ended_and_started_anew(plan:
     assert first is not None
     watching = asyncio.create_task(one.watch())
     launch.is_sick = True
-    await until(lambda: one.endpoint.state is WorkerState.RESTARTING)
+    await until(lambda: one.status.state is WorkerState.RESTARTING)
     launch.is_sick = False
-    await until(lambda: one.endpoint.state is WorkerState.READY)
+    await until(lambda: one.status.state is WorkerState.READY)
     assert one.pid != first
     assert not psutil.pid_exists(first)
     assert launch.introduced == 2
@@ -224,7 +225,7 @@ async def test_what_a_worker_started_does_not_outlive_it(plan: Plan, tmp_path: P
 async def test_an_introduction_that_fails_leaves_no_process(plan: Plan, tmp_path: Path) -> None:
     launch = Script(plan, LIVES)
 
-    async def fails(send: SendRequest, endpoint: WorkerEndpoint) -> None:
+    async def fails(send: SendRequest, facts: WorkerFacts) -> WorkerFacts:
         raise WorkerFailed("it does not say what it takes")
 
     launch.introduce = fails  # type: ignore[method-assign]
@@ -243,7 +244,7 @@ async def test_a_second_try_shows_and_records_its_own_plan(plan: Plan, tmp_path:
     record.plan("chat", plan, ("m",))
     one._restarts._report = event_recorder(record, Screen(Console(file=io.StringIO())))
     await one.start()
-    assert one.endpoint.plan == smaller.to_json()
+    assert one.status.facts.plan == smaller.to_json()
     await one.stop()
     record.end(0)
     store = RunStore.open(tmp_path)
@@ -282,7 +283,7 @@ async def test_what_left_the_process_group_and_holds_the_pipe_does_not_stop_a_re
     assert first is not None
     watching = asyncio.create_task(one.watch())
     os.kill(first, signal.SIGKILL)
-    await until(lambda: one.endpoint.state is WorkerState.READY and one.pid != first)
+    await until(lambda: one.status.state is WorkerState.READY and one.pid != first)
     watching.cancel()
     for phase in heard.of("phase"):
         if phase["name"].isdigit():
@@ -338,13 +339,13 @@ async def test_a_stopped_worker_with_requests_in_flight_is_ended_and_started_ane
     one, heard = worker(Script(plan, LIVES), tmp_path)
     await one.start()
     watching = asyncio.create_task(one.watch())
-    one.endpoint.num_awaited = 1
+    one.status.load.num_awaited = 1
     stopped = one.pid
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
     await until(lambda: bool(heard.of("restart")))
-    one.endpoint.num_awaited = 0
-    await until(lambda: one.pid != stopped and one.endpoint.state is WorkerState.READY)
+    one.status.load.num_awaited = 0
+    await until(lambda: one.pid != stopped and one.status.state is WorkerState.READY)
     (told,) = heard.of("restart")
     assert "hung" in told["reason"] and "did nothing" in told["reason"]
     assert any("stopped" in line for line in heard.of("stuck")[0]["processes"])
@@ -361,9 +362,9 @@ async def test_a_worker_that_computes_or_is_asked_nothing_is_left_alone(
     one, heard = worker(Script(plan, code), tmp_path)
     await one.start()
     watching = asyncio.create_task(one.watch())
-    one.endpoint.num_awaited = num_awaited
+    one.status.load.num_awaited = num_awaited
     await asyncio.sleep(2)
-    assert not heard.of("restart") and one.endpoint.state is WorkerState.READY
+    assert not heard.of("restart") and one.status.state is WorkerState.READY
     watching.cancel()
     await one.stop()
 
@@ -390,7 +391,7 @@ async def test_a_stuck_start_is_tried_once_more_without_what_hangs(plan: Plan, t
     first = Script(plan, "import time; time.sleep(600)", lambda: Retry(second, "NCCL_P2P_DISABLE=1"))
     one, heard = worker(first, tmp_path)
     await one.start()
-    assert one.launch is second and one.endpoint.state is WorkerState.READY
+    assert one.launch is second and one.status.state is WorkerState.READY
     assert heard.of("retry")[0]["reason"] == "NCCL_P2P_DISABLE=1"
     await one.stop()
 

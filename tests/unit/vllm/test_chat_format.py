@@ -94,7 +94,8 @@ def test_the_users_own_template_goes_before_the_checkpoints(tmp_path, parser, fl
     extra = flag.format(shlex.quote(given if is_text else str(tmp_path / "own.jinja")))
     launch = VllmLaunch(spec_of(plan_of(quant="bf16")), extra, parser)
     assert pairs(launch.command)["--tool-call-parser"] == "qwen3_coder"
-    assert launch.takes_one_system and not VllmLaunch(spec_of(plan_of(quant="bf16")), "", parser).takes_one_system
+    assert launch.started.takes_one_system
+    assert not VllmLaunch(spec_of(plan_of(quant="bf16")), "", parser).started.takes_one_system
     own = served_templates(DEMO, ("--chat-template", "template_chatml.jinja"))
     assert own == served_templates(DEMO), "one of vLLM's own, by name"
 
