@@ -11,6 +11,7 @@ import json
 import time
 import tracemalloc
 
+from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.routing.prefix import MOST_HELD, PrefixTable, prefix_blocks
 from qserve.gateway.routing.router import Router
@@ -42,7 +43,7 @@ def _request_us(count: int, num_bytes: int) -> float:
     router = Router()
     names = [f"chat-{at}" for at in range(count)]
     for name in names:
-        router.add(name, 64)
+        router.add(name, 64, WorkerLoad())
     bodies = [
         json.dumps({"messages": [{"role": "user", "content": f"{at} " * (num_bytes // (len(str(at)) + 1))}]}).encode()
         for at in range(40)

@@ -140,6 +140,8 @@ class WorkerLoad:
         num_requests: requests that were given to the worker and are not over.
         num_outstanding_tokens: that it has yet to read and write, of `num_outstanding_requests`, those that wait in its
             queue among them.
+        num_prefix_blocks: blocks of prompts that it is known to have in its prefix cache.
+        num_matched_tokens: prompt tokens that should have been in that cache, ever.
     """
 
     num_awaited: int = 0
@@ -147,6 +149,8 @@ class WorkerLoad:
     num_requests: int = 0
     num_outstanding_tokens: int = 0
     num_outstanding_requests: int = 0
+    num_prefix_blocks: int = 0
+    num_matched_tokens: int = 0
 
 
 @dataclass(slots=True)

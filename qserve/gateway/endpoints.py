@@ -125,12 +125,13 @@ class Endpoints:
             await send_body(send, 503, json.dumps(body, ensure_ascii=False).encode(), headers=headers)
 
     async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cards = [self._card(one.facts, name) for one in self._roles for name in one.facts.names]
+        workers = [one.facts for one in self._roles]
+        cards = [self._card(facts, name) for facts in workers for name in facts.names]
         await send_json(send, 200, {"object": "list", "data": cards})
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        await send_json(send, 200, self._card(named(self._roles, name).facts, name))
+        await send_json(send, 200, self._card(named(self._roles, name)[1], name))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_ready]
@@ -171,7 +172,7 @@ class Endpoints:
 
     async def tokenizer(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        folder = named(self._roles, name).facts.tokenizer
+        folder = named(self._roles, name)[1].tokenizer
         if folder is None:
             raise ApiError(404, f"the tokenizer of {name[:100]!r} is not on disk here", "no_tokenizer", "model")
         files = await asyncio.to_thread(_tokenizer_files, folder)

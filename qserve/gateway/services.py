@@ -115,7 +115,8 @@ def _max_tokens(fields: Mapping[str, Any]) -> int | None:
 
 def _check_size(fields: Mapping[str, Any], facts: WorkerFacts) -> None:
     for name in ("prompt", "messages"):
-        facts.context.check(fields.get(name))
+        if (prompt := fields.get(name)) is not None:
+            facts.context.check(prompt)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,8 +80,6 @@ class Admission:
 
     def __init__(self, num_slots: int, max_waiting: int, *, shares_places: bool = False) -> None:
         self.num_slots = num_slots
-        self.count_waiting: Callable[[], int] = lambda: self.num_waiting
-        """Returns the number that `max_waiting` bounds: waiting in this queue, or in those of several workers."""
         self._max_waiting = max_waiting
         self._shares_places = shares_places
         self._queue: list[_Ticket] = []
@@ -109,9 +107,10 @@ class Admission:
         finally:
             self.leave(places, held_s)
 
-    async def enter(self, num_sequences: int, requester: Requester) -> Places:
+    async def enter(self, num_sequences: int, requester: Requester, num_beside: int = 0) -> Places:
         """Waits for slots; returns them, to be passed to `leave`. 429 if the queue is full.
 
+        `num_beside`: requests that wait in the queues of other workers, and count for `max_waiting` as well.
         Cancelling the wait is safe.
         """
         ticket = _Ticket(requester, num_sequences, asyncio.get_running_loop().create_future())
@@ -119,7 +118,7 @@ class Admission:
         self._admit()
         if not ticket.granted.done():
             self._queue.remove(ticket)
-            self.check_queue()
+            self.check_queue(num_beside)
             self._queue.append(ticket)
         try:
             return await ticket.granted
@@ -189,11 +188,12 @@ class Admission:
         self._admit()
         return there._size(ticket)
 
-    def check_queue(self) -> None:
-        """429 if the queue is full."""
-        if self.count_waiting() < self._max_waiting:
+    def check_queue(self, num_beside: int = 0) -> None:
+        """429 if the queue is full; `num_beside` as in `enter`."""
+        num_waiting = len(self._queue) + num_beside
+        if num_waiting < self._max_waiting:
             return
-        message = f"{self.count_waiting()} requests are waiting already; try again later or raise --max-queue"
+        message = f"{num_waiting} requests are waiting already; try again later or raise --max-queue"
         raise ApiError(429, message, "queue_full", retry_after_s=self.retry_after_s())
 
     def retry_after_s(self) -> int:

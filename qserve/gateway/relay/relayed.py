@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import Api
+from qserve.engine.base import Api, WorkerFacts
 from qserve.gateway.auth import owner_of, share_of
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
@@ -22,9 +22,9 @@ from qserve.gateway.relay.exchange import Call, Exchange
 from qserve.gateway.relay.portioned import PortionedExchange, PortionedMetrics
 from qserve.gateway.relay.portions import Portions, portions_of
 from qserve.gateway.relay.replicas import Replicas
-from qserve.gateway.relay.serving import named, serving
+from qserve.gateway.relay.serving import Served, named, serving
 from qserve.gateway.routes import RelayedRoute
-from qserve.gateway.services import CheckedRequest, Service
+from qserve.gateway.services import CheckedRequest
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord, record_of
@@ -66,66 +66,65 @@ class RelayedEndpoints:
             require_json(scope)
             async with self._bodies.read(scope, receive) as body:
                 body.data = utf8_json(body.data)
-                replicas, service, checked = await self._checked(route, body.data)
+                served, checked = await self._checked(route, body.data)
+                facts = served.facts
                 body.data = body.data if checked.body is None else checked.body
-                if route.names_model and checked.model is not None and checked.model not in replicas.facts.names:
+                if route.names_model and checked.model is not None and checked.model not in facts.names:
                     named(self._roles, checked.model)
-                is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_SLOTS
-                salt = self._salts.of(owner_of(scope), checked.cache_salt)
+                is_bulk = facts.role == "reward" and checked.num_sequences >= BULK_SLOTS
+                client, owner = share_of(scope), owner_of(scope)
+                salt = self._salts.of(owner, checked.cache_salt)
                 if salt is not None and checked.is_salted:
                     body.data = with_cache_salt(body.data, salt)
                 call = Call(
                     route.method, checked.path or route.path, checked.num_sequences, route.dialect, is_bulk,
-                    checked.max_tokens, share_of(scope), salt, rewrite=service.rewrite,
+                    checked.max_tokens, client, salt, rewrite=served.service.rewrite,
                 )  # fmt: skip
-                if (portions := self._portions(replicas, call, body.data)) is None:
-                    await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
+                if (portions := self._portions(facts, call, body.data)) is None:
+                    await self._exchange(served, call, body, checked.model, scope).run(receive, send)
                 else:
-                    await self._portioned(replicas, call, checked.model, scope, portions).run(receive, send)
+                    await self._portioned(served, call, checked.model, scope, portions).run(receive, send)
 
         return endpoint
 
-    def _portions(self, replicas: Replicas, call: Call, body: bytes) -> Portions | None:
+    def _portions(self, facts: WorkerFacts, call: Call, body: bytes) -> Portions | None:
         """A request's portions, where its engine would begin all of them at once and they are no few of its slots."""
-        facts = replicas.facts
         few = max(1, facts.max_num_seqs // _SHARE_OF_ONE)
         if facts.shares_places or facts.role != "chat" or call.num_sequences <= few:
             return None
         return portions_of(call.path, body)
 
     def _portioned(
-        self, replicas: Replicas, call: Call, model: str | None, scope: Scope, portions: Portions
+        self, served: Served, call: Call, model: str | None, scope: Scope, portions: Portions
     ) -> PortionedExchange:
-        record = self._record(replicas, model, scope)
+        record = self._record(served.facts, model, scope)
         stall_timeout_s = self._settings.client_stall_timeout_s
-        return PortionedExchange(replicas, call, record, self._portioned_metrics, stall_timeout_s, portions)
+        return PortionedExchange(served.replicas, call, record, self._portioned_metrics, stall_timeout_s, portions)
 
-    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, Service, CheckedRequest]:
+    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Served, CheckedRequest]:
         """Who serves the request, and the checked request. Large bodies are checked in another process."""
         if len(body) <= LARGE_BYTES:
             model = requests.read_body(body).get("model") if self._is_told_by_model(route) else None
-            replicas, service = self._addressed(route, model)
-            assert service.reader is not None, "routes without a body are relayed by name"
-            return replicas, service, service.reader.read(body, route.path, replicas.facts)
+            served = self._addressed(route, model)
+            assert served.service.reader is not None, "routes without a body are relayed by name"
+            return served, served.service.reader.read(body, route.path, served.facts)
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
 
-    async def _checked_elsewhere(
-        self, route: RelayedRoute, large: LargeBody
-    ) -> tuple[Replicas, Service, CheckedRequest]:
+    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Served, CheckedRequest]:
         model = await large.model() if self._is_told_by_model(route) else None
-        replicas, service = self._addressed(route, model)
-        return replicas, service, await large.read(route, service, replicas.facts)
+        served = self._addressed(route, model)
+        return served, await large.read(route, served.service, served.facts)
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
         """Whether the body's `model` decides between several workers."""
         return route.names_model and len(self._roles) > 1
 
-    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Replicas, Service]:
-        replicas, service = serving(self._roles, route, model if isinstance(model, str) else None)
-        if service.api is not Api.OWN:
-            replicas.check_ready()
-        return replicas, service
+    def _addressed(self, route: RelayedRoute, model: Any) -> Served:
+        served = serving(self._roles, route, model if isinstance(model, str) else None)
+        if served.service.api is not Api.OWN:
+            served.replicas.check_ready(served.facts)
+        return served
 
     def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
         """A route without a body, addressed by its path."""
@@ -133,21 +132,20 @@ class RelayedEndpoints:
         end = rest.partition("}")[2]
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            replicas, _ = serving(self._roles, route, None)
+            served = serving(self._roles, route, None)
             path = begin + safe_name(*scope["path_params"].values()) + end + safe_query(scope["query_string"])
             call = Call(route.method, path, 0, route.dialect)
-            await self._exchange(replicas, call, Body(b""), None, scope).run(receive, send)
+            await self._exchange(served, call, Body(b""), None, scope).run(receive, send)
 
         return endpoint
 
-    def _exchange(self, replicas: Replicas, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
-        record = self._record(replicas, model, scope)
-        return Exchange(replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
+    def _exchange(self, served: Served, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
+        record = self._record(served.facts, model, scope)
+        return Exchange(served.replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
 
     @staticmethod
-    def _record(replicas: Replicas, model: str | None, scope: Scope) -> RequestRecord:
+    def _record(facts: WorkerFacts, model: str | None, scope: Scope) -> RequestRecord:
         record = record_of(scope)
-        facts = replicas.facts
         record.model = model if model in facts.adapters and model is not None else facts.models[0]
         record.worker = facts.name
         return record

@@ -46,20 +46,15 @@ class ReplicaSet(Replicas):
 
     def add(self, upstream: Upstream) -> None:
         super().add(upstream)
-        self.router.add(upstream.name, upstream.status.facts.max_num_seqs)
-        upstream.admission.count_waiting = lambda: self.num_waiting
-        upstream.count_tokens = lambda: self.router.num_tokens(upstream.name)
-        upstream.count_matched = lambda: self.router.num_matched(upstream.name)
-        upstream.count_blocks = lambda: self.router.num_blocks(upstream.name)
+        self.router.add(upstream.name, upstream.status.facts.max_num_seqs, upstream.load)
 
     def remove(self, upstream: Upstream) -> None:
         super().remove(upstream)
         self.router.remove(upstream.name)
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests in all queues, and those that wait for a replica to come back."""
-        return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams)
+    def num_waiting_beside(self, upstream: Upstream) -> int:
+        """Requests in the queues of the others, and those that wait for a replica to come back."""
+        return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams if one is not upstream)
 
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
@@ -68,7 +63,8 @@ class ReplicaSet(Replicas):
         request = routed(
             path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single, is_more=is_more
         )
-        self.poison.check(request.digest)
+        if self.poison.cases:
+            self.poison.check(request.digest)
         return request
 
     def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _LocalSlot:
@@ -78,9 +74,11 @@ class ReplicaSet(Replicas):
         return self.poison.died(request.digest, death)
 
     async def choose(self, request: RoutedRequest, without: Collection[Life] = ()) -> Upstream:
-        """The chosen replica. 503 if none is available, also after a wait for one that restarts; 429 if many wait."""
+        """The chosen replica, which may not be ready where it is the only one.
+
+        503 if none is available, also after a wait for one that restarts; 429 if many wait.
+        """
         if self.is_single:  # the usual case, on the hot path
-            self.upstreams[0].check_ready()
             return self.upstreams[0]
         while (chosen := self._chosen_now(request, without)) is None:
             await self._until_ready(without)
@@ -90,9 +88,7 @@ class ReplicaSet(Replicas):
         """Applies state changes: a replica that left loses its queue, a restarted one its known prefixes."""
         for upstream in self.upstreams:
             upstream.observe()
-            self.router.add(upstream.name, upstream.status.facts.max_num_seqs)
-            upstream.load.num_outstanding_tokens = self.router.num_tokens(upstream.name)
-            upstream.load.num_outstanding_requests = self.router.num_requests(upstream.name)
+            self.router.limit(upstream.name, upstream.status.facts.max_num_seqs)
             if not upstream.is_ready and upstream.status.state is not WorkerState.DRAINING:
                 self.router.forget(upstream.name)
             self.even_out(upstream)
@@ -120,7 +116,8 @@ class ReplicaSet(Replicas):
         return ready[self.router.choose(request.blocks, ready).name] if ready else None
 
     async def _until_ready(self, without: Collection[Life]) -> None:
-        self.upstreams[0].admission.check_queue()
+        first = self.upstreams[0]
+        first.admission.check_queue(self.num_waiting_beside(first))
         self._num_waiting_for_restart += 1
         deadline_s = time.monotonic() + _RESTART_WAIT_S
         try:
@@ -156,7 +153,8 @@ class _LocalSlot:
         self._is_alone = False
 
     async def __aenter__(self) -> Self:
-        if self._replicas.poison.must_run_alone(self._request.digest):
+        poison, digest = self._replicas.poison, self._request.digest
+        if poison.cases and poison.must_run_alone(digest):
             await self._replicas.alone.acquire()
             self._is_alone = True
         try:
@@ -164,7 +162,8 @@ class _LocalSlot:
         except BaseException:
             self._is_no_longer_alone()
             raise
-        self._replicas.poison.begins(self._request.digest, self.upstream.life)
+        if poison.cases:
+            poison.begins(digest, self.upstream.life)
         return self
 
     async def _find(self) -> None:
@@ -204,8 +203,9 @@ class _LocalSlot:
         self._prompt = 0
 
     def is_answered(self, tokens: RequestTokens) -> None:
-        request = self._request
-        self._replicas.poison.answered(request.digest)
+        request, poison = self._request, self._replicas.poison
+        if poison.cases:
+            poison.answered(request.digest)
         self._replicas.router.estimates.learn(request.num_bytes, request.num_sequences, request.max_tokens, tokens)
 
     async def _enter(self) -> None:
@@ -215,9 +215,10 @@ class _LocalSlot:
         if num_sequences:
             is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
             requester = Requester(self._request.client, self._background, is_wide)
-            self._places = await upstream.admission.enter(num_sequences, requester)
+            num_beside = self._replicas.num_waiting_beside(upstream)
+            self._places = await upstream.admission.enter(num_sequences, requester, num_beside)
             self._granted_s = time.perf_counter()
-            if not upstream.is_ready:  # since the queue was left
+            if upstream.status.state is not WorkerState.READY:  # since the queue was left
                 upstream.admission.leave(self._places)
                 self._places = None
                 upstream.check_ready()
@@ -228,7 +229,7 @@ class _LocalSlot:
         request, router = self._request, self._replicas.router
         tokens = router.estimates.of(request.num_bytes, request.num_sequences, request.max_tokens)
         counted = router.begin(self.upstream.name, request.blocks, tokens)
-        self._prompt, self._left = counted.prompt, counted.total
+        self._prompt, self._left = counted.prompt, counted.prompt + counted.answer
 
     def _is_no_longer_alone(self) -> None:
         if self._is_alone:

@@ -57,26 +57,31 @@ class Replicas:
         """At least one, all of one role."""
         self.role = upstreams[0].status.role
         self.upstreams: list[Upstream] = []
+        self.is_single = False
+        """Whether there is only one replica."""
         for upstream in upstreams:
             self.add(upstream)
 
     def add(self, upstream: Upstream) -> None:
         """Adds a replica."""
         self.upstreams.append(upstream)
+        self.is_single = len(self.upstreams) == 1
 
     def remove(self, upstream: Upstream) -> None:
         """Removes a replica for good; it must have no running requests."""
         self.upstreams.remove(upstream)
+        self.is_single = len(self.upstreams) == 1
 
     @property
     def facts(self) -> WorkerFacts:
-        """Those of a ready replica, for what all have in common (names, limits, request fields)."""
-        return next((one for one in self.upstreams if one.is_ready), self.upstreams[0]).status.facts
+        """Those of a ready replica, for what all have in common (names, limits, request fields).
 
-    @property
-    def is_single(self) -> bool:
-        """Whether there is only one replica."""
-        return len(self.upstreams) == 1
+        The next call may give others: who answers a request keeps those that it was checked against.
+        """
+        for one in self.upstreams:
+            if one.status.state is WorkerState.READY:
+                return one.status.facts
+        return self.upstreams[0].status.facts
 
     @property
     def is_ready(self) -> bool:
@@ -92,9 +97,9 @@ class Replicas:
         """Slots that background requests of this client would get at once, or next before those of others."""
         return sum(one.admission.free_in_background(client) for one in self.upstreams if one.is_ready)
 
-    def check_ready(self) -> None:
-        """503 with the worker's state unless a replica takes requests, or is about to."""
-        if not self.is_ready and not (self._is_coming(()) and self.facts.request_fields is not None):
+    def check_ready(self, facts: WorkerFacts) -> None:
+        """503 with the worker's state unless a replica takes requests, or is about to and its requests are known."""
+        if not self.is_ready and not (self._is_coming(()) and facts.request_fields is not None):
             self.upstreams[0].check_ready()
 
     def routed(

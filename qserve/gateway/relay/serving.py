@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from qserve.engine.base import WorkerFacts
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.routes import ROUTES, RelayedRoute, Route
 from qserve.gateway.services import Service
 from qserve.wire.errors import ApiError
 
-__all__ = ["named", "serving", "why_nobody_serves"]
+__all__ = ["Served", "named", "serving", "why_nobody_serves"]
 
 
-def named(roles: Sequence[Replicas], model: str) -> Replicas:
-    """The replicas that serve `model`. The 404 lists the served models."""
-    for replicas in roles:
-        if model in replicas.facts.names:
-            return replicas
-    served = ", ".join(repr(name) for replicas in roles for name in replicas.facts.names)
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Who answers a request.
+
+    Attributes:
+        replicas: one of them will.
+        facts: what it is checked against, whatever becomes of the replicas meanwhile.
+        service: theirs, of the request's route.
+    """
+
+    replicas: Replicas
+    facts: WorkerFacts
+    service: Service
+
+
+def named(roles: Sequence[Replicas], model: str) -> tuple[Replicas, WorkerFacts]:
+    """The replicas that serve `model`, and their facts. The 404 lists the served models."""
+    known = [(replicas, replicas.facts) for replicas in roles]
+    for replicas, facts in known:
+        if model in facts.names:
+            return replicas, facts
+    served = ", ".join(repr(name) for _, facts in known for name in facts.names)
     raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
 
 
-def serving(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -> tuple[Replicas, Service]:
-    """The replicas that serve `model`, and their service of `route`; without a model the first role that has one.
+def serving(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -> Served:
+    """Who serves `model` on this route; without a model the first role that does.
 
     Raises ApiError: 404 for a model or a route that nobody serves, 400 for a model that does not serve this route.
     """
-    for replicas in roles if model is None else [named(roles, model)]:
+    known = [(replicas, replicas.facts) for replicas in roles] if model is None else [named(roles, model)]
+    for replicas, facts in known:
         for service in route.services:
-            if _serves(service, route, replicas):
-                return replicas, service
-    raise _not_served(roles, route, model)
+            if _serves(service, route, facts):
+                return Served(replicas, facts, service)
+    raise _not_served([replicas.facts for replicas in roles], route, model, known[0][1])
 
 
 def why_nobody_serves(roles: Sequence[Replicas], route: Route) -> ApiError | None:
@@ -44,30 +63,29 @@ def why_nobody_serves(roles: Sequence[Replicas], route: Route) -> ApiError | Non
     return None
 
 
-def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -> ApiError:
-    models = [one for one in roles if any(_serves(service, route, one) for service in route.services)]
+def _not_served(workers: Sequence[WorkerFacts], route: RelayedRoute, model: str | None, own: WorkerFacts) -> ApiError:
+    """`own`: the facts of those that serve `model`."""
+    models = [one for one in workers if any(_serves(service, route, one) for service in route.services)]
     where = f"{route.method} {route.path}"
     if not models:
-        silent = [one for one in roles if any(service.fits(one.facts) for service in route.services)]
+        silent = [one for one in workers if any(service.fits(one) for service in route.services)]
         if silent:
-            name = silent[0].facts.models[0]
+            name = silent[0].models[0]
             return ApiError(404, f"the engine does not serve {where} for the model {name!r}", "route_not_served")
         kinds = " or ".join(f"{one.role} models on {one.api or 'any engine'}" for one in route.services)
         return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
-    who = " and ".join(repr(one.facts.models[0]) for one in models)
+    who = " and ".join(repr(one.models[0]) for one in models)
     assert model is not None, "somebody serves it, and any would do"
-    named_service = named(roles, model)
-    own = named_service.facts
     paths = ", ".join(
         other.path for other in ROUTES
-        if isinstance(other, RelayedRoute) and any(_serves(service, other, named_service) for service in other.services)
+        if isinstance(other, RelayedRoute) and any(_serves(service, other, own) for service in other.services)
     )  # fmt: skip
     message = f"{model!r} is a {own.role} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
     return ApiError(400, message, "route_not_served", "model")
 
 
-def _serves(service: Service, route: RelayedRoute, replicas: Replicas) -> bool:
-    """Whether the replicas serve the route: vLLM reports its routes once it is ready."""
-    fields = replicas.facts.request_fields if service.reader is not None else None
+def _serves(service: Service, route: RelayedRoute, facts: WorkerFacts) -> bool:
+    """Whether the workers serve the route: vLLM reports its routes once it is ready."""
+    fields = facts.request_fields if service.reader is not None else None
     asked = (service.path or route.path, route.method)
-    return service.fits(replicas.facts) and (fields is None or asked in fields.routes)
+    return service.fits(facts) and (fields is None or asked in fields.routes)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from qserve.engine.base import WorkerFacts, WorkerState, WorkerStatus
@@ -35,6 +35,7 @@ class Upstream:
     """A worker: its `status` (which the supervisor keeps writing to), its `admission` and its `client`."""
 
     def __init__(self, status: WorkerStatus, settings: GatewaySettings) -> None:
+        self.name = status.name
         self.status = status
         self.load = status.load
         facts = status.facts
@@ -42,11 +43,6 @@ class Upstream:
         self._connect_timeout_s = settings.connect_timeout_s
         self._connected = facts
         self._client = self._client_of(facts)
-        self.count_tokens: Callable[[], int] = lambda: 0
-        """Outstanding tokens, and known prompt blocks: set by the router."""
-        self.count_blocks: Callable[[], int] = lambda: 0
-        self.count_matched: Callable[[], int] = lambda: 0
-        """Total of prompt tokens that should have been in its prefix cache."""
         self.measured: Mapping[str, Any] = {}
         self._measured_s = -_MEASURED_FOR_S
         self._down: asyncio.Future[None] | None = None
@@ -66,13 +62,9 @@ class Upstream:
         return WorkerClient(facts.address, facts.key, self._connect_timeout_s)
 
     @property
-    def name(self) -> str:
-        return self.status.name
-
-    @property
     def life(self) -> Life:
         """Identifies the running process: changes with each restart."""
-        return self.status.name, self.status.num_restarts
+        return self.name, self.status.num_restarts
 
     @property
     def is_ready(self) -> bool:
@@ -89,18 +81,6 @@ class Upstream:
     @property
     def num_waiting(self) -> int:
         return self.admission.num_waiting
-
-    @property
-    def num_outstanding_tokens(self) -> int:
-        return self.count_tokens()
-
-    @property
-    def num_prefix_blocks(self) -> int:
-        return self.count_blocks()
-
-    @property
-    def num_matched_tokens(self) -> int:
-        return self.count_matched()
 
     @property
     def down(self) -> asyncio.Future[None]:

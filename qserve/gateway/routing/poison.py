@@ -39,12 +39,13 @@ class PoisonRequests:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._cases: OrderedDict[int, _Case] = OrderedDict()
+        self.cases: OrderedDict[int, _Case] = OrderedDict()
+        """By digest. Usually empty: then every request passes, and nobody need ask."""
         self._suspects_of: OrderedDict[Hashable, set[int]] = OrderedDict()  # by the life of a worker
 
     def begins(self, digest: int, life: Hashable) -> None:
         """The request is sent to a worker."""
-        if self._cases and self._case(digest).deaths:
+        if self._case(digest).deaths:
             self._suspects_of.setdefault(life, set()).add(digest)
             _keep_newest(self._suspects_of, _MOST_WORKERS)
 
@@ -53,29 +54,29 @@ class PoisonRequests:
         deaths = self._case(digest).deaths | {death}
         was_alone = self._suspects_of.get(death, set()) <= {digest}
         is_refused = len(deaths) >= MOST_DEATHS or (len(deaths) == MOST_DEATHS - 1 and was_alone)
-        self._cases[digest] = _Case(deaths, self._now(), is_refused)
-        self._cases.move_to_end(digest)
-        _keep_newest(self._cases, _MOST_HELD)
+        self.cases[digest] = _Case(deaths, self._now(), is_refused)
+        self.cases.move_to_end(digest)
+        _keep_newest(self.cases, _MOST_HELD)
         return is_refused
 
     def answered(self, digest: int) -> None:
         """The request was answered: it does not crash workers."""
-        if digest in self._cases:
-            del self._cases[digest]
+        if digest in self.cases:
+            del self.cases[digest]
             for suspects in self._suspects_of.values():
                 suspects.discard(digest)
 
     def check(self, digest: int) -> None:
         """Raises ApiError 422 for a poison request."""
-        if self._cases and (case := self._case(digest)).is_refused:
+        if (case := self._case(digest)).is_refused:
             raise refusal(len(case.deaths))
 
     def must_run_alone(self, digest: int) -> bool:
         """Whether it must run without other suspects, so that one more death is conclusive."""
-        return bool(self._cases) and len(self._case(digest).deaths) == MOST_DEATHS - 1
+        return len(self._case(digest).deaths) == MOST_DEATHS - 1
 
     def _case(self, digest: int) -> _Case:
-        case = self._cases.get(digest, _INNOCENT)
+        case = self.cases.get(digest, _INNOCENT)
         return case if self._now() - case.last_s < _HOLDS_FOR_S else _INNOCENT
 
 

@@ -17,11 +17,10 @@ __all__ = ["WorkerGauges", "WorkerView"]
 class WorkerView(Protocol):
     """A worker to expose. `measured`: the last GET /v1/qserve/memory, empty before the first."""
 
+    name: str
     status: WorkerStatus
     measured: Mapping[str, Any]
 
-    @property
-    def name(self) -> str: ...
     @property
     def is_ready(self) -> bool: ...
     @property
@@ -30,12 +29,6 @@ class WorkerView(Protocol):
     def num_running_sequences(self) -> int: ...
     @property
     def num_waiting(self) -> int: ...
-    @property
-    def num_outstanding_tokens(self) -> int: ...
-    @property
-    def num_prefix_blocks(self) -> int: ...
-    @property
-    def num_matched_tokens(self) -> int: ...
 
 
 _READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
@@ -45,11 +38,11 @@ _READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
     "requests_waiting": ("Requests in the queue", lambda worker: worker.num_waiting),
     "outstanding_tokens": (
         "Tokens that the worker has yet to read and write, as estimated for the choice of a replica",
-        lambda worker: worker.num_outstanding_tokens,
+        lambda worker: worker.status.load.num_outstanding_tokens,
     ),
     "prefix_blocks": (
         "Blocks of 128 bytes of prompts that the worker is known to have seen",
-        lambda worker: worker.num_prefix_blocks,
+        lambda worker: worker.status.load.num_prefix_blocks,
     ),
 }
 
@@ -80,7 +73,7 @@ class WorkerGauges(Collector):
             labels=["worker"],
         )  # fmt: skip
         for worker in self._workers:
-            matched.add_metric([worker.name], worker.num_matched_tokens)
+            matched.add_metric([worker.name], worker.status.load.num_matched_tokens)
         yield matched
         yield from self._memory()
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.choice import Candidate, choose, slack_tokens
 from qserve.gateway.routing.outstanding import RequestTokens, TokenEstimates
 from qserve.gateway.routing.poison import PoisonRequests
@@ -57,14 +58,15 @@ def test_the_table_is_bounded_and_holds_no_block_without_those_before_it(chains:
 
 def test_a_restarted_replica_is_known_for_nothing() -> None:
     router = Router()
-    for name in ("a", "b"):
-        router.add(name, 16)
+    loads = {"a": WorkerLoad(), "b": WorkerLoad()}
+    for name in loads:
+        router.add(name, 16, loads[name])
     blocks = prefix_blocks(body("x" * 2000), "m")
     first = router.choose(blocks, ("a", "b")).name
     router.begin(first, blocks, TOKENS)
-    assert router.num_blocks(first) == len(blocks)
+    assert loads[first].num_prefix_blocks == len(blocks)
     router.forget(first)
-    assert router.num_blocks(first) == 0
+    assert loads[first].num_prefix_blocks == 0
     assert {router.choose(blocks, ("a", "b")).name for _ in range(4)} == {"b" if first == "a" else "a"}, "the idle one"
 
 
@@ -103,19 +105,19 @@ def test_nobody_is_asked_who_is_loaded_more_than_the_slack_above_the_least(
 def test_equal_replicas_are_asked_in_turn() -> None:
     router = Router()
     for name in "abc":
-        router.add(name, 16)
+        router.add(name, 16, WorkerLoad())
     assert Counter(router.choose((), "abc").name for _ in range(30)) == {"a": 10, "b": 10, "c": 10}
 
 
 def test_outstanding_tokens_come_back_to_nothing_whatever_was_estimated() -> None:
-    router = Router()
-    router.add("a", 16)
+    router, load = Router(), WorkerLoad()
+    router.add("a", 16, load)
     blocks = prefix_blocks(body("x" * 2000), "m")
     for _ in range(3):
         counted = router.begin("a", blocks, TOKENS)
         router.has_done("a", counted.prompt)
         router.end("a", counted.answer)
-    assert router.num_tokens("a") == 0
+    assert load.num_outstanding_tokens == load.num_outstanding_requests == 0
     assert counted.prompt == 1, "what it has seen it need not read again"
 
 
@@ -193,6 +195,6 @@ def test_the_memory_of_deaths_is_bounded() -> None:
     for digest in range(10_000):
         poison.died(digest, "chat")
         poison.begins(digest, f"chat-{digest}")
-    assert len(poison._cases) == 4096
+    assert len(poison.cases) == 4096
     assert len(poison._suspects_of) == 256
     assert BLOCK_BYTES == 128

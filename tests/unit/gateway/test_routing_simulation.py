@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.routing.prefix import BLOCK_BYTES
 from qserve.gateway.routing.router import Router
@@ -69,7 +70,7 @@ def simulate(arrivals: Iterator[tuple[float, Prompt]], count: int, choice: str) 
     replicas, router, outcome = [Replica() for _ in range(count)], Router(), Outcome()
     names = [str(at) for at in range(count)]
     for name in names:
-        router.add(name, PLACES)
+        router.add(name, PLACES, WorkerLoad())
     turns, ends = itertools.cycle(names), []
     for now_s, (blocks, answer) in arrivals:
         while ends and ends[0][0] <= now_s:
