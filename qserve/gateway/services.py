@@ -50,7 +50,7 @@ class CheckedRequest:
 
 
 class Reader(Protocol):
-    """Checks a body. Raises ApiError 400 that names what is wrong."""
+    """Checks a body, in UTF-8. Raises ApiError 400 that names what is wrong."""
 
     def read(self, body: bytes, path: str, facts: WorkerFacts) -> CheckedRequest: ...
 
@@ -66,7 +66,7 @@ class BySchema:
     count: Callable[[Any], int] | None = None
 
     def read(self, body: bytes, path: str, facts: WorkerFacts) -> CheckedRequest:
-        request: Any = self.schema.parse(body)
+        request: Any = self.schema.read(body)
         if facts.role == "chat":  # reward models may truncate
             _check_size(request.__dict__, facts)
         return CheckedRequest(
@@ -140,3 +140,8 @@ class Service:
     def fits(self, facts: WorkerFacts) -> bool:
         """Whether the worker is of this kind."""
         return facts.role == self.role and self.api in (None, facts.api)
+
+    def serves(self, method: str, path: str, facts: WorkerFacts) -> bool:
+        """Whether the worker serves this route: vLLM reports its routes once it is ready."""
+        fields = facts.request_fields if self.reader is not None else None
+        return self.fits(facts) and (fields is None or (self.path or path, method) in fields.routes)

@@ -122,12 +122,16 @@ class Wire(BaseModel):
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
-        """The request that a body holds. Raises ApiError 400 that names the first wrong field.
+        """The request that a body holds, in any encoding of Unicode. Raises as `read`."""
+        return cls.read(utf8_json(body))
+
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """The request that a body in UTF-8 holds. Raises ApiError 400 that names the first wrong field.
 
         16.0 is a whole number, as JSON Schema has it and some languages write it: looked for where a reading failed,
         since it would cost every request of a million ids.
         """
-        body = utf8_json(body)
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:

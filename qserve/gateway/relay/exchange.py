@@ -133,11 +133,12 @@ class Exchange:
     async def _ask(self, routed: RoutedRequest, tried: list[Life], receive: Receive, send: Send) -> None:
         """One attempt."""
         record, self._upstream = self._record, None
+        background = self._is_background
         self._begin_to_wait()
         try:
             async with (
                 EarlyEnd(receive, None, self._stall_timeout_s) as self._end,
-                self._replicas.slot(routed, tried, background=self._is_background) as self._slot,
+                self._replicas.slot(routed, tried, background=background) as self._slot,
             ):
                 self._has_slot(self._slot.upstream)
                 await self._forward(send)
@@ -154,7 +155,7 @@ class Exchange:
 
     def _has_slot(self, upstream: Upstream) -> None:
         self._upstream, record = upstream, self._record
-        self._life = upstream.life
+        self._life, self._client = upstream.life, upstream.client
         record.worker = upstream.name
         self._end.watch(upstream.down)
         if self._call.num_sequences:
@@ -174,7 +175,7 @@ class Exchange:
         call, record = self._call, self._record
         # The body is needed for a retry until the client has received a byte.
         body = self._body if self._replicas.is_single else Body(self._body.data)
-        request = self._slot.upstream.client.request(
+        request = self._client.request(
             call.method, call.path, record.request_id, body, (*record.trace_headers, *self._worker_headers())
         )
         self._await_worker(True)

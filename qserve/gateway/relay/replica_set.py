@@ -160,7 +160,8 @@ class _LocalSlot:
         try:
             await self._find()
         except BaseException:
-            self._is_no_longer_alone()
+            if self._is_alone:
+                self._is_no_longer_alone()
             raise
         if poison.cases:
             poison.begins(digest, self.upstream.life)
@@ -195,7 +196,8 @@ class _LocalSlot:
             self.upstream.admission.leave(self._places, None if kind else time.perf_counter() - self._granted_s)
         self.upstream.load.num_requests -= 1
         self._end()
-        self._is_no_longer_alone()
+        if self._is_alone:
+            self._is_no_longer_alone()
 
     def has_begun(self) -> None:
         self._replicas.router.has_done(self.upstream.name, self._prompt)
@@ -211,7 +213,8 @@ class _LocalSlot:
     async def _enter(self) -> None:
         """Waits in the queue of `upstream`, if there is one."""
         upstream, num_sequences = self.upstream, self._request.num_sequences
-        upstream.check_ready()
+        if upstream.status.state is not WorkerState.READY:
+            upstream.check_ready()
         if num_sequences:
             is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
             requester = Requester(self._request.client, self._background, is_wide)
@@ -232,13 +235,13 @@ class _LocalSlot:
         self._prompt, self._left = counted.prompt, counted.prompt + counted.answer
 
     def _is_no_longer_alone(self) -> None:
-        if self._is_alone:
-            self._is_alone = False
-            self._replicas.alone.release()
+        self._is_alone = False
+        self._replicas.alone.release()
 
     def _end(self) -> None:
         self._replicas.router.end(self.upstream.name, self._left)
-        self._replicas.even_out(self.upstream)
+        if not self._replicas.is_single:
+            self._replicas.even_out(self.upstream)
 
 
 def routed(

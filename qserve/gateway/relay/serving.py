@@ -46,9 +46,8 @@ def serving(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -
     """
     known = [(replicas, replicas.facts) for replicas in roles] if model is None else [named(roles, model)]
     for replicas, facts in known:
-        for service in route.services:
-            if _serves(service, route, facts):
-                return Served(replicas, facts, service)
+        if (service := _service_of(route, facts)) is not None:
+            return Served(replicas, facts, service)
     raise _not_served([replicas.facts for replicas in roles], route, model, known[0][1])
 
 
@@ -65,7 +64,7 @@ def why_nobody_serves(roles: Sequence[Replicas], route: Route) -> ApiError | Non
 
 def _not_served(workers: Sequence[WorkerFacts], route: RelayedRoute, model: str | None, own: WorkerFacts) -> ApiError:
     """`own`: the facts of those that serve `model`."""
-    models = [one for one in workers if any(_serves(service, route, one) for service in route.services)]
+    models = [one for one in workers if _service_of(route, one) is not None]
     where = f"{route.method} {route.path}"
     if not models:
         silent = [one for one in workers if any(service.fits(one) for service in route.services)]
@@ -78,14 +77,14 @@ def _not_served(workers: Sequence[WorkerFacts], route: RelayedRoute, model: str 
     assert model is not None, "somebody serves it, and any would do"
     paths = ", ".join(
         other.path for other in ROUTES
-        if isinstance(other, RelayedRoute) and any(_serves(service, other, own) for service in other.services)
+        if isinstance(other, RelayedRoute) and _service_of(other, own) is not None
     )  # fmt: skip
     message = f"{model!r} is a {own.role} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
     return ApiError(400, message, "route_not_served", "model")
 
 
-def _serves(service: Service, route: RelayedRoute, facts: WorkerFacts) -> bool:
-    """Whether the workers serve the route: vLLM reports its routes once it is ready."""
-    fields = facts.request_fields if service.reader is not None else None
-    asked = (service.path or route.path, route.method)
-    return service.fits(facts) and (fields is None or asked in fields.routes)
+def _service_of(route: RelayedRoute, facts: WorkerFacts) -> Service | None:
+    for one in route.services:
+        if one.serves(route.method, route.path, facts):
+            return one
+    return None
