@@ -135,7 +135,9 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int
     if is_vllm:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
             document = client.get("http://worker/openapi.json", timeout=30).json()
-        worker = replace(worker, models=("served",), api=Api.VLLM, engine="vllm", request_fields=fields_of(document))
+        worker.facts = replace(
+            worker.facts, models=("served",), api=Api.VLLM, engine="vllm", request_fields=fields_of(document)
+        )
     server = build_server(build_gateway(GatewaySettings(keys=(key,)), [worker]), "127.0.0.1", 0)
     freeze_heap()
 
