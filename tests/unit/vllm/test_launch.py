@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from qserve.engine.base import Api, UnixAddress, WorkerFacts
 from qserve.engine.vllm.failure import Failure, FailureKind
 from qserve.engine.vllm.launch import VllmLaunch
 from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.wire.engine_fields import fields_of
 from tests.unit.vllm.builders import plan_of, spec_of
 
 
@@ -52,6 +54,20 @@ async def test_who_refuses_one_token_never_will_be_ready(launch):
 
     with pytest.raises(UsageError, match="at most 1 token"):
         await launch.is_ready(ask)
+
+
+async def test_its_facts_are_what_it_says_of_itself_and_what_it_was_started_with(launch):
+    said = {"/openapi.json": {"paths": {}}, "/v1/models": {"data": [{"id": "m"}, {"id": "sql"}]}}
+
+    async def ask(method, path, body):
+        return 200, json.dumps(said[path]).encode()
+
+    planned = WorkerFacts("chat", ("m",), UnixAddress(Path("s")), "k", 8, 2048, api=Api.VLLM, adapters=("gone",))
+    started = {name: getattr(launch.started, name) for name in ("schema_library", "thinks_in_text", "takes_one_system")}
+    assert started["schema_library"]
+    assert await launch.introduce(ask, planned) == replace(
+        planned, request_fields=fields_of({"paths": {}}), adapters=("sql",), **started
+    )
 
 
 FAILS = "{{ messages[0].content.nosuch() }}"
