@@ -14,12 +14,13 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from qserve.gateway.http.answering import Answering
 from qserve.gateway.http.connections import Connections
 from qserve.gateway.http.refused_log import RefusedLog
 from qserve.gateway.routes import dialect_of
 from qserve.wire.errors import ApiError, Dialect
 
-__all__ = ["CONNECTION", "HEAD_TIMEOUT_S", "MAX_HEAD_BYTES", "BoundedHttp"]
+__all__ = ["ANSWERING", "CONNECTION", "HEAD_TIMEOUT_S", "MAX_HEAD_BYTES", "BoundedHttp"]
 
 # Request line and headers. Browsers and proxies send a few kB; nginx allows 32 kB, uvicorn's other parser 64 kB.
 MAX_HEAD_BYTES = 64 * 1024
@@ -27,6 +28,8 @@ MAX_HEAD_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 15.0
 # In a request's scope: the connection that it came over.
 CONNECTION = "qserve.connection"
+# And its `Answering`.
+ANSWERING = "qserve.answering"
 _LINGER_S = 2.0
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
@@ -139,6 +142,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_timer()
         self._connections_of_server.answers(self)
         super().on_headers_complete()
+        self.cycle.__class__ = Answering  # its task has not begun; uvicorn lets no other class be named
+        cast("dict[str, Any]", self.scope)[ANSWERING] = self.cycle
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
