@@ -38,6 +38,7 @@ _MAGIC = {
     b"%PDF-": "a PDF document",
     b"\x7fELF": "a program",
 }
+_MAGIC_BEGINS = frozenset(magic[:1] for magic in _MAGIC)
 _ENCODINGS = {
     "utf-16": "UTF-16 text", "utf-16-le": "UTF-16 text", "utf-16-be": "UTF-16 text",
     "utf-32": "UTF-32 text", "utf-32-le": "UTF-32 text", "utf-32-be": "UTF-32 text",
@@ -46,9 +47,10 @@ _ENCODINGS = {
 
 def kind_of(head: bytes) -> str | None:
     """What begins so, where it is no text in UTF-8; None for what may be one. A few bytes are enough."""
-    for magic, kind in _MAGIC.items():
-        if head.startswith(magic):
-            return kind
+    if head[:1] in _MAGIC_BEGINS:
+        for magic, kind in _MAGIC.items():
+            if head.startswith(magic):
+                return kind
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\x00" in head[:4]:
         return _ENCODINGS.get(json.detect_encoding(head[:4]), "binary data") if any(head[:4]) else "binary data"
     return None
