@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from starlette.types import Receive, Scope
 
 from qserve.gateway.auth import client_of
+from qserve.gateway.http.headers import values_of
 from qserve.gateway.limits import check_content_encoding, check_declared_length, declared_length, read_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.units import KIB, format_bytes
@@ -131,5 +132,4 @@ class Bodies:
 
 def _most_bytes(scope: Scope, max_bytes: int) -> int:
     """Upper bound of the body's length: the declared length, or the limit if it is chunked."""
-    is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
-    return max_bytes if is_chunked else declared_length(scope)
+    return max_bytes if values_of(scope, b"transfer-encoding") else declared_length(scope)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from starlette.types import Message, Receive, Scope
 
+from qserve.gateway.http.headers import values_of
 from qserve.units import format_bytes
 from qserve.wire.body_scan import check_encoding
 from qserve.wire.errors import ApiError
@@ -45,15 +46,15 @@ def require_json(scope: Scope) -> None:
 
     Browsers let a web page post forms and plain text anywhere without asking; JSON they ask for first.
     """
-    given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
-    if given.partition(b";")[0].strip().lower() != b"application/json":
+    given = values_of(scope, b"content-type")
+    if not given or given[0].partition(b";")[0].strip().lower() != b"application/json":
         raise ApiError(415, "the body must be JSON; send the header Content-Type: application/json", "not_json")
 
 
 def check_content_encoding(scope: Scope) -> None:
     """415 for a compressed body."""
-    given = [value for name, value in scope["headers"] if name == b"content-encoding"]
-    check_encoding(b", ".join(given).decode("latin-1"))
+    if given := values_of(scope, b"content-encoding"):
+        check_encoding(b", ".join(given).decode("latin-1"))
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout_s: float) -> bytes:
@@ -63,25 +64,32 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout
     """
     check_content_encoding(scope)
     check_declared_length(scope, max_bytes)
+    if isinstance(receive, ConnectedReceive) and receive.has_whole_body:
+        return (await _next_part(receive, max_bytes, 0))[0]
     parts: list[bytes] = []
-    num_bytes = 0
+    num_bytes, has_more = 0, True
     try:
         async with asyncio.timeout(idle_timeout_s) as deadline:
             first_deadline_s = asyncio.get_running_loop().time() + idle_timeout_s
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part = message.get("body", b"")
+            while has_more:
+                part, has_more = await _next_part(receive, max_bytes, num_bytes)
                 num_bytes += len(part)
-                if num_bytes > max_bytes:
-                    raise _too_large(max_bytes)
                 parts.append(part)
-                if not message.get("more_body", False):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
                 deadline.reschedule(arrival_deadline_s(first_deadline_s, num_bytes, idle_timeout_s))
     except TimeoutError:
         raise stopped_arriving(idle_timeout_s) from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _next_part(receive: Receive, max_bytes: int, num_before: int) -> tuple[bytes, bool]:
+    """The part of a body after `num_before` bytes, and whether there is more."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    part: bytes = message.get("body", b"")
+    if num_before + len(part) > max_bytes:
+        raise _too_large(max_bytes)
+    return part, message.get("more_body", False)
 
 
 def arrival_deadline_s(first_deadline_s: float, num_bytes: int, idle_timeout_s: float) -> float:
@@ -104,7 +112,10 @@ def check_declared_length(scope: Scope, max_bytes: int) -> None:
 
 def declared_length(scope: Scope) -> int:
     """Content-Length; 0 if absent."""
-    return next((int(value) for name, value in scope["headers"] if name == b"content-length" and value.isdigit()), 0)
+    for value in values_of(scope, b"content-length"):
+        if value.isdigit():
+            return int(value)
+    return 0
 
 
 def _too_large(max_bytes: int) -> ApiError:
@@ -147,11 +158,18 @@ class DisconnectWatch:
 class ConnectedReceive:
     """ASGI's `receive` with its connection, which reports a disconnect without polling."""
 
-    __slots__ = ("_receive", "connection")
+    __slots__ = ("_arriving", "_receive", "connection")
 
-    def __init__(self, receive: Receive, connection: ClientConnection) -> None:
+    def __init__(self, receive: Receive, connection: ClientConnection, arriving: Arriving | None = None) -> None:
+        """`arriving`: the request, of which `receive` is."""
         self._receive = receive
+        self._arriving = arriving
         self.connection = connection
+
+    @property
+    def has_whole_body(self) -> bool:
+        """Whether the rest of the body is there: the next message has it, and comes at once."""
+        return self._arriving is not None and self._arriving.has_whole_body
 
     def __call__(self) -> Awaitable[Message]:
         return self._receive()
@@ -162,6 +180,14 @@ class ClientConnection(Protocol):
 
     def when_lost(self, callback: Callable[[], None] | None) -> bool:
         """Calls `callback` when the client closes the connection; None: nobody. False where it is closed already."""
+
+
+class Arriving(Protocol):
+    """A request on such a connection."""
+
+    @property
+    def has_whole_body(self) -> bool:
+        """Whether all of its body has come."""
 
 
 def _nothing() -> None:

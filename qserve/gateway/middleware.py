@@ -6,7 +6,7 @@ import logging
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qserve.gateway.http.bounded_http import CONNECTION
+from qserve.gateway.http.bounded_http import ANSWERING, CONNECTION
 from qserve.gateway.limits import ClientGone, ConnectedReceive
 from qserve.gateway.respond import send_error
 from qserve.gateway.routes import dialect_of, route_template
@@ -40,7 +40,7 @@ class RequestContext:
         self._traces.begin(scope, record)
         connection = scope.get(CONNECTION)
         if connection is not None:
-            receive = ConnectedReceive(receive, connection)
+            receive = ConnectedReceive(receive, connection, scope.get(ANSWERING))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from qserve.gateway.http.headers import values_of
 from qserve.wire.worker_headers import PRIORITY, PROBE
 
 __all__ = ["RequestRecord", "log_request", "record_of"]
@@ -29,8 +30,8 @@ _KEY = "qserve.record"
 # A process's ids are its own number and a count: as unique as random ones, and they sort.
 _PROCESS = secrets.token_hex(6)
 _count = itertools.count(1)
-_BACKGROUND = (PRIORITY.encode(), b"background")
-_PROBE = (PROBE.encode(), b"1")
+_PRIORITY, _BACKGROUND = PRIORITY.encode(), b"background"
+_PROBE = PROBE.encode()
 
 
 @dataclass(slots=True)
@@ -81,8 +82,8 @@ class RequestRecord:
     @classmethod
     def begin(cls, scope: Any, route: str) -> RequestRecord:
         """The record of this scope's request, which `record_of` finds from here on."""
-        headers = scope["headers"]
-        is_background, is_probe = _BACKGROUND in headers, _PROBE in headers
+        is_background = _BACKGROUND in values_of(scope, _PRIORITY)
+        is_probe = b"1" in values_of(scope, _PROBE)
         record = cls(_request_id(scope), scope["method"], route, is_background=is_background, is_probe=is_probe)
         scope[_KEY] = record
         return record
@@ -118,8 +119,8 @@ def record_of(scope: Any) -> RequestRecord:
 
 def _request_id(scope: Any) -> str:
     """The client's request id if it is well-formed (it goes into logs and headers), else a new one."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+    for value in values_of(scope, b"x-request-id"):
+        if _SANE_ID.fullmatch(value):
             return str(value, "ascii")
     return f"req-{_PROCESS}-{next(_count):06x}"
 

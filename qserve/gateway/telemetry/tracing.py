@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from starlette.types import Scope
 
 from qserve.errors import MissingExtra, UsageError
+from qserve.gateway.http.headers import values_of
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.version import __version__
 
@@ -131,12 +132,10 @@ def to_collector(endpoint: str) -> OpenTelemetry:
 
 def _context_of(scope: Scope) -> dict[str, str]:
     """traceparent and tracestate as the client sent them; nothing where they are not well-formed."""
-    found: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        shape = _SHAPES.get(name)
-        if shape is not None and shape.fullmatch(value):
-            found[name.decode()] = value.decode()
-    return found if "traceparent" in found else {}
+    given = {name: [one for one in values_of(scope, name) if shape.fullmatch(one)] for name, shape in _SHAPES.items()}
+    if not given[b"traceparent"]:
+        return {}
+    return {name.decode(): values[-1].decode() for name, values in given.items() if values}
 
 
 def _moments(record: RequestRecord) -> Mapping[str, float]:
