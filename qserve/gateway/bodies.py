@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from starlette.types import Receive, Scope
 
 from qserve.gateway.auth import client_of
 from qserve.gateway.http.headers import values_of
-from qserve.gateway.limits import check_content_encoding, check_declared_length, declared_length, read_body
+from qserve.gateway.limits import check_head, declared_length, read_checked_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.units import KIB, format_bytes
 from qserve.wire.errors import ApiError
@@ -85,31 +84,34 @@ class Bodies:
         """Bytes held now."""
         return self._budget.num_bytes
 
-    @asynccontextmanager
-    async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[Body]:
-        """Reads the whole body once there is space for it; it is dropped at the end of the block at the latest.
+    def read(self, scope: Scope, receive: Receive) -> _Reading:
+        """`async with` reads the whole body once there is space for it, and drops it at the end at the latest.
 
         Raises ApiError: 415 for what is compressed, 413 for what is too long, 408 for what stops arriving, 429 where
         there is no space in time.
         """
+        return _Reading(self, scope, receive)
+
+    async def held(self, scope: Scope, receive: Receive) -> Body:
+        """The whole body, which counts until it is dropped."""
         max_bytes = self._settings.max_body_bytes
-        check_content_encoding(scope)
-        check_declared_length(scope, max_bytes)
+        check_head(scope, max_bytes)
         client, num_held = client_of(scope), _most_bytes(scope, max_bytes)
-        await self._wait_for(client, num_held)
+        if not self._budget.fits(client, num_held):
+            await self._wait_for(client, num_held)
         self._budget.add(client, num_held)
         body = Body(b"", lambda: self._give_back(client, num_held))
         try:
-            body.data = await read_body(scope, receive, max_bytes, self._settings.body_idle_timeout_s)
+            body.data = await read_checked_body(receive, max_bytes, self._settings.body_idle_timeout_s)
+        except BaseException:
+            body.drop()
+            raise
+        if num_held != len(body.data):
             self._give_back(client, num_held - len(body.data))
             num_held = len(body.data)
-            yield body
-        finally:
-            body.drop()
+        return body
 
     async def _wait_for(self, client: str, num_bytes: int) -> None:
-        if self._budget.fits(client, num_bytes):
-            return
         self._num_waiting += 1
         try:
             async with asyncio.timeout(self._settings.body_idle_timeout_s):
@@ -128,6 +130,24 @@ class Bodies:
         if self._num_waiting:
             self._freed.set()  # waiting requests check again
             self._freed = asyncio.Event()
+
+
+class _Reading:
+    """A body while it is needed."""
+
+    __slots__ = ("_bodies", "_body", "_receive", "_scope")
+
+    def __init__(self, bodies: Bodies, scope: Scope, receive: Receive) -> None:
+        self._bodies = bodies
+        self._scope = scope
+        self._receive = receive
+
+    async def __aenter__(self) -> Body:
+        self._body = await self._bodies.held(self._scope, self._receive)
+        return self._body
+
+    async def __aexit__(self, *_: object) -> None:
+        self._body.drop()
 
 
 def _most_bytes(scope: Scope, max_bytes: int) -> int:

@@ -20,9 +20,10 @@ __all__ = [
     "DisconnectWatch",
     "arrival_deadline_s",
     "check_content_encoding",
-    "check_declared_length",
+    "check_head",
     "declared_length",
     "read_body",
+    "read_checked_body",
     "require_json",
     "safe_name",
     "safe_query",
@@ -62,8 +63,19 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout
 
     408 where nothing arrives for `idle_timeout_s`, or so little that it would never end.
     """
+    check_head(scope, max_bytes)
+    return await read_checked_body(receive, max_bytes, idle_timeout_s)
+
+
+def check_head(scope: Scope, max_bytes: int) -> None:
+    """415 for a compressed body, 413 if the declared length is too long."""
     check_content_encoding(scope)
-    check_declared_length(scope, max_bytes)
+    if declared_length(scope) > max_bytes:
+        raise _too_large(max_bytes)
+
+
+async def read_checked_body(receive: Receive, max_bytes: int, idle_timeout_s: float) -> bytes:
+    """As `read_body`, after `check_head`."""
     if isinstance(receive, ConnectedReceive) and receive.has_whole_body:
         return (await _next_part(receive, max_bytes, 0))[0]
     parts: list[bytes] = []
@@ -102,12 +114,6 @@ def stopped_arriving(idle_timeout_s: float) -> ApiError:
     """The 408 for a body that arrives too slowly."""
     why = f"the body stopped arriving: nothing for {idle_timeout_s:g} s, or less than 1 KiB a second"
     return ApiError(408, why, "body_timeout")
-
-
-def check_declared_length(scope: Scope, max_bytes: int) -> None:
-    """413 if the declared length is too long."""
-    if declared_length(scope) > max_bytes:
-        raise _too_large(max_bytes)
 
 
 def declared_length(scope: Scope) -> int:

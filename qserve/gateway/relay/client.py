@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from typing import cast
 
 import httptools
@@ -177,6 +176,30 @@ class Reply(asyncio.Protocol):
         self._kept_alive = self._parser.should_keep_alive()  # the parser forgets it right after
 
 
+class _Asked:
+    """One request and its connection."""
+
+    __slots__ = ("_body", "_client", "_head", "_reply")
+
+    def __init__(self, client: WorkerClient, head: bytes, body: Body | None) -> None:
+        self._client = client
+        self._head = head
+        self._body = body
+
+    async def __aenter__(self) -> Reply:
+        self._reply = reply = await self._client.connection()
+        try:
+            reply.send(self._head, self._body)
+            await reply.start()
+        except BaseException:
+            self._client.release(reply)
+            raise
+        return reply
+
+    async def __aexit__(self, *_: object) -> None:
+        self._client.release(self._reply)
+
+
 class WorkerClient:
     """A pool of connections to one worker. Needs no closing order: `close` drops whatever is idle."""
 
@@ -187,8 +210,7 @@ class WorkerClient:
         host = "worker" if isinstance(address, UnixAddress) else f"{address.host}:{address.port}"
         self._fixed = f"host: {host}\r\nauthorization: Bearer {key}\r\naccept-encoding: identity\r\n"
 
-    @asynccontextmanager
-    async def request(
+    def request(
         self,
         method: str,
         path: str,
@@ -196,8 +218,8 @@ class WorkerClient:
         body: Body | None = None,
         headers: Iterable[tuple[str, str]] = (),
         content_type: str = "application/json",
-    ) -> AsyncIterator[Reply]:
-        """Sends a request and yields the answer once its headers have arrived. Leaving early closes the connection.
+    ) -> _Asked:
+        """`async with` sends a request and has the answer once its headers have come. Leaving early closes the connection.
 
         `body` is dropped as soon as it is written: it may be megabytes, and the answer may take minutes.
         `headers` and `content_type` are sent as they are: what comes from a client must have been checked.
@@ -208,20 +230,15 @@ class WorkerClient:
             head += f"{name}: {value}\r\n"
         if body is not None and body.data:
             head += f"content-type: {content_type}\r\ncontent-length: {len(body.data)}\r\n"
-        reply = await self._connection()
-        try:
-            reply.send(head.encode() + b"\r\n", body)
-            await reply.start()
-            yield reply
-        finally:
-            self._release(reply)
+        return _Asked(self, head.encode() + b"\r\n", body)
 
     def close(self) -> None:
         """Closes the idle connections."""
         while self._idle:
             self._idle.pop()[1].close()
 
-    async def _connection(self) -> Reply:
+    async def connection(self) -> Reply:
+        """An idle connection or a new one, for one request; goes back by `release`."""
         while self._idle:
             since_s, reply = self._idle.pop()
             if reply.is_open and time.monotonic() - since_s < _POOL_IDLE_S:
@@ -237,7 +254,8 @@ class WorkerClient:
         except OSError as error:  # TimeoutError is one
             raise Unreachable(error.strerror or "no answer in time") from error
 
-    def _release(self, reply: Reply) -> None:
+    def release(self, reply: Reply) -> None:
+        """Keeps the connection for the next request, or closes it where it can't have one."""
         if not reply.is_reusable:
             reply.close()
             return

@@ -33,7 +33,8 @@ class EarlyEnd:
         self._stall_timeout_s = stall_timeout_s
         self._cause: Exception | None = None
         self._is_over = False
-        self.sending_since_s = 0.0
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._sending_since_s = 0.0
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()
@@ -42,8 +43,18 @@ class EarlyEnd:
         self._disconnect = DisconnectWatch(self._receive, self._on_gone)
         if self._worker_down is not None:
             self._worker_down.add_done_callback(self._on_down)
-        self._arm()
         return self
+
+    @property
+    def sending_since_s(self) -> float:
+        """When the send began that is going on, 0 for none."""
+        return self._sending_since_s
+
+    @sending_since_s.setter
+    def sending_since_s(self, since_s: float) -> None:
+        self._sending_since_s = since_s
+        if self._stall_timer is None:
+            self._arm()
 
     def watch(self, worker_down: asyncio.Future[None]) -> None:
         """End the request if this worker goes down."""
@@ -57,7 +68,8 @@ class EarlyEnd:
         self._disconnect.stop()
         if self._worker_down is not None:
             self._worker_down.remove_done_callback(self._on_down)
-        self._stall_timer.cancel()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         if self._cause is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise self._cause from None
 
@@ -71,7 +83,7 @@ class EarlyEnd:
         self._end(WorkerGivenUp())
 
     def _on_stall_timer(self) -> None:
-        if self.sending_since_s and time.perf_counter() - self.sending_since_s > self._stall_timeout_s:
+        if self._sending_since_s and time.perf_counter() - self._sending_since_s > self._stall_timeout_s:
             self._end(ClientGone())
         else:
             self._arm()
