@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -75,7 +76,8 @@ class GuardedKeys:
         pause_s = self._throttle.pause_s(address, is_trusted=is_trusted)
         is_right = self._keys.holds(token)
         if is_right:
-            trust(scope)  # before the delay: meanwhile the connection must not be evicted in favour of others
+            if not is_trusted:
+                trust(scope)  # before the delay: meanwhile the connection must not be evicted in favour of others
         else:
             self._throttle.count_wrong(address)
             if connection is not None:
@@ -99,15 +101,21 @@ class KeyAuth:
             if scope["path"] not in OPEN_PATHS:
                 if self._keys:
                     await self._check(scope)
-                trust(scope)
+                else:
+                    trust(scope)
         await self._app(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
         token = _token(scope)
         if not await self._keys.admit(scope, token):
             raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
-        digest = hashlib.sha256(token).hexdigest()
-        scope[_CLIENT], scope[_OWNER] = f"{client_of(scope)} {digest[:16]}", digest[:32]
+        owner = _owner(token)
+        scope[_CLIENT], scope[_OWNER] = f"{network_of(peer_of(scope))} {owner[:16]}", owner
+
+
+@lru_cache(maxsize=1024)  # of accepted keys alone
+def _owner(token: bytes) -> str:
+    return hashlib.sha256(token).hexdigest()[:32]
 
 
 class AdminKeys:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from starlette.types import Receive, Scope, Send
 
 from qserve.gateway.apis.unserved import why_not_served
-from qserve.gateway.routes import CLOSED, PAGE, Route, route_template
+from qserve.gateway.routes import CLOSED, PAGE, Route
+from qserve.gateway.telemetry.record import record_of
 from qserve.wire.errors import ApiError
 
 __all__ = ["Dispatch", "Endpoint"]
@@ -30,7 +31,7 @@ class Dispatch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        template = route_template(path)
+        template = record_of(scope).route
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         endpoint = self._endpoints.get((template, method))
         if endpoint is None:

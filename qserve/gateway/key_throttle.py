@@ -39,8 +39,10 @@ class KeyThrottle:
 
     def pause_s(self, address: str, *, is_trusted: bool) -> float:
         """Seconds to wait before a key from `address` is checked; `is_trusted`: its connection has sent a valid key."""
+        if is_trusted or not self._wrong:
+            return 0.0
         wrong = self._wrong.get(network_of(address))
-        return 0.0 if is_trusted or wrong is None or self._left(wrong) < _NUM_FREE else _PAUSE_S
+        return 0.0 if wrong is None or self._left(wrong) < _NUM_FREE else _PAUSE_S
 
     def count_wrong(self, address: str) -> None:
         """Count a wrong key from `address`."""

@@ -35,8 +35,6 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         record = RequestRecord.begin(scope, route_template(scope["path"]))
-        is_anthropic = dialect_of(record.route, scope["method"], scope["path"]) is Dialect.ANTHROPIC
-        names = (b"x-request-id", b"request-id") if is_anthropic else (b"x-request-id",)
         self._traces.begin(scope, record)
         connection = scope.get(CONNECTION)
         if connection is not None:
@@ -45,7 +43,10 @@ class RequestContext:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message["headers"], *((name, record.request_id.encode()) for name in names)]
+                request_id = record.request_id.encode()
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+                if dialect_of(record.route, scope["method"], scope["path"]) is Dialect.ANTHROPIC:
+                    message["headers"].append((b"request-id", request_id))
             await send(message)
 
         try:

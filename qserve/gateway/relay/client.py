@@ -219,7 +219,7 @@ class WorkerClient:
         headers: Iterable[tuple[str, str]] = (),
         content_type: str = "application/json",
     ) -> _Asked:
-        """`async with` sends a request and has the answer once its headers have come. Leaving early closes the connection.
+        """`async with` sends a request and has the answer from its headers on. Leaving early closes the connection.
 
         `body` is dropped as soon as it is written: it may be megabytes, and the answer may take minutes.
         `headers` and `content_type` are sent as they are: what comes from a client must have been checked.

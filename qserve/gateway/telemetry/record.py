@@ -130,6 +130,8 @@ def log_request(record: RequestRecord) -> None:
 
     A poll's line is one for debugging.
     """
+    if not _access.isEnabledFor(logging.INFO):
+        return
     level = logging.DEBUG if record.is_poll else logging.INFO
     if not _access.isEnabledFor(level):
         return

@@ -132,6 +132,8 @@ def to_collector(endpoint: str) -> OpenTelemetry:
 
 def _context_of(scope: Scope) -> dict[str, str]:
     """traceparent and tracestate as the client sent them; nothing where they are not well-formed."""
+    if not values_of(scope, b"traceparent"):
+        return {}
     given = {name: [one for one in values_of(scope, name) if shape.fullmatch(one)] for name, shape in _SHAPES.items()}
     if not given[b"traceparent"]:
         return {}
