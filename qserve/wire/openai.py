@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
@@ -90,6 +91,9 @@ _TOKENIZE_SCHEMA = {
 }
 
 
+_STRUCTURE_FIELDS = attrgetter("response_format", "structured_outputs", *GUIDED)
+_NO_STRUCTURE = (None,) * (2 + len(GUIDED))
+
 Messages = Annotated[list[ConversationMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
@@ -152,11 +156,12 @@ class SamplingFields(Sampled):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self._structures) > 1:
+        structures = [] if _STRUCTURE_FIELDS(self) == _NO_STRUCTURE else self._structures
+        if len(structures) > 1:
             raise PydanticCustomError(
                 "structured_outputs", "'response_format' and 'structured_outputs' both say what the answer is; give one"
             )
-        if self._structures and self.ignore_eos:
+        if structures and self.ignore_eos:
             raise PydanticCustomError("ignore_eos", "'ignore_eos' does not go with an answer that has a structure")
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("stream_options", "'stream_options' is only allowed with stream: true")

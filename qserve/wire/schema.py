@@ -105,20 +105,27 @@ class Wire(BaseModel):
     @classmethod
     def _refuse_by_name(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            if max(len(one) for one in (data, *data.values()) if isinstance(one, dict)) > _MAX_NAMES:
+            sizes = [len(one) for one in data.values() if isinstance(one, dict)]
+            if max(len(data), *sizes, 0) > _MAX_NAMES:
                 raise PydanticCustomError("too_many_names", f"an object has more than {_MAX_NAMES} names")
             # An explicit null means "not given": clients write out every field they know.
             given = {name: value for name, value in data.items() if value is not None}
-            for name in [name for name in given if name in cls.refused and name not in cls.model_fields]:
-                if not asks_for_nothing(name, given[name]):
-                    raise PydanticCustomError(
-                        "unsupported_field",
-                        "'{field}' is not supported: {why}",
-                        {"field": name, "why": cls.refused[name]},
-                    )
-                del given[name]
+            if not given.keys().isdisjoint(cls.refused.keys()):
+                cls._refuse(given)
             return given
         return data
+
+    @classmethod
+    def _refuse(cls, given: dict[str, Any]) -> None:
+        """Takes names out that are refused and ask for nothing; raises for the first that asks for something."""
+        for name in [name for name in given if name in cls.refused and name not in cls.model_fields]:
+            if not asks_for_nothing(name, given[name]):
+                raise PydanticCustomError(
+                    "unsupported_field",
+                    "'{field}' is not supported: {why}",
+                    {"field": name, "why": cls.refused[name]},
+                )
+            del given[name]
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
