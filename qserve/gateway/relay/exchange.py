@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from starlette.types import Message, Receive, Send
 
@@ -39,8 +39,7 @@ _ELSEWHERE = frozenset({"worker_died", "worker_unreachable"})
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to a worker.
 
     Attributes:

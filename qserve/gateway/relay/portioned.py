@@ -98,7 +98,7 @@ class PortionedExchange:
     async def _ask(self, portion: Portion, on_slot: Callable[[], None]) -> None:
         own = self._record
         record = replace(own, request_id=f"{own.request_id}-{portion.choice}", num_events=0)
-        call = replace(self._call, num_sequences=1, is_more=portion is not self._portions[0])
+        call = self._call._replace(num_sequences=1, is_more=portion is not self._portions[0])
         body = Body(self._body_of(portion))
         exchange = Exchange(self._replicas, call, body, record, self._of_portions, 2 * self._stall_timeout_s)
 

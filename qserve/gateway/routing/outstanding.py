@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["RequestTokens", "TokenEstimates"]
 
@@ -13,8 +13,7 @@ _SMOOTHING = 0.1
 _UNBOUNDED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTokens:
+class RequestTokens(NamedTuple):
     """Estimated tokens of one request: its prompt, and the answers of all its sequences."""
 
     prompt: int
