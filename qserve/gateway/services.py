@@ -114,9 +114,10 @@ def _max_tokens(fields: Mapping[str, Any]) -> int | None:
 
 
 def _check_size(fields: Mapping[str, Any], facts: WorkerFacts) -> None:
+    context = facts.context
     for name in ("prompt", "messages"):
-        if (prompt := fields.get(name)) is not None:
-            facts.context.check(prompt)
+        if prompt := fields.get(name):
+            context.check(prompt)
 
 
 @dataclass(frozen=True)

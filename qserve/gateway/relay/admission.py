@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from qserve.wire.errors import ApiError
 
@@ -31,8 +31,7 @@ class Moved(Exception):
         self.to = to
 
 
-@dataclass(frozen=True, slots=True)
-class Requester:
+class Requester(NamedTuple):
     """Who asks for slots.
 
     Attributes:
@@ -51,8 +50,7 @@ class Requester:
         return self.is_background, self.client
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """Slots that a requester holds; `is_last`: the one that others of its time had to leave."""
 
     requester: Requester
@@ -114,6 +112,8 @@ class Admission:
         Cancelling the wait is safe.
         """
         ticket = _Ticket(requester, num_sequences, asyncio.get_running_loop().create_future())
+        if not self._queue and self._fits(ticket):
+            return self._take(ticket, is_last=False)
         self._queue.append(ticket)
         self._admit()
         if not ticket.granted.done():
@@ -253,7 +253,7 @@ class Admission:
         return held + size <= room // len(self._active_shares(share[0]) | {share})
 
     def _admit(self) -> None:
-        while (found := self._next()) is not None:
+        while self._queue and (found := self._next()) is not None:
             ticket, is_last = found
             self._queue.remove(ticket)
             if not ticket.granted.done():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from qserve.engine.base import WorkerFacts, WorkerState
 from qserve.gateway.relay.upstream import Life, Upstream
@@ -14,8 +13,7 @@ from qserve.gateway.routing.outstanding import RequestTokens
 __all__ = ["Replicas", "RoutedRequest", "Slot"]
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedRequest:
+class RoutedRequest(NamedTuple):
     """What routing needs of a request: hashes of its prompt's blocks, its size, and a hash of its bytes.
 
     `client` is whom it counts for (`auth.share_of`); `is_more`: a further portion of one that has slots already.
