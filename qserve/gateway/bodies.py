@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope
 
 from qserve.gateway.auth import client_of
 from qserve.gateway.http.headers import values_of
-from qserve.gateway.limits import check_head, declared_length, read_checked_body
+from qserve.gateway.limits import check_head, read_checked_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.units import KIB, format_bytes
 from qserve.wire.errors import ApiError
@@ -95,8 +95,9 @@ class Bodies:
     async def held(self, scope: Scope, receive: Receive) -> Body:
         """The whole body, which counts until it is dropped."""
         max_bytes = self._settings.max_body_bytes
-        check_head(scope, max_bytes)
-        client, num_held = client_of(scope), _most_bytes(scope, max_bytes)
+        num_declared = check_head(scope, max_bytes)
+        client = client_of(scope)
+        num_held = max_bytes if values_of(scope, b"transfer-encoding") else num_declared
         if not self._budget.fits(client, num_held):
             await self._wait_for(client, num_held)
         self._budget.add(client, num_held)
@@ -148,8 +149,3 @@ class _Reading:
 
     async def __aexit__(self, *_: object) -> None:
         self._body.drop()
-
-
-def _most_bytes(scope: Scope, max_bytes: int) -> int:
-    """Upper bound of the body's length: the declared length, or the limit if it is chunked."""
-    return max_bytes if values_of(scope, b"transfer-encoding") else declared_length(scope)

@@ -67,41 +67,40 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout
     return await read_checked_body(receive, max_bytes, idle_timeout_s)
 
 
-def check_head(scope: Scope, max_bytes: int) -> None:
-    """415 for a compressed body, 413 if the declared length is too long."""
+def check_head(scope: Scope, max_bytes: int) -> int:
+    """The declared length. 415 for a compressed body, 413 if it is too long."""
     check_content_encoding(scope)
-    if declared_length(scope) > max_bytes:
+    if (num_bytes := declared_length(scope)) > max_bytes:
         raise _too_large(max_bytes)
+    return num_bytes
 
 
 async def read_checked_body(receive: Receive, max_bytes: int, idle_timeout_s: float) -> bytes:
     """As `read_body`, after `check_head`."""
-    if isinstance(receive, ConnectedReceive) and receive.has_whole_body:
-        return (await _next_part(receive, max_bytes, 0))[0]
+    body = receive.take_body() if isinstance(receive, ConnectedReceive) else None
+    if body is not None:
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        return body
     parts: list[bytes] = []
-    num_bytes, has_more = 0, True
+    num_bytes = 0
     try:
         async with asyncio.timeout(idle_timeout_s) as deadline:
             first_deadline_s = asyncio.get_running_loop().time() + idle_timeout_s
-            while has_more:
-                part, has_more = await _next_part(receive, max_bytes, num_bytes)
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
                 num_bytes += len(part)
+                if num_bytes > max_bytes:
+                    raise _too_large(max_bytes)
                 parts.append(part)
+                if not message.get("more_body", False):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
                 deadline.reschedule(arrival_deadline_s(first_deadline_s, num_bytes, idle_timeout_s))
     except TimeoutError:
         raise stopped_arriving(idle_timeout_s) from None
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _next_part(receive: Receive, max_bytes: int, num_before: int) -> tuple[bytes, bool]:
-    """The part of a body after `num_before` bytes, and whether there is more."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    part: bytes = message.get("body", b"")
-    if num_before + len(part) > max_bytes:
-        raise _too_large(max_bytes)
-    return part, message.get("more_body", False)
 
 
 def arrival_deadline_s(first_deadline_s: float, num_bytes: int, idle_timeout_s: float) -> float:
@@ -118,10 +117,7 @@ def stopped_arriving(idle_timeout_s: float) -> ApiError:
 
 def declared_length(scope: Scope) -> int:
     """Content-Length; 0 if absent."""
-    for value in values_of(scope, b"content-length"):
-        if value.isdigit():
-            return int(value)
-    return 0
+    return next((int(value) for value in values_of(scope, b"content-length") if value.isdigit()), 0)
 
 
 def _too_large(max_bytes: int) -> ApiError:
@@ -172,10 +168,9 @@ class ConnectedReceive:
         self._arriving = arriving
         self.connection = connection
 
-    @property
-    def has_whole_body(self) -> bool:
-        """Whether the rest of the body is there: the next message has it, and comes at once."""
-        return self._arriving is not None and self._arriving.has_whole_body
+    def take_body(self) -> bytes | None:
+        """The whole body, where it has come before the first message was received; else None."""
+        return None if self._arriving is None else self._arriving.take_body()
 
     def __call__(self) -> Awaitable[Message]:
         return self._receive()
@@ -191,9 +186,8 @@ class ClientConnection(Protocol):
 class Arriving(Protocol):
     """A request on such a connection."""
 
-    @property
-    def has_whole_body(self) -> bool:
-        """Whether all of its body has come."""
+    def take_body(self) -> bytes | None:
+        """The whole body, where it has come and nothing of it was received; else None."""
 
 
 def _nothing() -> None:

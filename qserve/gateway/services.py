@@ -66,9 +66,9 @@ class BySchema:
     count: Callable[[Any], int] | None = None
 
     def read(self, body: bytes, path: str, facts: WorkerFacts) -> CheckedRequest:
-        request: Any = self.schema.read(body)
+        request: Any = self.schema.parse(body)
         if facts.role == "chat":  # reward models may truncate
-            _check_size(request.__dict__, facts)
+            _check_size(request.__dict__, facts, len(body))
         return CheckedRequest(
             request.model, self.count(request) if self.count is not None else 0, _max_tokens(vars(request)),
             cache_salt=getattr(request, "cache_salt", None),
@@ -92,7 +92,7 @@ class ByEngine:
         read = in_engine_words(path, as_vllm_reads(path, given), takes_one_system=facts.takes_one_system)
         value = requests.with_structured_outputs(path, read)
         requests.check_body(fields, path, value)
-        _check_size(value, facts)
+        _check_size(value, facts, len(body))
         said = requests.without_no_tools(value)
         changed = with_enforceable_schemas(said, facts.schema_library) or said
         if facts.thinks_in_text and facts.schema_library == "xgrammar" and path == "/v1/chat/completions":
@@ -113,11 +113,13 @@ def _max_tokens(fields: Mapping[str, Any]) -> int | None:
     return next((value for value in given if isinstance(value, int) and value >= 0), None)
 
 
-def _check_size(fields: Mapping[str, Any], facts: WorkerFacts) -> None:
+def _check_size(fields: Mapping[str, Any], facts: WorkerFacts, num_bytes: int) -> None:
+    """`num_bytes`: of the body. In JSON no text is shorter than it is, and a token id takes a byte and its comma."""
+    if num_bytes <= min(facts.max_model_len, facts.max_prompt_bytes or num_bytes):
+        return
     context = facts.context
     for name in ("prompt", "messages"):
-        if prompt := fields.get(name):
-            context.check(prompt)
+        context.check(fields.get(name))
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,14 @@ class Answering(RequestResponseCycle):
 
     _head = b""  # that goes out with the body
 
-    @property
-    def has_whole_body(self) -> bool:
-        """Whether `receive` returns the end of the request's body at once."""
-        return not (self.more_body or self.disconnected or self.response_complete)
+    def take_body(self) -> bytes | None:
+        """The whole body, of which nothing was received, where it has come; else None, and `receive` has it."""
+        if self.more_body or self.disconnected or self.response_complete or self.waiting_for_100_continue:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        return body
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:

@@ -73,7 +73,7 @@ class BoundedHttp(HttpToolsProtocol):
     def when_lost(self, callback: Callable[[], None] | None) -> bool:
         """Calls `callback` when the client closes the connection (None: no callback). False if it is closed already."""
         self._on_lost = callback
-        if callback is not None:
+        if callback is not None and self.flow.read_paused:
             self.flow.resume_reading()  # a client's end is not seen while nothing is read; a large body paused it
         return not self._is_lost
 
@@ -130,11 +130,15 @@ class BoundedHttp(HttpToolsProtocol):
         self._num_head_bytes = self._num_unparsed_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._num_head_bytes += len(url)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLong
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
+        self._num_head_bytes += len(name) + len(value)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLong
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -176,11 +180,6 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse(_too_slow())
         else:
             self.transport.close()  # it sent nothing, or is sending what was refused
-
-    def _count(self, num_bytes: int) -> None:
-        self._num_head_bytes += num_bytes
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            raise _HeadTooLong
 
     def _refuse(self, error: ApiError) -> None:
         path = getattr(self, "url", b"").partition(b"?")[0].decode("latin-1")  # b"" before the first request

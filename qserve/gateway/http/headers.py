@@ -1,19 +1,23 @@
-"""Headers of a request by name. Most that are asked for are absent, which is found without a look at all of them."""
+"""Headers of a request by name, of which an index is made once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["values_of"]
 
-_NAMES = "qserve.names"
+_INDEX = "qserve.headers"
+_UNKNOWN: tuple[Any, dict[bytes, list[bytes]]] = (None, {})
 
 
-def values_of(scope: Any, name: bytes) -> list[bytes]:
+def values_of(scope: Any, name: bytes) -> Sequence[bytes]:
     """All values of the header, in order."""
     headers = scope["headers"]
-    of, names = scope.get(_NAMES) or (None, {})
+    of, index = scope.get(_INDEX, _UNKNOWN)
     if of is not headers:  # new, or a copy of another request's scope
-        names = dict(headers)
-        scope[_NAMES] = headers, names
-    return [value for key, value in headers if key == name] if name in names else []
+        index = {}
+        for key, value in headers:
+            index.setdefault(key, []).append(value)
+        scope[_INDEX] = headers, index
+    return index.get(name, ())
