@@ -105,19 +105,21 @@ class Wire(BaseModel):
     @classmethod
     def _refuse_by_name(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            sizes = [len(one) for one in data.values() if isinstance(one, dict)]
-            if max(len(data), *sizes, 0) > _MAX_NAMES:
-                raise PydanticCustomError("too_many_names", f"an object has more than {_MAX_NAMES} names")
+            for one in (data, *data.values()):
+                if isinstance(one, dict) and len(one) > _MAX_NAMES:
+                    raise PydanticCustomError("too_many_names", f"an object has more than {_MAX_NAMES} names")
             # An explicit null means "not given": clients write out every field they know.
-            given = {name: value for name, value in data.items() if value is not None}
+            has_null = None in data.values()
+            given = {name: value for name, value in data.items() if value is not None} if has_null else data
             if not given.keys().isdisjoint(cls.refused.keys()):
-                cls._refuse(given)
+                return cls._allowed(given)
             return given
         return data
 
     @classmethod
-    def _refuse(cls, given: dict[str, Any]) -> None:
-        """Takes names out that are refused and ask for nothing; raises for the first that asks for something."""
+    def _allowed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Without names that are refused and ask for nothing; raises for the first that asks for something."""
+        given = dict(given)
         for name in [name for name in given if name in cls.refused and name not in cls.model_fields]:
             if not asks_for_nothing(name, given[name]):
                 raise PydanticCustomError(
@@ -126,6 +128,7 @@ class Wire(BaseModel):
                     {"field": name, "why": cls.refused[name]},
                 )
             del given[name]
+        return given
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
