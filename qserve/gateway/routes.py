@@ -260,7 +260,7 @@ def dialect_of(template: str, method: str = "POST", path: str = "") -> Dialect:
     """The error format of a route. For unknown ones `path` tells: Anthropic's below /v1/messages, else OpenAI's."""
     if template == PAGE and method != "POST":
         return Dialect.OPENAI
-    if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
+    if path.startswith(MESSAGES) and (path == MESSAGES or path[len(MESSAGES)] == "/"):
         return Dialect.ANTHROPIC
     return _DIALECTS.get(template, Dialect.OPENAI)
 
