@@ -14,6 +14,7 @@ _UNKNOWN: tuple[Any, dict[bytes, list[bytes]]] = (None, {})
 def values_of(scope: Any, name: bytes) -> Sequence[bytes]:
     """All values of the header, in order."""
     headers = scope["headers"]
+    index: dict[bytes, list[bytes]]
     of, index = scope.get(_INDEX, _UNKNOWN)
     if of is not headers:  # new, or a copy of another request's scope
         index = {}

@@ -167,3 +167,13 @@ async def test_an_end_that_comes_in_the_tick_in_which_it_is_over_ends_nothing_el
         down.set_result(None)
     await asyncio.sleep(0.01)
     assert not asyncio.current_task().cancelling()
+
+
+async def test_what_never_sends_needs_no_timer(monkeypatch):
+    timers = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(type(loop), "call_later", lambda *given: timers.append(given) or asyncio.Future())
+    async with EarlyEnd(ConnectedReceive(None, Connection()), loop.create_future(), 60.0) as end:
+        assert not timers
+        end.sending_since_s = time.perf_counter()
+        assert len(timers) == 1
