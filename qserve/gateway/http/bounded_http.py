@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -145,9 +146,30 @@ class BoundedHttp(HttpToolsProtocol):
         self._is_in_head = False
         self._stop_timer()
         self._connections_of_server.answers(self)
-        super().on_headers_complete()
-        self.cycle.__class__ = Answering  # its task has not begun; uvicorn lets no other class be named
-        cast("dict[str, Any]", self.scope)[ANSWERING] = self.cycle
+        before, answering = self.cycle, self._answering()
+        self.cycle = answering
+        if before is None or before.response_complete:
+            self._start_asgi_task(answering, self.app)
+        else:  # a pipelined request waits for the answer before
+            self.flow.pause_reading()
+            self.pipeline.appendleft((answering, self.app))
+
+    def _answering(self) -> Answering:
+        """The request whose head has come, as uvicorn makes its own, less the protocols that are off here."""
+        version, scope = self.parser.get_http_version(), cast("dict[str, Any]", self.scope)
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope.update(
+            method=self.parser.get_method().decode("ascii"), http_version=version, raw_path=url.path,
+            path=unquote(path) if "%" in path else path, query_string=url.query or b"",
+        )  # fmt: skip
+        scope[ANSWERING] = answering = Answering(
+            scope=self.scope, transport=self.transport, flow=self.flow, logger=self.logger,
+            access_logger=self.access_logger, access_log=False, default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(), expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(), on_response=self.on_response_complete,
+        )  # fmt: skip
+        return answering
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
