@@ -176,7 +176,7 @@ class Reply(asyncio.Protocol):
         self._kept_alive = self._parser.should_keep_alive()  # the parser forgets it right after
 
 
-class _Asked:
+class _Request:
     """One request and its connection."""
 
     __slots__ = ("_body", "_client", "_head", "_reply")
@@ -218,7 +218,7 @@ class WorkerClient:
         body: Body | None = None,
         headers: Iterable[tuple[str, str]] = (),
         content_type: str = "application/json",
-    ) -> _Asked:
+    ) -> _Request:
         """`async with` sends a request and has the answer from its headers on. Leaving early closes the connection.
 
         `body` is dropped as soon as it is written: it may be megabytes, and the answer may take minutes.
@@ -230,7 +230,7 @@ class WorkerClient:
             head += f"{name}: {value}\r\n"
         if body is not None and body.data:
             head += f"content-type: {content_type}\r\ncontent-length: {len(body.data)}\r\n"
-        return _Asked(self, head.encode() + b"\r\n", body)
+        return _Request(self, head.encode() + b"\r\n", body)
 
     def close(self) -> None:
         """Closes the idle connections."""
