@@ -14,7 +14,7 @@ from http.client import HTTPResponse
 from pathlib import Path
 from socket import create_connection, socket
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
@@ -51,11 +51,10 @@ async def walk_of_chat(package: Path, streamed: bool) -> Trace:
 @asynccontextmanager
 async def _gateway(path: Path) -> AsyncIterator[int]:
     """The port of a gateway on this event loop."""
-    endpoint = WorkerEndpoint(
+    facts = WorkerFacts(
         name="chat", models=("fake",), address=UnixAddress(path), key=_KEY, max_num_seqs=256, max_model_len=4096,
-        state=WorkerState.READY, detail="",
     )  # fmt: skip
-    gateway = build_gateway(GatewaySettings(keys=(_KEY,)), [endpoint])
+    gateway = build_gateway(GatewaySettings(keys=(_KEY,)), [WorkerStatus(facts, WorkerState.READY, "")])
     server = build_server(gateway, "127.0.0.1", 0, drain_timeout_s=1)
     serving = asyncio.create_task(server.serve())
     while not server.started:

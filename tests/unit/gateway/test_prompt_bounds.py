@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.base import UnixAddress, WorkerFacts
 from qserve.gateway.services import BySchema
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import CompletionRequest
@@ -32,17 +32,15 @@ def _refusal(check):
     st.booleans(),
 )
 def test_it_is_refused_as_the_whole_check_refuses_it(prompt, max_model_len, max_prompt_bytes, is_ascii):
-    endpoint = WorkerEndpoint(
-        "chat", ("m",), UnixAddress(Path()), "", 1, max_model_len, max_prompt_bytes=max_prompt_bytes
-    )
+    facts = WorkerFacts("chat", ("m",), UnixAddress(Path()), "", 1, max_model_len, max_prompt_bytes=max_prompt_bytes)
     body = json.dumps({"model": "m", "prompt": prompt}, ensure_ascii=is_ascii, separators=(",", ":"))
-    refusal = _refusal(lambda: endpoint.context.check(prompt))
-    assert _refusal(lambda: READER.read(body.encode(errors="surrogatepass"), "/v1/completions", endpoint)) == refusal
+    refusal = _refusal(lambda: facts.context.check(prompt))
+    assert _refusal(lambda: READER.read(body.encode(errors="surrogatepass"), "/v1/completions", facts)) == refusal
 
 
 @pytest.mark.parametrize("num_tokens", [40, 41])
 def test_token_ids_are_counted(num_tokens):
-    endpoint = WorkerEndpoint("chat", ("m",), UnixAddress(Path()), "", 1, 40)
+    facts = WorkerFacts("chat", ("m",), UnixAddress(Path()), "", 1, 40)
     body = json.dumps({"model": "m", "prompt": [1] * num_tokens}).encode()
-    refusal = _refusal(lambda: READER.read(body, "/v1/completions", endpoint))
+    refusal = _refusal(lambda: READER.read(body, "/v1/completions", facts))
     assert (refusal is not None) == (num_tokens > 40)
