@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-__all__ = ["FramedProcess", "ProcessEnded", "frames", "send_frame"]
+__all__ = ["Frame", "FramedProcess", "ProcessEnded", "frames", "send_frame"]
 
 _LENGTHS = struct.Struct("!II")
 

@@ -25,7 +25,6 @@ __all__ = [
     "kind_of_choice",
     "must_call",
     "offered",
-    "without_descriptions",
 ]
 
 MAX_TOOLS = 512
@@ -168,11 +167,6 @@ def check_choice(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> Non
             "'tool_choice' names '{name}'; 'tools' has {names}",
             {"name": name, "names": ", ".join(names[:20])},
         )
-
-
-def without_descriptions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """What reading calls takes of them."""
-    return [tool.model_dump(mode="json", exclude_none=True, exclude={"function": {"description"}}) for tool in tools]
 
 
 def as_json(tools: Sequence[Tool]) -> list[dict[str, Any]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 __all__ = ["GrammarSpec"]
@@ -25,12 +24,3 @@ class GrammarSpec:
     begins: Literal["answer", "tool_call"] = "answer"
     only_one: bool = False
     param: str = "response_format"
-
-    def to_json(self) -> str:
-        """For another process."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> GrammarSpec:
-        """What `to_json` wrote."""
-        return cls(**json.loads(text))

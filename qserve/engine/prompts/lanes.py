@@ -5,25 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from array import array
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from qserve.engine.framed_process import FramedProcess, ProcessEnded
-from qserve.engine.grammar.spec import GrammarSpec
+from qserve.engine.framed_process import Frame, FramedProcess, ProcessEnded
 from qserve.engine.prompts.process import ReaderSettings
+from qserve.engine.prompts.read_body import ChatFields, CompletionFields, ReadBody
 from qserve.engine.prompts.template import TEMPLATE_FAILS, TRIALS
-from qserve.engine.prompts.thought_start import ThoughtStart
 from qserve.errors import BrokenCheckpoint
 from qserve.wire.errors import ApiError
 
-__all__ = ["PromptLanes", "ReadBody"]
+__all__ = ["AnswerKind", "ChatKind", "PromptLanes"]
 
-Kind = Literal[
-    "chat", "messages", "responses", "completion", "tokenize", "detokenize", "count_tokens", "input_tokens",
-]  # fmt: skip
+ChatKind = Literal["chat", "messages", "responses"]
+AnswerKind = Literal["tokenize", "detokenize", "count_tokens", "input_tokens"]
 
 SMALL_BYTES = 64 * 1024
 """What is shorter takes some 50 ms at most."""
@@ -33,21 +29,6 @@ _SMALL_CPU_S, _LARGE_CPU_S = 3.0, 15.0
 _WALL_FACTOR = 6
 _IDLE_S = 60.0
 _LAST_MOMENTS_S = 1.0
-
-
-@dataclass(frozen=True)
-class ReadBody:
-    """A body as it was read: the request's fields without its texts, as JSON, and the prompts' ids; or the answer.
-
-    `grammar` is what the answer must follow, `thought` where it begins, and `echo` what it says of its request.
-    """
-
-    request: str = ""
-    prompts: tuple[array[int], ...] = ()
-    answer: bytes = b""
-    grammar: GrammarSpec | None = None
-    thought: ThoughtStart = "unknown"
-    echo: Mapping[str, Any] = field(default_factory=dict)
 
 
 class PromptLanes:
@@ -69,7 +50,7 @@ class PromptLanes:
         why = ""
         for messages in TRIALS:
             try:
-                await self.read("chat", json.dumps({"model": "m", "messages": messages}).encode())
+                await self.chat("chat", json.dumps({"model": "m", "messages": messages}).encode())
                 return
             except ApiError as error:
                 why = str(error)
@@ -82,22 +63,24 @@ class PromptLanes:
         await self._small.process.close()
         await self._large.process.close()
 
-    async def read(self, kind: Kind, body: bytes) -> ReadBody:
-        """What the body says. Raises ApiError."""
+    async def chat(self, kind: ChatKind, body: bytes) -> ReadBody[ChatFields]:
+        """What a chat in the words of an API says. Raises ApiError."""
+        return ReadBody.from_frame(ChatFields, *await self._read(kind, body))
+
+    async def completion(self, body: bytes) -> ReadBody[CompletionFields]:
+        """What a completion says. Raises ApiError."""
+        return ReadBody.from_frame(CompletionFields, *await self._read("completion", body))
+
+    async def answer(self, kind: AnswerKind, body: bytes) -> bytes:
+        """The answer to a question about tokens, as JSON. Raises ApiError."""
+        return (await self._read(kind, body))[1]
+
+    async def _read(self, kind: str, body: bytes) -> Frame:
         lane = self._small if len(body) <= SMALL_BYTES else self._large
         head, data = await lane.ask(kind, body)
         if "error" in head:
             raise ApiError(**head["error"])
-        if "lengths" not in head:
-            return ReadBody(answer=data)
-        prompts: list[array[int]] = []
-        start = 0
-        for length in head["lengths"]:
-            prompts.append(array("i"))
-            prompts[-1].frombytes(data[start : start + 4 * length])
-            start += 4 * length
-        grammar = None if head["grammar"] is None else GrammarSpec.from_json(head["grammar"])
-        return ReadBody(head["request"], tuple(prompts), grammar=grammar, thought=head["thought"], echo=head["echo"])
+        return head, data
 
 
 class _Lane:
@@ -109,7 +92,7 @@ class _Lane:
         arguments = (str(settings), str(cpu_s))
         self.process = FramedProcess(module, *arguments, yields=yields, idle_s=idle_s, wall_s=self._wall_s)
 
-    async def ask(self, kind: Kind, body: bytes) -> tuple[dict[str, Any], bytes]:
+    async def ask(self, kind: str, body: bytes) -> Frame:
         try:
             head, data = await self.process.ask(lambda _: ({"what": kind}, body))
         except TimeoutError:

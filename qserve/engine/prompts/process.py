@@ -16,7 +16,6 @@ import math
 import resource
 import signal
 import sys
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,8 @@ from typing import Any, BinaryIO
 
 from qserve.engine.framed_process import frames, send_frame
 from qserve.engine.process import end_with_parent
-from qserve.engine.prompts.read import BodyReader, PromptBody
+from qserve.engine.prompts.read import BodyReader
+from qserve.engine.prompts.read_body import ReadBody
 from qserve.wire.errors import ApiError
 from qserve.wire.prompt_size import ContextLimits
 
@@ -109,7 +109,7 @@ def _peak_kib() -> int:
 
 
 def _bounded(
-    read: Callable[[bytes], PromptBody], body: bytes, cpu_s: float
+    read: Callable[[bytes], ReadBody[Any] | bytes], body: bytes, cpu_s: float
 ) -> tuple[dict[str, Any], list[bytes], bool]:
     """The answer's head and bytes, and whether the process should end."""
     limits = _end_after(cpu_s + _IN_C_S)
@@ -117,7 +117,8 @@ def _bounded(
     try:
         result = read(body)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        return *_as_frame(result), False
+        head, parts = ({}, [result]) if isinstance(result, bytes) else result.to_frame()
+        return head, parts, False
     except ApiError as error:
         refusal, is_spent = error, False
     except _TooSlow:
@@ -159,19 +160,6 @@ def _raise_too_slow(*_: object) -> None:
     raise _TooSlow
 
 
-def _as_frame(result: PromptBody) -> tuple[dict[str, Any], list[bytes]]:
-    if result.answer:
-        return {}, [result.answer]
-    head = {
-        "request": result.request.decode(),
-        "lengths": [len(ids) for ids in result.prompts],
-        "thought": result.thought,
-        "echo": result.echo,
-        "grammar": None if result.grammar is None else result.grammar.to_json(),
-    }
-    return head, [ids.tobytes() for ids in result.prompts]
-
-
 def _reader(settings: ReaderSettings) -> BodyReader:
     from tokenizers import Tokenizer
 
@@ -196,8 +184,6 @@ def _reader(settings: ReaderSettings) -> BodyReader:
         named_templates=tuple(settings.named_templates),
     )
 
-
-assert array("i").itemsize == 4, "ids travel as 32-bit integers"
 
 if __name__ == "__main__":
     end_with_parent()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from qserve.engine.grammar.spec import GrammarSpec
+from qserve.engine.prompts.kept_fields import chat_fields, completion_fields
+from qserve.engine.prompts.read_body import ChatFields, CompletionFields, ReadBody
 from qserve.engine.prompts.special_tokens import HiddenTokens, strings_in
 from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, TemplateRefused
 from qserve.engine.prompts.thought_start import ThoughtStart, thought_start
@@ -28,25 +30,10 @@ from qserve.wire.openai import (
     TokenizeRequest,
 )
 from qserve.wire.structured import StructuredOutputs
-from qserve.wire.tools import as_json, callable_tools, without_descriptions
+from qserve.wire.tools import as_json, callable_tools
 from qserve.wire.validation import from_validation
 
-__all__ = ["BodyReader", "PromptBody"]
-
-
-@dataclass(frozen=True)
-class PromptBody:
-    """What is left of a body: its request without the texts, as JSON, and their ids; or the answer itself.
-
-    `grammar` is what the answer must follow, `thought` where it begins, `echo` what it says of its request.
-    """
-
-    request: bytes = b""
-    prompts: list[array[int]] = field(default_factory=list)
-    answer: bytes = b""
-    grammar: GrammarSpec | None = None
-    thought: ThoughtStart = "unknown"
-    echo: dict[str, Any] = field(default_factory=dict)
+__all__ = ["BodyReader"]
 
 
 class BodyReader:
@@ -77,35 +64,35 @@ class BodyReader:
         self._vocab_size = vocab_size
         self._named_templates = named_templates
 
-    def chat(self, body: bytes) -> PromptBody:
+    def chat(self, body: bytes) -> ReadBody[ChatFields]:
         """POST /v1/chat/completions."""
         return self._chat(ChatCompletionRequest.parse(body))
 
-    def messages(self, body: bytes) -> PromptBody:
+    def messages(self, body: bytes) -> ReadBody[ChatFields]:
         """POST /v1/messages."""
         return self._translated(MessagesRequest.parse(body))
 
-    def responses(self, body: bytes) -> PromptBody:
+    def responses(self, body: bytes) -> ReadBody[ChatFields]:
         """POST /v1/responses."""
         request = ResponsesRequest.parse(body)
         return self._translated(request, request.larks)
 
-    def count_tokens(self, body: bytes) -> PromptBody:
+    def count_tokens(self, body: bytes) -> bytes:
         """POST /v1/messages/count_tokens."""
         (ids,) = self._chat(_chat_of(CountTokensRequest.parse(body).to_chat())).prompts
-        return PromptBody(answer=json.dumps({"input_tokens": len(ids)}).encode())
+        return json.dumps({"input_tokens": len(ids)}).encode()
 
-    def input_tokens(self, body: bytes) -> PromptBody:
+    def input_tokens(self, body: bytes) -> bytes:
         """POST /v1/responses/input_tokens."""
         (ids,) = self._chat(_chat_of(InputTokensRequest.parse(body).to_chat())).prompts
-        return PromptBody(answer=json.dumps({"object": "response.input_tokens", "input_tokens": len(ids)}).encode())
+        return json.dumps({"object": "response.input_tokens", "input_tokens": len(ids)}).encode()
 
     def _translated(
         self, request: MessagesRequest | ResponsesRequest, larks: Mapping[str, str] | None = None
-    ) -> PromptBody:
+    ) -> ReadBody[ChatFields]:
         return replace(self._chat(_chat_of(request.to_chat()), larks or {}), echo=request.echo())
 
-    def _chat(self, request: ChatCompletionRequest, larks: Mapping[str, str] | None = None) -> PromptBody:
+    def _chat(self, request: ChatCompletionRequest, larks: Mapping[str, str] | None = None) -> ReadBody[ChatFields]:
         """`larks`: the grammars of custom tools, by their names."""
         ids, thought = self._conversation(
             request.messages,
@@ -117,12 +104,7 @@ class BodyReader:
         )
         self._check_ids(ids, "messages")
         grammar = self._grammar(request, larks or {})
-        rest = _without(request, "messages", "chat_template_kwargs", "tools", "tool_choice")
-        rest["messages"] = [{"role": "user", "content": ""}]
-        if tools := request.offered_tools:
-            rest |= request.model_dump(mode="json", include={"tools", "tool_choice"}, exclude_none=True)
-            rest["tools"] = without_descriptions(tools)
-        return PromptBody(json.dumps(rest).encode(), [array("i", ids)], grammar=grammar, thought=thought)
+        return ReadBody(chat_fields(request), (array("i", ids),), grammar, thought)
 
     def _variables(self, request: ChatCompletionRequest) -> dict[str, Any]:
         """Of the template: `reasoning_effort` turns the switch, as in vLLM, unless the request turns it itself."""
@@ -156,7 +138,7 @@ class BodyReader:
             )
         return written
 
-    def completion(self, body: bytes) -> PromptBody:
+    def completion(self, body: bytes) -> ReadBody[CompletionFields]:
         """POST /v1/completions: text gets no BOS that the tokenizer does not add itself, token ids stay as they are."""
         request = CompletionRequest.parse(body)
         given: list[Any] = request.prompt if isinstance(request.prompt, list) else [request.prompt]
@@ -169,10 +151,9 @@ class BodyReader:
             self._check_ids(ids, "prompt")
             prompts.append(array("i", ids))
         grammar = None if request.structure is None else _structured(request.structure, request.structure_param)
-        rest = _without(request, "prompt") | {"prompt": ""}
-        return PromptBody(json.dumps(rest).encode(), prompts, grammar=grammar)
+        return ReadBody(completion_fields(request), tuple(prompts), grammar)
 
-    def tokenize(self, body: bytes) -> PromptBody:
+    def tokenize(self, body: bytes) -> bytes:
         """POST /tokenize."""
         request = TokenizeRequest.parse(body)
         if request.messages is None:
@@ -191,15 +172,15 @@ class BodyReader:
             )
         strings = [self._piece(token_id) for token_id in ids] if request.return_token_strs else None
         answer = {"count": len(ids), "max_model_len": self._max_model_len, "tokens": ids, "token_strs": strings}
-        return PromptBody(answer=json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
+        return json.dumps(answer, ensure_ascii=False).encode(errors="replace")
 
-    def detokenize(self, body: bytes) -> PromptBody:
+    def detokenize(self, body: bytes) -> bytes:
         """POST /detokenize."""
         tokens = DetokenizeRequest.parse(body).tokens
         if max(tokens, default=0) >= self._vocab_size:
             raise ApiError(400, f"this model's ids end at {self._vocab_size - 1}", "invalid_value", "tokens")
         answer = {"prompt": self._decode(tokens)}
-        return PromptBody(answer=json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
+        return json.dumps(answer, ensure_ascii=False).encode(errors="replace")
 
     def _conversation(
         self,
@@ -271,16 +252,3 @@ def _structured(structure: StructuredOutputs, param: str) -> GrammarSpec:
     from qserve.engine.grammar.structured import structured_grammar
 
     return GrammarSpec(structured_grammar(structure, param), param=param)
-
-
-# They tell the worker nothing, or what the grammar holds already.
-_UNUSED_FIELDS = (
-    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier", "store",
-    "parallel_tool_calls", "modalities", "verbosity", "response_format", "structured_outputs",
-    "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-)  # fmt: skip
-
-
-def _without(request: BaseModel, *names: str) -> dict[str, Any]:
-    """What the worker needs of it: a few hundred bytes, without the fields that nobody uses."""
-    return request.model_dump(mode="json", exclude={*names, *_UNUSED_FIELDS}, exclude_none=True)

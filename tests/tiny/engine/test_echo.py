@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
+from qserve.engine.prompts.kept_fields import completion_fields
 from qserve.engine.prompts.token_text import TokenText
 from qserve.engine.transformers.api.completions import CompletionAnswer, _Choice
 from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
@@ -58,7 +59,7 @@ def test_an_answer_holds_a_bounded_number_of_log_probabilities(fields, num_promp
         vocab_size=1280, eos_token_ids=frozenset(), defaults=SamplingParams(),
         token_text=TokenText(TOKENIZER), check_length=lambda num_prompt_tokens, max_tokens: max_tokens,
     )  # fmt: skip
-    request = CompletionRequest(model="m", prompt="", echo=True, max_tokens=1, **fields)
+    request = completion_fields(CompletionRequest(model="m", prompt="", echo=True, max_tokens=1, **fields))
     prompts = [[5] * num_tokens] * num_prompts
     if not is_refused:
         CompletionAnswer(engine, request, prompts)

@@ -24,7 +24,7 @@ async def test_names_of_templates_are_told_where_none_is_for_every_chat(tmp_path
         prompts = prompt_lanes(engine, tmp_path / "socket")
         await prompts.start()
         with pytest.raises(ApiError, match="this model has the chat templates rag, and none of them is called default"):
-            await prompts.read("chat", b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}')
+            await prompts.chat("chat", b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}')
         await prompts.close()
 
 

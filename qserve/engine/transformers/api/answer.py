@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from qserve.engine.prompts.read_body import AnswerFields
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.engine import Engine, Generation, Piece, merged
-from qserve.wire.openai import SamplingFields
 from qserve.wire.sse import DONE, event
 
 __all__ = ["Answer", "encoded"]
@@ -28,7 +28,7 @@ class Answer(ABC):
 
     _chunk_object: str
 
-    def __init__(self, engine: Engine, request: SamplingFields, id_prefix: str, asker: Asker) -> None:
+    def __init__(self, engine: Engine, request: AnswerFields, id_prefix: str, asker: Asker) -> None:
         self._engine = engine
         self._asker, self._cache_salt, self._n = asker, asker.salt(request.cache_salt), request.n
         self._head: dict[str, Any] = {
@@ -36,10 +36,9 @@ class Answer(ABC):
             "created": int(time.time()),
             "model": request.model,
         }
-        options = request.stream_options
-        self._with_usage = options is not None and options.include_usage
-        self._counts_on = self._with_usage and options is not None and options.continuous_usage_stats
-        self._returns_ids = bool(request.return_token_ids)
+        self._with_usage = request.include_usage
+        self._counts_on = request.include_usage and request.continuous_usage_stats
+        self._returns_ids = request.return_token_ids
         self._num_prompt_tokens = 0
         self._num_generated: dict[int, int] = {}  # by choice
         self._num_cached: dict[int, int] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -15,7 +15,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
-from qserve.engine.prompts.lanes import PromptLanes, ReadBody
+from qserve.engine.prompts.lanes import AnswerKind, PromptLanes
+from qserve.engine.prompts.read_body import AnswerFields, ReadBody
 from qserve.engine.transformers.api.answer import Answer, encoded
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.chat import ChatAnswer
@@ -29,7 +30,6 @@ from qserve.model.failures import EngineError
 from qserve.wire.dialects.messages_answer import MessagesAnswer
 from qserve.wire.dialects.responses_answer import ResponsesAnswer
 from qserve.wire.errors import ApiError, Dialect
-from qserve.wire.openai import SamplingFields
 
 __all__ = ["build_app"]
 
@@ -44,40 +44,30 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
     """
 
     async def chat(request: Request) -> Response:
-        body = await prompts.read("chat", await body_of(request))
+        body = await prompts.chat("chat", await body_of(request))
         making = ChatAnswer.to(engine, body, Asker.of(request.headers))
         return await _answer(request, await _made(request, body, making))
 
     async def messages(request: Request) -> Response:
-        body = await prompts.read("messages", await body_of(request))
+        body = await prompts.chat("messages", await body_of(request))
         making = TranslatedAnswer.to(engine, body, MessagesAnswer, Asker.of(request.headers))
         return await _answer(request, await _made(request, body, making), dialect=Dialect.ANTHROPIC)
 
     async def responses(request: Request) -> Response:
-        body = await prompts.read("responses", await body_of(request))
+        body = await prompts.chat("responses", await body_of(request))
         making = TranslatedAnswer.to(engine, body, ResponsesAnswer, Asker.of(request.headers))
         return await _answer(request, await _made(request, body, making), dialect=Dialect.RESPONSES)
 
-    async def count_tokens(request: Request) -> Response:
-        body = await prompts.read("count_tokens", await body_of(request))
-        return Response(body.answer, media_type="application/json")
+    def about_tokens(kind: AnswerKind) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return Response(await prompts.answer(kind, await body_of(request)), media_type="application/json")
 
-    async def input_tokens(request: Request) -> Response:
-        body = await prompts.read("input_tokens", await body_of(request))
-        return Response(body.answer, media_type="application/json")
+        return answer
 
     async def completions(request: Request) -> Response:
-        body = await prompts.read("completion", await body_of(request))
+        body = await prompts.completion(await body_of(request))
         making = CompletionAnswer.to(engine, body, Asker.of(request.headers))
         return await _answer(request, await _made(request, body, making))
-
-    async def tokenize(request: Request) -> Response:
-        body = await prompts.read("tokenize", await body_of(request))
-        return Response(body.answer, media_type="application/json")
-
-    async def detokenize(request: Request) -> Response:
-        body = await prompts.read("detokenize", await body_of(request))
-        return Response(body.answer, media_type="application/json")
 
     async def limits(request: Request) -> Response:
         return JSONResponse(asdict(engine.limits))
@@ -87,12 +77,12 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
             Route("/v1/qserve/limits", limits),
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/messages", messages, methods=["POST"]),
-            Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+            Route("/v1/messages/count_tokens", about_tokens("count_tokens"), methods=["POST"]),
             Route("/v1/responses", responses, methods=["POST"]),
-            Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
+            Route("/v1/responses/input_tokens", about_tokens("input_tokens"), methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
-            Route("/tokenize", tokenize, methods=["POST"]),
-            Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/tokenize", about_tokens("tokenize"), methods=["POST"]),
+            Route("/detokenize", about_tokens("detokenize"), methods=["POST"]),
         ],
         models,
         key,
@@ -104,14 +94,14 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
     )
 
 
-async def _made(request: Request, body: ReadBody, making: Coroutine[Any, Any, _Made]) -> _Made | None:
+async def _made(request: Request, body: ReadBody[Any], making: Coroutine[Any, Any, _Made]) -> _Made | None:
     """What is made ready; None where its client left meanwhile: a structure may take a second."""
     return await making if body.grammar is None else await unless_client_leaves(request, making)
 
 
 async def _answer(
     request: Request,
-    made: tuple[SamplingFields, Answer | TranslatedAnswer] | None,
+    made: tuple[AnswerFields, Answer | TranslatedAnswer] | None,
     dialect: Dialect = Dialect.OPENAI,
 ) -> Response:
     if made is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from qserve.engine.prompts.lanes import ReadBody
+from qserve.engine.prompts.read_body import ChatFields, ReadBody
 from qserve.engine.transformers.api.answer import Answer
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.prompt_logprobs import prompt_logprobs
@@ -18,8 +18,6 @@ from qserve.engine.transformers.engine import Engine, Piece
 from qserve.engine.transformers.parsing.message import MessageReader, MessageWriter, ReadingRules
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.params import TokenChoice
-from qserve.wire.openai import ChatCompletionRequest
-from qserve.wire.tools import NamedTool
 
 __all__ = ["ChatAnswer"]
 
@@ -29,24 +27,22 @@ class ChatAnswer(Answer):
 
     _chunk_object = "chat.completion.chunk"
 
-    def __init__(
-        self, engine: Engine, request: ChatCompletionRequest, body: ReadBody, guide: Guide | None, asker: Asker
-    ) -> None:
-        super().__init__(engine, request, "chatcmpl", asker)
-        self._request = request
-        self._generations = chat_generations(engine, request, body, guide)
+    def __init__(self, engine: Engine, body: ReadBody[ChatFields], guide: Guide | None, asker: Asker) -> None:
+        super().__init__(engine, body.fields, "chatcmpl", asker)
+        self._request = request = body.fields
+        self._generations = chat_generations(engine, body, guide)
         self._num_prompt_tokens = len(self._generations[0].prompt_ids)
         rules = reading_rules(engine.chat_format, request, body.thought)
         self._thinks = engine.chat_format.thinking.thinks
         self._num_thought = 0
+        self._describes = request.num_logprobs is not None
         self._choices = [_Choice(rules, request, self._thinks) for _ in self._generations]
 
     @classmethod
-    async def to(cls, engine: Engine, body: ReadBody, asker: Asker) -> tuple[ChatCompletionRequest, ChatAnswer]:
+    async def to(cls, engine: Engine, body: ReadBody[ChatFields], asker: Asker) -> tuple[ChatFields, ChatAnswer]:
         """The request that was read, and its answer. Raises what refuses it."""
-        request = ChatCompletionRequest.model_validate_json(body.request)
         guide = await guide_of(engine, body.grammar, asker.client, body.thought)
-        return request, cls(engine, request, body, guide, asker)
+        return body.fields, cls(engine, body, guide, asker)
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
@@ -63,7 +59,7 @@ class ChatAnswer(Answer):
             {
                 "index": index,
                 "message": choice.writer.message(),
-                "logprobs": {"content": logprobs[index], "refusal": None} if self._request.logprobs else None,
+                "logprobs": {"content": logprobs[index], "refusal": None} if self._describes else None,
                 "finish_reason": reasons[index],
                 **self._whole_ids(token_ids=ids[index]),
             }
@@ -103,7 +99,7 @@ class ChatAnswer(Answer):
             async for _, delta, piece in deltas:
                 waiting += () if was_thinking else piece.tokens
                 was_thinking = reader.is_thinking
-                if "content" in delta and self._request.logprobs:
+                if "content" in delta and self._describes:
                     delta["logprobs"], waiting = self._describe(tuple(waiting)), []
                 yield delta, piece
 
@@ -124,14 +120,14 @@ class ChatAnswer(Answer):
 
     @property
     def _tells_of_tokens(self) -> bool:
-        return bool(self._request.logprobs or self._request.return_token_ids)
+        return self._describes or self._returns_ids
 
     def _chunk(self, index: int, delta: dict[str, Any], piece: Piece | None = None, **extra: Any) -> bytes:
         choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         if piece is not None:
             choice["finish_reason"] = self._choices[index].finish_reason(piece)
             choice |= self._ids(token_ids=piece.token_ids)
-            if self._request.logprobs and piece.tokens:
+            if self._describes and piece.tokens:
                 choice["logprobs"] = {"content": self._describe(piece.tokens), "refusal": None}
         return self._event(choice, **extra)
 
@@ -140,16 +136,16 @@ class ChatAnswer(Answer):
         return usage | {"completion_tokens_details": {"reasoning_tokens": self._num_thought}} if self._thinks else usage
 
     def _describe(self, tokens: tuple[TokenChoice, ...]) -> list[msgspec.Raw]:
-        return [self._engine.chat_logprobs.of(token) for token in tokens] if self._request.logprobs else []
+        return [self._engine.chat_logprobs.of(token) for token in tokens] if self._describes else []
 
 
 class _Choice:
     """One choice while it grows."""
 
-    def __init__(self, rules: ReadingRules, request: ChatCompletionRequest, thinks: bool) -> None:
+    def __init__(self, rules: ReadingRules, request: ChatFields, thinks: bool) -> None:
         self.reader = MessageReader(rules)
         self.writer = MessageWriter(thinks, shows_thoughts=request.include_reasoning)
-        self._is_named = isinstance(request.tool_choice, NamedTool)
+        self._is_named = request.names_tool
 
     def read(self, piece: Piece) -> dict[str, Any]:
         """The delta that a piece makes."""

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from qserve.engine.prompts.lanes import ReadBody
+from qserve.engine.prompts.read_body import CompletionFields, ReadBody
 from qserve.engine.transformers.api.answer import Answer
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
@@ -24,7 +24,6 @@ from qserve.engine.transformers.batching.prompt_logprobs import ScoredPrompt
 from qserve.engine.transformers.engine import Engine, Piece
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import CompletionRequest
 
 __all__ = ["CompletionAnswer"]
 
@@ -45,15 +44,15 @@ class CompletionAnswer(Answer):
     _chunk_object = "text_completion"
 
     def __init__(
-        self, engine: Engine, request: CompletionRequest, prompts: list[list[int]], guide: Guide | None = None,
+        self, engine: Engine, request: CompletionFields, prompts: list[list[int]], guide: Guide | None = None,
         asker: Asker | None = None,
     ) -> None:  # fmt: skip
         super().__init__(engine, request, "cmpl", asker or Asker())
         self._request = request
         self._prompts = prompts
-        self._params = replace(sampling_params(engine, request, request.logprobs), guide=guide)
+        self._params = replace(sampling_params(engine, request), guide=guide)
         limits = [completion_max_tokens(engine, request, prompt) for prompt in self._prompts]
-        self._scores_only = request.echo and request.logprobs is not None and max(limits) <= 1
+        self._scores_only = request.echo and request.num_logprobs is not None and max(limits) <= 1
         # With echo and max_tokens 0 and no logprobs there is nothing to compute: the prompt is the answer.
         self._generations = [
             generation
@@ -66,18 +65,20 @@ class CompletionAnswer(Answer):
         self._check_logprobs()
 
     @classmethod
-    async def to(cls, engine: Engine, body: ReadBody, asker: Asker) -> tuple[CompletionRequest, CompletionAnswer]:
+    async def to(
+        cls, engine: Engine, body: ReadBody[CompletionFields], asker: Asker
+    ) -> tuple[CompletionFields, CompletionAnswer]:
         """The request that was read, and its answer. Raises what refuses it."""
-        request = CompletionRequest.model_validate_json(body.request)
         prompts: list[list[int]] = []
         for prompt in body.prompts:
             prompts.append(prompt.tolist())
             await asyncio.sleep(0)  # millions of ids take a while; streams go on in between
-        return request, cls(engine, request, prompts, await guide_of(engine, body.grammar, asker.client), asker)
+        guide = await guide_of(engine, body.grammar, asker.client)
+        return body.fields, cls(engine, body.fields, prompts, guide, asker)
 
     def _check_logprobs(self) -> None:
         """400 for more than an answer may hold. One prompt as long as the context always may."""
-        asked = [self._request.logprobs if self._request.echo else None, self._request.prompt_logprobs]
+        asked = [self._request.num_logprobs if self._request.echo else None, self._request.prompt_logprobs]
         a_token = sum(1 + one for one in asked if one is not None)
         count = self._request.n * a_token * self._num_prompt_tokens
         most = max(_MAX_PROMPT_LOGPROBS, a_token * self._engine.max_model_len)
@@ -122,7 +123,7 @@ class CompletionAnswer(Answer):
         for index, choice in enumerate(choices):
             if choice.text or choice.finish_reason:
                 yield self._event(choice.part(index))
-        tells_of_tokens = self._request.logprobs is not None or self._returns_ids
+        tells_of_tokens = self._request.num_logprobs is not None or self._returns_ids
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
                 if piece.text or piece.finish_reason or (tells_of_tokens and piece.tokens):
@@ -136,7 +137,7 @@ class CompletionAnswer(Answer):
         if not self._request.echo:
             return choices
         scored: list[ScoredPrompt | None] = [None] * len(choices)
-        if self._request.logprobs is not None:
+        if self._request.num_logprobs is not None:
             scored = [*await self._score([prompt for prompt in self._prompts for _ in range(n)])]
         for index, choice in enumerate(choices):
             await choice.echo(self._prompts[index // n], scored[index])
@@ -151,7 +152,7 @@ class CompletionAnswer(Answer):
         )
 
     def _empty_choice(self, prompt: list[int]) -> _Choice:
-        logprobs = None if self._request.logprobs is None else LegacyLogprobs(self._engine.token_text)
+        logprobs = None if self._request.num_logprobs is None else LegacyLogprobs(self._engine.token_text)
         return _Choice(self._engine, logprobs, self._ids(prompt_token_ids=prompt))
 
 

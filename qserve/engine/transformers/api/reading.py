@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qserve.engine.grammar.spec import GrammarSpec
+from qserve.engine.prompts.read_body import ChatFields
 from qserve.engine.prompts.thought_start import ThoughtStart
 from qserve.engine.transformers.chat_format import ChatFormat
 from qserve.engine.transformers.engine import Engine
@@ -13,12 +14,11 @@ from qserve.engine.transformers.parsing.message import ReadingRules
 from qserve.engine.transformers.parsing.parts import BlockReader
 from qserve.engine.transformers.parsing.qwen3_coder import Qwen3CoderCall
 from qserve.engine.transformers.sampling.guidance import Guide
-from qserve.wire.openai import ChatCompletionRequest
 
 __all__ = ["guide_of", "reading_rules"]
 
 
-def reading_rules(chat: ChatFormat, request: ChatCompletionRequest, thought: ThoughtStart) -> ReadingRules:
+def reading_rules(chat: ChatFormat, request: ChatFields, thought: ThoughtStart) -> ReadingRules:
     """`thought`: where the answer begins."""
     return ReadingRules(
         thinks=chat.thinking.thinks and thought != "closed",
@@ -27,11 +27,10 @@ def reading_rules(chat: ChatFormat, request: ChatCompletionRequest, thought: Tho
     )
 
 
-def _block_reader(chat: ChatFormat, request: ChatCompletionRequest) -> Callable[[], BlockReader]:
+def _block_reader(chat: ChatFormat, request: ChatFields) -> Callable[[], BlockReader]:
     if chat.tools != "qwen3_coder":
         return HermesCall
-    parameters = {tool.function.name: tool.function.parameters or {} for tool in request.offered_tools}
-    return lambda: Qwen3CoderCall(parameters)
+    return lambda: Qwen3CoderCall(request.offered_tools)
 
 
 async def guide_of(

@@ -1,24 +1,23 @@
-"""From a validated request to what the engine runs: sampling parameters, lengths that fit."""
+"""From the fields of a request to what the engine runs: sampling parameters, lengths that fit."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from qserve.engine.prompts.lanes import ReadBody
+from qserve.engine.prompts.read_body import AnswerFields, ChatFields, CompletionFields, ReadBody
 from qserve.engine.transformers.engine import Engine, Generation, seeded
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.thought_budget import ThoughtBudget
 from qserve.hub.token_rows import without_row
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields
 
 __all__ = ["chat_generations", "completion_max_tokens", "generations", "sampling_params"]
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 
 
-def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int | None) -> SamplingParams:
+def sampling_params(engine: Engine, request: AnswerFields) -> SamplingParams:
     """The request's own values over the model's defaults."""
     given = {
         name: value
@@ -30,8 +29,8 @@ def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int |
     }  # fmt: skip
     if request.top_k is not None:
         given["top_k"] = max(0, request.top_k)
-    bias = {int(key): value for key, value in (request.logit_bias or {}).items()}
-    stop_ids = set(request.stop_token_ids or ())
+    bias = {int(key): value for key, value in request.logit_bias.items()}
+    stop_ids = set(request.stop_token_ids)
     for name, ids in (("logit_bias", bias), ("stop_token_ids", stop_ids)):
         if (found := without_row(ids, engine.vocab_size, engine.tokenizer.convert_ids_to_tokens)) is not None:
             raise ApiError(400, f"'{name}' contains {found}", "invalid_value", name)
@@ -43,19 +42,16 @@ def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int |
         logit_bias=bias,
         min_tokens=request.min_tokens,
         stop_token_ids=frozenset(stop_ids),
-        num_logprobs=num_logprobs,
+        num_logprobs=request.num_logprobs,
     )
 
 
-def chat_generations(
-    engine: Engine, request: ChatCompletionRequest, body: ReadBody, guide: Guide | None
-) -> list[Generation]:
+def chat_generations(engine: Engine, body: ReadBody[ChatFields], guide: Guide | None) -> list[Generation]:
     """`n` generations from one conversation, which `body` holds in tokens."""
-    prompt = body.prompts[0].tolist()
-    num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    request, prompt = body.fields, body.prompts[0].tolist()
     budget = _thought_budget(engine, request)
-    params = replace(sampling_params(engine, request, num_logprobs), thought_budget=budget, guide=guide)
-    max_tokens = engine.check_length(len(prompt), request.max_completion_tokens or request.max_tokens)
+    params = replace(sampling_params(engine, request), thought_budget=budget, guide=guide)
+    max_tokens = engine.check_length(len(prompt), request.max_tokens)
     _check_min_tokens(request, max_tokens)
     made = generations([prompt], params, max_tokens, request)
     if not engine.chat_format.has_special_tags:
@@ -63,18 +59,18 @@ def chat_generations(
     return [replace(one, skip_special_tokens=False) for one in made]  # the tags are read out of the text
 
 
-def _thought_budget(engine: Engine, request: ChatCompletionRequest) -> ThoughtBudget | None:
+def _thought_budget(engine: Engine, request: ChatFields) -> ThoughtBudget | None:
     """What the request says; 0 where it wants no thoughts of a model whose template has no switch."""
     tokens, chat = request.thinking_token_budget, engine.chat_format
     if tokens is not None and chat.think_ids is None:
         message = "'thinking_token_budget': this model's chat template does not support thinking; leave it out"
         raise ApiError(400, message, "unsupported_value", "thinking_token_budget")
-    if tokens is None and request.reasoning_effort == "none" and not chat.thinking.has_switch:
+    if tokens is None and request.refuses_thoughts and not chat.thinking.has_switch:
         tokens = 0
     return None if tokens is None or chat.think_ids is None else ThoughtBudget(tokens, *chat.think_ids)
 
 
-def completion_max_tokens(engine: Engine, request: CompletionRequest, prompt: list[int]) -> int:
+def completion_max_tokens(engine: Engine, request: CompletionFields, prompt: list[int]) -> int:
     """Tokens to generate after `prompt`; 16 where the request does not say, fewer where the context ends before."""
     most = engine.check_length(len(prompt), request.max_tokens)
     most = most if request.max_tokens is not None else min(_DEFAULT_COMPLETION_TOKENS, most)
@@ -83,16 +79,15 @@ def completion_max_tokens(engine: Engine, request: CompletionRequest, prompt: li
 
 
 def generations(
-    prompts: list[list[int]], params: SamplingParams, max_tokens: int, request: SamplingFields
+    prompts: list[list[int]], params: SamplingParams, max_tokens: int, request: AnswerFields
 ) -> list[Generation]:
     """`n` generations a prompt, in the order of the choices of the answer."""
-    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     return [
         Generation(
             prompt,
             seeded(params, index),
             max_tokens,
-            stops,
+            request.stop,
             request.include_stop_str_in_output,
             request.skip_special_tokens,
         )
@@ -101,7 +96,7 @@ def generations(
     ]
 
 
-def _check_min_tokens(request: SamplingFields, max_tokens: int) -> None:
+def _check_min_tokens(request: AnswerFields, max_tokens: int) -> None:
     if request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, and the answer may have {max_tokens} tokens at most"
         raise ApiError(400, f"{message}; lower it, or raise max_tokens", "invalid_value", "min_tokens")

@@ -8,11 +8,10 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from qserve.engine.prompts.lanes import ReadBody
+from qserve.engine.prompts.read_body import ChatFields, ReadBody
 from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.chat import ChatAnswer
 from qserve.engine.transformers.engine import Engine
-from qserve.wire.openai import ChatCompletionRequest
 
 __all__ = ["TranslatedAnswer", "Translation"]
 
@@ -40,9 +39,9 @@ class TranslatedAnswer:
 
     @classmethod
     async def to(
-        cls, engine: Engine, body: ReadBody, translation: type[Translation], asker: Asker
-    ) -> tuple[ChatCompletionRequest, TranslatedAnswer]:
-        """The chat request that was read, and its answer. Raises what refuses it."""
+        cls, engine: Engine, body: ReadBody[ChatFields], translation: type[Translation], asker: Asker
+    ) -> tuple[ChatFields, TranslatedAnswer]:
+        """What the chat asks for, and its answer. Raises what refuses it."""
         request, chat = await ChatAnswer.to(engine, body, asker)
         said = translation(body.echo, uuid.uuid4().hex, int(time.time()), chat.num_prompt_tokens)
         return request, cls(chat, said)
