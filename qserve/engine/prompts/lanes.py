@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from qserve.engine.framed_process import Frame, FramedProcess, ProcessEnded
-from qserve.engine.prompts.process import ReaderSettings
 from qserve.engine.prompts.read_body import ChatFields, CompletionFields, ReadBody
+from qserve.engine.prompts.reader_settings import ReaderSettings
 from qserve.engine.prompts.template import TEMPLATE_FAILS, TRIALS
 from qserve.errors import BrokenCheckpoint
 from qserve.wire.errors import ApiError

@@ -17,7 +17,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,39 +24,17 @@ from qserve.engine.framed_process import frames, send_frame
 from qserve.engine.process import end_with_parent
 from qserve.engine.prompts.read import BodyReader
 from qserve.engine.prompts.read_body import ReadBody
+from qserve.engine.prompts.reader_settings import ReaderSettings
 from qserve.wire.errors import ApiError
 from qserve.wire.prompt_size import ContextLimits
 
-__all__ = ["ReaderSettings", "main"]
+__all__ = ["main"]
 
 # A body that took more than this ends the process: the allocator would keep most of it.
 _MAX_TAKEN_KIB = 256 * 1024
 # Beyond the CPU time of a body, for a call of C that hears of no signal.
 _IN_C_S = 0.5
 _TEMPLATED = frozenset({"chat", "messages", "responses", "count_tokens", "input_tokens"})
-
-
-@dataclass(frozen=True)
-class ReaderSettings:
-    """What a process is told by a file.
-
-    Attributes:
-        tokenizer: the worker's own, as `Tokenizer.save` writes it.
-        template: the chat template, with the special tokens that it finds; None: the model has none.
-        tool_template: the one for conversations with tools.
-        limits: ContextLimits as JSON.
-        address_space_bytes: of the whole process; the largest body that is allowed takes some 700 MB as JSON.
-        named_templates: names of those that the model has, where there are several.
-    """
-
-    tokenizer: str
-    template: str | None
-    tool_template: str | None
-    special_tokens: dict[str, Any]
-    limits: dict[str, int | None]
-    vocab_size: int
-    address_space_bytes: int = 3 * 1024**3
-    named_templates: tuple[str, ...] = ()
 
 
 # Read before any client's: the first body pays for compiling the template and for imports, too.

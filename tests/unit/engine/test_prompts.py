@@ -22,7 +22,7 @@ from qserve.demo import chat_model_path
 from qserve.engine.prompts import process
 from qserve.engine.prompts.bounds import max_bytes_per_token
 from qserve.engine.prompts.lanes import SMALL_BYTES, PromptLanes
-from qserve.engine.prompts.process import ReaderSettings
+from qserve.engine.prompts.reader_settings import ReaderSettings
 from qserve.engine.prompts.special_tokens import HiddenTokens
 from qserve.engine.prompts.template import ChatTemplate, TemplateRefused
 from qserve.engine.prompts.tokenize import PromptTokenizer

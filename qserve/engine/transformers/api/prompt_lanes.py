@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from qserve.engine.prompts.lanes import PromptLanes
-from qserve.engine.prompts.process import ReaderSettings
+from qserve.engine.prompts.reader_settings import ReaderSettings
 from qserve.engine.transformers.engine import Engine
 from qserve.hub.chat_template import template_of
 
