@@ -23,8 +23,8 @@ from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
 from qserve.engine.transformers.batching.lazy_pools import LazyPools
 from qserve.engine.transformers.batching.library_stages import OriginalStages
-from qserve.engine.transformers.batching.outboxes import Outboxes
-from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
+from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages
+from qserve.engine.transformers.batching.queues import Outboxes, PolledInbox
 from qserve.engine.transformers.batching.step_path import StepPath
 from qserve.engine.transformers.decoding.stages import DecodingStages, decodes_in_runs
 from qserve.model.failures import WorkerStopping
@@ -62,7 +62,7 @@ class PagedBatcher:
         )
         attention.use(model)
         self.attention, self.passed_over = self.kernel.name, self.kernel.passed_over
-        self._inbox = SequenceInbox()
+        self._inbox = PolledInbox()
         self._stages: FaultTolerantStages | None = None
         self._compiled: CompiledSteps | None = None
         self._captures = limits.captures

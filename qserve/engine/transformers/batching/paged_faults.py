@@ -8,7 +8,6 @@ where memory runs out the sequence that asked for most of it fails, with any oth
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,23 +15,15 @@ from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, fa
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.isolation import Isolation
 from qserve.engine.transformers.batching.library_stages import OriginalStages
+from qserve.engine.transformers.batching.queues import PolledInbox
 from qserve.engine.transformers.batching.sharing.library_turns import LibraryTurns
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
 
-__all__ = ["FaultTolerantStages", "SequenceInbox"]
+__all__ = ["FaultTolerantStages"]
 
 _log = logging.getLogger("qserve.worker")
 _LEAST_STEP_TOKENS = 64
-
-
-class SequenceInbox:
-    """What the event loop asks of the generating thread, which takes it in before each step."""
-
-    def __init__(self) -> None:
-        self.submitted: deque[Sequence] = deque()
-        self.cancelled: deque[str] = deque()
-        self.is_closed = False
 
 
 class FaultTolerantStages:
@@ -42,7 +33,7 @@ class FaultTolerantStages:
         self,
         library: LibraryLoop,
         original: OriginalStages,
-        arrivals: SequenceInbox,
+        arrivals: PolledInbox,
         deliver: Callable[[Deliveries], None],
     ) -> None:
         self._library = library

@@ -31,8 +31,7 @@ from qserve.engine.transformers.batching.batcher import (
     GraphMemory,
     Sequence,
 )
-from qserve.engine.transformers.batching.inbox import Arrivals, Inbox
-from qserve.engine.transformers.batching.outboxes import Outboxes
+from qserve.engine.transformers.batching.queues import Arrivals, Inbox, Outboxes
 from qserve.engine.transformers.batching.rows.cache import RowCache
 from qserve.engine.transformers.batching.rows.faults import FaultTolerantRows
 from qserve.engine.transformers.batching.rows.scheduler import Row, RowScheduler

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of, undelivered_of
-from qserve.engine.transformers.batching.inbox import Arrivals
 from qserve.engine.transformers.batching.isolation import Isolation
+from qserve.engine.transformers.batching.queues import Arrivals
 from qserve.engine.transformers.batching.rows.scheduler import RowScheduler
 from qserve.model.out_of_memory import is_broken_device
 

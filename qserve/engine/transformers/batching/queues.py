@@ -1,16 +1,29 @@
-"""What the event loop asks of a thread that generates, handed over between two of its steps."""
+"""Between the event loop and a thread that generates: inboxes one way, outboxes the other."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.batcher import Deliveries, Sequence
 from qserve.model.failures import WorkerStopping
 
-__all__ = ["Arrivals", "Inbox"]
+__all__ = ["Arrivals", "Inbox", "Outboxes", "PolledInbox"]
+
+
+class PolledInbox:
+    """What is asked of the library's thread, which sleeps and is held by the library's own means: it looks in here
+    before each step.
+    """
+
+    def __init__(self) -> None:
+        self.submitted: deque[Sequence] = deque()
+        self.cancelled: deque[str] = deque()
+        self.is_closed = False
 
 
 @dataclass(frozen=True)
@@ -96,3 +109,21 @@ class Inbox:
                 else:
                     self._changed.wait()
             return None
+
+
+class Outboxes:
+    """Hands over what a step has yielded: one wake-up of the loop for all of its sequences."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def deliver(self, deliveries: Deliveries) -> None:
+        """Thread-safe. What is handed over is not drawn again."""
+        self._loop.call_soon_threadsafe(_fill, deliveries)
+        for sequence, _ in deliveries:
+            sequence.undelivered = None
+
+
+def _fill(deliveries: Deliveries) -> None:
+    for sequence, item in deliveries:
+        sequence.outbox.put_nowait(item)
