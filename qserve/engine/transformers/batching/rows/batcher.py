@@ -72,11 +72,8 @@ class RowBatcher:
         self._model = model
         self._deliver = Outboxes(loop).deliver
         self._device = torch.device("cpu") if model.device.type == "meta" else model.device
-        num_pages = max(1, limits.kv_cache_tokens // PAGE_TOKENS)
-        self._scheduler = RowScheduler(
-            limits.max_num_seqs, num_pages, lambda sequence, failure: self._deliver([(sequence, failure)])
-        )
-        self.kv_cache_tokens = num_pages * PAGE_TOKENS
+        self._num_pages = max(1, limits.kv_cache_tokens // PAGE_TOKENS)
+        self.kv_cache_tokens = self._num_pages * PAGE_TOKENS
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
         self.graph_memory = GraphMemory()
@@ -88,7 +85,6 @@ class RowBatcher:
         # Rows that decode stay the same for many steps; a prompt's last token is one of its own.
         self._samplers = {"decode": BatchSampler(), "prefill": BatchSampler()}
         self._has_stepped = False  # with the last look at who came
-        self._faults = FaultTolerantRows(self._scheduler, self._deliver)
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
         self._undo: list[Callable[[], None]] = []  # what gives the model its own forwards back
@@ -100,8 +96,14 @@ class RowBatcher:
         with as_memory_error(
             f"a KV pool of {self.kv_cache_tokens} tokens and states of {self._max_num_seqs} sequences"
         ):
-            self._cache = RowCache(self._probe(), self._max_num_seqs, self._scheduler.num_pages, self._device)
-        self._scheduler.cache = self._cache
+            self._cache = RowCache(self._probe(), self._max_num_seqs, self._num_pages, self._device)
+        self._scheduler = RowScheduler(
+            self._cache,
+            self._max_num_seqs,
+            self._num_pages,
+            lambda sequence, failure: self._deliver([(sequence, failure)]),
+        )
+        self._faults = FaultTolerantRows(self._scheduler, self._deliver)
         self.kv_cache_bytes = self._cache.num_bytes
         self._undo = [replace_delta_nets(self._model)]
         if (undo := compile_rows(self._model, self._cache)) is not None:

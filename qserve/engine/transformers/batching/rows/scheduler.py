@@ -54,13 +54,13 @@ class RowScheduler:
     Attributes:
         rows: those that decode, or sit out; row i of the batch is row i of every state.
         prefilling: the one whose prompt is being read; it stands after `rows` in the cache.
-        cache: where keys and states lie; set before anything is queued.
     """
 
-    cache: RowCache
-
-    def __init__(self, num_rows: int, num_pages: int, fail: Callable[[Sequence, SequenceFailed], None]) -> None:
-        """`fail` is told of sequences that no pool of this size can hold."""
+    def __init__(
+        self, cache: RowCache, num_rows: int, num_pages: int, fail: Callable[[Sequence, SequenceFailed], None]
+    ) -> None:
+        """`cache`: where keys and states lie; `fail` is told of sequences that no pool of this size can hold."""
+        self._cache = cache
         self.rows: list[Row] = []
         self.prefilling: Row | None = None
         self._turns: Turns[Row] = Turns(num_rows, lambda row: row.sequence.turn)
@@ -143,7 +143,7 @@ class RowScheduler:
         self._turns.begin(row)
         self.prefilling = row  # first: whatever fails after it, the row is known
         row.pages = self._pages.take(needed)
-        self.cache.assign(len(self.rows), row.pages)
+        self._cache.assign(len(self.rows), row.pages)
         return row
 
     def prefilled(self) -> None:
@@ -162,7 +162,7 @@ class RowScheduler:
         number = waits.count(False)
         behind = [index for index in range(number, len(waits)) if not waits[index]]
         for index, other in zip([index for index in range(number) if waits[index]], behind, strict=True):
-            self.cache.exchange(index, other)
+            self._cache.exchange(index, other)
             self.rows[index], self.rows[other] = self.rows[other], self.rows[index]
         return self.rows[:number]
 
@@ -172,7 +172,7 @@ class RowScheduler:
             while row in self.rows and Pages.needed_for(len(row.tokens)) > len(row.pages):
                 if self._pages.num_free:
                     new = self._pages.take(1)
-                    self.cache.assign(self.rows.index(row), new, start=len(row.pages))
+                    self._cache.assign(self.rows.index(row), new, start=len(row.pages))
                     row.pages += new
                 else:
                     self._make_room()
@@ -200,11 +200,11 @@ class RowScheduler:
             return
         gap, last = self.rows.index(row), len(self.rows) - 1
         if gap != last:
-            self.cache.move(last, gap)
+            self._cache.move(last, gap)
             self.rows[gap] = self.rows[last]
         del self.rows[last]
         if self.prefilling is not None:
-            self.cache.move(last + 1, last)
+            self._cache.move(last + 1, last)
 
     def _make_room(self) -> None:
         """A row is preempted; the only one is too long for the pool."""
