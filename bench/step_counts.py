@@ -250,7 +250,7 @@ def _watch(batcher: PagedBatcher, steps: list[_Step], rows: int, what: str) -> N
                 now[0] = _Step()
             with _counting(now[0], what):
                 answer = stage(*args, **kwargs)
-            if is_last and len(batcher._library.in_step()) == rows:
+            if is_last and len(batcher._stages._stages.in_step()) == rows:
                 steps.append(now[0])
             return answer
 

@@ -19,12 +19,12 @@ MISSING: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["missing"]
 ROOT = Path(__file__).parents[3]
 ADAPTERS = [
     ROOT / "qserve" / "engine" / "transformers" / "batching" / name
-    for name in ("continuous.py", "layer_cache.py", "library_callbacks.py")
+    for name in ("continuous.py", "layer_cache.py", "library_callbacks.py", "library_stages.py")
 ]
 # Private names of qserve's own objects in these files, of Python and of accelerate.
 OURS = {
     "_cache", "_count_shared", "_deliver", "_head", "_hf_hook", "_kv_token_views", "_margin", "_num_shared_tokens",
-    "_processor", "_rows", "_sampler", "_sampling", "_starved", "_updating",
+    "_processor", "_rows", "_sampler", "_sampling", "_starved", "_update",
 }  # fmt: skip
 
 

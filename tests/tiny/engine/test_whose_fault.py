@@ -71,8 +71,7 @@ def in_step(batcher: Any) -> Iterable[Sequence]:
         if batcher._faults.is_prefill_stage and scheduler.prefilling is not None:
             return [scheduler.prefilling.sequence]
         return [row.sequence for row in scheduler.rows]
-    library = batcher._library
-    return [entry.sequence for entry in library.in_step()] or library.scheduled()
+    return [entry.sequence for entry in batcher._stages._stages.in_step()] or batcher._library.scheduled()
 
 
 def has_poison(some: Iterable[Any]) -> bool:

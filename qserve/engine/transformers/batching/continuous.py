@@ -19,9 +19,9 @@ from transformers.generation.continuous_batching.requests import RequestState
 
 from qserve.engine.transformers.attention.pages import PagedKernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, Sequence
-from qserve.engine.transformers.batching.library_callbacks import Deliver, Outputs, Sampling, not_drawn, sequence_of
+from qserve.engine.transformers.batching.library_callbacks import Deliver, Outputs, Sampling, sequence_of
 from qserve.engine.transformers.batching.library_rows import page_step_of
-from qserve.engine.transformers.batching.library_stages import OriginalStages, Stages, StepEntry
+from qserve.engine.transformers.batching.library_stages import LibraryStages, LoopStages
 from qserve.engine.transformers.batching.sharing.salted_prefixes import salt_prefixes
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ class LibraryLoop:
     Attributes:
         model: what it runs.
         num_changes: grows where a sequence comes or leaves otherwise than by its end.
-        run_in_step: what is in the step where it is not the library's (`decoding.stages`).
-        on_clear: called where the library is to forget what runs.
-        finish_run: called before one of those that run leaves; ends a run (`decoding.stages`).
-        on_full: asked to free pages where the pool holds no more; whether there may be room now.
     """
 
     def __init__(
@@ -59,10 +55,6 @@ class LibraryLoop:
         """Nothing is allocated yet; `deliver` gets what each step has drawn."""
         self.model = model
         self.num_changes = 0
-        self.run_in_step: Callable[[], list[StepEntry] | None] = lambda: None
-        self.on_clear: Callable[[], None] = lambda: None
-        self.finish_run: Callable[[], None] = lambda: None
-        self.on_full: Callable[[], bool] = lambda: False
         self._num_shared_tokens = 0
         self.manager = model.init_continuous_batching(
             # The argmax finds what our sampler chose. `eos` comes with each request.
@@ -106,7 +98,7 @@ class LibraryLoop:
         tensor: torch.Tensor = self.manager.batch_processor.cache.cache_tensor
         return tensor
 
-    def start(self, stages: Callable[[OriginalStages], Stages], on_death: Callable[[BaseException], None]) -> None:
+    def start(self, stages: Callable[[LibraryStages], LoopStages], on_death: Callable[[BaseException], None]) -> None:
         """Start the thread, with `stages` around the library's own; `on_death` hears of an error that ends it."""
         original = self.manager._handle_critical_error
 
@@ -119,31 +111,12 @@ class LibraryLoop:
         # On a card the library computes on a stream of its own, which nothing makes wait for the inputs that are copied
         # on the default one, and whose freed memory nobody else can have. A step does not overlap anything here.
         processor.inputs_and_outputs.compute_stream = None
-        step = self._sampling.around(processor._generation_step)
-        ours = stages(OriginalStages(processor.prepare_next_batch, step, self._updating(processor)))
+        ours = stages(LibraryStages(processor, self._sampling))
         processor.prepare_next_batch, processor._generation_step = ours.prepare, ours.step
         processor.update_batch = ours.update
-        processor.offloading_manager.offload_requests = lambda: self.on_full()
+        processor.offloading_manager.offload_requests = ours.offload
         self._margin = processor.scheduler.safety_margin
         self.manager.start()
-
-    def _updating(self, processor: Any) -> Callable[[], None]:
-        """The library's update, without tokens that were not drawn."""
-        update = processor.update_batch
-
-        def update_without_late() -> None:
-            if not self._sampling.late:
-                update()
-                return
-            requests, late = processor.inputs_and_outputs.requests_in_batch, self._sampling.late
-            with not_drawn(requests, late, processor.cache):
-                update()
-            if len(late) == len(requests) and processor.scheduler.waiting_requests:
-                # The library lets in nobody after a preemption, and keeps old blocks, until somebody ends.
-                processor.scheduler.block_new_requests = False
-                processor.cache.evict_cached_blocks()
-
-        return update_without_late
 
     @property
     def is_running(self) -> bool:
@@ -253,11 +226,6 @@ class LibraryLoop:
         scheduler.finish_request(request_id)
 
     @property
-    def step_was_full(self) -> bool:
-        """Whether the last step read as many tokens as one may."""
-        return sum(one.num_tokens for one in self.in_step()) >= self.max_step_tokens
-
-    @property
     def keeps_margin(self) -> bool:
         """Whether prompts wait while few pages are free, so that those that run can grow."""
         return bool(self._processor.scheduler.safety_margin)
@@ -296,13 +264,6 @@ class LibraryLoop:
         ]
         return bool(cache.count_storable_requests(needed) == len(needed))
 
-    def in_step(self) -> list[StepEntry]:
-        """Those that are in the step at hand, in order."""
-        if (entries := self.run_in_step()) is not None:
-            return entries
-        futures = self._processor.inputs_and_outputs.requests_in_batch
-        return [StepEntry(sequence_of(one.state), one.query_length, one.state.position_offset) for one in futures]
-
     def scheduled(self) -> list[Sequence]:
         """Where no step was made: those that run, and those that would join them in it."""
         scheduler = self._processor.scheduler
@@ -310,14 +271,12 @@ class LibraryLoop:
 
     def finish_running(self) -> None:
         """Whatever runs gives back its pages."""
-        self.on_clear()
         scheduler = self._processor.scheduler
         for request_id in list(scheduler.active_requests):
             scheduler.finish_request(request_id)
 
     def clear(self) -> None:
         """Nothing runs and nothing waits; what follows a step in the library's loop finds nothing to update."""
-        self.on_clear()
         self._processor.reset()
         self._processor.inputs_and_outputs.num_request_in_batch = 0
 

@@ -13,16 +13,18 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.attention.compiled_step import COMPILED, CompiledSteps, compile_steps
 from qserve.engine.transformers.attention.kernels import Heads, choose_kernel
-from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, GraphMemory, Sequence
+from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, GraphMemory, Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
 from qserve.engine.transformers.batching.lazy_pools import LazyPools
-from qserve.engine.transformers.batching.library_stages import OriginalStages
+from qserve.engine.transformers.batching.library_callbacks import Deliver
+from qserve.engine.transformers.batching.library_stages import LibraryStages, Stages
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages
 from qserve.engine.transformers.batching.queues import Outboxes, PolledInbox
 from qserve.engine.transformers.batching.step_path import StepPath
@@ -90,22 +92,23 @@ class PagedBatcher:
             self.attention = COMPILED
         self._library.start(self._guarded, on_death)
 
-    def _guarded(self, original: OriginalStages) -> FaultTolerantStages:
+    def _guarded(self, original: LibraryStages) -> FaultTolerantStages:
+        stages_of = partial(self._with_runs, original)
+        self._stages = FaultTolerantStages(self._library, self._inbox, self._outboxes.deliver, stages_of)
+        return self._stages
+
+    def _with_runs(self, original: LibraryStages, deliver: Deliver) -> Stages:
+        """`original`, with runs of our own where steps of decoding are taken so."""
         layers = None if self._compiled is None else self._compiled.layers
         if self._compiled is not None:
             self._library.tell_prompts()
         cache = self._library.processor.cache
         if layers is not None or (self._compiled is None and decodes_in_runs(self._model, cache)):
             self._decoding = DecodingStages(
-                self._library, original, self.kernel.read, self._deliver_of_run, captures=self._captures, layers=layers
+                self._library, original, self.kernel.read, deliver, captures=self._captures, layers=layers
             )
-            original = self._decoding.stages
-        self._stages = FaultTolerantStages(self._library, original, self._inbox, self._outboxes.deliver)
-        return self._stages
-
-    def _deliver_of_run(self, found: Deliveries) -> None:
-        assert self._stages is not None
-        self._stages.deliver(found)
+            return self._decoding
+        return original
 
     def stop(self) -> None:
         """Stop at once; sequences that run are lost."""

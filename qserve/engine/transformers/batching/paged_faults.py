@@ -1,6 +1,6 @@
 """What happens where a step of the library's loop fails: the sequence at fault fails, the others are prefilled again.
 
-An exception in a step would end the library's thread, and with it every request. So its three stages are wrapped:
+An exception in a step would end the library's thread, and with it every request. So the stages of a step are wrapped:
 where memory runs out the sequence that asked for most of it fails, with any other error the one that causes it
 (`isolation`), and the others are prefilled again from their tokens.
 """
@@ -14,7 +14,8 @@ from typing import Any
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of, undelivered_of
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.isolation import Isolation
-from qserve.engine.transformers.batching.library_stages import OriginalStages
+from qserve.engine.transformers.batching.library_callbacks import Deliver
+from qserve.engine.transformers.batching.library_stages import Stages
 from qserve.engine.transformers.batching.queues import PolledInbox
 from qserve.engine.transformers.batching.sharing.library_turns import LibraryTurns
 from qserve.model.failures import SequenceFailed
@@ -27,21 +28,20 @@ _LEAST_STEP_TOKENS = 64
 
 
 class FaultTolerantStages:
-    """The three stages of the library's loop, none of which raises (`continuous.Stages`)."""
+    """See `LoopStages`."""
 
     def __init__(
-        self,
-        library: LibraryLoop,
-        original: OriginalStages,
-        arrivals: PolledInbox,
-        deliver: Callable[[Deliveries], None],
+        self, library: LibraryLoop, arrivals: PolledInbox, deliver: Deliver, stages_of: Callable[[Deliver], Stages]
     ) -> None:
+        """`stages_of`: makes those that are wrapped, which may deliver what is drawn between two of the library's
+        steps by the function that it is given.
+        """
         self._library = library
-        self._original = original
         self._arrivals = arrivals
         self._deliver = deliver
         self._isolation = Isolation()
-        self._turns = LibraryTurns(library, self._fail)
+        self._stages = stages_of(self._deliver_of_run)
+        self._turns = LibraryTurns(library, self._stages, self._fail)
         self._known: dict[str, Sequence] = {}  # taken in, and not ended
 
     @property
@@ -58,7 +58,7 @@ class FaultTolerantStages:
                 self._turns.admit()
             elif not self._library.has_requests:
                 self._run_next_alone()
-            is_available = bool(self._original.prepare())
+            is_available = bool(self._stages.prepare())
             if is_available:
                 return True
         except Exception as error:
@@ -72,7 +72,7 @@ class FaultTolerantStages:
     def step(self, model: Any) -> None:
         """Forward and sampling."""
         try:
-            self._original.step(model)
+            self._stages.step(model)
             return
         except Exception as error:
             failure = error.with_traceback(None)  # the traceback holds the step's tensors
@@ -87,7 +87,7 @@ class FaultTolerantStages:
         involved = self._in_step()
         failure: Exception | None = None
         try:
-            self._original.update()
+            self._stages.update()
         except Exception as error:
             failure = error.with_traceback(None)
         for one in involved:
@@ -100,8 +100,12 @@ class FaultTolerantStages:
         elif self._isolation.has_passed:
             self._run_next_alone()
 
-    def deliver(self, deliveries: Deliveries) -> None:
-        """Hand over what a run of decoding steps has drawn (`decoding`); those that have ended are known no more."""
+    def offload(self) -> bool:
+        """Whether there may be room now (`LibraryTurns`)."""
+        return self._turns.offload()
+
+    def _deliver_of_run(self, deliveries: Deliveries) -> None:
+        """Those that have ended in it are known no more."""
         self._deliver(deliveries)
         for one, _ in deliveries:
             if one.is_complete:
@@ -141,7 +145,7 @@ class FaultTolerantStages:
         self._deliver([(sequence, self._as_failure(sequence, error.with_traceback(None)))])
 
     def _in_step(self) -> list[Sequence]:
-        return [entry.sequence for entry in self._library.in_step()]
+        return [entry.sequence for entry in self._stages.in_step()]
 
     def _recover(self, error: Exception, involved: list[Sequence]) -> None:
         """The library forgets all requests. The sequence at fault fails, the others are prefilled again.
@@ -177,6 +181,7 @@ class FaultTolerantStages:
     def _run_next_alone(self) -> None:
         """The next suspect; all that were held back, when there is none left."""
         self._hand_over(self._library.scheduled())
+        self._stages.drop()
         self._library.finish_running()
         self._turns.clear()
         self._isolation.passed()
@@ -188,12 +193,13 @@ class FaultTolerantStages:
                 self._turns.put(sequence)
 
     def _clear(self) -> None:
+        self._stages.drop()
         self._library.clear()
         self._turns.clear()
 
     def _give_up_largest(self, error: Exception) -> None:
         """The sequence with most tokens in the step (then, the longest) fails; the others are prefilled again."""
-        entries = self._library.in_step()
+        entries = self._stages.in_step()
         largest = max(entries, key=lambda entry: (entry.num_tokens, entry.num_cached))
         failed = largest.sequence
         others = [one for one in self._known.values() if one is not failed]

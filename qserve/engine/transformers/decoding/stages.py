@@ -10,7 +10,7 @@ from qserve.engine.transformers.attention.pages import PagedKernel, gathered
 from qserve.engine.transformers.batching.batcher import Deliveries, GraphMemory
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.library_rows import LibraryRows
-from qserve.engine.transformers.batching.library_stages import OriginalStages, StepEntry
+from qserve.engine.transformers.batching.library_stages import LibraryStages, StepEntry
 from qserve.engine.transformers.batching.step_path import COMPILED_LAYERS, DENSE_LAYERS, LIBRARY_LAYERS, StepPath
 from qserve.engine.transformers.decoding.choose import choose_layers
 from qserve.engine.transformers.decoding.compiled import CompiledForwards, CompiledRun
@@ -32,7 +32,7 @@ def decodes_in_runs(model: Any, cache: Any) -> bool:
 
 
 class DecodingStages:
-    """Puts runs between the library's own stages, which prefill, admit, preempt and share.
+    """Puts runs between the library's own stages, which prefill, admit, preempt and share (`Stages`).
 
     A run begins where all that run have decoded and nothing has changed since; it ends when one of its sequences does,
     when somebody comes or leaves, when the loop is wanted for something else, or when the pool is full.
@@ -41,7 +41,7 @@ class DecodingStages:
     def __init__(
         self,
         library: LibraryLoop,
-        original: OriginalStages,
+        original: LibraryStages,
         kernel: PagedKernel,
         deliver: Callable[[Deliveries], None],
         *,
@@ -81,13 +81,6 @@ class DecodingStages:
         self._decoded_alone = False
         if kernel is not gathered and layers is None:
             library.read_pages_by_table(kernel)
-        library.run_in_step = self._in_step
-        library.on_clear, library.finish_run = self.drop, self.finish_run
-
-    @property
-    def stages(self) -> OriginalStages:
-        """In the place of the library's."""
-        return OriginalStages(self.prepare, self.step, self.update)
 
     @property
     def graph_memory(self) -> GraphMemory:
@@ -132,10 +125,16 @@ class DecodingStages:
     def update(self) -> None:
         """The library's books of its own step."""
         if self._run is None:
-            self._decoded_alone = all(entry.num_tokens == 1 for entry in self._library.in_step())
+            self._decoded_alone = all(entry.num_tokens == 1 for entry in self._original.in_step())
             self._original.update()
         elif self._run.is_over:
             self._run, self._decoded_alone = None, False
+
+    def in_step(self) -> list[StepEntry]:
+        """See `Stages`."""
+        if self._run is None:
+            return self._original.in_step()
+        return [StepEntry(sequence, 1, num_cached) for sequence, num_cached in self._run.in_step]
 
     def finish_run(self) -> None:
         """End a run: its tokens are told, and the library's books are written."""
@@ -154,8 +153,3 @@ class DecodingStages:
         if rows is None:
             return None
         return self._run_of(self._forwards, self._books, rows, self._sampler, self._deliver)
-
-    def _in_step(self) -> list[StepEntry] | None:
-        if self._run is None:
-            return None
-        return [StepEntry(sequence, 1, num_cached) for sequence, num_cached in self._run.in_step]

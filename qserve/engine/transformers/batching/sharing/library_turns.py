@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop
+from qserve.engine.transformers.batching.library_stages import Stages
 from qserve.engine.transformers.batching.sharing.turns import Turns
 
 __all__ = ["LibraryTurns"]
@@ -18,13 +19,12 @@ __all__ = ["LibraryTurns"]
 class LibraryTurns:
     """For the generating thread alone."""
 
-    def __init__(self, library: LibraryLoop, fail: Callable[[Sequence, Exception], None]) -> None:
-        """`fail` is told of a sequence that the library does not take."""
-        self._library, self._fail = library, fail
+    def __init__(self, library: LibraryLoop, stages: Stages, fail: Callable[[Sequence, Exception], None]) -> None:
+        """`stages`: of the library's steps; `fail` is told of a sequence that the library does not take."""
+        self._library, self._stages, self._fail = library, stages, fail
         self._turns: Turns[Sequence] = Turns(library.max_num_seqs, lambda one: one.turn)
         self._is_changed = False  # since nobody else could be let in
         self._is_full = False  # pages ran out, and nobody has ended since
-        library.on_full = self._offload
 
     def __len__(self) -> int:
         """Sequences that wait."""
@@ -66,13 +66,18 @@ class LibraryTurns:
             self._turns.preempt(one)
         if not left:
             return
-        self._is_changed = self._is_changed or self._library.step_was_full
+        self._is_changed = self._is_changed or self._step_was_full
         following = self._turns.next()
         if not self._is_changed and following is not None:
             victim = self._turns.yields_to(following)
             if victim is not None:
                 self._preempt(victim)
                 self._is_changed = True
+
+    @property
+    def _step_was_full(self) -> bool:
+        """Whether the last step read as many tokens as one may."""
+        return sum(one.num_tokens for one in self._stages.in_step()) >= self._library.max_step_tokens
 
     def _let_in(self) -> None:
         is_urgent = False
@@ -101,7 +106,7 @@ class LibraryTurns:
 
     def _preempt(self, victim: Sequence) -> None:
         """It waits again, and is read anew from its tokens: most of its pages are found where it left them."""
-        self._library.finish_run()  # ends a run, in which somebody may end
+        self._stages.finish_run()  # somebody may end in it
         if victim in self._turns.running:
             self._library.take_out(victim.request_id)
             self._turns.preempt(victim)
@@ -115,7 +120,7 @@ class LibraryTurns:
             self._preempt(victim)
             self._is_full = True
 
-    def _offload(self) -> bool:
+    def offload(self) -> bool:
         """In the place of the library's own choice, which is whoever came last; whether there may be room now."""
         is_evicted = self._library.evict()
         if self._library.num_starved < self._library.num_active or is_evicted:
