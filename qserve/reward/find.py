@@ -37,11 +37,19 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
             f"{reward} --judge {settings.judge}, and give its address with --url"
         )
     if is_recipe(reward):
-        return _of_recipe(read_recipe(Path(reward).expanduser().absolute()), reward, settings)
+        recipe = read_recipe(Path(reward).expanduser().absolute())
+        return _of_recipe(recipe, reward, settings)
+    checkpoint = recognise(_path_of(reward), settings, reward)
+    _check_template(checkpoint, settings)
+    return checkpoint
+
+
+def _path_of(reward: str) -> Path:
+    """Where it is. Raises ModelNotFound."""
     if reward == "demo":
         from qserve.demo import reward_model_path  # pulls in the demo package only for the demo
 
-        return _with_template(recognise(reward_model_path(), settings, "demo"), settings)
+        return reward_model_path()
     path = Path(reward).expanduser()
     if not path.exists() and (snapshot := cache.snapshot(reward)) is not None:
         path = snapshot
@@ -50,19 +58,18 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
             f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; --reward takes a folder, "
             "a single file with --base, a hub id with its files in that cache (hf download), or demo"
         )
-    return _with_template(recognise(path, settings, reward), settings)
+    return path
 
 
-def _with_template(checkpoint: RewardCheckpoint, settings: RewardSettings) -> RewardCheckpoint:
-    """The checkpoint. Raises BrokenCheckpoint where no conversation can be rendered by the template that is used."""
+def _check_template(checkpoint: RewardCheckpoint, settings: RewardSettings) -> None:
+    """Raises BrokenCheckpoint where no conversation can be rendered by the template that is used."""
     if (file := settings.template or checkpoint.template) is not None:
         check_template_file(Path(file).expanduser())
-        return checkpoint
+        return
     instead = "give another with --template FILE"
     check_templates(checkpoint.tokenizer, instead)
     if (missing := without_default(checkpoint.tokenizer)) is not None:
         raise BrokenCheckpoint(f"{checkpoint.id}: {missing}, or {instead}")
-    return checkpoint
 
 
 def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings) -> RewardCheckpoint:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.reward.checkpoints.tokens import STEP_TOKEN
+from qserve.reward.checkpoints.heads import STEP_TOKEN
 from qserve.rows.fields import Fields, RowError
 from qserve.rows.sides import PAIRED
 from qserve.rows.tools import template_fields_of

@@ -11,7 +11,7 @@ from datasets import load_dataset
 from transformers import AutoTokenizer, EarlyStoppingCallback
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
-from qserve.reward.checkpoints.tokens import STEP_TOKEN
+from qserve.reward.checkpoints.heads import STEP_TOKEN
 from qserve.training.job import TrainingRun
 from qserve.training.process.recorded import Recorded, Weighed, WithoutTies
 from qserve.training.process.rewards import reward_functions

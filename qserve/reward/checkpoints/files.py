@@ -1,0 +1,263 @@
+"""`CheckpointFiles`: all that is read of a reward model's path before anything says what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from qserve.core.checkpoint import text_config
+from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
+from qserve.hub import cache
+from qserve.hub.bounded import read_json, shard_names
+from qserve.hub.folder import read_config
+from qserve.hub.token_rows import rowless_tokens
+from qserve.hub.weights import WHOLE, weight_files
+from qserve.reward.checkpoints.describe import StoredTensor
+from qserve.reward.checkpoints.stored import PICKLED, SINGLE_FILES, stored_in_file
+
+__all__ = ["AdapterConfig", "CheckpointFiles", "read_files"]
+
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+# Heads that their trainers keep in a file of their own, beside a model or an adapter.
+_HEAD_FILES = (
+    "value_head.safetensors",
+    "v_head.safetensors",
+    "value_head.bin",
+    "v_head.bin",
+    "reward_head.safetensors",
+)
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """`base_model` as the adapter names it: a folder on the trainer's machine, or a hub id. `task_type`: peft's."""
+
+    base_model: str | None
+    task_type: str
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """What a path holds by its files and their headers: a whole model, or what belongs to `base`.
+
+    Attributes:
+        id: what the user wrote.
+        path: the folder or file.
+        base: folder of the base model, None where the path is complete in itself.
+        adapter: of a peft adapter, which is to be merged into `base`.
+        own: the tensors of the path itself.
+        body: the tensors of the whole model: `own`, or of an adapter those of its base.
+        config: config.json of the whole model.
+        own_config: config.json of the path itself, empty without one.
+        vocabulary: folder of the tokenizer, the path's own first.
+        notes: for the user.
+    """
+
+    id: str
+    path: Path
+    base: Path | None
+    adapter: AdapterConfig | None
+    own: tuple[StoredTensor, ...] = field(repr=False)
+    body: tuple[StoredTensor, ...] = field(repr=False)
+    config: Mapping[str, Any] = field(repr=False)
+    own_config: Mapping[str, Any] = field(repr=False)
+    vocabulary: Path | None
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> Mapping[str, Any]:
+        """The language model's part of `config`."""
+        return text_config(self.config)
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the body; 0 where no config tells."""
+        return int(self.text.get("hidden_size", 0))
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """By config.json. An adapter's own, where its trainer wrote one, goes before that of its base."""
+        own = text_config(self.own_config)
+        pad = (own if "pad_token_id" in own else self.text).get("pad_token_id")
+        return pad if isinstance(pad, int) and not isinstance(pad, bool) else None
+
+    @property
+    def tokenizer(self) -> Path:
+        """Folder with the tokenizer's files. Raises BrokenCheckpoint without one."""
+        if self.vocabulary is None:
+            raise BrokenCheckpoint(f"{self.id} has no tokenizer; name the folder that has it: --base FOLDER")
+        return self.vocabulary
+
+    @cached_property
+    def tokens(self) -> Mapping[str, int]:
+        """Ids of the tokens in tokenizer.json; empty where it can't be read. It has megabytes, and few ask."""
+        file = self.tokenizer / "tokenizer.json"
+        try:
+            data = json.loads(file.read_text())
+            vocabulary = data.get("model", {}).get("vocab", {})
+            tokens = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+            tokens.update({item["content"]: int(item["id"]) for item in data.get("added_tokens", ())})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+        return tokens
+
+
+def read_files(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
+    """What is at `path`: a folder, an adapter, or a single file with its `base` (--base) named. No weights are read.
+
+    Raises ModelNotFound when nothing is there, BrokenCheckpoint for an adapter or a file without its base, and for
+    what can't be read, UsageError for a base that a whole checkpoint has no need of.
+    """
+    if path.is_file():
+        return _single_file(path, base, model_id)
+    if not path.is_dir():
+        raise ModelNotFound(
+            f"there is no reward model at {str(path)!r}: --reward takes a folder, a single file "
+            f"({', '.join(SINGLE_FILES)}) with --base, a hub id, or demo"
+        )
+    if (path / _ADAPTER_CONFIG).is_file() and not any((path / name).is_file() for name in WHOLE):
+        return _adapter(path, base, model_id)
+    return _whole(path, base, model_id)
+
+
+def _single_file(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
+    if path.suffix not in SINGLE_FILES:
+        raise BrokenCheckpoint(
+            f"{path} is not a file of weights; a reward model's file ends in {', '.join(SINGLE_FILES)}"
+        )
+    if base is None:
+        raise BrokenCheckpoint(
+            f"{path} has weights, but no config.json or no tokenizer; name the base model's folder: --base FOLDER"
+        )
+    own, base_folder = stored_in_file(path), _folder(base)
+    return _read(model_id, path, base_folder, None, own, own, {})
+
+
+def _whole(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
+    own = _stored(path, _weights(path))
+    if not own:
+        raise BrokenCheckpoint(f"{path} has no weights (*.safetensors, pytorch_model*.bin, *.pt); copy it again")
+    own_config = _own_config(path)
+    base_folder = _folder(base) if base else None
+    if not own_config and base_folder is None:
+        raise BrokenCheckpoint(
+            f"{path} has weights but no config.json, so nothing says which model they belong to; "
+            "name the base model's folder: --base FOLDER"
+        )
+    if base_folder is not None and own_config and _has_vocabulary(path):
+        raise UsageError(
+            f"--base {base}: {model_id} is a whole checkpoint, with config and tokenizer, and needs no base; "
+            "leave --base out. It is for adapters, single files, and folders without config or tokenizer"
+        )
+    return _read(model_id, path, base_folder, None, own, own, own_config, weight_files(path).note)
+
+
+def _adapter(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
+    written = read_json(path / _ADAPTER_CONFIG)
+    named = written.get("base_model_name_or_path")
+    adapter = AdapterConfig(named if isinstance(named, str) else None, str(written.get("task_type") or ""))
+    base_folder = _base_of(path, adapter, base)
+    own = _stored(path, (path / name for name in _ADAPTER_FILES))
+    body = _stored(base_folder, _weights(base_folder))
+    return _read(model_id, path, base_folder, adapter, own, body, _own_config(path))
+
+
+def _read(
+    model_id: str,
+    path: Path,
+    base: Path | None,
+    adapter: AdapterConfig | None,
+    own: tuple[StoredTensor, ...],
+    body: tuple[StoredTensor, ...],
+    own_config: Mapping[str, Any],
+    *notes: str | None,
+) -> CheckpointFiles:
+    """With the whole model's config.json, the tokenizer, and a note on tokens that have no row in the embedding."""
+    config = own_config if own_config and adapter is None else read_config(base or path)
+    vocabulary = next((one for one in (path, base) if one is not None and _has_vocabulary(one)), None)
+    rowless = None if vocabulary is None else rowless_tokens(vocabulary, text_config(config))
+    every = tuple(note for note in (*notes, None if rowless is None else str(rowless)) if note is not None)
+    return CheckpointFiles(model_id, path, base, adapter, own, body, config, own_config, vocabulary, every)
+
+
+def _own_config(path: Path) -> Mapping[str, Any]:
+    return read_config(path) if (path / "config.json").is_file() else {}
+
+
+def _has_vocabulary(folder: Path) -> bool:
+    return folder.is_dir() and any((folder / name).is_file() for name in _VOCABULARIES)
+
+
+def _folder(base: str) -> Path:
+    folder = Path(base).expanduser()
+    if not folder.is_dir():
+        raise ModelNotFound(f"--base {str(folder)!r} is not a folder; it takes the base model's checkpoint folder")
+    return folder
+
+
+def _base_of(folder: Path, adapter: AdapterConfig, asked: str | None) -> Path:
+    """The folder of the base model: the one asked for, or what the adapter names, here or in the local cache.
+
+    Raises ModelNotFound, naming what the adapter was trained on.
+    """
+    for candidate in _candidates(folder, asked or adapter.base_model):
+        if (candidate / "config.json").is_file():
+            return candidate
+    trained_on = f"it was trained on {adapter.base_model!r}" if adapter.base_model else "it names no base model"
+    here = ", which is not on this machine" if adapter.base_model else ""
+    looked = f", and --base {asked!r} has no config.json" if asked else here
+    raise ModelNotFound(
+        f"{folder} is an adapter without its base model: {trained_on}{looked}. "
+        "Name the base model's folder: --base FOLDER"
+    )
+
+
+def _candidates(folder: Path, name: str | None) -> list[Path]:
+    if not name:
+        return []
+    snapshot = cache.snapshot(name) if "/" in name and not name.startswith((".", "/")) else None
+    return [Path(name).expanduser(), folder / name, *([snapshot] if snapshot else [])]
+
+
+def _stored(folder: Path, files: Iterator[Path]) -> tuple[StoredTensor, ...]:
+    """Every tensor of `files`, and of heads in files of their own beside them.
+
+    Raises BrokenCheckpoint for a missing shard or a damaged file.
+    """
+    every = (*files, *(folder / name for name in _HEAD_FILES))
+    return tuple(tensor for file in dict.fromkeys(every) if file.is_file() for tensor in stored_in_file(file))
+
+
+def _weights(folder: Path) -> Iterator[Path]:
+    for index_name, pattern in (
+        ("model.safetensors.index.json", "*.safetensors"),
+        ("pytorch_model.bin.index.json", "pytorch_model*.bin"),
+    ):
+        index, single = folder / index_name, folder / index_name.removesuffix(".index.json")
+        files = _indexed(index) if index.is_file() else [single] if single.is_file() else sorted(folder.glob(pattern))
+        files = [file for file in files if file.name not in _ADAPTER_FILES + _HEAD_FILES]
+        if files:
+            yield from files
+            return
+    yield from sorted(file for suffix in PICKLED for file in folder.glob(f"*{suffix}") if _is_weights(file))
+
+
+def _is_weights(file: Path) -> bool:
+    """Trainers leave their arguments and optimizer states beside the weights."""
+    return not any(word in file.name for word in ("training_args", "optimizer", "scheduler", "rng_state", "scaler"))
+
+
+def _indexed(index: Path) -> list[Path]:
+    names = shard_names(read_json(index), str(index))
+    missing = [name for name in names if not (index.parent / name).is_file()]
+    if missing:
+        raise BrokenCheckpoint(
+            f"{index.parent} lacks {len(missing)} of {len(names)} shards ({', '.join(missing[:3])}…); copy them again"
+        )
+    return [index.parent / name for name in names]
