@@ -1,24 +1,145 @@
-"""A checkpoint folder: config.json and the safetensors headers. Every way it can be broken has its message."""
+"""A checkpoint folder: which files are its weights, and what was read of it. Whatever is wrong has its message.
+
+Where a folder holds more than one set of weights, the planner and each engine take the same:
+
+    model.safetensors.index.json   the shards that it names
+    model.safetensors              else that one
+    *.safetensors                  else all of them that are no adapter, no other format's and no variant
+
+Left to themselves the engines choose differently: transformers takes model.safetensors before an index and puts an
+adapter that lies beside on the model that the adapter names; vLLM takes consolidated*.safetensors before all, and
+without an index every *.safetensors. They are given a folder of links to what is read (`served_folder.clean_folder`).
+"""
 
 from __future__ import annotations
 
 import json
-import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from qserve.core.tensors import DTYPE_BYTES, Tensor
+from qserve.core.model_spec import ModelSpec
+from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
-from qserve.hub.bounded import check_kind, check_regular, read_json
-from qserve.hub.weights import weight_files
+from qserve.hub import cache
+from qserve.hub.bounded import check_count, check_regular, read_header, read_index, read_json
+from qserve.hub.token_rows import rowless_tokens
 
-__all__ = ["MAX_HEADER_BYTES", "check_count", "parse_header", "read_config", "read_header", "read_tensors"]
+__all__ = [
+    "WHOLE",
+    "ReadCheckpoint",
+    "WeightFiles",
+    "is_tied",
+    "own_config",
+    "read_config",
+    "read_folder",
+    "read_headers",
+    "read_snapshot",
+    "read_tensors",
+    "weight_files",
+]
 
-# The format allows 100 MB; a header that claims more is damage.
-MAX_HEADER_BYTES = 100_000_000
-# Qwen3-Next-80B in GPTQ has 300,000; each costs memory and time before anything is planned.
-_MAX_TENSORS = 400_000
-_MAX_DIMENSIONS = 8
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+WHOLE = (INDEX, SINGLE, *_PICKLED)
+"""Any of them is a whole model."""
+_ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+_KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+# What a trainer leaves beside a model.
+_NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
+_HEADS = ("value_head", "v_head", "reward_head")
+_HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
+
+
+Headers = dict[Path, tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class ReadCheckpoint:
+    """What was read of a checkpoint, wherever it is.
+
+    Attributes:
+        folder: where all of it is on this machine, else None.
+        config: config.json, as the weights have it.
+        tensors: of the weights, by their headers; None where there are none to read.
+        notes: for the user.
+    """
+
+    folder: Path | None
+    config: Mapping[str, Any] = field(repr=False)
+    tensors: tuple[Tensor, ...] | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """`read` are the safetensors files that are the weights; `left_out` is what also looks like weights, by name.
+
+    `has_adapter`: a peft adapter lies beside weights that are whole without it.
+    """
+
+    read: tuple[Path, ...]
+    left_out: tuple[str, ...] = ()
+    has_adapter: bool = False
+
+    @property
+    def note(self) -> str | None:
+        """For the user, where something is left out."""
+        if not self.left_out:
+            return None
+        names = ", ".join(self.left_out[:4]) + (f" and {len(self.left_out) - 4} more" if len(self.left_out) > 4 else "")
+        folder = self.read[0].parent
+        read = self.read[0].name if len(self.read) == 1 else f"the {len(self.read)} files of {self.read[0].name}"
+        adapter = (
+            "; the weights are taken as merged: to serve an adapter that is not merged, put it into another folder"
+            if self.has_adapter
+            else ""
+        )
+        return f"{folder} has more than one set of weights: {read} is read, left out are {names}{adapter}"
+
+
+def read_folder(path: Path, model_id: str) -> ReadCheckpoint:
+    """The checkpoint at `path`, called `model_id`. Told are files that look like weights and are not read, and a
+    config.json that says other than they hold.
+
+    Raises ModelNotFound without config.json, BrokenCheckpoint or UnknownArchitecture.
+    """
+    config = read_config(path)
+    ModelSpec.from_config(config, model_id)  # what is wrong with it is told before the files are
+    files = weight_files(path)
+    headers = read_headers(path, files)
+    return _as_served(path, config, files, headers)
+
+
+def read_snapshot(model_id: str) -> ReadCheckpoint | None:
+    """`model_id` from the local cache; None where it was never fetched.
+
+    One without all of its weights is usual (a config was looked at): its dimensions count.
+    """
+    snapshot = cache.snapshot(model_id)
+    if snapshot is None or not (snapshot / "config.json").is_file():
+        return None
+    config = read_config(snapshot)
+    try:
+        files = weight_files(snapshot)
+        headers = read_headers(snapshot, files)
+    except BrokenCheckpoint:
+        headers = {}
+    if headers:
+        return _as_served(snapshot, config, files, headers)
+    note = f"the local cache of {model_id} is incomplete: planned from the dimensions of its config.json"
+    return ReadCheckpoint(None, config, None, (note,))
+
+
+def _as_served(path: Path, config: Mapping[str, Any], files: WeightFiles, headers: Headers) -> ReadCheckpoint:
+    none = None if headers else f"{path} has no *.safetensors: planned from the dimensions of its config.json"
+    tensors = tuple(tensor for header in headers.values() for tensor in header) if headers else None
+    config, untied = own_config(path, config, headers)
+    rowless = rowless_tokens(path, config)
+    found = (none, files.note, untied, None if rowless is None else str(rowless))
+    return ReadCheckpoint(path, config, tensors, tuple(note for note in found if note is not None))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -35,72 +156,115 @@ def read_tensors(path: Path) -> tuple[Tensor, ...] | None:
 
     Raises BrokenCheckpoint for a missing shard, a truncated file or a damaged header.
     """
-    files, tensors = weight_files(path).read, list[Tensor]()
-    for file in files:
-        tensors += read_header(file)
-        check_count(len(tensors), str(path))
-    return tuple(tensors) if files else None
+    headers = read_headers(path, weight_files(path))
+    return tuple(tensor for header in headers.values() for tensor in header) if headers else None
 
 
-def check_count(num_tensors: int, where: str) -> None:
-    """Raises BrokenCheckpoint for more tensors than any model has."""
-    if num_tensors > _MAX_TENSORS:
+def read_headers(folder: Path, files: WeightFiles) -> Headers:
+    """The tensors of each file that is read, in the files' order. Raises BrokenCheckpoint for one that is damaged."""
+    headers: Headers = {}
+    for file in files.read:
+        headers[file] = read_header(file)
+        check_count(sum(map(len, headers.values())), str(folder))
+    return headers
+
+
+def weight_files(folder: Path) -> WeightFiles:
+    """Those of `folder`. Raises BrokenCheckpoint for a missing shard, and for an adapter without a model."""
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    read = _read(folder, names)
+    is_whole = bool(read) or any(name in names for name in _PICKLED)
+    has_adapter = _ADAPTER[0] in names
+    if has_adapter and not is_whole:
         raise BrokenCheckpoint(
-            f"{where} lists {num_tensors} tensors or more, and at most {_MAX_TENSORS} are read; download it again"
+            f"{folder} has a peft adapter ({_ADAPTER[0]}) and no model: give the folder of the model that it was "
+            "trained on, or merge it into that one"
         )
+    others = [name for name in names if name not in read and _is_weights(name)] if read else []
+    return WeightFiles(tuple(folder / name for name in read), (*others, *_below(folder, names, read)), has_adapter)
 
 
-def parse_header(header: bytes, where: str) -> tuple[tuple[Tensor, ...], int]:
-    """Tensors of one JSON header, and the bytes of data that it promises. Raises BrokenCheckpoint."""
-    check_count(header.count(b'"data_offsets"'), f"the header of {where}")
-    try:
-        entries = json.loads(header)
-        entries.pop("__metadata__", None)
-        tensors = tuple(_tensor(name, entry) for name, entry in entries.items())
-        data_bytes = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BrokenCheckpoint(
-            f"the header of {where} is not a safetensors header ({error}); download it again"
-        ) from None
-    return tensors, data_bytes
+def _read(folder: Path, names: list[str]) -> list[str]:
+    if INDEX in names:
+        read = read_index(folder / INDEX)
+        missing = [name for name in read if not (folder / name).is_file()]
+        if missing:
+            raise BrokenCheckpoint(
+                f"{folder} lacks {len(missing)} of {len(read)} shards ({', '.join(missing[:3])}…); "
+                "download the model again, for example: hf download"
+            )
+        return read
+    if SINGLE in names:
+        return [SINGLE]
+    found = [name for name in names if name.endswith(".safetensors")]
+    own = [name for name in found if not name.startswith(("adapter_model", "consolidated", *_HEADS))]
+    shards = [name for name in own if name.startswith("model-")]
+    return shards or own
 
 
-def _tensor(name: str, entry: dict[str, Any]) -> Tensor:
-    begin, end = entry["data_offsets"]
-    if entry["dtype"] not in DTYPE_BYTES:
-        raise ValueError(f"tensor {name} has the unknown dtype {entry['dtype']!r}")
-    shape = tuple(entry["shape"])
-    if len(shape) > _MAX_DIMENSIONS or not all(_is_size(number) for number in (begin, end, *shape)) or end < begin:
-        raise ValueError(f"tensor {name} has the shape {shape!r} at bytes {begin!r} to {end!r}"[:300])
-    return Tensor(name, entry["dtype"], shape, end - begin)
+def _is_weights(name: str) -> bool:
+    if name in _ADAPTER:
+        return True
+    is_head = name.startswith(_HEADS)  # a reward model's, beside its body
+    return name.endswith(_KINDS) and not is_head and not any(word in name for word in _NO_WEIGHTS)
 
 
-def _is_size(number: Any) -> bool:
-    return type(number) is int and 0 <= number < 1 << 63
+def _below(folder: Path, names: list[str], read: list[str]) -> list[str]:
+    """Meta's own format, which its repositories keep in a folder."""
+    held = folder / "original"
+    if "original" not in names or not read or not held.is_dir():
+        return []
+    return [f"original/{file.name}" for file in sorted(held.iterdir()) if file.name.endswith(_KINDS)]
 
 
-def read_header(file: Path) -> tuple[Tensor, ...]:
-    """Every tensor of one safetensors file. Raises BrokenCheckpoint for one that can't be read, or is truncated."""
-    check_kind(file)
-    try:
-        with file.open("rb") as stream:
-            header = _header_bytes(stream, file)
-            data_begin = stream.tell()
-    except OSError as error:
-        raise BrokenCheckpoint(f"{file} can't be read: {error.strerror}; change its owner or rights") from None
-    tensors, data_bytes = parse_header(header, str(file))
-    missing_bytes = data_begin + data_bytes - file.stat().st_size
-    if missing_bytes > 0:
-        raise BrokenCheckpoint(f"{file} is truncated: {missing_bytes} bytes are missing; download it again")
-    return tensors
+def is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether config.json says that lm_head is the embedding."""
+    nested = config.get("text_config")
+    inner = nested.get("tie_word_embeddings") if isinstance(nested, Mapping) else None
+    return bool(config.get("tie_word_embeddings", inner))
 
 
-def _header_bytes(stream: BinaryIO, file: Path) -> bytes:
-    prefix = stream.read(8)
-    header_bytes = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
-    if not 0 < header_bytes <= MAX_HEADER_BYTES:
-        raise BrokenCheckpoint(f"{file} does not begin with a safetensors header; download it again")
-    header = stream.read(header_bytes)
-    if len(header) < header_bytes:
-        raise BrokenCheckpoint(f"{file} is truncated inside its header; download it again")
-    return header
+def own_config(folder: Path, config: Mapping[str, Any], headers: Headers) -> tuple[Mapping[str, Any], str | None]:
+    """config.json as the files have it, and a note where they differ: tied, beside a head of other values.
+
+    transformers does not tie such a head, and vLLM would leave it out.
+    """
+    if not is_tied(config) or not _has_own_head(headers):
+        return config, None
+    nested = config.get("text_config")
+    untied: dict[str, Any] = {**config, "tie_word_embeddings": False}
+    if isinstance(nested, Mapping):
+        untied["text_config"] = {**nested, "tie_word_embeddings": False}
+    note = (
+        f"config.json of {folder} sets tie_word_embeddings, but its files have an {_HEAD} that differs from the "
+        "embedding: that head is served; write false into config.json, or take the head out of the files"
+    )
+    return untied, note
+
+
+def _has_own_head(headers: Headers) -> bool:
+    places = {
+        tensor.name: file
+        for file, header in headers.items()
+        for tensor in header
+        if tensor.name.endswith((_HEAD, _EMBEDDING))
+    }
+    head = next((name for name in places if name.endswith(_HEAD)), None)
+    table = next((name for name in places if name.endswith(_EMBEDDING)), None)
+    if head is None or table is None:
+        return False
+    return _sampled(places[head], head) != _sampled(places[table], table)
+
+
+def _sampled(file: Path, name: str) -> tuple[Any, ...]:
+    """Dtype, shape and some bytes of a tensor: two that are the same have the same, and two trained ones have not."""
+    with file.open("rb") as stream:
+        header_bytes = int.from_bytes(stream.read(8), "little")
+        entry = json.loads(stream.read(header_bytes))[name]
+        begin, end = (8 + header_bytes + offset for offset in entry["data_offsets"])
+        step = max(_SAMPLE_BYTES, (end - begin) // _SAMPLES)
+        samples = []
+        for place in range(begin, end, step):
+            stream.seek(place)
+            samples.append(stream.read(min(_SAMPLE_BYTES, end - place)))
+    return entry["dtype"], tuple(entry["shape"]), *samples

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-__all__ = ["matching_ids", "near_ids"]
+from qserve.errors import ModelNotFound
+
+__all__ = ["matching_ids", "meant_id", "near_ids"]
 
 # Endings that Ollama leaves out of its tags: its `qwen2.5:7b` is the instruct model, `qwen1.5:32b` the chat model.
 _LEFT_OUT_OF_TAGS = ("", "-instruct", "-chat")
@@ -25,6 +27,18 @@ def matching_ids(name: str, known: Iterable[str]) -> tuple[str, ...]:
     family, colon, tag = wanted.partition(":")
     names = {f"{family}-{tag}{ending}" for ending in _LEFT_OUT_OF_TAGS} if colon else {wanted}
     return tuple(one for one in known if _name(one) in names)
+
+
+def meant_id(name: str, known: Collection[str]) -> str | None:
+    """The id of `known` that is meant by a short name, or by one in other letters; None for one of them, and for a name
+    that is none. Raises ModelNotFound if it can be several.
+    """
+    if name in known:
+        return None
+    found = matching_ids(name, known)
+    if len(found) > 1:
+        raise ModelNotFound(f"{name!r} can be {', '.join(found[:-1])} or {found[-1]}; write one of these")
+    return found[0] if found else None
 
 
 def near_ids(name: str, known: Iterable[str], most: int = 4) -> tuple[str, ...]:

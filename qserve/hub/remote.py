@@ -6,13 +6,11 @@ import os
 import struct
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from typing import Any
 
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
-from qserve.hub.bounded import MAX_JSON_BYTES, parse_json, shard_names
-from qserve.hub.folder import MAX_HEADER_BYTES, check_count, parse_header
+from qserve.hub.bounded import MAX_HEADER_BYTES, MAX_JSON_BYTES, check_count, parse_header, parse_json, shard_names
+from qserve.hub.folder import ReadCheckpoint
 
 __all__ = ["fetch"]
 
@@ -21,14 +19,14 @@ _TIMEOUT_S = 10.0
 _FIRST_READ_BYTES = 1 << 20
 
 
-def fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None] | None:
-    """(config, tensors) of a hub id; None when the hub can't be reached.
+def fetch(model_id: str) -> ReadCheckpoint | None:
+    """What the hub has by that id; None when the hub can't be reached.
 
     Raises ModelNotFound where the hub says that there is no such model, or that a token is needed.
     """
     try:
         config = parse_json(_get(model_id, "config.json"), f"config.json of {model_id}")
-        return config, _tensors(model_id)
+        return ReadCheckpoint(None, config, _tensors(model_id))
     except urllib.error.HTTPError as error:
         raise ModelNotFound(_refusal(model_id, error.code)) from None
     except (OSError, ValueError):

@@ -12,58 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from qserve.hub.bounded import read_json
-from qserve.hub.folder import read_header
-from qserve.hub.weights import weight_files
+from qserve.hub.folder import is_tied, own_config, read_headers, weight_files
 
-__all__ = ["clean_folder", "own_config"]
-
-_HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
-
-
-def own_config(folder: Path, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
-    """config.json as the files have it, and a note where they differ: tied, beside a head of other values.
-
-    transformers does not tie such a head, and vLLM would leave it out.
-    """
-    nested = config.get("text_config")
-    tied = config.get("tie_word_embeddings", nested.get("tie_word_embeddings") if isinstance(nested, Mapping) else None)
-    files = weight_files(folder).read
-    if not tied or not files or not _has_own_head(files):
-        return config, None
-    untied: dict[str, Any] = {**config, "tie_word_embeddings": False}
-    if isinstance(nested, Mapping):
-        untied["text_config"] = {**nested, "tie_word_embeddings": False}
-    note = (
-        f"config.json of {folder} sets tie_word_embeddings, but its files have an {_HEAD} that differs from the "
-        "embedding: that head is served; write false into config.json, or take the head out of the files"
-    )
-    return untied, note
-
-
-def _has_own_head(files: tuple[Path, ...]) -> bool:
-    places = {
-        tensor.name: file for file in files for tensor in read_header(file) if tensor.name.endswith((_HEAD, _EMBEDDING))
-    }
-    head = next((name for name in places if name.endswith(_HEAD)), None)
-    table = next((name for name in places if name.endswith(_EMBEDDING)), None)
-    if head is None or table is None:
-        return False
-    return _sampled(places[head], head) != _sampled(places[table], table)
-
-
-def _sampled(file: Path, name: str) -> tuple[Any, ...]:
-    """Dtype, shape and some bytes of a tensor: two that are the same have the same, and two trained ones have not."""
-    with file.open("rb") as stream:
-        header_bytes = int.from_bytes(stream.read(8), "little")
-        entry = json.loads(stream.read(header_bytes))[name]
-        begin, end = (8 + header_bytes + offset for offset in entry["data_offsets"])
-        step = max(_SAMPLE_BYTES, (end - begin) // _SAMPLES)
-        samples = []
-        for place in range(begin, end, step):
-            stream.seek(place)
-            samples.append(stream.read(min(_SAMPLE_BYTES, end - place)))
-    return entry["dtype"], tuple(entry["shape"]), *samples
+__all__ = ["clean_folder"]
 
 
 def clean_folder(folder: Path) -> Path:
@@ -77,7 +28,7 @@ def clean_folder(folder: Path) -> Path:
     files, config = weight_files(folder), read_json(folder / "config.json")
     if not files.read:
         return folder
-    written, _ = own_config(folder, config)
+    written, _ = own_config(folder, config, read_headers(folder, files) if is_tied(config) else {})
     if not files.left_out and written is config:
         return folder
     hidden = {*files.left_out, "original"}

@@ -10,8 +10,7 @@ import struct
 import pytest
 
 from qserve.errors import BrokenCheckpoint
-from qserve.hub.bounded import parse_json, shard_names
-from qserve.hub.folder import parse_header
+from qserve.hub.bounded import parse_header, parse_json, shard_names
 from tests.forked import commands
 
 CONFIG = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,9 @@ from typing import Any
 from qserve.core.checkpoint import text_config
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache
-from qserve.hub.bounded import read_json, shard_names
-from qserve.hub.folder import read_config
+from qserve.hub.bounded import read_index, read_json
+from qserve.hub.folder import WHOLE, read_config, weight_files
 from qserve.hub.token_rows import rowless_tokens
-from qserve.hub.weights import WHOLE, weight_files
 from qserve.reward.checkpoints.describe import StoredTensor
 from qserve.reward.checkpoints.stored import PICKLED, SINGLE_FILES, stored_in_file
 
@@ -31,6 +31,7 @@ _HEAD_FILES = (
     "v_head.bin",
     "reward_head.safetensors",
 )
+_EMBEDDING = re.compile(r"^(.*?)(?:embed_tokens|wte)\.weight$")
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 
 
@@ -68,7 +69,7 @@ class CheckpointFiles:
     config: Mapping[str, Any] = field(repr=False)
     own_config: Mapping[str, Any] = field(repr=False)
     vocabulary: Path | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def text(self) -> Mapping[str, Any]:
@@ -79,6 +80,11 @@ class CheckpointFiles:
     def hidden_size(self) -> int:
         """Of the body; 0 where no config tells."""
         return int(self.text.get("hidden_size", 0))
+
+    @property
+    def body_prefix(self) -> str | None:
+        """What stands before the body's own names: everything before its embedding's. None without an embedding."""
+        return next((match[1] for tensor in self.body if (match := _EMBEDDING.match(tensor.name))), None)
 
     @property
     def pad_token_id(self) -> int | None:
@@ -115,18 +121,50 @@ def read_files(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
     what can't be read, UsageError for a base that a whole checkpoint has no need of.
     """
     if path.is_file():
-        return _single_file(path, base, model_id)
-    if not path.is_dir():
+        found = _single_file(path, base)
+    elif not path.is_dir():
         raise ModelNotFound(
             f"there is no reward model at {str(path)!r}: --reward takes a folder, a single file "
             f"({', '.join(SINGLE_FILES)}) with --base, a hub id, or demo"
         )
-    if (path / _ADAPTER_CONFIG).is_file() and not any((path / name).is_file() for name in WHOLE):
-        return _adapter(path, base, model_id)
-    return _whole(path, base, model_id)
+    elif (path / _ADAPTER_CONFIG).is_file() and not any((path / name).is_file() for name in WHOLE):
+        found = _adapter(path, base)
+    else:
+        found = _whole(path, base)
+    vocabulary = next((one for one in (path, found.base) if one is not None and _has_vocabulary(one)), None)
+    own_config = read_config(path) if (path / "config.json").is_file() else {}
+    if not own_config and found.base is None:
+        raise BrokenCheckpoint(
+            f"{path} has weights but no config.json, so nothing says which model they belong to; "
+            "name the base model's folder: --base FOLDER"
+        )
+    has_config = bool(own_config) and found.adapter is None
+    config = own_config if has_config else read_config(found.base or path)
+    if has_config and found.base is not None and vocabulary == path:
+        raise UsageError(
+            f"--base {base}: {model_id} is a whole checkpoint, with config and tokenizer, and needs no base; "
+            "leave --base out. It is for adapters, single files, and folders without config or tokenizer"
+        )
+    files = CheckpointFiles(
+        model_id, path, found.base, found.adapter, found.own, found.body, config, own_config, vocabulary
+    )
+    held = weight_files(path).note if path.is_dir() and found.adapter is None else None
+    rowless = None if vocabulary is None else rowless_tokens(vocabulary, files.text)
+    notes = (held, None if rowless is None else str(rowless))
+    return replace(files, notes=tuple(note for note in notes if note is not None))
 
 
-def _single_file(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
+@dataclass(frozen=True)
+class _Weights:
+    """The fields of `CheckpointFiles` that are called so."""
+
+    own: tuple[StoredTensor, ...]
+    body: tuple[StoredTensor, ...]
+    base: Path | None
+    adapter: AdapterConfig | None = None
+
+
+def _single_file(path: Path, base: str | None) -> _Weights:
     if path.suffix not in SINGLE_FILES:
         raise BrokenCheckpoint(
             f"{path} is not a file of weights; a reward model's file ends in {', '.join(SINGLE_FILES)}"
@@ -135,59 +173,25 @@ def _single_file(path: Path, base: str | None, model_id: str) -> CheckpointFiles
         raise BrokenCheckpoint(
             f"{path} has weights, but no config.json or no tokenizer; name the base model's folder: --base FOLDER"
         )
-    own, base_folder = stored_in_file(path), _folder(base)
-    return _read(model_id, path, base_folder, None, own, own, {})
+    own = stored_in_file(path)
+    return _Weights(own, own, _folder(base))
 
 
-def _whole(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
+def _whole(path: Path, base: str | None) -> _Weights:
     own = _stored(path, _weights(path))
     if not own:
         raise BrokenCheckpoint(f"{path} has no weights (*.safetensors, pytorch_model*.bin, *.pt); copy it again")
-    own_config = _own_config(path)
-    base_folder = _folder(base) if base else None
-    if not own_config and base_folder is None:
-        raise BrokenCheckpoint(
-            f"{path} has weights but no config.json, so nothing says which model they belong to; "
-            "name the base model's folder: --base FOLDER"
-        )
-    if base_folder is not None and own_config and _has_vocabulary(path):
-        raise UsageError(
-            f"--base {base}: {model_id} is a whole checkpoint, with config and tokenizer, and needs no base; "
-            "leave --base out. It is for adapters, single files, and folders without config or tokenizer"
-        )
-    return _read(model_id, path, base_folder, None, own, own, own_config, weight_files(path).note)
+    return _Weights(own, own, _folder(base) if base else None)
 
 
-def _adapter(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
+def _adapter(path: Path, base: str | None) -> _Weights:
     written = read_json(path / _ADAPTER_CONFIG)
     named = written.get("base_model_name_or_path")
     adapter = AdapterConfig(named if isinstance(named, str) else None, str(written.get("task_type") or ""))
     base_folder = _base_of(path, adapter, base)
     own = _stored(path, (path / name for name in _ADAPTER_FILES))
     body = _stored(base_folder, _weights(base_folder))
-    return _read(model_id, path, base_folder, adapter, own, body, _own_config(path))
-
-
-def _read(
-    model_id: str,
-    path: Path,
-    base: Path | None,
-    adapter: AdapterConfig | None,
-    own: tuple[StoredTensor, ...],
-    body: tuple[StoredTensor, ...],
-    own_config: Mapping[str, Any],
-    *notes: str | None,
-) -> CheckpointFiles:
-    """With the whole model's config.json, the tokenizer, and a note on tokens that have no row in the embedding."""
-    config = own_config if own_config and adapter is None else read_config(base or path)
-    vocabulary = next((one for one in (path, base) if one is not None and _has_vocabulary(one)), None)
-    rowless = None if vocabulary is None else rowless_tokens(vocabulary, text_config(config))
-    every = tuple(note for note in (*notes, None if rowless is None else str(rowless)) if note is not None)
-    return CheckpointFiles(model_id, path, base, adapter, own, body, config, own_config, vocabulary, every)
-
-
-def _own_config(path: Path) -> Mapping[str, Any]:
-    return read_config(path) if (path / "config.json").is_file() else {}
+    return _Weights(own, body, base_folder, adapter)
 
 
 def _has_vocabulary(folder: Path) -> bool:
@@ -254,7 +258,7 @@ def _is_weights(file: Path) -> bool:
 
 
 def _indexed(index: Path) -> list[Path]:
-    names = shard_names(read_json(index), str(index))
+    names = read_index(index)
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing:
         raise BrokenCheckpoint(

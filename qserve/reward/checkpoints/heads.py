@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qserve.errors import BrokenCheckpoint, UsageError
@@ -11,7 +11,7 @@ from qserve.reward.checkpoints.describe import HeadLayer, RewardHead, StoredTens
 from qserve.reward.checkpoints.files import CheckpointFiles
 from qserve.reward.settings import RewardSettings
 
-__all__ = ["STEP_TOKEN", "body_prefix", "head_of", "token_id"]
+__all__ = ["STEP_TOKEN", "head_of", "token_id"]
 
 # What training scripts call their heads; `v_head.summary` is TRL's, `score` that of transformers.
 KNOWN_HEADS = (
@@ -20,7 +20,6 @@ KNOWN_HEADS = (
 # Wrappers leave their names before everything: DistributedDataParallel, torch.compile, peft's modules_to_save.
 _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")
 _SAVED = re.compile(r"(?:\.modules_to_save(?:\.default)?|\.original_module)(?=\.)")
-_EMBEDDING = re.compile(r"^(.*?)(?:embed_tokens|wte)\.weight$")
 # What says which layers follow the body of an embedding model.
 _SENTENCE_TRANSFORMERS = "modules.json"
 # The words of Qwen3-Reranker, and where the two rows of a reranker are.
@@ -47,11 +46,6 @@ def head_of(files: CheckpointFiles, settings: RewardSettings) -> RewardHead:
     if head is None:
         raise BrokenCheckpoint(_no_head(files))
     return head
-
-
-def body_prefix(tensors: Iterable[StoredTensor]) -> str | None:
-    """What stands before the body's own names: everything before `embed_tokens.weight`. None without an embedding."""
-    return next((match[1] for tensor in tensors if (match := _EMBEDDING.match(tensor.name))), None)
 
 
 def _answer_tokens(files: CheckpointFiles, asked: str | None) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from qserve.core.facts import find_file
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardHead, StoredTensor
 from qserve.reward.checkpoints.files import CheckpointFiles, read_files
-from qserve.reward.checkpoints.heads import STEP_TOKEN, body_prefix, head_of, token_id
+from qserve.reward.checkpoints.heads import STEP_TOKEN, head_of, token_id
 from qserve.reward.checkpoints.labels import label_names, label_weights
 from qserve.reward.settings import POOLINGS, Pooling, RewardSettings
 
@@ -29,19 +29,22 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
     no head, a head of the wrong shape, an adapter or a file without its base. Each message says what was found.
     """
     files = read_files(path, settings.base, model_id or str(path))
-    found = _described(files, head_of(files, settings), settings)
+    head = head_of(files, settings)
+    found = _described(files, head, settings)
     return replace(found, notes=(*found.notes, *files.notes))
 
 
 def _described(files: CheckpointFiles, head: RewardHead, settings: RewardSettings) -> RewardCheckpoint:
     found = _checkpoint(files, head)
     if found.format == "reranker":
-        return _with_habits(replace(found, template=find_file(_RERANKER_TEMPLATE)), files, settings)
-    found = _read_by_class(found, files)
-    if settings.pooling == "not-pad" and found.pad_token_id is None:
-        raise UsageError(
-            f"--pooling not-pad: config.json of {found.id} names no pad_token_id; leave it out, or write --pooling last"
-        )
+        found = replace(found, template=find_file(_RERANKER_TEMPLATE))
+    else:
+        found = _read_by_class(found, files)
+        if settings.pooling == "not-pad" and found.pad_token_id is None:
+            raise UsageError(
+                f"--pooling not-pad: config.json of {found.id} names no pad_token_id; leave it out, or write "
+                "--pooling last"
+            )
     return _with_habits(found, files, settings)
 
 
@@ -59,7 +62,7 @@ def _read_by_class(found: RewardCheckpoint, files: CheckpointFiles) -> RewardChe
 
 
 def _checkpoint(files: CheckpointFiles, head: RewardHead) -> RewardCheckpoint:
-    prefix = body_prefix(files.body)
+    prefix = files.body_prefix
     if prefix is None:
         raise BrokenCheckpoint(
             f"{files.id} has the head {head.prefix!r}, but no body (no embed_tokens.weight); "
@@ -128,8 +131,9 @@ def _with_habits(found: RewardCheckpoint, files: CheckpointFiles, settings: Rewa
         weights, note = label_weights(labels, settings.weights, config)
         return replace(found, labels=labels, weights=weights, notes=(note,) if note else ())
     if found.format == "openrlhf":
-        mean, std = config.get("mean"), config.get("std")
-        return replace(found, forced_eos=True, mean=_number(mean), std=_number(std))
+        held = (config.get(name) for name in ("mean", "std"))
+        mean, std = (float(value) if isinstance(value, (int, float)) else None for value in held)
+        return replace(found, forced_eos=True, mean=mean, std=std)
     if found.format == "reward-head" and config.get("reward_pooling") in POOLINGS:
         return replace(found, pooling=config["reward_pooling"])
     if found.format == "reward-head":
@@ -139,7 +143,3 @@ def _with_habits(found: RewardCheckpoint, files: CheckpointFiles, settings: Rewa
         )
         return replace(found, notes=(note,))
     return found
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None

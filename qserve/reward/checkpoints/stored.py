@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint
-from qserve.hub.folder import read_header
+from qserve.hub.bounded import read_header
 from qserve.reward.checkpoints.describe import StoredTensor
 
 if TYPE_CHECKING:
@@ -33,11 +32,7 @@ def stored_in_file(file: Path) -> tuple[StoredTensor, ...]:
             StoredTensor(name, _DTYPES.get(str(tensor.dtype).removeprefix("torch."), "F32"), tuple(tensor.shape), file)
             for name, tensor in state_dict.items()
         )
-    return tuple(_stored(tensor, file) for tensor in read_header(file))
-
-
-def _stored(tensor: Tensor, file: Path) -> StoredTensor:
-    return StoredTensor(tensor.name, tensor.dtype, tensor.shape, file)
+    return tuple(StoredTensor(tensor.name, tensor.dtype, tensor.shape, file) for tensor in read_header(file))
 
 
 def load_pickled(file: Path) -> dict[str, torch.Tensor]:

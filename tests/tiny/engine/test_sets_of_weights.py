@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from qserve.detect import detect
 from qserve.errors import BrokenCheckpoint
+from qserve.hub.folder import weight_files
 from qserve.hub.resolve import resolve
 from qserve.hub.served_folder import clean_folder
-from qserve.hub.weights import weight_files
 from qserve.model.load import load
 from qserve.planner import PlanRequest, make_plan
 from tests.tiny.reward.make_checkpoints import SHAPE, tokenizer
