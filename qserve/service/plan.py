@@ -119,11 +119,12 @@ class _Chat:
 
 @dataclass(frozen=True)
 class _Reward:
-    """A reward model as it is planned."""
+    """A reward model as it is planned. `computes`: it needs more than a process."""
 
     checkpoint: Checkpoint
     plan: PlanRequest
     replicas: int
+    computes: bool
 
 
 def plan_service(
@@ -162,7 +163,9 @@ def _placed(chat: _Chat | None, reward: _Reward | None, hardware: Hardware) -> S
     if reward is None:
         return ServicePlan(hardware, _alone(chat), None)
     if chat.replicas in (None, 1) and reward.replicas == 1:
-        shared = make_shared_plan(chat.checkpoint, reward.checkpoint, hardware, chat.plan, reward.plan)
+        shared = make_shared_plan(
+            chat.checkpoint, reward.checkpoint, hardware, chat.plan, reward.plan, computes=reward.computes
+        )
         answering = [ReplicaPlan(shared.chat, shared.chat_cards)]
         scored, where = [ReplicaPlan(shared.reward, shared.reward_cards)], shared.where
     else:
@@ -174,7 +177,8 @@ def _placed(chat: _Chat | None, reward: _Reward | None, hardware: Hardware) -> S
 
 def _reward(model: RewardModel, request: ServiceRequest, machine: Machine, hardware: Hardware) -> _Reward:
     assert request.reward is not None, "the model is what it names"
-    return _Reward(model.planned, scoring_request(request, model, machine, hardware), request.reward.replicas)
+    scoring = scoring_request(request, model, machine, hardware)
+    return _Reward(model.planned, scoring, request.reward.replicas, model.computes)
 
 
 def _chat(

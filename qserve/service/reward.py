@@ -27,6 +27,11 @@ class RewardModel:
     trained: RewardCheckpoint | None
 
     @property
+    def computes(self) -> bool:
+        """Whether there is a model to compute with; rules and judges have none."""
+        return self.trained is None or self.trained.format != "none"
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was found odd in the checkpoint."""
         return self.trained.notes if self.trained is not None else ()

@@ -36,14 +36,18 @@ class SharedPlan:
 
 
 def make_shared_plan(
-    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
-) -> SharedPlan:
+    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest,
+    *, computes: bool = True,
+) -> SharedPlan:  # fmt: skip
     """The reward model gets what it needs (weights and one packed batch), the chat model the rest.
 
     On one card they share; with several, the reward model gets the last to itself where the chat model fits on the
-    others. Where the card is too small for both, the reward model goes to the CPU.
+    others. Where the card is too small for both, the reward model goes to the CPU; as it does where it is rules and
+    judges, which compute nothing (`computes` False).
     """
     reward = _as_scorer(reward)
+    if hardware.devices and not computes:
+        return _reward_on_cpu(chat, reward, hardware, request, reward_request)
     attempts = [_beside(chat, reward, hardware, request, reward_request)]
     if len(hardware.devices) > 1:
         attempts.insert(0, _apart(chat, reward, hardware, request, reward_request))

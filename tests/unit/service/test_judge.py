@@ -16,7 +16,7 @@ from qserve.reward.find import find_reward
 from qserve.reward.recipe import read_recipe
 from qserve.reward.settings import RewardSettings
 from qserve.service.knowledge import Knowledge
-from qserve.service.machine import Machine
+from qserve.service.machine import Machine, hardware_of
 from qserve.service.plan import plan_service
 from qserve.service.request import RewardRequest, ServiceRequest
 from qserve.supervisor import Hosted
@@ -60,3 +60,10 @@ def test_a_causal_model_as_a_reward_is_told_of_judges(tmp_path: Path) -> None:
 
     with pytest.raises(BrokenCheckpoint, match=r"has no reward head.*--judge pointwise.*--answer-tokens yes,no"):
         hosted(tmp_path, None, str(chat_model_path()))
+
+
+def test_a_judge_leaves_all_cards_to_its_chat_model(tmp_path: Path) -> None:
+    request = ServiceRequest(None, reward=RewardRequest("demo", settings=RewardSettings(judge="pairwise")))
+    service = plan_service(request, Machine(hardware_of("rtx-4090:2")), Knowledge(), tmp_path)
+    assert service.chat is not None and service.reward is not None
+    assert len(service.chat.replicas[0].cards) == 2 and service.reward.whole.on_cpu
