@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from qserve.core.dimensions import num_parameters
+from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UnknownArchitecture
 from qserve.hub import resolve
+from qserve.hub.bounded import read_header
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1,
@@ -45,6 +47,19 @@ def test_a_whole_folder_is_read_from_its_headers(folder: Path) -> None:
     assert [(tensor.name, tensor.nbytes) for tensor in checkpoint.counted_tensors] == [
         ("model.embed_tokens.weight", 512)
     ]
+
+
+def test_a_header_is_read_once_also_for_a_tied_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def counted(file: Path) -> tuple[Tensor, ...]:
+        read.append(file)
+        return read_header(file)
+
+    monkeypatch.setattr("qserve.hub.folder.read_header", counted)
+    write_safetensors(folder / "model.safetensors", {"model.embed_tokens.weight": (32, 8), "lm_head.weight": (32, 8)})
+    assert resolve(str(folder)).spec.tie_word_embeddings
+    assert read == [folder / "model.safetensors"]
 
 
 def test_layers_of_one_shape_are_told_once(folder: Path) -> None:
