@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.detect.engines.checks import engine_checks, why_not_served
-from qserve.detect.packages import Packages
 from qserve.errors import UsageError
 from qserve.planner import make_plan
 from qserve.planner.engine import Engine, engine_named, own_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.refusals import refuse_length
+
+if TYPE_CHECKING:
+    from qserve.detect.packages import Packages
 
 __all__ = ["ChosenEngine", "choose_engine"]
 
@@ -68,6 +70,8 @@ def _on(
     engine: Engine, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
 ) -> tuple[PlanRequest, str | None]:
     """The request for `engine` as installed, and the reason why it can't serve it, if any."""
+    from qserve.detect.engines.checks import engine_checks  # reads the metadata of packages
+
     checks = engine_checks(engine.name)
     version = request.engine_version or checks.release(packages)
     request = replace(request, engine=engine.name, engine_version=version)
@@ -79,6 +83,8 @@ def _why_not_planned(
     checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
 ) -> str | None:
     """Why the planned request can't be served, if so: a quantization that the engine lacks, a missing package."""
+    from qserve.detect.engines.checks import why_not_served
+
     try:
         return why_not_served(make_plan(checkpoint, hardware, request, with_suggestions=False), packages)
     except UsageError as error:

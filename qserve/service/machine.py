@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from qserve.core.hardware import Hardware
-from qserve.detect.packages import Packages
 from qserve.planner.memory.host import with_host
+
+if TYPE_CHECKING:
+    from qserve.detect.packages import Packages
 
 __all__ = ["Machine", "hardware_of"]
 
@@ -34,17 +37,23 @@ class Machine:
         """This machine; with `gpu` the described cards in the place of its own (`none`: it stays on its CPU)."""
         hardware = hardware_of(gpu)
         is_here = gpu in (None, "none")
-        packages = Packages.installed() if serves or (is_here and hardware.packages is not None) else None
+        packages = _installed() if serves or (is_here and hardware.packages is not None) else None
         return cls(hardware, packages, is_here, serves)
 
     @classmethod
     def node(cls, hardware: Hardware) -> Machine:
         """A node of a Ray cluster, on which the driver's packages are installed as well."""
-        return cls(hardware, Packages.installed(), serves=True, is_driver=True)
+        return cls(hardware, _installed(), serves=True, is_driver=True)
 
     def with_service(self, has_ui: bool, num_gateways: int) -> Hardware:
         """The hardware with the RAM that the service's other processes hold (`qserve.planner.memory.host`)."""
         return with_host(self.hardware, has_ui, num_gateways, self.is_driver)
+
+
+def _installed() -> Packages:
+    from qserve.detect.packages import Packages  # takes a tenth of a plan's time
+
+    return Packages.installed()
 
 
 def hardware_of(gpu: str | None) -> Hardware:

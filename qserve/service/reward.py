@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.detect.engines.checks import engine_checks
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.planner.engine import engine_named, with_same_rounding
-from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.service.machine import Machine
 from qserve.service.request import RewardRequest, ServiceRequest
+
+if TYPE_CHECKING:
+    from qserve.reward.checkpoints import RewardCheckpoint
 
 __all__ = ["RewardModel", "find_reward_model", "scoring_request", "with_judge"]
 
@@ -119,6 +121,8 @@ def scoring_request(request: ServiceRequest, model: RewardModel, machine: Machin
     fixed = PlanRequest(quant=reward.quant, engine=reward.engine, max_model_len=reward.settings.max_length)
     fixed = planner.for_scoring(with_same_rounding(fixed, request.plan), hardware)
     if machine.packages is not None:
+        from qserve.detect.engines.checks import engine_checks
+
         fixed = replace(fixed, engine_version=engine_checks(reward.engine).release(machine.packages))
         if machine.serves and model.trained is not None:
             from qserve.reward.engines import reward_engine  # imports what runs the engine
