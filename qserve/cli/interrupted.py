@@ -1,41 +1,15 @@
-"""What a long command does with Ctrl-C and SIGTERM, and the command line that continues it."""
+"""What a long command does with Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-__all__ = ["INTERRUPTED", "shell_text", "sigterm_as_ctrl_c", "this_command"]
+__all__ = ["INTERRUPTED", "sigterm_as_ctrl_c"]
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
-_SECRET = "--api-key"  # noqa: S105
-# Flags that would stop the next run where this one stopped.
-_LEFT_OUT = ("--strict",)
-
-
-def this_command(*more: str) -> str:
-    """The command line of this process, with `more` flags; a key in it is told as the variable."""
-    given = [word for word in sys.argv[1:] if word not in _LEFT_OUT]
-    words = ["qserve", *given, *(flag for flag in more if flag not in given)]
-    return shell_text(words)
-
-
-def shell_text(words: Iterable[str]) -> str:
-    """A command line to copy; a key in it is told as the variable."""
-    told, before = [], ""
-    for word in words:
-        if before == _SECRET:
-            told.append('"$QSERVE_API_KEY"')
-        elif word.startswith(f"{_SECRET}="):
-            told.append(f'{_SECRET}="$QSERVE_API_KEY"')
-        else:
-            told.append(shlex.quote(word))
-        before = word
-    return " ".join(told)
 
 
 @contextlib.contextmanager

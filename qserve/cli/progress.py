@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from qserve.cli.interrupted import sigterm_as_ctrl_c, this_command
+from qserve.cli.command_line import this_command
+from qserve.cli.interrupted import sigterm_as_ctrl_c
 from qserve.terminal.console import console_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from qserve.cli.interrupted import INTERRUPTED, sigterm_as_ctrl_c, this_command
+from qserve.cli.command_line import this_command
+from qserve.cli.interrupted import INTERRUPTED, sigterm_as_ctrl_c
 from qserve.cli.options.command import CommandGroup
 from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.json_output import add_json_flag, print_json

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qserve.cli.interrupted import this_command
+from qserve.cli.command_line import this_command
 from qserve.errors import QserveError, UsageError
 from qserve.hub import cache
 from qserve.units import format_bytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from qserve.cli.interrupted import shell_text
+from qserve.cli.command_line import shell_text
 from qserve.terminal.console import Hanging, Items, console_of
 from qserve.units import format_count, format_rate, format_seconds
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qserve.cli.command_line import without_secrets
 from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.training import training_options
@@ -25,7 +26,6 @@ from qserve.cli.train.outputs import (
 )
 from qserve.cli.train.planned import PlannedRun
 from qserve.cli.train.summary import Ended, show_summary, summary_json
-from qserve.cli.up.recording import without_secrets
 from qserve.errors import UsageError
 from qserve.hub.chat_template import read_template
 from qserve.runs.training_commands import resume_command

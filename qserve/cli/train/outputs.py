@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from qserve.cli.command_line import shell_text
 from qserve.errors import UsageError
 from qserve.training.checkpoints import ResumableRun, resumable_runs
 from qserve.training.data.prepare import BROKEN
@@ -112,7 +112,7 @@ def remove_unstarted(run: TrainingRun, leaves: Collection[Path] = ()) -> None:
 
 
 def again_command(epochs: float, typed: Sequence[str] | None = None) -> str:
-    """What was typed, three times as long and into a new folder."""
+    """What was typed, three times as long and into a new folder; no secret is in it."""
     words, kept = sys.argv[1:] if typed is None else typed, ["qserve"]
     longer = {"--epochs": f"{_TIMES_LONGER * epochs:g}"}
     it = iter(words)
@@ -126,4 +126,4 @@ def again_command(epochs: float, typed: Sequence[str] | None = None) -> str:
                 longer = {"--max-steps": str(_TIMES_LONGER * int(value))}
             continue
         kept.append(word)
-    return shlex.join([*kept, *next(iter(longer.items()))])
+    return shell_text([*kept, *next(iter(longer.items()))])

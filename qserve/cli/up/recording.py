@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qserve.cli.command_line import without_secrets
 from qserve.core.hardware import Hardware
 from qserve.library.own_server import STARTED_BY
 from qserve.units import GIB
@@ -18,9 +17,7 @@ from qserve.units import GIB
 if TYPE_CHECKING:
     from qserve.supervisor.record import Recording
 
-__all__ = ["recording_of", "without_secrets"]
-
-_SECRET = re.compile(r"(--[\w-]*(?:key|token|secret|password)(?:=|\s+))(\S+)", re.IGNORECASE)
+__all__ = ["recording_of"]
 
 
 def recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gib: float) -> Recording:
@@ -39,12 +36,3 @@ def recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gi
     about = {**asdict(hardware), "cpu": hardware.cpu.model_name}  # not its hundred flags
     run = NewRun(run_folder.name, command, versions, about, run_folder, os.environ.get(STARTED_BY, ""))
     return Recording(run_folder.parent.parent, run, Retention(keep_days, int(keep_gib * GIB)))
-
-
-def without_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The arguments with the values of --api-key, --hf-token and their like as `***`, also within one argument."""
-    written: list[str] = []
-    for argument in arguments:
-        follows_secret = bool(written) and re.fullmatch(r"--[\w-]*(?:key|token|secret|password)", written[-1], re.I)
-        written.append("***" if follows_secret else _SECRET.sub(r"\1***", argument))
-    return tuple(written)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from qserve.cli.command_line import without_secrets
 from qserve.cli.runs.command import command
 from qserve.cli.runs.show import duration_text
-from qserve.cli.up.recording import without_secrets
 from qserve.errors import QserveError, UsageError
 from qserve.planner.learned import Residual
 from qserve.runs.retention import Retention

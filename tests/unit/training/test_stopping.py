@@ -191,6 +191,7 @@ def test_the_command_that_resumes_is_whole() -> None:
 
 def test_the_command_that_trains_again_is_longer_and_has_a_folder_of_its_own() -> None:
     whole = "qserve train reward --model demo --data 'a b.jsonl'"
+    assert "s3" not in again_command(3.0, (*TYPED, "--hf-token", "s3", "--api-key=s3"))
     assert again_command(3.0, (*TYPED, "--output", "o")) == f"{whole} --epochs 9"
     assert again_command(1.0, (*TYPED, "--epochs=1", "--resume")) == f"{whole} --epochs 3"
     assert again_command(1.0, (*TYPED, "--max-steps", "60")) == f"{whole} --max-steps 180"
