@@ -11,12 +11,13 @@ from typing import Any
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.errors import QserveError, UsageError
-from qserve.planner.engine import option_value
+from qserve.planner.engine import engine_for, option_value
 from qserve.planner.fits import check_fits
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import replicas_of
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
+from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.service.chat import checked_chat
 from qserve.service.engine import ChosenEngine, choose_engine
 from qserve.service.knowledge import Knowledge
@@ -221,7 +222,8 @@ def _engine(chat: Checkpoint, hardware: Hardware, request: PlanRequest, machine:
 def _alone(chat: _Chat) -> ModelPlan:
     """With the machine for itself: replicas as asked for, or the layout that suits the load."""
     replicas, speed, hardware = chat.replicas, chat.speed, chat.hardware
-    is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices)
+    is_timed = has_speed(engine_for(hardware, chat.plan).name)
+    is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices) and is_timed
     one_server = replicas in (None, 1) and not (option_value(chat.plan, "data_parallel_size") or 1) > 1
     if one_server or is_apart or (speed.load is not None and hardware.devices):
         whole = plan_for_load(chat.checkpoint, hardware, chat.plan, speed, chat.suggested)

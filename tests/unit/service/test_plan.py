@@ -1,0 +1,41 @@
+"""What `plan_service` decides itself: how many servers of a chat model, and on which cards."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine, hardware_of
+from qserve.service.plan import plan_service
+from qserve.service.request import RewardRequest, ServiceRequest
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_replicas_on_an_engine_whose_speed_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("plan", "layout.fitting_plans", "layout.one_stream"):
+        monkeypatch.setattr(f"qserve.service.{place}.has_speed", lambda engine: False)
+    service = plan_service(ServiceRequest("Qwen/Qwen3-8B", replicas=2), Machine(hardware_of("h100:2")), Knowledge())
+    assert service.chat is not None
+    assert [len(one.cards) for one in service.chat.replicas] == [1, 1]
+    assert not service.chat.whole.speed
+
+
+def test_a_reward_model_beside_replicas_has_its_card_alone() -> None:
+    request = ServiceRequest("Qwen/Qwen3-8B", reward=RewardRequest("demo"), replicas=2)
+    service = plan_service(request, Machine(hardware_of("rtx-4090:3")), Knowledge())
+    assert service.chat is not None and service.reward is not None
+    cards = hardware_of("rtx-4090:3").devices
+    assert [one.cards for one in service.chat.replicas] == [cards[:1], cards[1:2]]
+    assert [one.cards for one in service.reward.replicas] == [cards[2:]]
+
+
+def test_what_is_not_asked_for_is_not_planned() -> None:
+    service = plan_service(
+        ServiceRequest(None, reward=RewardRequest("demo")), Machine(hardware_of("none")), Knowledge()
+    )
+    assert service.chat is None and len(service.models) == 1
+    assert service.fits and service.to_json()["model"]["id"] == "demo"
