@@ -33,15 +33,16 @@ _OF_KNOWLEDGE = ("no_learn", "state_dir")
 class Plan(planned.Plan):
     """A plan that prints as `qserve plan` does; a notebook shows it with bars.
 
-    `reward` is the plan of the reward model beside it; None without.
+    `reward` is the plan of the reward model beside it, None without, and `where` says how the two share the machine.
     """
 
     reward: planned.Plan | None = None
+    where: str = ""
 
     def __str__(self) -> str:
-        from qserve.terminal.plan import plan_text  # rich, which a plan that nobody prints does without
+        from qserve.terminal.service import service_text  # rich, which a plan that nobody prints does without
 
-        return plan_text(self)
+        return service_text([self, *filter(None, (self.reward,))], self.where)
 
 
 def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) -> Plan:
@@ -68,7 +69,7 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
     flags = pairs_of({"model": model, **options})
     first = with_serving_command(first, flags, gpu, service.hardware) if service.fits else first
     values = {one.name: getattr(first, one.name) for one in fields(first)}
-    return Plan(**values, reward=others[0] if others else None)
+    return Plan(**values, reward=others[0] if others else None, where=service.where)
 
 
 def _check_known(options: Mapping[str, Any]) -> None:

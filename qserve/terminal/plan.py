@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
@@ -18,10 +17,9 @@ from qserve.planner.term import COLUMNS, Column
 from qserve.service.replicas import num_engines
 from qserve.terminal.bars import Part, bar_panel, explained, headline, left_of, next_step_on, suggestion_list
 from qserve.terminal.console import Hanging, console_of
-from qserve.terminal.speed import show_speed
 from qserve.units import format_bytes, format_count, format_parameters
 
-__all__ = ["plan_text", "show_next_step", "show_plan"]
+__all__ = ["show_next_step", "show_plan"]
 
 _NOTHING_FITS = (
     "Nothing that was tried fits: smaller models of the family, fewer bits, a shorter length, more or larger cards. "
@@ -71,17 +69,6 @@ def show_next_step(plan: Plan, console: Console | None = None) -> None:
         (console or console_of()).print(suggestion_list("What would be faster:", ways), soft_wrap=True)
     if plan.next_command:
         (console or console_of()).print(next_step_on(plan.machine, "Serve it", plan.next_command), soft_wrap=True)
-
-
-def plan_text(plan: Plan, width: int = 80) -> str:
-    """What `qserve plan` prints, without colours."""
-    text = io.StringIO()
-    console = Console(file=text, width=width, highlight=False, color_system=None)
-    show_plan(plan, console=console)
-    if plan.speed:
-        show_speed(plan.speed, console=console)
-    show_next_step(plan, console)
-    return text.getvalue().rstrip("\n")
 
 
 def _headline(plan: Plan) -> RenderableType:

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from dataclasses import replace
 
-import click
 from rich.console import Console
+from rich.text import Text
 
-from qserve.service.plan import ServicePlan
+from qserve.planner.plan import Plan
+from qserve.terminal.console import console_of
 from qserve.terminal.plan import show_next_step, show_plan
 from qserve.terminal.speed import show_speed
 
-__all__ = ["show_service"]
+__all__ = ["service_text", "show_service"]
 
 
 def show_service(
-    service: ServicePlan, *, explain: bool = False, monthly: bool = False, console: Console | None = None
+    plans: Sequence[Plan], where: str, *, explain: bool = False, monthly: bool = False, console: Console | None = None
 ) -> None:  # fmt: skip
-    """Print it; with `explain` every term's formula, numbers and source. Two models say first how they share."""
-    first, *others = service.models
-    if service.where:
-        click.secho(service.where, bold=True)
-    show_plan(replace(first.whole, host=() if others else first.whole.host), explain, console)
-    if first.whole.speed:
-        show_speed(first.whole.speed, explain, console, monthly, takes_load=not others)
+    """Print the plans of a service's models; with `explain` every term's formula, numbers and source.
+
+    The first has the speed and the next command; `where` says how two share the machine.
+    """
+    console = console or console_of()
+    first, *others = plans
+    if where:
+        console.print(Text(where, style="bold"), soft_wrap=True)
+    show_plan(replace(first, host=() if others else first.host), explain, console)
+    if first.speed:
+        show_speed(first.speed, explain, console, monthly, takes_load=not others)
     for other in others:
-        show_plan(other.whole, explain, console)  # what both share, once, at the end
-    show_next_step(first.whole, console)
+        show_plan(other, explain, console)  # what both share, once, at the end
+    show_next_step(first, console)
+
+
+def service_text(plans: Sequence[Plan], where: str, width: int = 80) -> str:
+    """What `show_service` prints, without colours."""
+    text = io.StringIO()
+    show_service(plans, where, console=Console(file=text, width=width, highlight=False, color_system=None))
+    return text.getvalue().rstrip("\n")

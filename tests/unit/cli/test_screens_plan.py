@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -89,11 +90,19 @@ def test_a_plan_that_answers_slower_than_people_read_is_not_green() -> None:
     assert shown(SCREENS["fits"]).startswith(" fits  ")
 
 
-@pytest.mark.parametrize("options", [{"gpu": "rtx-4090", "quant": "4bit"}, {"gpu": "rtx-3060"}, {"gpu": "none"}])
-def test_a_printed_plan_is_what_the_command_prints(options: dict[str, str]) -> None:
-    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gpu": "rtx-4090", "quant": "4bit"},
+        {"gpu": "rtx-3060"},
+        {"gpu": "none"},
+        {"gpu": "h100", "reward": "demo", "max-length": 512},
+    ],
+)
+def test_a_printed_plan_is_what_the_command_prints(options: dict[str, Any]) -> None:
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     said = shown(shlex.join(["--model", "Qwen/Qwen3-32B", *flags]), 3 if options["gpu"] == "rtx-3060" else 0)
-    found = plan("Qwen/Qwen3-32B", **options)
+    found = plan("Qwen/Qwen3-32B", **{name.replace("-", "_"): value for name, value in options.items()})
     assert str(found).splitlines() == said.splitlines()
     assert "\x1b" not in str(found)
     assert len(repr(found)) < 160 and "Qwen/Qwen3-32B" in repr(found)
