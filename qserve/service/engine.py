@@ -23,7 +23,7 @@ _FASTER_START = "it starts fastest on a CPU; --engine vllm uses vLLM's CPU build
 
 @dataclass(frozen=True)
 class ChosenEngine:
-    """The request with its engine fixed, and why it is this one.
+    """The request with its engine fixed, and why it is this one; `passed_over`: why not the engine that is preferred.
 
     `obstacle` is why the engine that was asked for by name can't serve the request as it is installed; "" where it can.
     """
@@ -31,6 +31,7 @@ class ChosenEngine:
     request: PlanRequest
     why: str = ""
     obstacle: str = ""
+    passed_over: str = ""
 
 
 def choose_engine(
@@ -53,7 +54,8 @@ def choose_engine(
             return ChosenEngine(chosen, "the default for a card")
         reasons.append(f"not {engine.name}, because {obstacle}")
     refuse_length(last, last.planner.as_served(checkpoint, request), request)
-    return ChosenEngine(replace(request, engine=last.name), "; ".join(reasons) or _FASTER_START)
+    passed_over = "; ".join(reasons)
+    return ChosenEngine(replace(request, engine=last.name), passed_over or _FASTER_START, passed_over=passed_over)
 
 
 def _named(

@@ -58,6 +58,7 @@ class ServicePlan:
         where: how the two share the machine, in words; "" for a single model.
         request: what was asked; of a judge with the chat model and the recipe that stand for it.
         engine: why the chat model's engine was chosen.
+        passed_over: why the preferred engine was not; "" where it was.
         obstacle: why it can be planned and not served on this machine; "" where it can.
         measured: the measured speed of the machine.
         formats: what other formats of a CPU would give; "" where none was compared.
@@ -70,6 +71,7 @@ class ServicePlan:
     where: str = ""
     request: ServiceRequest = _NOTHING
     engine: str = ""
+    passed_over: str = ""
     obstacle: str = ""
     measured: Measured = NOTHING_MEASURED
     formats: str = ""
@@ -150,8 +152,8 @@ def plan_service(
     if chat is None:
         return placed
     return replace(
-        placed, engine=chat.engine.why, obstacle=chat.engine.obstacle, measured=chat.speed.measured,
-        formats=chat.formats,
+        placed, engine=chat.engine.why, passed_over=chat.engine.passed_over, obstacle=chat.engine.obstacle,
+        measured=chat.speed.measured, formats=chat.formats,
     )  # fmt: skip
 
 

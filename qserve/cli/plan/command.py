@@ -124,9 +124,11 @@ def _with_next_steps(service: ServicePlan, ctx: click.Context, gpu: str | None) 
 
 
 def _warn(ctx: click.Context, service: ServicePlan) -> None:
-    """Print on standard error why it can't be served here, and where the plan differs from what --config expects:
-    --json stays JSON.
+    """Print on standard error why it can't be served here or not on the preferred engine, and where the plan differs
+    from what --config expects: --json stays JSON.
     """
+    if service.passed_over:
+        click.secho(f"· planned {service.passed_over}", err=True, fg="yellow")
     if service.obstacle:
         click.secho(f"· `qserve up` refuses this here: {service.obstacle}", err=True, fg="yellow")
     deployment = deployment_of(ctx)

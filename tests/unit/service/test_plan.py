@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from qserve.detect.packages import Packages
+from qserve.errors import UsageError
+from qserve.planner import PlanRequest
 from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine, hardware_of
 from qserve.service.plan import plan_service
@@ -39,3 +42,20 @@ def test_what_is_not_asked_for_is_not_planned() -> None:
     )
     assert service.chat is None and len(service.models) == 1
     assert service.fits and service.to_json()["model"]["id"] == "demo"
+
+
+def test_the_engine_that_is_installed_is_planned_for() -> None:
+    hardware, packages = hardware_of("rtx-4090"), Packages({"torch": "2.13.0"})
+    service = plan_service(ServiceRequest("Qwen/Qwen3-8B"), Machine(hardware, packages), Knowledge())
+    assert service.chat is not None and service.chat.whole.engine == "transformers"
+    assert service.passed_over.startswith("not vllm, because ") and not service.obstacle
+
+
+def test_an_engine_that_was_named_and_is_not_installed_is_planned_and_not_served() -> None:
+    request, hardware = ServiceRequest("Qwen/Qwen3-8B", PlanRequest(engine="vllm")), hardware_of("rtx-4090")
+    packages = Packages({"torch": "2.13.0"})
+    service = plan_service(request, Machine(hardware, packages), Knowledge())
+    assert service.chat is not None and service.chat.whole.engine == "vllm"
+    assert "pip install" in service.obstacle
+    with pytest.raises(UsageError, match="pip install"):
+        plan_service(request, Machine(hardware, packages, serves=True), Knowledge())
