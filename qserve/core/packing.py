@@ -60,6 +60,7 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
 
 def _panels(rows: int, columns: int, quantization: CheckpointQuantization) -> list[tuple[str, str, int]]:
     """Codes, scales in fp32 for each row and group or block, and as many offsets where there are zero points."""
-    groups = rows * -(-columns // (quantization.group_size or quantization.block or columns))
+    step = quantization.group_size or quantization.block
+    groups = rows * (-(-columns // step) if step else 1)
     codes = [("codes", "U8", rows * columns * quantization.bits // 8), ("scales", "F32", 4 * groups)]
     return codes if quantization.symmetric else [*codes, ("offset_scales", "F32", 4 * groups)]

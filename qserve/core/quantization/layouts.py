@@ -39,7 +39,7 @@ class Part:
             case "weight":
                 return rows * columns
             case "group":
-                return rows * -(-columns // (quantization.group_size or columns))
+                return rows * (-(-columns // quantization.group_size) if quantization.group_size else 1)
             case "block":
                 edge = quantization.block or max(rows, columns)
                 return -(-rows // edge) * -(-columns // edge)

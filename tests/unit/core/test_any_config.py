@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,30 @@ junk = st.recursive(
     max_leaves=4,
 )
 MACHINE = Hardware(parse_gpu("h100-sxm"), 64 * GIB, 64 * GIB, 8)
+
+WITHOUT_WIDTH = {
+    key: value for key, value in (bundled_config("Qwen/Qwen3-8B") or {}).items() if key != "intermediate_size"
+}
+
+
+@pytest.mark.parametrize("machine", [MACHINE, Hardware((), 64 * GIB, 64 * GIB, 8)], ids=["card", "cpu"])
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        {"quant_method": "gptq", "bits": 4, "group_size": -1},
+        {"quant_method": "compressed-tensors", "config_groups": {"0": {"weights": {"num_bits": 8, "type": "int"}}}},
+        {"quant_method": "fp8"},
+    ],
+    ids=lambda one: one["quant_method"],
+)
+def test_a_matrix_without_columns_is_no_traceback(machine: Hardware, engine: str, quantization: dict[str, Any]) -> None:
+    """config.json need not say how wide the MLP is, and scales of whole rows are counted all the same."""
+    config = {**WITHOUT_WIDTH, "quantization_config": quantization}
+    checkpoint = Checkpoint("m", None, config, ModelSpec.from_config(config, "m"))
+    assert checkpoint.spec.intermediate_size == 0
+    with contextlib.suppress(QserveError):
+        assert make_plan(checkpoint, machine, PlanRequest(max_model_len=64, engine=engine)).devices
 
 
 @settings(max_examples=150, deadline=None)
