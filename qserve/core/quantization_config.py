@@ -49,7 +49,7 @@ def _stored(method: str, config: _Config, where: str, said: str = "") -> Checkpo
     group = config.get("group_size")
     return CheckpointQuantization(
         scheme.name,
-        int(config.get("bits", scheme.bits)),
+        int(config.get("bits") or scheme.bits),
         max(int(mark.group_size if group is None else group), 0),
         block=int(block[0]),
         symmetric=bool(config.get("sym", mark.symmetric)),
@@ -78,7 +78,7 @@ def _with_dynamic(config: _Config, method: str, where: str) -> CheckpointQuantiz
 
 
 def _of_integers(config: _Config, method: str, where: str) -> CheckpointQuantization:
-    bits = {"bits": config.get("bits", _BITS_OF_INTEGERS)} if method in ("awq", "gptq") else {}
+    bits = {"bits": int(config.get("bits", _BITS_OF_INTEGERS))} if method in ("awq", "gptq") else {}
     return _stored(method, {**config, **bits}, where)
 
 

@@ -183,6 +183,20 @@ def test_patterns(pattern, module, is_match):
 
 
 @pytest.mark.parametrize(
+    ("config", "scheme", "bits"),
+    [
+        ({"quant_method": "gptq", "bits": 4.0}, "gptq-int4", 4),
+        ({"quant_method": "gptq", "bits": "8"}, "gptq-int8", 8),
+        ({"quant_method": "fp8", "bits": None}, "fp8", 8),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bits": None}, "bnb-nf4-single", 4),
+    ],
+)
+def test_bits_are_a_number_however_they_are_written(config, scheme, bits):
+    found = read_quantization(config, "m")
+    assert (found.scheme, found.bits) == (scheme, bits)
+
+
+@pytest.mark.parametrize(
     "config",
     [
         {"quant_method": "exl3"},
