@@ -210,5 +210,5 @@ def layer_classes(*decoders: Decoder) -> frozenset[str]:
     return frozenset(f"{row.classes}DecoderLayer" for row in _of(decoders))
 
 
-def _of(decoders: tuple[Decoder | None, ...]) -> list[Family]:
+def _of(decoders: tuple[Decoder, ...]) -> list[Family]:
     return [row for row in FAMILIES.values() if row.decoder in decoders]

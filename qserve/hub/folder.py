@@ -163,9 +163,11 @@ def read_tensors(path: Path) -> tuple[Tensor, ...] | None:
 def read_headers(folder: Path, files: WeightFiles) -> Headers:
     """The tensors of each file that is read, in the files' order. Raises BrokenCheckpoint for one that is damaged."""
     headers: Headers = {}
+    num_tensors = 0
     for file in files.read:
         headers[file] = read_header(file)
-        check_count(sum(map(len, headers.values())), str(folder))
+        num_tensors += len(headers[file])
+        check_count(num_tensors, str(folder))
     return headers
 
 
