@@ -16,13 +16,13 @@ __all__ = ["CopiedPackage"]
 
 
 class CopiedPackage:
-    """`qserve/` and `docs/api.md` below a folder. `touched` are the files that were added or changed there."""
+    """`qserve/`, `configs/` and `docs/api.md` below a folder. `touched` are the files that were added or changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.touched: set[str] = set()
-        shutil.copytree(PACKAGE, folder / "qserve", ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "configs").symlink_to(PACKAGE.parent / "configs")
+        for name in ("qserve", "configs"):
+            shutil.copytree(PACKAGE.parent / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "docs").mkdir()
         shutil.copy(PACKAGE.parent / "docs" / "api.md", folder / "docs")
 
@@ -43,8 +43,16 @@ class CopiedPackage:
 
     def run(self, code: str) -> Any:
         """What `code` prints as JSON in a process that imports this copy."""
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
-        words = [sys.executable, "-c", code]
+        return self._read("-c", code)
+
+    def plan(self, *arguments: str) -> dict[str, Any]:
+        """What `qserve plan --json` of this copy says, where no hub can be asked."""
+        found: dict[str, Any] = self._read("-m", "qserve", "plan", "--json", *arguments)
+        return found
+
+    def _read(self, *arguments: str) -> Any:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "HF_HUB_OFFLINE": "1"}
+        words = [sys.executable, *arguments]
         done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=self.folder, env=environment)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

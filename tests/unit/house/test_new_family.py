@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import ast
-import filecmp
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +14,10 @@ import pytest
 from qserve.core.families import FAMILIES
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UnknownArchitecture
+from tests.unit.house.copied_package import CopiedPackage
 from tests.unit.house.sources import PACKAGE, tree_of
 
-ROW = """
-    Family(
+ROW = """    Family(
         "qwen9_moe", "Qwen9Moe", "hybrid", head_dim=96, has_output_gate=True, linear_interval=3, has_experts=True,
         mtp_layers=1, vllm=InVllm(since=(0, 31)),
     ),
@@ -33,6 +28,7 @@ CONFIG: dict[str, Any] = {
     "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 512,
 }  # fmt: skip
 MODEL = "Qwen/Qwen9-5B-A1B"
+TABLE = "\n".join((f'[models."{MODEL}"]', *(f"{key} = {json.dumps(value)}" for key, value in CONFIG.items()), "\n"))
 KV_BYTES_PER_TOKEN = 3 * 2 * 2 * 96 * 2  # three layers of full attention: keys and values, 2 heads of 96, in 16 bit
 
 WORDS = "|".join(sorted({re.split(r"[^a-z]", name)[0] for name in FAMILIES}))
@@ -54,48 +50,19 @@ ALLOWED = {
 }
 
 
-def added_to(root: Path) -> None:
-    """What someone writes who adds the family."""
-    families = root / "qserve/core/families.py"
-    before, begin, rest = families.read_text().partition("\n_ROWS = (")
-    families.write_text(before + begin + ROW + rest)
-    lines = (f"{key} = {json.dumps(value)}" for key, value in CONFIG.items())
-    with (root / "configs/models.toml").open("a") as table:
-        table.write("\n".join((f'\n[models."{MODEL}"]', *lines, "")))
-
-
-def changed(root: Path, *folders: str) -> list[str]:
-    """Files below a copy of the clone that are not as the clone has them."""
-    copies = (path for folder in folders for path in (root / folder).rglob("*") if path.is_file())
-    names = (str(path.relative_to(root)) for path in copies)
-    return sorted(name for name in names if not filecmp.cmp(root / name, PACKAGE.parent / name))
-
-
-def planned(root: Path, model: str, engine: str) -> dict[str, Any]:
-    """`qserve plan --json` by the copy in `root`."""
-    asked = (model, "--gpu", "h200", "--engine", engine, "--json")
-    environment = {**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"}
-    command = (sys.executable, "-m", "qserve", "plan", *asked)
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    read: dict[str, Any] = json.loads(done.stdout)
-    return read
-
-
 def test_a_new_family_is_two_places(tmp_path: Path) -> None:
     with pytest.raises(UnknownArchitecture):
         ModelSpec.from_config(CONFIG)
-    folders = ("qserve", "configs")
-    for folder in folders:
-        shutil.copytree(PACKAGE.parent / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    added_to(tmp_path)
-    assert changed(tmp_path, *folders) == ["configs/models.toml", "qserve/core/families.py"]
+    package = CopiedPackage(tmp_path)
+    package.insert("qserve/core/families.py", '    Family("llama",', ROW)
+    package.insert("configs/models.toml", "[variants]", TABLE)
+    assert package.touched == {"configs/models.toml", "qserve/core/families.py"}
 
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text(json.dumps(CONFIG))
     for model, engine in ((str(checkpoint), "vllm"), (MODEL, "transformers")):
-        plan = planned(tmp_path, model, engine)
+        plan = package.plan(model, "--gpu", "h200", "--engine", engine)
         assert plan["engine"] == engine
         assert plan["model"]["architecture"] == "Qwen9MoeForCausalLM"
         assert plan["model"]["kv_bytes_per_token"] == KV_BYTES_PER_TOKEN

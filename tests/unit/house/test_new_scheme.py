@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qserve.core.schemes import SCHEMES
 from qserve.hub.bundled import bundled_config
+from tests.unit.house.copied_package import CopiedPackage
 from tests.unit.house.sources import PACKAGE, tree_of
 
 # A format that nobody has: 6 bits a weight, and for 64 of them a scale and a zero point in 16 bit.
-ROW = """
-        Scheme(
+ROW = """        Scheme(
             "weft6", 6, 80,
             parts=(
                 Part("codes", "U8", "weight", 6),
@@ -30,14 +25,20 @@ ROW = """
             words=("int8",), marks=(Mark("weft", {"bits": 6}, 64),),
             endings=(("-WEFT6", {"quant_method": "weft", "bits": 6}),),
             packages=("weft",), unpacked=WeightFormat("weft6", 0.8125),
-        ),"""
+        ),
+"""
 CONFIG = {"quant_method": "weft", "bits": 6, "ignore": ["lm_head"]}
-EDITS = {
-    "core/schemes.py": ("    for scheme in (", f"    for scheme in ({ROW}"),
-    "planner/engines/transformers/schemes.py": ("_LOADED = frozenset({", '_LOADED = frozenset({\n    "weft6",'),
-    "planner/engines/vllm/schemes.py": ("_STORED = {", '_STORED = {\n    "weft6": _Kernels((8, 0)),'),
-}
-MOST_FILES = 3
+LOADS = """
+import json
+from qserve.core.hardware import CpuFeatures, parse_gpu
+from qserve.planner.engine import own_engines
+
+(card,) = parse_gpu("t4")
+print(json.dumps({
+    engine.name: [engine.planner.loads("weft6"), engine.planner.runs_stored("weft6", card, CpuFeatures())]
+    for engine in own_engines()
+}))
+"""
 
 TABLES_ELSEWHERE = {
     "core/tensors.py": "bytes of an element by the name of its dtype",
@@ -47,38 +48,24 @@ TABLES_ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with the scheme added, and a checkpoint of Qwen3-8B that is stored so."""
-    root = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(PACKAGE, root / "qserve", copy_function=os.symlink)
-    shutil.copytree(PACKAGE.parent / "configs", root / "configs")
-    for name, (before, after) in EDITS.items():
-        file = root / "qserve" / name
-        text = file.read_text()
-        assert text.count(before) == 1, f"{name} is no longer edited at {before!r}"
-        file.unlink()
-        file.write_text(text.replace(before, after))
-    (root / "stored").mkdir()
-    (root / "stored" / "config.json").write_text(json.dumps({**base(), "quantization_config": CONFIG}))
-    return root
+def package(tmp_path_factory: pytest.TempPathFactory) -> CopiedPackage:
+    """With the scheme added, and a checkpoint of Qwen3-8B that is stored so."""
+    copy = CopiedPackage(tmp_path_factory.mktemp("checkout"))
+    copy.insert("qserve/core/schemes.py", '        Scheme(\n            "fp32",', ROW)
+    copy.insert("qserve/planner/engines/transformers/schemes.py", '    "fp32", "bf16",', '    "weft6",\n')
+    copy.insert("qserve/planner/engines/vllm/schemes.py", '    "fp32": _Kernels(', '    "weft6": _Kernels((8, 0)),\n')
+    (copy.folder / "stored").mkdir()
+    (copy.folder / "stored" / "config.json").write_text(json.dumps({**base(), "quantization_config": CONFIG}))
+    return copy
 
 
 def base() -> dict[str, Any]:
     return dict(bundled_config("Qwen/Qwen3-8B") or {})
 
 
-def plan(copy: Path, *arguments: str) -> dict[str, Any]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(copy)}
-    command = [sys.executable, "-m", "qserve", "plan", "--gpu", "rtx-4090", "--json", *arguments]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_it_is_planned_by_the_config_of_its_checkpoint(copy: Path, engine: str) -> None:
-    found = plan(copy, "--model", str(copy / "stored"), "--engine", engine)
+def test_it_is_planned_by_the_config_of_its_checkpoint(package: CopiedPackage, engine: str) -> None:
+    found = package.plan("--gpu", "rtx-4090", "--model", str(package.folder / "stored"), "--engine", engine)
     assert (found["quant"]["scheme"], found["engine"]) == ("weft6", engine)
     spec = base()
     hidden, inner, layers = spec["hidden_size"], spec["intermediate_size"], spec["num_hidden_layers"]
@@ -89,14 +76,19 @@ def test_it_is_planned_by_the_config_of_its_checkpoint(copy: Path, engine: str) 
     assert found["devices"][0]["weights_bytes"] == pytest.approx(stored, rel=0.01)
 
 
-def test_it_is_planned_by_the_name_of_its_repository(copy: Path) -> None:
-    found = plan(copy, "--model", "somebody/Qwen3-8B-WEFT6", "--engine", "transformers", "--quant", "int8")
+def test_it_is_planned_by_the_name_of_its_repository(package: CopiedPackage) -> None:
+    model = ("--model", "somebody/Qwen3-8B-WEFT6", "--quant", "int8")
+    found = package.plan("--gpu", "rtx-4090", "--engine", "transformers", *model)
     assert (found["quant"]["scheme"], found["quant"]["checkpoint"]) == ("weft6", "somebody/Qwen3-8B-WEFT6")
     assert any("needs more than the set-up installs: pip install weft" in note for note in found["notes"])
 
 
-def test_as_few_files_are_edited_as_are_promised() -> None:
-    assert len(EDITS) <= MOST_FILES
+def test_each_engine_runs_it_as_its_line_says(package: CopiedPackage) -> None:
+    assert package.run(LOADS) == {"transformers": [True, True], "vllm": [True, False]}
+
+
+def test_three_files_are_edited_for_it(package: CopiedPackage) -> None:
+    assert len(package.touched) == 3
 
 
 NAME = re.compile("|".join(f"[\"']{re.escape(name)}[\"']" for name in SCHEMES))
