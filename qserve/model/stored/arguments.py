@@ -22,6 +22,8 @@ __all__ = ["configured", "missing_packages", "own_quantization", "stored_argumen
 
 # The library's packages for methods that are none of a scheme's own.
 _OTHER_METHODS = {"torchao": ("torchao",), "auto-round": ("auto-round",)}
+# What no package brings to the library: AUTO_QUANTIZER_MAPPING of transformers 5.19 has none for it.
+_UNREAD_METHOD = "modelopt"
 
 
 def stored_config(folder: Path) -> Mapping[str, Any] | None:
@@ -48,8 +50,8 @@ def missing_packages(quantization: Mapping[str, Any]) -> None:
 
 
 def _needed(method: str) -> tuple[str, ...]:
-    """Packages without which the library loads no checkpoint of this `quant_method`."""
-    rows = (scheme for scheme in SCHEMES.values() if not scheme.is_unpacked_without)
+    """Packages without which the library loads no checkpoint of this `quant_method`; none where it never does."""
+    rows = (scheme for scheme in SCHEMES.values() if not scheme.is_unpacked_without and method != _UNREAD_METHOD)
     by_row = (scheme.packages for scheme in rows if any(mark.method == method for mark in scheme.marks))
     return next(by_row, _OTHER_METHODS.get(method, ()))
 

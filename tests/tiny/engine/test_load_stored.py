@@ -25,7 +25,7 @@ from qserve.model.cpu.kernels import can_attend
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import has_int8_activations
 from qserve.model.load import LoadedModel, load
-from qserve.model.stored.arguments import stored_arguments, stored_config
+from qserve.model.stored.arguments import missing_packages, stored_arguments, stored_config
 from qserve.model.stored.layouts import ReadableLayers
 from qserve.planner.plan import Plan
 from tests.tiny.engine.loading import load_planned, plan_of
@@ -201,6 +201,15 @@ def test_what_is_not_read_needs_the_package_and_says_so(
     folder = make(tmp_path / "checkpoint", as_gptq, quantization)
     with pytest.raises(UsageError, match=refused):
         load(Path(folder), plan_of("demo", "bf16"))
+
+
+def test_a_package_is_asked_for_where_the_library_reads_the_format_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for method, package in (("awq", "gptqmodel"), ("compressed-tensors", "compressed-tensors"), ("torchao", "torchao")):
+        with pytest.raises(UsageError, match=f"stored as {method} needs .*pip install .*{package}"):
+            missing_packages({"quant_method": method})
+    for method in ("fp8", "modelopt"):  # the one is unpacked without any, the other is read with none
+        missing_packages({"quant_method": method})
 
 
 def test_a_config_of_another_model(tmp_path: Path) -> None:
