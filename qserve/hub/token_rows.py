@@ -100,7 +100,11 @@ def _added(folder: Path) -> dict[str, int]:
     listed = config.get("added_tokens_decoder")
     named = _named(config)
     if isinstance(listed, dict) and listed:
-        entries = [{**token, "id": int(number)} for number, token in listed.items() if str(number).isdigit()]
+        entries = [
+            {**token, "id": int(number)}
+            for number, token in listed.items()
+            if number.isdecimal() and isinstance(token, dict)
+        ]
     else:
         entries = _added_in_tokenizer(file)
         named += list(_read(folder / "added_tokens.json"))
@@ -113,9 +117,10 @@ def _added(folder: Path) -> dict[str, int]:
         model = _read(file).get("model")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(vocabulary, dict):
+            taken = [number for number in vocabulary.values() if isinstance(number, int)]
             for text in dict.fromkeys(named):
                 if text not in found and text not in vocabulary:
-                    found[text] = max([*found.values(), *vocabulary.values()]) + 1
+                    found[text] = max([*found.values(), *taken], default=-1) + 1
     return found
 
 

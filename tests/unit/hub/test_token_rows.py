@@ -53,6 +53,21 @@ def test_a_list_in_the_config_goes_before_the_tokenizers(tmp_path: Path) -> None
     assert found(written(tmp_path, added={"<x>": 12}, decoder={"<y>": 11})) == {}
 
 
+@pytest.mark.parametrize(
+    ("listed", "vocabulary"),
+    [
+        ({"12": "<x>", "²": {"content": "<y>"}}, {"a": 0}),
+        ({}, {"a": "0"}),
+        ({}, {}),
+    ],
+)
+def test_a_damaged_tokenizer_is_no_traceback(tmp_path: Path, listed: Any, vocabulary: Any) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"vocab": vocabulary}}))
+    config = {"added_tokens_decoder": listed, "eos_token": "<e>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert found(tmp_path) == {}
+
+
 @pytest.mark.parametrize("kind", ["BPE", "Unigram", "vocab.json"])
 @given(num_rows=st.integers(1, 9), used=st.booleans())
 @settings(max_examples=20, deadline=None)
