@@ -72,8 +72,7 @@ class RowBatcher:
         self._model = model
         self._deliver = Outboxes(loop).deliver
         self._device = torch.device("cpu") if model.device.type == "meta" else model.device
-        self._num_pages = max(1, limits.kv_cache_tokens // PAGE_TOKENS)
-        self.kv_cache_tokens = self._num_pages * PAGE_TOKENS
+        self.kv_cache_tokens = max(1, limits.kv_cache_tokens // PAGE_TOKENS) * PAGE_TOKENS
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
         self.graph_memory = GraphMemory()
@@ -93,15 +92,13 @@ class RowBatcher:
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Allocate keys and states, and start the generating thread. Raises MemoryError."""
+        num_pages = self.kv_cache_tokens // PAGE_TOKENS
         with as_memory_error(
             f"a KV pool of {self.kv_cache_tokens} tokens and states of {self._max_num_seqs} sequences"
         ):
-            self._cache = RowCache(self._probe(), self._max_num_seqs, self._num_pages, self._device)
+            self._cache = RowCache(self._probe(), self._max_num_seqs, num_pages, self._device)
         self._scheduler = RowScheduler(
-            self._cache,
-            self._max_num_seqs,
-            self._num_pages,
-            lambda sequence, failure: self._deliver([(sequence, failure)]),
+            self._cache, self._max_num_seqs, num_pages, lambda sequence, failure: self._deliver([(sequence, failure)])
         )
         self._faults = FaultTolerantRows(self._scheduler, self._deliver)
         self.kv_cache_bytes = self._cache.num_bytes
