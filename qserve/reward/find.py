@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.errors import BrokenCheckpoint, DoesNotFit, ModelNotFound, UsageError
-from qserve.hub import cache, resolve
+from qserve.hub import cache
 from qserve.hub.named_templates import check_template_file, check_templates, without_default
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor, recognise
@@ -16,7 +15,7 @@ from qserve.reward.recipe import Recipe, is_recipe, read_recipe
 from qserve.reward.recipe.config import WITHOUT_MODEL
 from qserve.reward.settings import FLAGS, RewardSettings
 
-__all__ = ["find_reward", "plan_reward", "planned_reward"]
+__all__ = ["find_reward", "plan_reward"]
 
 # The smallest body that a plan can be made of: rules and judges have none, and its tensors are left out.
 NO_MODEL = {
@@ -93,14 +92,3 @@ def plan_reward(checkpoint: RewardCheckpoint, hardware: Hardware, request: PlanR
         ways = "; ".join(suggestion.change for suggestion in plan.suggestions)
         raise DoesNotFit(f"{checkpoint.id}: {plan.why_not}{f'. What would fit: {ways}' if ways else ''}")
     return plan
-
-
-def planned_reward(reward: str) -> Checkpoint:
-    """What a plan counts for `reward`: a trained reward model, or a model that has yet to become one.
-
-    Raises ModelNotFound, BrokenCheckpoint or UnknownArchitecture where it is neither.
-    """
-    try:
-        return find_reward(reward, RewardSettings()).planned()
-    except (ModelNotFound, BrokenCheckpoint):
-        return resolve(reward)
