@@ -1,4 +1,4 @@
-"""Models and features of the server, requested each time a page opens."""
+"""Models and features of the server, asked for when the pages are loaded and then every few seconds."""
 
 from __future__ import annotations
 

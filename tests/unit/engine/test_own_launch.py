@@ -41,4 +41,4 @@ async def test_a_worker_that_does_not_say_what_it_holds(tmp_path: Path, status: 
         return status, b""
 
     with pytest.raises(UsageError, match=why):
-        return await OwnProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)
+        await OwnProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)
