@@ -13,7 +13,7 @@ from typing import Any
 from qserve.core.checkpoint import text_config
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache
-from qserve.hub.bounded import read_index, read_json
+from qserve.hub.bounded import check_regular, read_index, read_json
 from qserve.hub.folder import WHOLE, read_config, weight_files
 from qserve.hub.token_rows import rowless_tokens
 from qserve.reward.checkpoints.describe import StoredTensor
@@ -120,6 +120,8 @@ def read_files(path: Path, base: str | None, model_id: str) -> CheckpointFiles:
     Raises ModelNotFound when nothing is there, BrokenCheckpoint for an adapter or a file without its base, and for
     what can't be read, UsageError for a base that a whole checkpoint has no need of.
     """
+    if path.is_dir():
+        check_regular(path)
     if path.is_file():
         found = _single_file(path, base)
     elif not path.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,15 @@ def test_an_adapter_without_its_base(tmp_path: Path) -> None:
         found(adapter)
     with pytest.raises(ModelNotFound, match=r"--base '.*nowhere' has no config.json"):
         found(adapter, base=str(tmp_path / "nowhere"))
+
+
+def test_a_pipe_in_an_adapter_is_not_read(tmp_path: Path) -> None:
+    base = write_folder(tmp_path / "base", body(), tokenizer=False)
+    adapter = write_adapter(tmp_path / "adapter", str(base), {"base_model.model.score.weight": (1, HIDDEN)})
+    (adapter / "tokenizer.json").write_text("{}")
+    os.mkfifo(adapter / "tokenizer_config.json")
+    with pytest.raises(BrokenCheckpoint, match=r"tokenizer_config\.json is a named pipe"):
+        found(adapter)
 
 
 def test_an_adapter_that_lost_its_head(tmp_path: Path) -> None:
