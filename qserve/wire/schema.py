@@ -132,12 +132,14 @@ class Wire(BaseModel):
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
-        """The request that a body holds, in any encoding of Unicode. Raises as `read`."""
+        """The request that a body holds, whatever its bytes are. Raises as `read`, also for what is no text in UTF-8; a
+        byte order mark is passed over.
+        """
         return cls.read(utf8_json(body))
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """The request that a body in UTF-8 holds. Raises ApiError 400 that names the first wrong field.
+        """The request that a body holds after `utf8_json`. Raises ApiError 400 that names the first wrong field.
 
         16.0 is a whole number, as JSON Schema has it and some languages write it: looked for where a reading failed,
         since it would cost every request of a million ids.
