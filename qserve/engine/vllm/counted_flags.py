@@ -30,7 +30,7 @@ _TEXTS = (
 )  # fmt: skip
 _SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-sc": "--speculative-config"}
 # Of one MTP head; every other method drafts with weights, caches or buffers that no plan counts.
-MTP_METHODS = {family.vllm.mtp_method for family in FAMILIES.values()}
+MTP_METHODS = tuple({family.vllm.mtp_method for family in FAMILIES.values()})  # no set: what a user gives may be a list
 _NOTHING = (None, False, "auto", 0)
 
 

@@ -47,6 +47,7 @@ REFUSED = (
     "--mm-processor-cache-gb 64", "--hf-overrides '{\"num_hidden_layers\": 2}'", "--hf-overrides.num_hidden_layers=2",
     "--use-fp64-gumbel", "--enable-tower-connector-lora", "--num-gpu-blocks-override 9", "-q awq",
     "--speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 3}'",
+    "--speculative-config '{\"method\": [\"mtp\"], \"num_speculative_tokens\": 3}'",
     "--speculative-config '{\"model\": \"Qwen/Qwen3-0.6B\", \"num_speculative_tokens\": 3}'", "--spec-method eagle3",
     "--spec-model Qwen/Qwen3-0.6B --spec-tokens 3",
 )  # fmt: skip
