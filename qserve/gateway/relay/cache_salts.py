@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 from functools import lru_cache
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
@@ -27,16 +28,23 @@ class CacheSalts:
         self._secret = secret.encode()
         self._shared = shared
 
-    def of(self, owner: str, given: str | None) -> str | None:
-        """For a request of this owner (`auth.owner_of`), whose body's `cache_salt` is `given`; None: what it says."""
+    def of(self, owner: str, given: Any) -> str | None:
+        """For a request of this owner (`auth.owner_of`), whose body's `cache_salt` is `given`; None: what it says.
+
+        `given` may be any JSON: whether it is a text is the engine's to say.
+        """
         if self._shared or not owner:  # without keys all clients are one
             return None
-        return _salt(self._secret, owner, given)
+        return _own_salt(self._secret, owner) if given is None else _salt(self._secret, owner, given)
 
 
-@lru_cache(maxsize=1024)  # few clients, and most of their requests say none
-def _salt(secret: bytes, owner: str, given: str | None) -> str:
+def _salt(secret: bytes, owner: str, given: Any) -> str:
     return hmac.digest(secret, json.dumps([owner, given]).encode(), "sha256").hex()
+
+
+@lru_cache(maxsize=1024)  # few clients; what they say themselves is not kept, and may be megabytes
+def _own_salt(secret: bytes, owner: str) -> str:
+    return _salt(secret, owner, None)
 
 
 def with_cache_salt(body: bytes, salt: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,24 @@ def test_each_key_and_each_salt_of_its_own_has_another_one() -> None:
     made = [salts.of(owner, given) for owner in ("a", "b") for given in (None, "x", "y", "None", "null")]
     assert len(set(made)) == len(made) and salts.of("a", "x") == salts.of("a", "x")
     assert all(salt is not None and len(salt) <= 128 and salt.isalnum() for salt in made), "as vLLM takes them"
+
+
+@pytest.mark.parametrize("given", [["x"], {"x": 1}, 1, True, False, ""])
+def test_what_is_no_text_makes_one_too_and_the_engine_judges_it(given: object) -> None:
+    salts = CacheSalts("secret", shared=False)
+    assert salts.of("a", given) not in (None, salts.of("a", None), salts.of("b", given))
+    assert salts.of("a", True) != salts.of("a", 1)
+
+
+def test_no_salt_of_a_clients_own_is_kept() -> None:
+    class Said(str):
+        __slots__ = ("__weakref__",)
+
+    said = Said("x" * 1000)
+    held = weakref.ref(said)
+    CacheSalts("secret", shared=False).of("a", said)
+    del said
+    assert held() is None
 
 
 def test_without_the_secret_of_the_service_nobody_can_say_it() -> None:
