@@ -149,7 +149,9 @@ class BoundedHttp(HttpToolsProtocol):
         before, answering = self.cycle, self._answering()
         self.cycle = answering
         if before is None or before.response_complete:
-            self._start_asgi_task(answering, self.app)
+            task = self.loop.create_task(answering.run_asgi(self.app))  # as uvicorn from 0.34 on does
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
         else:  # a pipelined request waits for the answer before
             self.flow.pause_reading()
             self.pipeline.appendleft((answering, self.app))

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from qserve.gateway.http.bounded_http import ANSWERING, BoundedHttp
@@ -82,6 +83,12 @@ async def test_the_head_of_an_answer_goes_out_with_its_body():
 async def test_the_head_of_a_stream_goes_out_at_once():
     written = (await _asked(_answering([_start(), _part(b"ab", True), _part(b"")]), HEAD + b"\r\nbody")).written
     assert written == [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"2\r\nab\r\n", b"0\r\n\r\n"]
+
+
+async def test_the_oldest_uvicorn_that_is_allowed_has_all_that_it_needs(monkeypatch):
+    monkeypatch.delattr(HttpToolsProtocol, "_start_asgi_task", raising=False)  # 0.34 starts requests itself
+    app = _answering([_start((b"content-length", b"4")), _part(b"abcd")])
+    assert (await _asked(app, HEAD + b"\r\nbody")).written == [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nabcd"]
 
 
 async def test_an_answer_to_head_has_no_body():
