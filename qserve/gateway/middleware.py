@@ -38,7 +38,7 @@ class RequestContext:
         self._traces.begin(scope, record)
         connection = scope.get(CONNECTION)
         if connection is not None:
-            receive = ConnectedReceive(receive, connection, scope.get(ANSWERING))
+            receive = ConnectedReceive(receive, connection, scope.pop(ANSWERING, None))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -29,7 +29,7 @@ MAX_HEAD_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 15.0
 # In a request's scope: the connection that it came over.
 CONNECTION = "qserve.connection"
-# And its `Answering`.
+# And its `Answering`, until `RequestContext` takes it out: the two would hold each other.
 ANSWERING = "qserve.answering"
 _LINGER_S = 2.0
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 import uvicorn
@@ -14,6 +16,10 @@ from qserve.gateway.http.connections import ConnectionLimits, Connections
 from qserve.gateway.http.headers import values_of
 from qserve.gateway.http.refused_log import RefusedLog
 from qserve.gateway.limits import ConnectedReceive, read_body
+from qserve.gateway.middleware import RequestContext
+from qserve.gateway.run_history import RunHistory
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.tracing import NoTraces
 from qserve.wire.errors import ApiError
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n"
@@ -89,6 +95,22 @@ async def test_the_oldest_uvicorn_that_is_allowed_has_all_that_it_needs(monkeypa
     monkeypatch.delattr(HttpToolsProtocol, "_start_asgi_task", raising=False)  # 0.34 starts requests itself
     app = _answering([_start((b"content-length", b"4")), _part(b"abcd")])
     assert (await _asked(app, HEAD + b"\r\nbody")).written == [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nabcd"]
+
+
+async def test_a_request_that_is_over_is_held_by_nothing():
+    """Else the collector has to find each one, and its connection."""
+    answered = []
+
+    async def app(scope, receive, send):
+        answered.append(weakref.ref(receive._receive.__self__))
+        await _answering([_start((b"content-length", b"0")), _part(b"")])(scope, receive, send)
+
+    gc.disable()
+    try:
+        await _asked(RequestContext(app, GatewayMetrics(), NoTraces(), RunHistory()), *[HEAD + b"\r\nbody"] * 2)
+        assert len(answered) == 2 and answered[0]() is None
+    finally:
+        gc.enable()
 
 
 async def test_an_answer_to_head_has_no_body():
