@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from qserve.cluster.layout import needs_of, spread_over
 from qserve.cluster.nodes import Node
+from qserve.cluster.planning import plan_node
 from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes, set_vllm_environment
 from qserve.core.hardware import Hardware
+from qserve.detect.packages import Packages
 from qserve.engine.vllm.command import command
 from qserve.errors import DoesNotFit
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
 from qserve.planner.fits import check_fits
+from qserve.service.request import ServiceRequest
 from qserve.supervisor.hosted import Hosted
 from tests.unit.vllm.builders import DEMO, checkpoint, hardware, pairs, parser_for, spec_of
 
 NODE = hardware("rtx-4090:2")
+PACKAGES = Packages({"vllm": "0.32.0", "torch": "2.13.0", "transformers": "5.19.0"})
 REQUEST = plan_request(engine="vllm", quant="bf16", max_model_len=4096)
 
 
@@ -30,6 +37,24 @@ def test_a_model_takes_the_fewest_nodes_that_hold_it() -> None:
     assert count == 2
     placement = plan.placement
     assert (placement.tensor_parallel_size, placement.pipeline_parallel_size) == (2, 2)
+
+
+def test_a_service_says_over_how_many_nodes_and_keeps_the_users_own_flags(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(Packages, "installed", classmethod(lambda cls: PACKAGES))
+    options = {"model": "Qwen/Qwen3-32B", "quant": "bf16", "max_model_len": 4096, "load_format": "dummy"}
+    request = ServiceRequest.from_flags({**options, "engine_args": "--seed 1"})
+    service, count = plan_node(request, NODE, 4, tmp_path)
+    assert (count, service.request.engine_args) == (2, f"{ENGINE_ARGS} --seed 1")
+    assert service.chat is not None and service.chat.whole.engine == "vllm"
+    smaller = replace(request, model="Qwen/Qwen3-8B")
+    service, count = plan_node(smaller, NODE, 4, tmp_path)
+    assert (count, service.request.engine_args) == (1, "--seed 1"), "one node holds it"
+    with pytest.raises(DoesNotFit):
+        plan_node(request, NODE, 1, tmp_path)
 
 
 def test_what_no_cluster_holds_is_refused_in_the_planners_words() -> None:
