@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -223,15 +224,20 @@ def _engine(chat: Checkpoint, hardware: Hardware, request: PlanRequest, machine:
 
 def _alone(chat: _Chat) -> ModelPlan:
     """With the machine for itself: replicas as asked for, or the layout that suits the load."""
-    replicas, speed, hardware = chat.replicas, chat.speed, chat.hardware
-    is_timed = has_speed(engine_for(hardware, chat.plan).name)
-    is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices) and is_timed
+    replicas, load, hardware = chat.replicas, chat.speed.load, chat.hardware
     one_server = replicas in (None, 1) and not (option_value(chat.plan, "data_parallel_size") or 1) > 1
-    if one_server or is_apart or (speed.load is not None and hardware.devices):
-        whole = plan_for_load(chat.checkpoint, hardware, chat.plan, speed, chat.suggested)
-        servers = replicas_of(whole) if whole.speed else 1
-        return ModelPlan(chat.checkpoint, whole, tuple(spread(whole, hardware, servers)))
+    if one_server or (load is not None and hardware.devices):
+        return _for_load(chat)
+    if isinstance(replicas, int) and replicas <= len(hardware.devices):
+        with suppress(UsageError):  # their speed can't be planned: of the engine, or of the load that is assumed
+            return _for_load(chat)
     return _with_speed(chat, plan_replicas(chat.checkpoint, hardware, chat.plan, replicas or 1))
+
+
+def _for_load(chat: _Chat) -> ModelPlan:
+    """Raises UsageError where no layout of as many replicas can be simulated."""
+    whole = plan_for_load(chat.checkpoint, chat.hardware, chat.plan, chat.speed, chat.suggested)
+    return ModelPlan(chat.checkpoint, whole, tuple(spread(whole, chat.hardware, replicas_of(whole))))
 
 
 def _model(checkpoint: Checkpoint, replicas: Sequence[ReplicaPlan]) -> ModelPlan:

@@ -13,7 +13,11 @@ from qserve.core.hardware import Hardware, parse_gpu
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, plan_request
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine
+from qserve.service.plan import plan_service
 from qserve.service.replicas import AUTO, as_one, num_engines, plan_replicas, share_out
+from qserve.service.request import ServiceRequest
 from qserve.service.sharing import plan_both
 from qserve.units import GIB
 
@@ -141,3 +145,14 @@ def test_experts_are_spread_over_the_engines_of_one_server():
 def test_engines_that_would_spread_nothing_are_refused(model, gpu, count, why):
     with pytest.raises(UsageError, match=why):
         plan_replicas(resolve(model), machine(gpu), plan_request(data_parallel_size=2), count)
+
+
+@pytest.mark.parametrize(
+    "fixed", [{"engine": "transformers"}, {"max_model_len": 1000}, {"kv_cache_memory_bytes": 2 * GIB}]
+)
+def test_replicas_whose_speed_can_not_be_planned_are_served(fixed):
+    """Of an engine that is planned alone, and with limits that refuse the load that is assumed where none is named."""
+    request = ServiceRequest.from_flags({"model": "Qwen/Qwen3-8B", "replicas": 2, **fixed})
+    chat = plan_service(request, Machine(machine("rtx-4090:2")), Knowledge()).chat
+    assert cards_of(chat.replicas) == [("GPU-0",), ("GPU-1",)]
+    assert chat.whole.fits and len(chat.whole.devices) == 2

@@ -328,7 +328,7 @@ def test_servers_side_by_side_without_a_load_have_a_stream_each() -> None:
 
 def test_an_engine_that_runs_alone_says_so_of_replicas() -> None:
     arguments = ["--model", "Qwen/Qwen3-8B", "--engine", "transformers", "--gpu", "rtx-4090:2", "--replicas", "2"]
-    found = CliRunner().invoke(command, ["--no-learn", *arguments])
+    found = CliRunner().invoke(command, ["--no-learn", *arguments, "--users", "3"])
     assert found.exit_code != 0
     assert "one server on the engine transformers" in str(found.output) + str(found.exception)
 
