@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 
 from qserve.core.hardware import Hardware
 from qserve.planner.plan import Plan
 
-__all__ = ["OF_PLAN_ALONE", "Flags", "command_of", "machine_of", "with_serving_command", "words_of"]
+__all__ = ["OF_PLAN_ALONE", "Flags", "command_of", "flags_in", "machine_of", "with_serving_command", "words_of"]
 
-Flags = Mapping[str, str | None]
-"""Flags with their values; None: a switch."""
+Flags = Mapping[str, str | tuple[str, ...] | None]
+"""Flags with their values; None: a switch; several values: the flag stands before each."""
 
 OF_PLAN_ALONE = frozenset({"--gpu", "--json", "--explain", "--prices", "--monthly"})
 
@@ -25,7 +25,16 @@ def command_of(name: str, flags: Flags) -> str:
 
 def words_of(flags: Flags) -> list[str]:
     """Each flag, and its value behind it."""
-    return [word for flag, value in flags.items() for word in (flag, value) if word is not None]
+    pairs = [(flag, one) for flag, value in flags.items() for one in (value if isinstance(value, tuple) else (value,))]
+    return [word for pair in pairs for word in pair if word is not None]
+
+
+def flags_in(pairs: Iterable[tuple[str, str | None]]) -> Flags:
+    """Those that stand in `pairs`, in their order; of a flag that stands there several times all values."""
+    several: dict[str, list[str]] = {}
+    for flag, value in pairs:
+        several.setdefault(flag, []).extend(() if value is None else (value,))
+    return {flag: tuple(found) if len(found) > 1 else next(iter(found), None) for flag, found in several.items()}
 
 
 def with_serving_command(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardware) -> Plan:

@@ -14,27 +14,28 @@ from qserve.cli.options.planning import is_plan_option
 from qserve.core.hardware import Hardware
 from qserve.deploy.words import flags_of
 from qserve.planner.plan import Plan, Suggestion
-from qserve.service.next_command import Flags, command_of, with_serving_command, words_of
+from qserve.service.next_command import Flags, command_of, flags_in, with_serving_command, words_of
 
 __all__ = ["given_flags", "with_next_steps"]
 
 _OF_THE_OUTPUT = ("--json", "--explain")
 _TOLD = ("model", "gpu", "replicas", "as_json", "explain")
 """Options that a planned way out has told of itself, or was planned without."""
+_SECRET = "api_key"  # noqa: S105 - the name of an option, whose value no printed command repeats
 
 
-def given_flags(ctx: click.Context) -> dict[str, str | None]:
-    """What stands on the command line, in the order of the options."""
+def given_flags(ctx: click.Context) -> Flags:
+    """What stands on the command line, in the order of the options, without a key."""
     deployment = deployment_of(ctx)
-    flags: dict[str, str | None] = {"--config": deployment.name} if deployment else {}
-    return flags | _flags(ctx, ctx.command.params, ParameterSource.COMMANDLINE)
+    flags: Flags = {"--config": deployment.name} if deployment else {}
+    return {**flags, **_flags(ctx, ctx.command.params, ParameterSource.COMMANDLINE)}
 
 
-def _flags(ctx: click.Context, options: Iterable[click.Parameter], *sources: ParameterSource) -> dict[str, str | None]:
-    """Of those `options` that were given by one of the `sources`."""
-    values = {option: ctx.params.get(str(option.name)) for option in options}
+def _flags(ctx: click.Context, options: Iterable[click.Parameter], *sources: ParameterSource) -> Flags:
+    """Of those `options` that were given by one of the `sources`, but for a key."""
+    values = {option: ctx.params.get(str(option.name)) for option in options if option.name != _SECRET}
     given = [option for option in values if ctx.get_parameter_source(str(option.name)) in sources]
-    return dict(one for option in given if values[option] is not None for one in flags_of(option, values[option]))
+    return flags_in(one for option in given if values[option] is not None for one in flags_of(option, values[option]))
 
 
 def with_next_steps(plan: Plan, ctx: click.Context, gpu: str | None, hardware: Hardware) -> Plan:

@@ -66,6 +66,14 @@ def test_the_command_that_serves_has_the_flags_that_were_given() -> None:
     assert sorted(shlex.split(last)) == sorted(shlex.split(served))
 
 
+def test_a_printed_command_has_every_name_and_no_key() -> None:
+    text = shown("--model demo --gpu none --served-model-name a --served-model-name b --api-key sk-secret")
+    assert text.splitlines()[-1] == "  qserve up --model demo --served-model-name a --served-model-name b --gpu none"
+    assert "sk-secret" not in text
+    too_large = "--model Qwen/Qwen3-32B --gpu rtx-3060 --api-key sk-secret"
+    assert "sk-secret" not in shown(too_large, 3) + shown(f"{too_large} --json", 3)
+
+
 def test_a_plan_for_this_machine_is_served_here() -> None:
     here = shown("--model Qwen/Qwen3-0.6B --gpu none").splitlines()
     assert here[-2:] == ["Serve it:", "  qserve up --model Qwen/Qwen3-0.6B --gpu none"]
