@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
 from qserve.errors import DoesNotFit, PortInUse, QserveError, UnusableResult, UsageError, WorkerFailed
 
-__all__ = ["Value", "called", "flags_of", "pairs_of"]
+__all__ = ["Value", "called", "flags_of"]
 
-Value = str | int | float | bool | Sequence[str] | None
+Value = str | int | float | bool | Path | Sequence[str | Path] | None
+_SHORTER = {"input_tokens": "input", "output_tokens": "output"}
 _ERRORS: tuple[type[QserveError], ...] = (UsageError, DoesNotFit, PortInUse, WorkerFailed, UnusableResult)
 
 
@@ -19,22 +20,16 @@ def flags_of(options: Mapping[str, Value]) -> list[str]:
     """`max_model_len=4096` is `--max-model-len=4096`, `True` a flag, `False` its `--no-` form, None nothing."""
     words: list[str] = []
     for name, value in options.items():
-        flag = name.replace("_", "-")
+        flag = _SHORTER.get(name, name).replace("_", "-")
         if value is None:
             continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, (str, int, float)):
+        elif isinstance(value, (str, int, float, Path)):
             words.append(f"--{flag}={value}")
         else:
             words += [f"--{flag}={one}" for one in value]
     return words
-
-
-def pairs_of(options: Mapping[str, Any]) -> dict[str, str | None]:
-    """The same as pairs of a flag and its value (None: a switch), of an option that has several values the last."""
-    words = (word.partition("=") for word in flags_of(options))
-    return {flag: value if equals else None for flag, equals, value in words}
 
 
 def called(*words: str) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
-from qserve.library.flags import pairs_of
+from qserve.library.flags import flags_of
 from qserve.planner import plan as planned
 from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine
-from qserve.service.next_command import with_serving_command
+from qserve.service.next_command import Flags, flags_in, with_serving_command
 from qserve.service.plan import plan_service
 from qserve.service.request import SERVICE_OPTIONS, ServiceRequest, plan_options
 from qserve.state_folder import state_folder
@@ -66,10 +66,18 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
     known = Knowledge.of(machine, state, is_off=bool(options.get("no_learn")), warn=warnings.warn)
     service = plan_service(request, machine, known)
     first, *others = (one.whole for one in service.models)
-    flags = pairs_of({"model": model, **options})
+    flags = _flags_of({"model": model, **options})
     first = with_serving_command(first, flags, gpu, service.hardware) if service.fits else first
     values = {one.name: getattr(first, one.name) for one in fields(first)}
     return Plan(**values, reward=others[0] if others else None, where=service.where)
+
+
+def _flags_of(options: Mapping[str, Any]) -> Flags:
+    """As `qserve up` takes them: what is off stands there only where a flag turns it off."""
+    switches = {"ui", *(one.name for one in plan_options() if one.kind == "switch")}
+    given = {name: value for name, value in options.items() if value is not False or name in switches}
+    words = (word.partition("=") for word in flags_of(given))
+    return flags_in((flag, value if equals else None) for flag, equals, value in words)
 
 
 def _check_known(options: Mapping[str, Any]) -> None:

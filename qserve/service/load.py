@@ -49,12 +49,12 @@ def speed_request_of(values: Mapping[str, Any]) -> SpeedRequest:
     named = {name: values[name] for name in ("concurrency", "burst", "rps", "users") if values.get(name)}
     lengths = {name: values[name] for name in ("input_tokens", "output_tokens") if values.get(name)}
     targets = Targets(values.get("ttft"), values.get("tpot"))
-    prices = price_file(values["prices"]) if values.get("prices") else None
+    prices = price_file(Path(values["prices"])) if values.get("prices") else None
     if not (named or lengths or values.get("trace") or targets):
         return SpeedRequest(replicas=replicas, prices=prices)
     if values.get("think_time") and "users" not in named:
         raise UsageError("--think-time is for --users; give their number, or leave it out")
-    trace = _trace(values["trace"]) if values.get("trace") else ()
+    trace = _trace(Path(values["trace"])) if values.get("trace") else ()
     if trace:
         count = len(trace)
         mean = {name: sum(getattr(one, name) for one in trace) // count for name in ("input_tokens", "output_tokens")}

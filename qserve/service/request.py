@@ -85,7 +85,7 @@ class ServiceRequest:
 
         Raises UsageError for values that contradict each other, and for flags of the engine that no plan counts.
         """
-        engine_args = values.get("engine_args") or ""
+        engine_args, packed_gib = values.get("engine_args") or "", values.get("packed_cache_gib")
         return cls(
             model=values.get("model"),
             plan=with_counted_flags(plan_request_of(values), engine_args),
@@ -98,7 +98,7 @@ class ServiceRequest:
             verify_quant=bool(values.get("verify_quant")),
             has_ui=values.get("ui") is not False,
             num_gateways=values.get("gateway_processes") or 1,
-            packed_cache_bytes=int(values.get("packed_cache_gib", PACKED_CACHE_GIB) * GIB),
+            packed_cache_bytes=int((PACKED_CACHE_GIB if packed_gib is None else packed_gib) * GIB),
         )
 
 

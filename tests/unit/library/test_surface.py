@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 import qserve
+from qserve.cli.up.command import command as up_command
 from qserve.errors import ModelNotFound, UsageError, WorkerFailed
 from qserve.evaluation.comparison.load import LoadFigures
 from qserve.library.flags import called, flags_of
 from qserve.library.own_server import OwnServer
+from qserve.service.request import PACKED_CACHE_GIB
 from qserve.units import format_bytes
 
 SIGNATURES = {
@@ -102,6 +105,20 @@ def test_a_plan_names_the_command_that_serves_it():
     here = qserve.plan("demo", gpu="none", enable_prefix_caching=False)
     assert here.next_command == "qserve up --model demo --no-enable-prefix-caching --gpu none"
     assert here.machine == ""
+
+
+def test_the_command_of_a_plan_has_all_of_its_options_as_the_command_line_takes_them(tmp_path):
+    prices, keys = tmp_path / "prices.toml", (tmp_path / "a", tmp_path / "b")
+    prices.write_text("[cards]\nrtx-4090 = 0.35\n")
+    options = {
+        "input_tokens": 100, "output_tokens": 20, "users": 3, "ttft": 2000.0, "served_model_name": ("x", "y"),
+        "ui": False, "enable_prefix_caching": False, "strict": False, "verbose": True, "api_key_file": keys,
+        "no_learn": True, "packed_cache_gib": None,
+    }  # fmt: skip
+    plans = [qserve.plan("demo", gpu="none", prices=file, **options) for file in (prices, str(prices))]
+    assert plans[0].next_command == plans[1].next_command
+    with up_command.make_context("up", shlex.split(plans[0].next_command)[2:]) as context:
+        assert {name: context.params[name] for name in options} == {**options, "packed_cache_gib": PACKED_CACHE_GIB}
 
 
 def test_a_notebook_shows_bars_and_what_is_over():
