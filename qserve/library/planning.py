@@ -33,16 +33,34 @@ _OF_KNOWLEDGE = ("no_learn", "state_dir")
 class Plan(planned.Plan):
     """A plan that prints as `qserve plan` does; a notebook shows it with bars.
 
-    `reward` is the plan of the reward model beside it, None without, and `where` says how the two share the machine.
+    `reward` is the plan of the reward model beside it, None without; `where`: how the two share the machine, in words.
+    `fits` is of both.
     """
 
     reward: planned.Plan | None = None
     where: str = ""
 
+    @property
+    def _models(self) -> tuple[planned.Plan, ...]:
+        values = {one.name: getattr(self, one.name) for one in fields(planned.Plan)}
+        first = planned.Plan(**{**values, "fits": self.why_not is None})
+        return (first,) if self.reward is None else (first, self.reward)
+
     def __str__(self) -> str:
         from qserve.terminal.service import service_text  # rich, which a plan that nobody prints does without
 
-        return service_text([self, *filter(None, (self.reward,))], self.where)
+        return service_text(self._models, self.where)
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self._models))
+
+    def _repr_html_(self) -> str:
+        return "".join(one._repr_html_() for one in self._models)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `qserve plan --json` prints."""
+        beside = {} if self.reward is None else {"fits": self.fits, "reward": self.reward.to_json()}
+        return {**self._models[0].to_json(), **beside}
 
 
 def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) -> Plan:
@@ -53,10 +71,10 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
         gpu: cards that are not here (`rtx-4090:2`), `none` for the CPU; None: this machine's own.
         options: the flags of `qserve plan` by name: `quant`, `max_model_len`, `reward`, `replicas`, `users`, …
 
-    A plan that does not fit is a plan: `fits` is False, `why_not` and `suggestions` say the rest; `print` shows what
-    the command prints. What earlier runs on this machine measured is taken into account, unless `no_learn=True`. Raises
-    UsageError, ModelNotFound, BrokenCheckpoint or UnknownArchitecture for what can't be planned, DoesNotFit for
-    replicas that do not fit.
+    A plan that does not fit is a plan: `fits` is False, `why_not` and `suggestions` say the rest (of a reward model
+    those of `reward`); `print` shows what the command prints. What earlier runs on this machine measured is taken into
+    account, unless `no_learn=True`. Raises UsageError, ModelNotFound, BrokenCheckpoint or UnknownArchitecture for what
+    can't be planned, DoesNotFit for replicas that do not fit.
 
     """
     _check_known(options)
@@ -68,7 +86,7 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
     first, *others = (one.whole for one in service.models)
     flags = _flags_of({"model": model, **options})
     first = with_serving_command(first, flags, gpu, service.hardware) if service.fits else first
-    values = {one.name: getattr(first, one.name) for one in fields(first)}
+    values = {one.name: getattr(first, one.name) for one in fields(first)} | {"fits": service.fits}
     return Plan(**values, reward=others[0] if others else None, where=service.where)
 
 

@@ -116,6 +116,18 @@ def test_a_printed_plan_is_what_the_command_prints(options: dict[str, Any]) -> N
     assert len(repr(found)) < 160 and "Qwen/Qwen3-32B" in repr(found)
 
 
+@pytest.mark.parametrize("reward", ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-235B-A22B"])
+def test_a_plan_of_two_models_is_what_the_command_prints(reward: str) -> None:
+    found = plan("Qwen/Qwen3-0.6B", gpu="rtx-3060:2", reward=reward, reward_quant="bf16")
+    assert found.reward is not None and found.why_not is None  # the chat model fits
+    assert found.fits == found.reward.fits == (reward == "Qwen/Qwen3-0.6B")
+    line = f"--model Qwen/Qwen3-0.6B --gpu rtx-3060:2 --reward {reward} --reward-quant bf16"
+    status = 0 if found.fits else 3
+    assert str(found).splitlines() == shown(line, status).splitlines()
+    assert found.to_json() == json.loads(shown(f"{line} --json", status))
+    assert repr(found).endswith(f"+ {found.reward!r}") and found.reward._repr_html_() in found._repr_html_()
+
+
 SLOW = "--model Qwen/Qwen3-32B --gpu none --users 4 --tpot 100ms"
 
 

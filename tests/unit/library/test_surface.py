@@ -74,6 +74,7 @@ def test_a_plan_is_the_commands_plan():
     assert isinstance(plan, qserve.Plan) and plan.fits
     assert plan.workload.max_model_len == 4096
     assert plan.devices[0].name == "NVIDIA GeForce RTX 4090"
+    assert not {"reward", "where"} & set(plan.to_json())
 
 
 def test_what_is_measured_and_kept_is_where_the_environment_says(tmp_path, monkeypatch):
