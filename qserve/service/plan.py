@@ -201,12 +201,11 @@ def _chat(
 def rank_cards(request: ServiceRequest, machine: Machine, knowledge: Knowledge) -> list[tuple[str, int, Layout]]:
     """Cards and counts that carry the load of a chat model, cheapest first: (key, count, layout).
 
-    Raises UsageError where no card with a price holds the model.
+    Runs on the cards that are here correct none of them. Raises UsageError where no card with a price holds the model.
     """
     hardware, chat = machine.with_service(request.has_ui, request.num_gateways), checked_chat(request, machine)
-    learned = replace(request.plan, learned=knowledge.memory())
-    speed = replace(request.speed, measured=knowledge.speed(chat, hardware))
-    return cheapest_cards(chat, hardware, learned, speed)
+    speed = replace(request.speed, measured=replace(knowledge, learns=False).speed(chat, hardware))
+    return cheapest_cards(chat, hardware, request.plan, speed)
 
 
 def _engine(chat: Checkpoint, hardware: Hardware, request: PlanRequest, machine: Machine) -> ChosenEngine:

@@ -14,10 +14,14 @@ from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.engine import changed_request
 from qserve.planner.learned import Residual
+from qserve.planner.speed import Load
 from qserve.runs import RunStore
 from qserve.runs.residuals import residuals_of
 from qserve.service.knowledge import Knowledge
+from qserve.service.load import SpeedRequest
 from qserve.service.machine import Machine, hardware_of
+from qserve.service.plan import rank_cards
+from qserve.service.request import ServiceRequest
 from qserve.units import GIB, MIB
 from tests.unit.runs.kept import writer
 
@@ -170,6 +174,17 @@ def test_a_plan_with_corrections_is_still_its_json() -> None:
 
 def known(state: Path, machine: Machine = Machine(CPU, is_here=True), is_off: bool = False) -> Knowledge:  # noqa: B008
     return Knowledge.of(machine, state, is_off=is_off, warn=print)
+
+
+def test_cards_that_are_ranked_are_not_corrected_by_runs_on_those_that_are_here(tmp_path: Path) -> None:
+    first = planned()
+    run = writer(tmp_path)
+    run.learn("chat", residuals_of(first, measured(first, weights_bytes=400 * MIB), run.run.id))
+    run.close(0)
+    assert planned(replace(VLLM, learned=known(tmp_path).memory())).corrections
+    asked = ServiceRequest("Qwen/Qwen3-4B", VLLM, speed=SpeedRequest(Load(users=2), prices={"rtx-4090": 0.35}))
+    taught, untaught = (rank_cards(asked, Machine(CPU, is_here=True), one) for one in (known(tmp_path), Knowledge()))
+    assert taught == untaught and taught[0][2].plan.corrections == ()
 
 
 def test_from_run_to_plan_through_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
