@@ -21,6 +21,7 @@ from qserve.cli.reward.options import reward_options
 from qserve.cli.up.checks import check_flags, check_packages
 from qserve.cli.up.cluster import joined_cluster, ray_options
 from qserve.cli.up.options import service_options
+from qserve.errors import UsageError
 from qserve.state_folder import state_folder
 
 __all__ = ["command"]
@@ -63,7 +64,7 @@ def command(**values: Any) -> None:
         from qserve.supervisor.web_ui import check_installed
 
     check_flags(values)
-    server, request = ServerFlags.of(values), ServiceRequest.from_flags(values)
+    server = ServerFlags.of(values)
     if server.ui:
         check_installed()
     screen = logs.set_up(server.log_level, server.log_format, is_verbose=server.verbose)
@@ -73,6 +74,12 @@ def command(**values: Any) -> None:
         tempfile.TemporaryDirectory(prefix="qserve-config-") as configs,
         joined_cluster(values) as cluster,
     ):
+        request = ServiceRequest.from_flags(values)
+        if request.model is None and request.reward is None:
+            raise UsageError(
+                "no model is named; write it after the command, qserve up Qwen/Qwen3-8B, or name a reward model with "
+                "--reward"
+            )
         machine = Machine.named(values["gpu"], serves=True) if cluster is None else Machine.node(cluster.hardware)
         hardware = machine.with_service(request.has_ui, request.num_gateways)
         options = server.options(gateway, processes, hardware, run_folder)

@@ -115,14 +115,23 @@ def test_the_end_of_the_command_is_told_as_a_line_and_by_its_status(said):
         raise UsageError("the command line prints it")
 
 
-def test_every_line_of_a_real_command_is_json(tmp_path):
-    """It does not fit, so nothing is started."""
-    command = [sys.executable, "-m", "qserve", "up", "--model", "demo", "--log-format", "json"]
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--model", "demo", "--max-model-len", "999999999"], "demo has 2048 positions"),
+        (["--model", "demo", "--max-model-len", "100", "--prompt-len", "200"], "--prompt-len 200"),
+        ([], "no model is named; write it after the command, qserve up Qwen/Qwen3-8B"),
+    ],
+)
+def test_every_line_of_a_real_command_is_json(flags, told, tmp_path):
+    """It does not fit, or what is asked for contradicts itself, so nothing is started."""
+    command = [sys.executable, "-m", "qserve", "up", *flags, "--log-format", "json"]
     done = subprocess.run(
-        [*command, "--log-level", "info", "--max-model-len", "999999999", "--state-dir", str(tmp_path)],
+        [*command, "--log-level", "info", "--state-dir", str(tmp_path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode in (2, 3)
     assert not done.stdout
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert lines[-1]["exit_status"] == done.returncode
+    assert told in lines[-1]["message"]
