@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,9 +22,6 @@ from qserve.cli.writable import check_folder_writable
 from qserve.errors import UnusableResult
 from qserve.state_folder import state_folder
 from qserve.terminal.console import console_of
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["command"]
 

@@ -186,8 +186,6 @@ def test_a_reward_model_is_planned_as_it_was_asked_for(
 def test_services_of_other_kinds_are_planned_once(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if settings.get("judge"):
-        monkeypatch.setitem(settings, "reward", "demo")
     expect_one_plan(all_ways(write(tmp_path, **settings), monkeypatch, tmp_path))
 
 
