@@ -2,7 +2,7 @@
 
     python scripts/walks.py plan --model Qwen/Qwen3-8B --gpu rtx-4090 --quant bf16 --engine vllm
     python scripts/walks.py chat --stream
-    python scripts/walks.py follow qserve/cli/up/hosting.py:plan_models:wanted
+    python scripts/walks.py follow qserve/service/plan.py:plan_service:request
     python scripts/walks.py values
     python scripts/walks.py --json plan --model Qwen/Qwen3-8B
 
@@ -97,7 +97,7 @@ def followed(place: str) -> Report:
     return Report(("stays", "file"), rows, totals)
 
 
-_EXAMPLE = "qserve/cli/up/hosting.py:plan_models:wanted"
+_EXAMPLE = "qserve/service/plan.py:plan_service:request"
 
 
 def layers() -> list[list[str]]:
