@@ -6,7 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ class BenchFlags:
 
     more_limits: tuple[str, ...]
     url: str
-    api_key: str
+    api_key: str = field(repr=False)
     model: str | None
     endpoint: str
     concurrency: tuple[int, ...] | None

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class _DeployFlags:
     pod_monitor: bool
     out: Path | None
     gpu: str | None
-    api_key: tuple[str, ...]
+    api_key: tuple[str, ...] = field(repr=False)
     api_key_file: tuple[Path, ...]
     admin_key_file: tuple[Path, ...]
     ready_file: Path | None

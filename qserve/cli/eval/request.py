@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ class EvalFlags:
     """The flags of an evaluation, by the names of its options."""
 
     url: str | None
-    api_key: str
+    api_key: str = field(repr=False)
     served_model_name: str | None
     model: str | None
     quant: str | None

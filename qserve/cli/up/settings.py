@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ class ServerFlags:
 
     host: str
     port: int
-    api_key: tuple[str, ...]
+    api_key: tuple[str, ...] = field(repr=False)
     api_key_file: tuple[Path, ...]
     admin_key_file: tuple[Path, ...]
     cors_origin: tuple[str, ...]
