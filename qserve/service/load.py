@@ -13,7 +13,6 @@ from qserve.errors import UsageError
 from qserve.planner.speed.figures import NO_TARGETS, Targets
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.planner.speed.load import THINK_S, Arrival, Load, read_trace
-from qserve.service.replicas import AUTO
 
 __all__ = ["NO_LOAD", "SpeedRequest", "price_file", "speed_request_of"]
 
@@ -22,7 +21,8 @@ __all__ = ["NO_LOAD", "SpeedRequest", "price_file", "speed_request_of"]
 class SpeedRequest:
     """`load` None: one stream, on the layout that memory chose.
 
-    `prices` is the user's table of USD an hour by card, None: configs/prices.toml. `measured` is this machine's.
+    `prices` is the user's table of USD an hour by card, None: configs/prices.toml. A plan of a service adds `replicas`,
+    the number that is fixed, and what this machine has `measured`.
     """
 
     load: Load | None = None
@@ -45,13 +45,12 @@ def speed_request_of(values: Mapping[str, Any]) -> SpeedRequest:
 
     Raises UsageError for two loads at once, and for targets without a load.
     """
-    replicas = None if values.get("replicas") == AUTO else values.get("replicas")
     named = {name: values[name] for name in ("concurrency", "burst", "rps", "users") if values.get(name)}
     lengths = {name: values[name] for name in ("input_tokens", "output_tokens") if values.get(name)}
     targets = Targets(values.get("ttft"), values.get("tpot"))
     prices = price_file(Path(values["prices"])) if values.get("prices") else None
     if not (named or lengths or values.get("trace") or targets):
-        return SpeedRequest(replicas=replicas, prices=prices)
+        return SpeedRequest(prices=prices)
     if values.get("think_time") and "users" not in named:
         raise UsageError("--think-time is for --users; give their number, or leave it out")
     trace = _trace(Path(values["trace"])) if values.get("trace") else ()
@@ -67,7 +66,7 @@ def speed_request_of(values: Mapping[str, Any]) -> SpeedRequest:
         prefix_share=values.get("prefix_share") or 0.0,
         think_s=values.get("think_time") or THINK_S,
     )
-    return SpeedRequest(load, targets, replicas, prices)
+    return SpeedRequest(load, targets, prices=prices)
 
 
 def _trace(path: Path) -> tuple[Arrival, ...]:

@@ -194,7 +194,7 @@ def _chat(
     measured = knowledge.speed(checkpoint, hardware)
     weighed = weighed_by_speed(checkpoint, hardware, engine.request, measured)
     checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, (weighed.why,))))
-    speed = replace(request.speed, measured=measured)
+    speed = _speed(request, measured)
     return _Chat(checkpoint, hardware, weighed.request, learned, request.replicas, speed, engine, weighed.figures)
 
 
@@ -204,8 +204,14 @@ def rank_cards(request: ServiceRequest, machine: Machine, knowledge: Knowledge) 
     Runs on the cards that are here correct none of them. Raises UsageError where no card with a price holds the model.
     """
     hardware, chat = machine.with_service(request.has_ui, request.num_gateways), checked_chat(request, machine)
-    speed = replace(request.speed, measured=replace(knowledge, learns=False).speed(chat, hardware))
-    return cheapest_cards(chat, hardware, request.plan, speed)
+    measured = replace(knowledge, learns=False).speed(chat, hardware)
+    return cheapest_cards(chat, hardware, request.plan, _speed(request, measured))
+
+
+def _speed(request: ServiceRequest, measured: Measured) -> SpeedRequest:
+    return replace(
+        request.speed, measured=measured, replicas=request.replicas if isinstance(request.replicas, int) else None
+    )
 
 
 def _engine(chat: Checkpoint, hardware: Hardware, request: PlanRequest, machine: Machine) -> ChosenEngine:

@@ -147,6 +147,12 @@ def test_engines_that_would_spread_nothing_are_refused(model, gpu, count, why):
         plan_replicas(resolve(model), machine(gpu), plan_request(data_parallel_size=2), count)
 
 
+def test_a_node_has_its_part_of_the_replicas():
+    asked = ServiceRequest.from_flags({"model": "Qwen/Qwen3-8B", "replicas": 4})
+    chat = plan_service(replace(asked, replicas=2), Machine(machine("h100-80gb:4")), Knowledge()).chat
+    assert len(chat.replicas) == 2
+
+
 @pytest.mark.parametrize(
     "fixed", [{"engine": "transformers"}, {"max_model_len": 1000}, {"kv_cache_memory_bytes": 2 * GIB}]
 )
