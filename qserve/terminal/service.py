@@ -18,15 +18,14 @@ __all__ = ["service_text", "show_service"]
 
 
 def show_service(
-    models: Sequence[Plan], where: str = "", *, explain: bool = False, monthly: bool = False,
-    console: Console | None = None,
+    plans: Sequence[Plan], where: str, *, explain: bool = False, monthly: bool = False, console: Console | None = None
 ) -> None:  # fmt: skip
-    """Print the plans of its `models`; with `explain` every term's formula, numbers and source.
+    """Print the plans of a service's models; with `explain` every term's formula, numbers and source.
 
-    `where`: how two models share the machine, which is said first; "" of a single one.
+    The first has the speed and the next command; `where` says how two share the machine.
     """
-    first, *others = models
     console = console or console_of()
+    first, *others = plans
     if where:
         console.print(Text(where, style="bold"), soft_wrap=True)
     show_plan(replace(first, host=() if others else first.host), explain, console)
@@ -37,8 +36,8 @@ def show_service(
     show_next_step(first, console)
 
 
-def service_text(models: Sequence[Plan], where: str = "", width: int = 80) -> str:
-    """What `qserve plan` prints, without colours."""
+def service_text(plans: Sequence[Plan], where: str, width: int = 80) -> str:
+    """What `show_service` prints, without colours."""
     text = io.StringIO()
-    show_service(models, where, console=Console(file=text, width=width, highlight=False, color_system=None))
+    show_service(plans, where, console=Console(file=text, width=width, highlight=False, color_system=None))
     return text.getvalue().rstrip("\n")

@@ -100,7 +100,8 @@ def command(ctx: click.Context, /, gpu: str | None, as_json: bool, explain: bool
     else:
         from qserve.terminal.service import show_service
 
-        show_service([one.whole for one in service.models], service.where, explain=explain, monthly=monthly)
+        plans = [one.whole for one in service.models]
+        show_service(plans, service.where, explain=explain, monthly=monthly)
     if not service.fits:
         sys.exit(_DOES_NOT_FIT)
 

@@ -19,8 +19,8 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_replicas_on_an_engine_whose_speed_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("plan", "layout.fitting_plans", "layout.one_stream"):
-        monkeypatch.setattr(f"qserve.service.{place}.has_speed", lambda engine: False)
+    for place in ("fitting_plans", "one_stream"):
+        monkeypatch.setattr(f"qserve.service.layout.{place}.has_speed", lambda engine: False)
     service = plan_service(ServiceRequest("Qwen/Qwen3-8B", replicas=2), Machine(hardware_of("h100:2")), Knowledge())
     assert service.chat is not None
     assert [len(one.cards) for one in service.chat.replicas] == [1, 1]
