@@ -17,7 +17,6 @@ from qserve.wire.errors import ApiError
 __all__ = [
     "ClientGone",
     "ConnectedReceive",
-    "DisconnectWatch",
     "arrival_deadline_s",
     "check_content_encoding",
     "check_head",
@@ -126,37 +125,6 @@ def _too_large(max_bytes: int) -> ApiError:
     )
 
 
-class DisconnectWatch:
-    """Watches for the client closing its connection after its body was read. `stop` ends the watch.
-
-    A connection of our own server calls back; of any other, a task waits for its message.
-    """
-
-    def __init__(self, receive: Receive, callback: Callable[[], None]) -> None:
-        self._callback = callback
-        self._connection = receive.connection if isinstance(receive, ConnectedReceive) else None
-        self._task: asyncio.Task[None] | None = None
-        if self._connection is None:
-            self._task = asyncio.create_task(self._until_gone(receive))
-        elif not self._connection.when_lost(callback):
-            asyncio.get_running_loop().call_soon(self._lost_before)
-
-    def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.when_lost(None)
-        if self._task is not None:
-            self._task.cancel()
-        self._callback = _nothing
-
-    def _lost_before(self) -> None:
-        self._callback()
-
-    async def _until_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._callback()
-
-
 class ConnectedReceive:
     """ASGI's `receive` with its connection, which reports a disconnect without polling."""
 
@@ -188,10 +156,6 @@ class Arriving(Protocol):
 
     def take_body(self) -> bytes | None:
         """The whole body, where it has come and nothing of it was received; else None."""
-
-
-def _nothing() -> None:
-    """Whoever waited has gone."""
 
 
 def safe_name(name: str) -> str:

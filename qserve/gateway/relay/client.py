@@ -48,17 +48,14 @@ class Reply(asyncio.Protocol):
     def reset(self) -> None:
         """Prepares for the next answer."""
         self.status = 0
+        self.content_type = b""
+        """Without parameters."""
         self.headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._num_buffered_bytes = 0
         self._paused = False
         self._complete = False
         self._kept_alive = False
-
-    @property
-    def content_type(self) -> bytes:
-        """The content type without parameters."""
-        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     @property
     def is_reusable(self) -> bool:
@@ -166,6 +163,7 @@ class Reply(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
+        self.content_type = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)

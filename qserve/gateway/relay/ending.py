@@ -4,18 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from starlette.types import Receive
 
-from qserve.gateway.limits import ClientGone, DisconnectWatch
+from qserve.gateway.limits import ClientGone, ConnectedReceive
 
-__all__ = ["EarlyEnd", "WorkerGivenUp"]
+__all__ = ["Down", "EarlyEnd", "WorkerGivenUp"]
 
 
 class WorkerGivenUp(Exception):
     """The supervisor took the worker out of service while the request ran."""
+
+
+class Down:
+    """Whether a worker's process was given up, told to the requests that run there."""
+
+    __slots__ = ("_watching", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._watching: set[EarlyEnd] = set()
+
+    def set(self) -> None:
+        """Ends the requests that watch it, soon."""
+        self.is_set = True
+        watching, self._watching = self._watching, set()
+        for end in watching:
+            self.add(end)
+
+    def add(self, end: EarlyEnd) -> None:
+        """Ends this request when it is set."""
+        if self.is_set:
+            asyncio.get_running_loop().call_soon(end.on_down)
+        else:
+            self._watching.add(end)
+
+    def discard(self, end: EarlyEnd) -> None:
+        """Leaves this request alone; what is scheduled already still comes."""
+        self._watching.discard(end)
 
 
 class EarlyEnd:
@@ -27,7 +56,7 @@ class EarlyEnd:
     that stopped reading, and its slot at the worker goes to others.
     """
 
-    def __init__(self, receive: Receive, worker_down: asyncio.Future[None] | None, stall_timeout_s: float) -> None:
+    def __init__(self, receive: Receive, worker_down: Down | None, stall_timeout_s: float) -> None:
         self._receive = receive
         self._worker_down = worker_down
         self._stall_timeout_s = stall_timeout_s
@@ -40,9 +69,9 @@ class EarlyEnd:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._disconnect = DisconnectWatch(self._receive, self._on_gone)
+        self._disconnect = _DisconnectWatch(self._receive, self._on_gone)
         if self._worker_down is not None:
-            self._worker_down.add_done_callback(self._on_down)
+            self._worker_down.add(self)
         return self
 
     @property
@@ -56,10 +85,10 @@ class EarlyEnd:
         if self._stall_timer is None:
             self._arm()
 
-    def watch(self, worker_down: asyncio.Future[None]) -> None:
+    def watch(self, worker_down: Down) -> None:
         """End the request if this worker goes down."""
         self._worker_down = worker_down
-        worker_down.add_done_callback(self._on_down)
+        worker_down.add(self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -67,20 +96,21 @@ class EarlyEnd:
         self._is_over = True  # a scheduled callback can't be removed
         self._disconnect.stop()
         if self._worker_down is not None:
-            self._worker_down.remove_done_callback(self._on_down)
+            self._worker_down.discard(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         if self._cause is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise self._cause from None
+
+    def on_down(self) -> None:
+        """The worker went down."""
+        self._end(WorkerGivenUp())
 
     def _arm(self) -> None:
         self._stall_timer = asyncio.get_running_loop().call_later(self._stall_timeout_s / 2, self._on_stall_timer)
 
     def _on_gone(self) -> None:
         self._end(ClientGone())
-
-    def _on_down(self, _: asyncio.Future[None]) -> None:
-        self._end(WorkerGivenUp())
 
     def _on_stall_timer(self) -> None:
         if self._sending_since_s and time.perf_counter() - self._sending_since_s > self._stall_timeout_s:
@@ -92,3 +122,38 @@ class EarlyEnd:
         if self._cause is None and not self._is_over:
             self._cause = cause
             self._task.cancel()
+
+
+class _DisconnectWatch:
+    """Watches for the client closing its connection after its body was read. `stop` ends the watch.
+
+    A connection of our own server calls back; of any other, a task waits for its message.
+    """
+
+    def __init__(self, receive: Receive, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._connection = receive.connection if isinstance(receive, ConnectedReceive) else None
+        self._task: asyncio.Task[None] | None = None
+        if self._connection is None:
+            self._task = asyncio.create_task(self._until_gone(receive))
+        elif not self._connection.when_lost(callback):
+            asyncio.get_running_loop().call_soon(self._lost_before)
+
+    def stop(self) -> None:
+        if self._connection is not None:
+            self._connection.when_lost(None)
+        if self._task is not None:
+            self._task.cancel()
+        self._callback = _nothing
+
+    def _lost_before(self) -> None:
+        self._callback()
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._callback()
+
+
+def _nothing() -> None:
+    """Whoever waited has gone."""

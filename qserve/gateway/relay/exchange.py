@@ -158,8 +158,8 @@ class Exchange:
         record.worker = upstream.name
         self._end.watch(upstream.down)
         if self._call.num_sequences:
-            record.queue_wait_s = time.perf_counter() - self._queued_s
-            record.admitted_s = record.elapsed_s
+            now_s = time.perf_counter()
+            record.queue_wait_s, record.admitted_s = now_s - self._queued_s, now_s - record.started_s
             self._metrics.queue_wait.labels(upstream.name).observe(record.queue_wait_s)
         self.on_slot()
 
@@ -174,12 +174,10 @@ class Exchange:
         call, record = self._call, self._record
         # The body is needed for a retry until the client has received a byte.
         body = self._body if self._replicas.is_single else Body(self._body.data)
-        request = self._client.request(
-            call.method, call.path, record.request_id, body, (*record.trace_headers, *self._worker_headers())
-        )
+        headers = (*record.trace_headers, *self._worker_headers())
         self._await_worker(True)
         try:
-            async with request as reply:
+            async with self._client.request(call.method, call.path, record.request_id, body, headers) as reply:
                 if reply.content_type == _EVENT_STREAM and reply.status == 200:
                     await self._relay_stream(reply, send)
                 else:
@@ -212,7 +210,7 @@ class Exchange:
         self._is_awaiting = is_awaiting
 
     async def _relay_whole(self, reply: Reply, send: Send) -> None:
-        self._record.first_byte_s = self._record.elapsed_s
+        self._record.first_byte_s = time.perf_counter() - self._record.started_s
         body = await reply.read()
         self._await_worker(False)
         self._slot.upstream.load.num_pieces += 1

@@ -13,6 +13,7 @@ from qserve.engine.base import WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import QserveError
 from qserve.gateway.relay.admission import Admission
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.gateway.relay.ending import Down
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
 
@@ -45,7 +46,8 @@ class Upstream:
         self._client = self._client_of(facts)
         self.measured: Mapping[str, Any] = {}
         self._measured_s = -_MEASURED_FOR_S
-        self._down: asyncio.Future[None] | None = None
+        self.down = Down()
+        """Set when the current process is given up. A relay keeps the one that it started with."""
 
     @property
     def client(self) -> WorkerClient:
@@ -82,13 +84,6 @@ class Upstream:
     def num_waiting(self) -> int:
         return self.admission.num_waiting
 
-    @property
-    def down(self) -> asyncio.Future[None]:
-        """Done as soon as the current process is given up. A relay keeps the future it started with."""
-        if self._down is None or self._down.done():
-            self._down = asyncio.get_running_loop().create_future()
-        return self._down
-
     def check_ready(self) -> None:
         """503 with the worker's state unless it takes requests."""
         if not self.is_ready:
@@ -109,8 +104,9 @@ class Upstream:
             self.check_ready()
         except ApiError as error:
             self.admission.turn_away(error)
-        if self.status.state is not WorkerState.DRAINING and self._down is not None and not self._down.done():
-            self._down.set_result(None)
+        if self.status.state is not WorkerState.DRAINING:
+            self.down.set()
+            self.down = Down()
 
     async def memory(self) -> Mapping[str, Any]:
         """Current memory of the worker, measured by itself or its supervisor. Raises ApiError if that fails."""

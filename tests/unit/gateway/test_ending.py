@@ -9,14 +9,14 @@ import time
 import pytest
 
 from qserve.gateway.limits import ClientGone, ConnectedReceive
-from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
+from qserve.gateway.relay.ending import Down, EarlyEnd, WorkerGivenUp
 
 
 class Scene:
     """A request within EarlyEnd that would run for ever."""
 
     def __init__(self, stall_timeout_s=60.0):
-        self.down = asyncio.get_running_loop().create_future()
+        self.down = Down()
         self.left = asyncio.Event()
         self.task = asyncio.create_task(self._request(stall_timeout_s))
 
@@ -43,13 +43,13 @@ async def test_the_client_leaves():
     scene.left.set()
     with pytest.raises(ClientGone):
         await scene.task
-    assert scene.pending_cancellations == 0 and not scene.down.done()
+    assert scene.pending_cancellations == 0 and not scene.down.is_set
 
 
 async def test_the_worker_is_given_up():
     scene = Scene()
     await _settle()
-    scene.down.set_result(None)
+    scene.down.set()
     with pytest.raises(WorkerGivenUp):
         await scene.task
     assert scene.pending_cancellations == 0
@@ -58,7 +58,7 @@ async def test_the_worker_is_given_up():
 async def test_both_at_once_are_one_end():
     scene = Scene()
     await _settle()
-    scene.end._on_down(scene.down)
+    scene.end.on_down()
     scene.end._on_gone()
     with pytest.raises(WorkerGivenUp):
         await scene.task
@@ -67,7 +67,7 @@ async def test_both_at_once_are_one_end():
 
 async def test_a_worker_that_is_down_already_ends_it_at_once():
     scene = Scene()
-    scene.down.set_result(None)
+    scene.down.set()
     with pytest.raises(WorkerGivenUp):
         await scene.task
 
@@ -92,7 +92,7 @@ async def test_a_request_that_ends_by_itself_leaves_nothing_behind():
     async def never():
         await asyncio.sleep(3600)
 
-    down = asyncio.get_running_loop().create_future()
+    down = Down()
     before = len(asyncio.all_tasks())
     async with EarlyEnd(never, down, 60.0):
         pass
@@ -101,7 +101,7 @@ async def test_a_request_that_ends_by_itself_leaves_nothing_behind():
             raise ZeroDivisionError
     await _settle()
     assert len(asyncio.all_tasks()) == before
-    down.set_result(None)
+    down.set()
     await asyncio.sleep(0)  # would cancel this very test if a callback were left
 
 
@@ -117,7 +117,7 @@ class Connection:
 
 
 async def _ended_by(connection):
-    down = asyncio.get_running_loop().create_future()
+    down = Down()
     async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
         asyncio.get_running_loop().call_soon(lambda: connection.callback())
         await asyncio.sleep(60)
@@ -125,7 +125,7 @@ async def _ended_by(connection):
 
 async def test_our_own_connection_tells_by_itself_and_needs_no_task():
     connection, before = Connection(), len(asyncio.all_tasks())
-    async with EarlyEnd(ConnectedReceive(None, connection), asyncio.get_running_loop().create_future(), 60.0):
+    async with EarlyEnd(ConnectedReceive(None, connection), Down(), 60.0):
         assert len(asyncio.all_tasks()) == before
     assert connection.callback is None
     with pytest.raises(ClientGone):
@@ -135,7 +135,7 @@ async def test_our_own_connection_tells_by_itself_and_needs_no_task():
 async def test_a_connection_that_was_lost_before_ends_it_at_once():
     connection = Connection()
     connection.is_lost = True
-    down = asyncio.get_running_loop().create_future()
+    down = Down()
     with pytest.raises(ClientGone):
         async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
             await asyncio.sleep(60)
@@ -148,11 +148,11 @@ async def test_a_worker_that_is_named_later_ends_it_too():
     async def never():
         await asyncio.sleep(3600)
 
-    down = asyncio.get_running_loop().create_future()
+    down = Down()
     with pytest.raises(WorkerGivenUp):
         async with EarlyEnd(never, None, 60.0) as end:
             end.watch(down)
-            down.set_result(None)
+            down.set()
             await asyncio.sleep(60)
 
 
@@ -162,9 +162,9 @@ async def test_an_end_that_comes_in_the_tick_in_which_it_is_over_ends_nothing_el
     async def never():
         await asyncio.sleep(3600)
 
-    down = asyncio.get_running_loop().create_future()
+    down = Down()
     async with EarlyEnd(never, down, 60.0):
-        down.set_result(None)
+        down.set()
     await asyncio.sleep(0.01)
     assert not asyncio.current_task().cancelling()
 
@@ -173,7 +173,7 @@ async def test_what_never_sends_needs_no_timer(monkeypatch):
     timers = []
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(type(loop), "call_later", lambda *given: timers.append(given) or asyncio.Future())
-    async with EarlyEnd(ConnectedReceive(None, Connection()), loop.create_future(), 60.0) as end:
+    async with EarlyEnd(ConnectedReceive(None, Connection()), Down(), 60.0) as end:
         assert not timers
         end.sending_since_s = time.perf_counter()
         assert len(timers) == 1
