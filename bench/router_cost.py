@@ -12,9 +12,8 @@ import time
 import tracemalloc
 
 from qserve.engine.base import WorkerLoad
-from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.routing.prefix import MOST_HELD, PrefixTable, prefix_blocks
-from qserve.gateway.routing.router import Router
+from qserve.gateway.routing.router import RequestTokens, Router
 
 _COUNTS = (1, 3, 10, 100, 1000)
 _REQUESTS = 300

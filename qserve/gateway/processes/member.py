@@ -12,7 +12,7 @@ from qserve.gateway.processes.statuses import changing, document_of
 from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.replicas import RoutedRequest
 from qserve.gateway.relay.upstream import Upstream
-from qserve.gateway.routing.outstanding import RequestTokens
+from qserve.gateway.routing.router import RequestTokens
 from qserve.wire.errors import ApiError, internal_error
 
 __all__ = ["Member"]

@@ -11,7 +11,7 @@ from qserve.gateway.processes.channel import Channel
 from qserve.gateway.relay.replica_set import routed
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
-from qserve.gateway.routing.outstanding import RequestTokens
+from qserve.gateway.routing.router import RequestTokens
 
 __all__ = ["RemoteReplicas"]
 

@@ -24,8 +24,8 @@ from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.stream_counts import StreamCounts
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.respond import JSON, send_body
-from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.routing.poison import MOST_DEATHS, refusal
+from qserve.gateway.routing.router import RequestTokens
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect, from_engine
@@ -145,7 +145,7 @@ class Exchange:
         except WorkerGivenUp:
             raise _died(self._slot.upstream.status.detail) from None
         if self._call.num_sequences and not record.error_code:
-            self._metrics.e2e.labels(record.model).observe(record.elapsed_s)
+            record.e2e_s = time.perf_counter() - record.started_s
 
     def _begin_to_wait(self) -> None:
         if self._call.num_sequences:

@@ -77,7 +77,7 @@ class PortionedExchange:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         if not self._record.error_code:
-            self._metrics.e2e.labels(self._record.model).observe(self._record.elapsed_s)
+            self._record.e2e_s = self._record.elapsed_s
 
     async def _ask_all(self) -> None:
         """Each portion as soon as the one before it has its slot."""

@@ -15,10 +15,9 @@ from qserve.engine.base import WorkerState
 from qserve.gateway.relay.admission import Moved, Places, Requester
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
-from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import prefix_blocks
-from qserve.gateway.routing.router import Router
+from qserve.gateway.routing.router import RequestTokens, Router
 from qserve.wire.errors import ApiError
 
 __all__ = ["ReplicaSet", "by_role", "replica_sets", "routed"]
@@ -137,7 +136,7 @@ class _LocalSlot:
     """One request at a replica: its slots in the admission, and its tokens in the router."""
 
     __slots__ = (
-        "_background", "_granted_s", "_is_alone", "_left", "_places", "_prompt", "_replicas", "_request",
+        "_background", "_granted_s", "_is_alone", "_left", "_places", "_prompt", "_replicas", "_request", "_told",
         "_without", "upstream",
     )  # fmt: skip
 
@@ -150,6 +149,7 @@ class _LocalSlot:
         self._background = background
         self._places: Places | None = None
         self._prompt = self._left = 0
+        self._told: RequestTokens | None = None
         self._is_alone = False
 
     async def __aenter__(self) -> Self:
@@ -196,6 +196,11 @@ class _LocalSlot:
             self.upstream.admission.leave(self._places, None if kind else time.perf_counter() - self._granted_s)
         self.upstream.load.num_requests -= 1
         self._end()
+        if self._told is not None:
+            request = self._request
+            self._replicas.router.estimates.learn(
+                request.num_bytes, request.num_sequences, request.max_tokens, self._told
+            )
         if self._is_alone:
             self._is_no_longer_alone()
 
@@ -205,10 +210,9 @@ class _LocalSlot:
         self._prompt = 0
 
     def is_answered(self, tokens: RequestTokens) -> None:
-        request, poison = self._request, self._replicas.poison
-        if poison.cases:
-            poison.answered(request.digest)
-        self._replicas.router.estimates.learn(request.num_bytes, request.num_sequences, request.max_tokens, tokens)
+        self._told = tokens
+        if self._replicas.poison.cases:
+            self._replicas.poison.answered(self._request.digest)
 
     async def _enter(self) -> None:
         """Waits in the queue of `upstream`, if there is one."""

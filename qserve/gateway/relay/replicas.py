@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 
 from qserve.engine.base import WorkerFacts, WorkerState
 from qserve.gateway.relay.upstream import Life, Upstream
-from qserve.gateway.routing.outstanding import RequestTokens
+from qserve.gateway.routing.router import RequestTokens
 
 __all__ = ["Replicas", "RoutedRequest", "Slot"]
 

@@ -67,7 +67,7 @@ class GatewayMetrics:
             "time_per_output_token_seconds", "Streams: E2E less the time to the first token, over the tokens after it",
             _ITL_BUCKETS_S, "model",
         )  # fmt: skip
-        self.e2e = histogram(
+        self._e2e = histogram(
             "e2e_request_latency_seconds", "Answered generations: request received to last byte sent", _E2E_BUCKETS_S,
             "model",
         )  # fmt: skip
@@ -117,6 +117,8 @@ class GatewayMetrics:
 
     def finish(self, record: RequestRecord) -> None:
         """Counts a request that is over."""
+        if record.e2e_s is not None:
+            self._e2e.labels(record.model).observe(record.e2e_s)
         if record.is_probe:
             self._probes.labels(record.route, str(record.status)).inc()
             return

@@ -50,6 +50,7 @@ class RequestRecord:
         admitted_s: received to the end of that wait.
         first_byte_s: received to the first event sent (of a stream, the one that only names the role not counted), or
             to the answer's first byte; None before.
+        e2e_s: received to the last byte of an answered generation; None of all others.
         num_prompt_tokens, num_generated_tokens: as the worker's `usage` told them; None where it did not.
         num_events: server-sent events with tokens; 0: no stream.
         is_in_one_piece: all tokens of a stream were sent at once, so that nothing is known of the time between them.
@@ -72,6 +73,7 @@ class RequestRecord:
     queue_wait_s: float | None = None
     admitted_s: float | None = None
     first_byte_s: float | None = None
+    e2e_s: float | None = None
     num_prompt_tokens: int | None = None
     num_generated_tokens: int | None = None
     num_events: int = 0

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.choice import Candidate, choose, slack_tokens
-from qserve.gateway.routing.outstanding import RequestTokens, TokenEstimates
 from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import BLOCK_BYTES, PrefixTable, prefix_blocks
-from qserve.gateway.routing.router import Router
+from qserve.gateway.routing.router import RequestTokens, Router, TokenEstimates
 from qserve.wire.errors import ApiError
 
 TOKENS = RequestTokens(100, 100)

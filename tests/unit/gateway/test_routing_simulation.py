@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from qserve.engine.base import WorkerLoad
-from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.routing.prefix import BLOCK_BYTES
-from qserve.gateway.routing.router import Router
+from qserve.gateway.routing.router import RequestTokens, Router
 
 BLOCK_TOKENS = BLOCK_BYTES // 4
 PREFILL_TOKENS_PER_S, DECODE_TOKENS_PER_S = 8000, 50
