@@ -35,7 +35,7 @@ from qserve.gateway.relay.upstream import Observed, Upstream, watch
 from qserve.gateway.routes import BATCH_ROUTES, ROUTES
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.tracing import NoTraces, Traces
+from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
 
 __all__ = ["build_gateway"]
@@ -78,7 +78,7 @@ def build_gateway(
         partial(why_nobody_serves, roles),
         has_page=ui is not None,
     )
-    keyless = RequestContext(ApiErrors(app), metrics, traces or NoTraces(), runs)
+    keyless = RequestContext(ApiErrors(app), metrics, traces, runs)
     service = GatewayAsService(keyless, roles, settings.max_body_bytes)
     watched: list[Observed] = [*roles]
     relayed = upstreams
@@ -99,7 +99,7 @@ def build_gateway(
             expose_headers=("x-request-id", "request-id", "retry-after"),
         )  # fmt: skip
     background = (partial(watch, watched, settings.watch_interval_s), partial(batches.run, service))
-    return _WithLifespan(RequestContext(app, metrics, traces or NoTraces(), runs), background, relayed, endpoints)
+    return _WithLifespan(RequestContext(app, metrics, traces, runs), background, relayed, endpoints)
 
 
 def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from functools import lru_cache
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.gateway.http.bounded_http import CONNECTION, BoundedHttp
-from qserve.gateway.http.headers import values_of
 from qserve.gateway.key_throttle import KeyThrottle, network_of
 from qserve.wire.errors import ApiError
 
@@ -197,7 +196,7 @@ def bearer_token(authorization: bytes) -> bytes:
 
 def header(scope: Scope, name: bytes) -> bytes:
     """The header's only value; b"" if it is absent or given twice, which no honest client does."""
-    values = values_of(scope, name)
+    values = [value for key, value in scope["headers"] if key == name]
     return values[0] if len(values) == 1 else b""
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from starlette.types import Receive, Scope
 
 from qserve.gateway.auth import client_of
-from qserve.gateway.http.headers import values_of
 from qserve.gateway.limits import check_head, read_checked_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.units import KIB, format_bytes
@@ -84,20 +83,20 @@ class Bodies:
         """Bytes held now."""
         return self._budget.num_bytes
 
-    def read(self, scope: Scope, receive: Receive) -> _Reading:
+    def read(self, scope: Scope, receive: Receive, *, is_json: bool = False) -> _Reading:
         """`async with` reads the whole body once there is space for it, and drops it at the end at the latest.
 
-        Raises ApiError: 415 for what is compressed, 413 for what is too long, 408 for what stops arriving, 429 where
-        there is no space in time.
+        Raises ApiError: 415 for what is compressed (where `is_json`, also for what is not declared as JSON), 413 for
+        what is too long, 408 for what stops arriving, 429 where there is no space in time.
         """
-        return _Reading(self, scope, receive)
+        return _Reading(self, scope, receive, is_json)
 
-    async def held(self, scope: Scope, receive: Receive) -> Body:
+    async def held(self, scope: Scope, receive: Receive, is_json: bool) -> Body:
         """The whole body, which counts until it is dropped."""
         max_bytes = self._settings.max_body_bytes
-        num_declared = check_head(scope, max_bytes)
+        head = check_head(scope, max_bytes, is_json=is_json)
         client = client_of(scope)
-        num_held = max_bytes if values_of(scope, b"transfer-encoding") else num_declared
+        num_held = max_bytes if head.is_chunked else head.num_bytes
         if not self._budget.fits(client, num_held):
             await self._wait_for(client, num_held)
         self._budget.add(client, num_held)
@@ -136,15 +135,16 @@ class Bodies:
 class _Reading:
     """A body while it is needed."""
 
-    __slots__ = ("_bodies", "_body", "_receive", "_scope")
+    __slots__ = ("_bodies", "_body", "_is_json", "_receive", "_scope")
 
-    def __init__(self, bodies: Bodies, scope: Scope, receive: Receive) -> None:
+    def __init__(self, bodies: Bodies, scope: Scope, receive: Receive, is_json: bool) -> None:
         self._bodies = bodies
         self._scope = scope
         self._receive = receive
+        self._is_json = is_json
 
     async def __aenter__(self) -> Body:
-        self._body = await self._bodies.held(self._scope, self._receive)
+        self._body = await self._bodies.held(self._scope, self._receive, self._is_json)
         return self._body
 
     async def __aexit__(self, *_: object) -> None:

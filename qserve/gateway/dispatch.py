@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.routes import CLOSED, PAGE, Route
-from qserve.gateway.telemetry.record import record_of
+from qserve.gateway.telemetry.record import RECORD, RequestRecord
 from qserve.wire.errors import ApiError
 
 __all__ = ["Dispatch", "Endpoint"]
@@ -31,7 +31,8 @@ class Dispatch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        template = record_of(scope).route
+        record: RequestRecord = scope[RECORD]
+        template = record.route
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         endpoint = self._endpoints.get((template, method))
         if endpoint is None:

@@ -27,7 +27,7 @@ from qserve.gateway.routes import RelayedRoute, Route
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry import exposition
-from qserve.gateway.telemetry.record import record_of
+from qserve.gateway.telemetry.record import RECORD
 from qserve.version import __version__
 from qserve.wire.errors import ApiError
 
@@ -119,7 +119,7 @@ class Endpoints:
         try:
             late[0].upstreams[0].check_ready()
         except ApiError as error:
-            record_of(scope).error_code = error.code
+            scope[RECORD].error_code = error.code
             body = {"status": "not_ready", "workers": workers, **json.loads(error.body())}
             headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
             await send_body(send, 503, json.dumps(body, ensure_ascii=False).encode(), headers=headers)

@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol, Self
 
 from starlette.types import Message, Receive, Scope
 
-from qserve.gateway.http.headers import values_of
 from qserve.units import format_bytes
 from qserve.wire.body_scan import check_encoding
 from qserve.wire.errors import ApiError
 
 __all__ = [
+    "BodyHead",
     "ClientGone",
     "ConnectedReceive",
     "arrival_deadline_s",
-    "check_content_encoding",
     "check_head",
-    "declared_length",
     "read_body",
     "read_checked_body",
-    "require_json",
     "safe_name",
     "safe_query",
     "stopped_arriving",
@@ -31,6 +28,7 @@ __all__ = [
 
 # Lowest rate of a body after the first timeout: its memory is held until it is complete. Apache: 500.
 _MIN_BYTES_PER_S = 1024
+_OF_BODY = frozenset({b"content-type", b"content-encoding", b"content-length", b"transfer-encoding"})
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _QUERY = re.compile(
     rb"(?:starting_after=\d{1,9}|stream=(?:true|false))(?:&(?:starting_after=\d{1,9}|stream=(?:true|false)))?"
@@ -41,20 +39,46 @@ class ClientGone(Exception):
     """The client closed the connection."""
 
 
-def require_json(scope: Scope) -> None:
-    """415 unless the body is declared as JSON.
+class BodyHead(NamedTuple):
+    """What the headers of a request say of its body.
 
-    Browsers let a web page post forms and plain text anywhere without asking; JSON they ask for first.
+    Attributes:
+        content_type: the first one, with its parameters; b"" if there is none.
+        encoding: of the content, all of them; b"" if there is none.
+        num_bytes: Content-Length; 0 if absent.
+        is_chunked: it has no length that is known before.
     """
-    given = values_of(scope, b"content-type")
-    if not given or given[0].partition(b";")[0].strip().lower() != b"application/json":
-        raise ApiError(415, "the body must be JSON; send the header Content-Type: application/json", "not_json")
 
+    content_type: bytes
+    encoding: bytes
+    num_bytes: int
+    is_chunked: bool
 
-def check_content_encoding(scope: Scope) -> None:
-    """415 for a compressed body."""
-    if given := values_of(scope, b"content-encoding"):
-        check_encoding(b", ".join(given).decode("latin-1"))
+    @classmethod
+    def of(cls, scope: Scope) -> Self:
+        given: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            if name in _OF_BODY:
+                given.setdefault(name, []).append(value)
+        return cls(
+            given[b"content-type"][0] if b"content-type" in given else b"",
+            b", ".join(given.get(b"content-encoding", ())),
+            next((int(value) for value in given.get(b"content-length", ()) if value.isdigit()), 0),
+            b"transfer-encoding" in given,
+        )
+
+    def require_json(self) -> None:
+        """415 unless the body is declared as JSON.
+
+        Browsers let a web page post forms and plain text anywhere without asking; JSON they ask for first.
+        """
+        if self.content_type.partition(b";")[0].strip().lower() != b"application/json":
+            raise ApiError(415, "the body must be JSON; send the header Content-Type: application/json", "not_json")
+
+    def require_plain(self) -> None:
+        """415 for a compressed body."""
+        if self.encoding:
+            check_encoding(self.encoding.decode("latin-1"))
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout_s: float) -> bytes:
@@ -66,12 +90,15 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout
     return await read_checked_body(receive, max_bytes, idle_timeout_s)
 
 
-def check_head(scope: Scope, max_bytes: int) -> int:
-    """The declared length. 415 for a compressed body, 413 if it is too long."""
-    check_content_encoding(scope)
-    if (num_bytes := declared_length(scope)) > max_bytes:
+def check_head(scope: Scope, max_bytes: int, *, is_json: bool = False) -> BodyHead:
+    """415 for a body that is compressed, or not JSON where `is_json`; 413 if it is declared to be too long."""
+    head = BodyHead.of(scope)
+    if is_json:
+        head.require_json()
+    head.require_plain()
+    if head.num_bytes > max_bytes:
         raise _too_large(max_bytes)
-    return num_bytes
+    return head
 
 
 async def read_checked_body(receive: Receive, max_bytes: int, idle_timeout_s: float) -> bytes:
@@ -112,11 +139,6 @@ def stopped_arriving(idle_timeout_s: float) -> ApiError:
     """The 408 for a body that arrives too slowly."""
     why = f"the body stopped arriving: nothing for {idle_timeout_s:g} s, or less than 1 KiB a second"
     return ApiError(408, why, "body_timeout")
-
-
-def declared_length(scope: Scope) -> int:
-    """Content-Length; 0 if absent."""
-    return next((int(value) for value in values_of(scope, b"content-length") if value.isdigit()), 0)
 
 
 def _too_large(max_bytes: int) -> ApiError:

@@ -12,7 +12,7 @@ from qserve.gateway.respond import send_error
 from qserve.gateway.routes import dialect_of, route_template
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.gateway.telemetry.record import RequestRecord, log_request, record_of
+from qserve.gateway.telemetry.record import RECORD, RequestRecord, log_request
 from qserve.gateway.telemetry.tracing import Traces
 from qserve.wire.errors import ApiError, Dialect, internal_error
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("qserve.gateway")
 class RequestContext:
     """Outermost: creates the record, sets the request id header; at the end counts, traces, logs and stores it."""
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces, runs: RunHistory) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces | None, runs: RunHistory) -> None:
         self._app = app
         self._metrics = metrics
         self._traces = traces
@@ -35,7 +35,8 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         record = RequestRecord.begin(scope, route_template(scope["path"]))
-        self._traces.begin(scope, record)
+        if self._traces is not None:
+            self._traces.begin(record)
         connection = scope.get(CONNECTION)
         if connection is not None:
             receive = ConnectedReceive(receive, connection, scope.pop(ANSWERING, None))
@@ -53,7 +54,8 @@ class RequestContext:
             await self._app(scope, receive, send_with_id)
         finally:
             self._metrics.finish(record)
-            self._traces.end(record)
+            if self._traces is not None:
+                self._traces.end(record)
             log_request(record)
             self._runs.keep(record)
 
@@ -71,7 +73,7 @@ class ApiErrors:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = record_of(scope)
+        record: RequestRecord = scope[RECORD]
         try:
             await self._app(scope, receive, send)
         except ClientGone:

@@ -11,7 +11,7 @@ from qserve.batches import FileBounds
 from qserve.cli.up.recording import recording_of
 from qserve.core.hardware import Hardware
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.tracing import NoTraces, to_collector
+from qserve.gateway.telemetry.tracing import to_collector
 from qserve.supervisor import UpOptions, ports
 from qserve.supervisor.gateways.running import Processes
 from qserve.supervisor.keys import keys_in_use, keys_of_file
@@ -75,7 +75,7 @@ class ServerFlags:
     def processes(self) -> Processes:
         """The gateway processes. Raises UsageError for a malformed address of a trace collector."""
         collector = self.otlp_traces_endpoint
-        traces = to_collector(collector) if collector else NoTraces()
+        traces = to_collector(collector) if collector else None
         return Processes(self.gateway_processes, self.log_level, self.log_format, traces, collector)
 
     def options(

@@ -20,7 +20,7 @@ from qserve.gateway.batches.service import GatewayAsService
 from qserve.gateway.batches.upload_slots import UploadSlots
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
-from qserve.gateway.limits import check_content_encoding, declared_length, require_json
+from qserve.gateway.limits import BodyHead
 from qserve.gateway.respond import send_json
 from qserve.gateway.routes import Route
 from qserve.gateway.settings import GatewaySettings
@@ -84,14 +84,15 @@ class BatchEndpoints:
         """POST /v1/files."""
         _check_origin(scope, self._settings)
         boundary_of(scope)
-        check_content_encoding(scope)
+        head = BodyHead.of(scope)
+        head.require_plain()
         files = self._kept
         check_length(scope, files.bounds.max_file_bytes)
         idle_s = self._settings.body_idle_timeout_s
         async with self._uploads.slot(client_of(scope), idle_s):
             owner = owner_of(scope)
             # The form around the file counts until the end: it is little, and nobody knows how much.
-            part = await asyncio.to_thread(files.begin, owner, max(0, declared_length(scope)))
+            part = await asyncio.to_thread(files.begin, owner, head.num_bytes)
 
             async def reserve(num_bytes: int) -> None:
                 if num_bytes > part.num_reserved:
@@ -140,8 +141,7 @@ class BatchEndpoints:
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST /v1/batches."""
-        require_json(scope)
-        async with self._bodies.read(scope, receive) as body:
+        async with self._bodies.read(scope, receive, is_json=True) as body:
             request = CreateBatchRequest.parse(body.data)
         batches = self._kept_batches
         expires = request.output_expires_after

@@ -13,7 +13,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import Receive, Scope
 
 from qserve.gateway.auth import header
-from qserve.gateway.limits import ClientGone, arrival_deadline_s, declared_length, stopped_arriving
+from qserve.gateway.limits import BodyHead, ClientGone, arrival_deadline_s, stopped_arriving
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
@@ -80,7 +80,7 @@ async def read_upload(
 
 def check_length(scope: Scope, max_file_bytes: int) -> None:
     """413 if the declared length is too long."""
-    if declared_length(scope) > max_file_bytes + MAX_FORM_BYTES:
+    if BodyHead.of(scope).num_bytes > max_file_bytes + MAX_FORM_BYTES:
         raise _too_large(max_file_bytes)
 
 

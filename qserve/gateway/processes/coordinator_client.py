@@ -62,7 +62,7 @@ class CoordinatorClient:
         await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=end)
         return await self._configured
 
-    def gateway(self, traces: Traces) -> ASGIApp:
+    def gateway(self, traces: Traces | None) -> ASGIApp:
         """The app, once `begin` has returned."""
         settings = self._configured.result()
         workers = [self._status(one) for one in settings["workers"]]

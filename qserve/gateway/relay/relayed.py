@@ -16,7 +16,7 @@ from qserve.gateway.auth import owner_of, share_of
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
-from qserve.gateway.limits import require_json, safe_name, safe_query
+from qserve.gateway.limits import safe_name, safe_query
 from qserve.gateway.relay.cache_salts import CacheSalts, with_cache_salt
 from qserve.gateway.relay.exchange import Call, Exchange
 from qserve.gateway.relay.portioned import PortionedExchange, PortionedMetrics
@@ -27,7 +27,7 @@ from qserve.gateway.routes import RelayedRoute
 from qserve.gateway.services import CheckedRequest
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.gateway.telemetry.record import RequestRecord, record_of
+from qserve.gateway.telemetry.record import RECORD, RequestRecord
 from qserve.wire.body_scan import utf8_json
 from qserve.wire.reward.fields import BULK_SLOTS
 from qserve.wire.vllm import requests
@@ -63,8 +63,7 @@ class RelayedEndpoints:
             return self._relayed_by_name(route)
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            require_json(scope)
-            async with self._bodies.read(scope, receive) as body:
+            async with self._bodies.read(scope, receive, is_json=True) as body:
                 body.data = utf8_json(body.data)
                 served, checked = await self._checked(route, body.data)
                 facts = served.facts
@@ -145,7 +144,7 @@ class RelayedEndpoints:
 
     @staticmethod
     def _record(facts: WorkerFacts, model: str | None, scope: Scope) -> RequestRecord:
-        record = record_of(scope)
+        record: RequestRecord = scope[RECORD]
         record.model = model if model in facts.adapters and model is not None else facts.models[0]
         record.worker = facts.name
         return record

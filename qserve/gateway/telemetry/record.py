@@ -7,13 +7,16 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qserve.gateway.http.headers import values_of
 from qserve.wire.worker_headers import PRIORITY, PROBE
 
-__all__ = ["RequestRecord", "log_request", "record_of"]
+__all__ = ["RECORD", "RequestRecord", "log_request"]
+
+RECORD = "qserve.record"
+"""In a request's scope: its record."""
 
 _access = logging.getLogger("qserve.access")
 # What the web UI, load balancers and Prometheus ask every few seconds, and the channel that the pages' clicks come on:
@@ -26,12 +29,16 @@ POLLED = frozenset(
     )
 )  # fmt: skip
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-_KEY = "qserve.record"
+_CONTEXT_SHAPES = {
+    b"traceparent": re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
+    b"tracestate": re.compile(rb"[\x20-\x7e]{1,512}"),
+}
 # A process's ids are its own number and a count: as unique as random ones, and they sort.
 _PROCESS = secrets.token_hex(6)
 _count = itertools.count(1)
 _PRIORITY, _BACKGROUND = PRIORITY.encode(), b"background"
-_PROBE = PROBE.encode()
+_PROBE, _REQUEST_ID = PROBE.encode(), b"x-request-id"
+_READ = frozenset({_PRIORITY, _PROBE, _REQUEST_ID, *_CONTEXT_SHAPES})
 
 
 @dataclass(slots=True)
@@ -55,7 +62,7 @@ class RequestRecord:
         num_events: server-sent events with tokens; 0: no stream.
         is_in_one_piece: all tokens of a stream were sent at once, so that nothing is known of the time between them.
         num_retries: retries at other replicas.
-        trace_headers: W3C's trace context for the worker, name and value.
+        trace_headers: W3C's trace context for the worker, name and value: the client's, or that of a span of ours.
     """
 
     request_id: str
@@ -83,11 +90,17 @@ class RequestRecord:
 
     @classmethod
     def begin(cls, scope: Any, route: str) -> RequestRecord:
-        """The record of this scope's request, which `record_of` finds from here on."""
-        is_background = _BACKGROUND in values_of(scope, _PRIORITY)
-        is_probe = b"1" in values_of(scope, _PROBE)
-        record = cls(_request_id(scope), scope["method"], route, is_background=is_background, is_probe=is_probe)
-        scope[_KEY] = record
+        """The record of this scope's request, which the scope has as `RECORD` from here on."""
+        given: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            if name in _READ:
+                given.setdefault(name, []).append(value)
+        record = cls(
+            _request_id(given.get(_REQUEST_ID, ())), scope["method"], route,
+            is_background=_BACKGROUND in given.get(_PRIORITY, ()), is_probe=b"1" in given.get(_PROBE, ()),
+            trace_headers=_trace_context(given) if b"traceparent" in given else (),
+        )  # fmt: skip
+        scope[RECORD] = record
         return record
 
     @property
@@ -113,18 +126,20 @@ class RequestRecord:
         return (self.elapsed_s - self.first_byte_s) / (num_tokens - 1) if num_tokens > 1 else None
 
 
-def record_of(scope: Any) -> RequestRecord:
-    """The record that `RequestRecord.begin` made for this scope."""
-    record: RequestRecord = scope[_KEY]
-    return record
-
-
-def _request_id(scope: Any) -> str:
+def _request_id(given: Sequence[bytes]) -> str:
     """The client's request id if it is well-formed (it goes into logs and headers), else a new one."""
-    for value in values_of(scope, b"x-request-id"):
+    for value in given:
         if _SANE_ID.fullmatch(value):
             return str(value, "ascii")
     return f"req-{_PROCESS}-{next(_count):06x}"
+
+
+def _trace_context(given: Mapping[bytes, Sequence[bytes]]) -> tuple[tuple[str, str], ...]:
+    """traceparent and tracestate as the client sent them; nothing where they are not well-formed."""
+    sane = {name: [one for one in given.get(name, ()) if it.fullmatch(one)] for name, it in _CONTEXT_SHAPES.items()}
+    if not sane[b"traceparent"]:
+        return ()
+    return tuple((name.decode(), values[-1].decode()) for name, values in sane.items() if values)
 
 
 def log_request(record: RequestRecord) -> None:

@@ -1,6 +1,6 @@
-"""Optional traces: a span for each request, and W3C trace context from the client to the worker.
+"""Optional traces: a span for each request, between the client's and the worker's by W3C's trace context.
 
-Without a tracer the context is forwarded unchanged, so that an engine that traces joins the client's trace.
+Without them the client's context is forwarded (`record.py`), so that an engine that traces joins its trace.
 OpenTelemetry is imported here alone, and only when a collector was named (`--otlp-traces-endpoint`).
 """
 
@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from starlette.types import Scope
-
 from qserve.errors import MissingExtra, UsageError
-from qserve.gateway.http.headers import values_of
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.version import __version__
 
-__all__ = ["NoTraces", "OpenTelemetry", "Traces", "to_collector"]
+__all__ = ["OpenTelemetry", "Traces", "to_collector"]
 
-_SHAPES = {
-    b"traceparent": re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
-    b"tracestate": re.compile(rb"[\x20-\x7e]{1,512}"),
-}
 # Polled routes would dominate the traces.
 _UNTRACED = frozenset({"/health", "/ready", "/metrics", "/version"})
 # The library's default of 10 s would delay the stop if the collector is gone.
@@ -37,27 +29,14 @@ _NS_PER_S = 1_000_000_000
 class Traces(Protocol):
     """Receives the begin and end of each request."""
 
-    def begin(self, scope: Scope, record: RequestRecord) -> None:
-        """A request arrived. Sets `record.trace_headers`, which go to the worker."""
+    def begin(self, record: RequestRecord) -> None:
+        """A request arrived, with the client's `trace_headers`. Those that it sets instead go to the worker."""
 
     def end(self, record: RequestRecord) -> None:
         """The request is over."""
 
     def close(self) -> None:
         """Sends pending spans."""
-
-
-class NoTraces:
-    """Forwards the client's context if it is well-formed; records nothing."""
-
-    def begin(self, scope: Scope, record: RequestRecord) -> None:
-        record.trace_headers = tuple(_context_of(scope).items())
-
-    def end(self, record: RequestRecord) -> None:
-        """Nothing was begun."""
-
-    def close(self) -> None:
-        """Nothing waits."""
 
 
 class OpenTelemetry:
@@ -76,12 +55,12 @@ class OpenTelemetry:
         self._tracer = provider.get_tracer("qserve.gateway", __version__)
         self._spans: dict[int, tuple[Any, int]] = {}
 
-    def begin(self, scope: Scope, record: RequestRecord) -> None:
+    def begin(self, record: RequestRecord) -> None:
         if record.route in _UNTRACED:
             return
         began_ns = time.time_ns()
         span = self._tracer.start_span(
-            f"{record.method} {record.route}", context=self._context.extract(_context_of(scope)),
+            f"{record.method} {record.route}", context=self._context.extract(dict(record.trace_headers)),
             kind=self._api.SpanKind.SERVER, start_time=began_ns,
         )  # fmt: skip
         headers: dict[str, str] = {}
@@ -128,16 +107,6 @@ def to_collector(endpoint: str) -> OpenTelemetry:
     exporter = otlp.OTLPSpanExporter(endpoint=endpoint, timeout=None if has_own_timeout else _COLLECTOR_TIMEOUT_S)
     provider.add_span_processor(export.BatchSpanProcessor(exporter))
     return OpenTelemetry(provider)
-
-
-def _context_of(scope: Scope) -> dict[str, str]:
-    """traceparent and tracestate as the client sent them; nothing where they are not well-formed."""
-    if not values_of(scope, b"traceparent"):
-        return {}
-    given = {name: [one for one in values_of(scope, name) if shape.fullmatch(one)] for name, shape in _SHAPES.items()}
-    if not given[b"traceparent"]:
-        return {}
-    return {name.decode(): values[-1].decode() for name, values in given.items() if values}
 
 
 def _moments(record: RequestRecord) -> Mapping[str, float]:

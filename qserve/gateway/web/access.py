@@ -11,7 +11,7 @@ from qserve.gateway.auth import GuardedKeys, check_host, header, trust
 from qserve.gateway.limits import read_body
 from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.record import record_of
+from qserve.gateway.telemetry.record import RECORD
 from qserve.gateway.web import pages
 from qserve.gateway.web.origin import check_origin, comes_from_elsewhere
 from qserve.gateway.web.routes import SIGN_IN, SIGN_OUT, START, can_be_a_file, ui_route
@@ -64,7 +64,7 @@ class BrowserAccess:
             await self._api(scope, receive, send)
             return
         check_host(scope, self._settings.allowed_hosts)
-        record_of(scope).route = name
+        scope[RECORD].route = name
         await self._pass(scope, receive, hardened(send))
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,7 +17,7 @@ from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.record import record_of
+from qserve.gateway.telemetry.record import RECORD, RequestRecord
 from qserve.gateway.web import pages
 from qserve.gateway.web.routes import START
 from qserve.gateway.web.session import is_https
@@ -108,14 +108,14 @@ class UiRelay:
         return pages.stopping(scope) if worker.state is WorkerState.DRAINING else None
 
     async def _relay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        record = record_of(scope)
+        record: RequestRecord = scope[RECORD]
         record.worker = self.upstream.name
         self.upstream.check_ready()
         async with self._bodies.read(scope, receive) as body:
             await self._relay_body(scope, receive, send, body)
 
     async def _relay_body(self, scope: Scope, receive: Receive, send: Send, body: Body) -> None:
-        record = record_of(scope)
+        record: RequestRecord = scope[RECORD]
         try:
             async with EarlyEnd(receive, self.upstream.down, self._settings.client_stall_timeout_s) as end:
                 await self._forward(scope, body, send, end)
@@ -133,17 +133,17 @@ class UiRelay:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         kind = header(scope, b"content-type").decode("latin-1")
         request = self.upstream.client.request(
-            method, path, record_of(scope).request_id, body, _passed_in(scope), content_type=kind
+            method, path, scope[RECORD].request_id, body, _passed_in(scope), content_type=kind
         )
         async with request as reply:
             await send({"type": "http.response.start", "status": reply.status, "headers": _passed_out(scope, reply)})
             if reply.content_type == b"text/event-stream":
-                record_of(scope).phase = "streaming"
+                scope[RECORD].phase = "streaming"
             while scope["method"] != "HEAD" and (chunk := await reply.read_some()):
                 end.sending_since_s = time.perf_counter()
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 end.sending_since_s = 0.0
-        record_of(scope).phase = "done"
+        scope[RECORD].phase = "done"
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -17,7 +17,7 @@ import uvloop
 from qserve.engine.process import end_with_parent
 from qserve.gateway.http.server import build_server, run_server
 from qserve.gateway.processes.coordinator_client import CoordinatorClient
-from qserve.gateway.telemetry.tracing import NoTraces, to_collector
+from qserve.gateway.telemetry.tracing import to_collector
 from qserve.supervisor import logs
 
 __all__ = ["main"]
@@ -40,7 +40,7 @@ async def _serve(listener: socket.socket, control: socket.socket) -> None:
     coordinator = CoordinatorClient(lost=partial(os._exit, 1))  # without the service there is nothing to serve
     settings = await coordinator.begin(control)
     logs.set_up(settings["log_level"], settings["log_format"])
-    traces = to_collector(settings["traces_endpoint"]) if settings["traces_endpoint"] else NoTraces()
+    traces = to_collector(settings["traces_endpoint"]) if settings["traces_endpoint"] else None
     server = build_server(coordinator.gateway(traces), settings["host"], settings["port"], drain_timeout_s=1)
     serving = asyncio.create_task(run_server(server, listener))
     while not server.started and not serving.done():
@@ -51,7 +51,8 @@ async def _serve(listener: socket.socket, control: socket.socket) -> None:
     server.should_exit = True
     await serving
     await coordinator.close()
-    await asyncio.to_thread(traces.close)
+    if traces is not None:
+        await asyncio.to_thread(traces.close)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import psutil
@@ -24,7 +24,7 @@ from qserve.gateway.http.server import build_server, run_server
 from qserve.gateway.processes.coordinator import Coordinator, Service
 from qserve.gateway.processes.member import Member
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.tracing import NoTraces, Traces
+from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import UiEndpoint
 
 __all__ = ["Processes", "RunningGateway", "Silence", "gateway_of"]
@@ -58,7 +58,7 @@ class Processes:
     count: int = 1
     log_level: str = "warning"
     log_format: Literal["text", "json"] = "text"
-    traces: Traces = field(default_factory=NoTraces)
+    traces: Traces | None = None
     traces_endpoint: str | None = None
 
 
@@ -88,7 +88,8 @@ def gateway_of(
     """The gateway in as many processes as are wanted. `report(name, event, **details)` hears what happens to them."""
     if processes.count == 1:
         return _InThisProcess(processes.traces, settings, workers, service, ui, listener)
-    processes.traces.close()  # each process makes its own; this one only validated the address
+    if processes.traces is not None:
+        processes.traces.close()  # each process makes its own; this one only validated the address
     coordinator = Coordinator(settings, workers, service, ui, processes.count)
     return _InProcesses(processes, coordinator, listener, report)
 
@@ -117,7 +118,7 @@ class Silence:
 
 class _InThisProcess:
     def __init__(
-        self, traces: Traces, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service,
+        self, traces: Traces | None, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service,
         ui: UiEndpoint | None, listener: socket.socket,
     ) -> None:  # fmt: skip
         self._traces = traces
@@ -145,7 +146,8 @@ class _InThisProcess:
     async def stop(self) -> None:
         self._server.should_exit = True
         await self._serving
-        await asyncio.to_thread(self._traces.close)  # it may have to wait for a collector
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)  # it may have to wait for a collector
 
 
 class _InProcesses:

@@ -15,7 +15,6 @@ from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.gateway.telemetry.tracing import NoTraces
 from qserve.gateway.web import BrowserAccess
 from qserve.ui.client.api import Api
 from qserve.ui.client.served_models import served_models
@@ -40,7 +39,7 @@ def local_app(ui: ASGIApp, files: Path) -> ASGIApp:
 
     settings = GatewaySettings(allowed_hosts=_NAMES)
     access = BrowserAccess(elsewhere, Visitors(ui, files), settings, GuardedKeys(settings.keys))
-    return RequestContext(ApiErrors(access), GatewayMetrics(), NoTraces(), RunHistory())
+    return RequestContext(ApiErrors(access), GatewayMetrics(), None, RunHistory())
 
 
 def check_server(settings: UISettings) -> str:

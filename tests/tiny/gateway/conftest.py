@@ -27,7 +27,7 @@ from qserve.gateway.processes.coordinator import Coordinator, Service
 from qserve.gateway.processes.coordinator_client import CoordinatorClient
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.tracing import NoTraces, Traces
+from qserve.gateway.telemetry.tracing import Traces
 from qserve.supervisor import ports
 
 FAKE_WORKER = Path(__file__).parents[3] / "bench" / "fake_worker.py"
@@ -90,7 +90,7 @@ class ServedByMany:
 
     settings: GatewaySettings
     status: WorkerStatus
-    traces: Traces
+    traces: Traces | None
     count: int
     port: int = 0
 
@@ -216,7 +216,7 @@ def running(_fake_worker: FakeWorkerProcess, num_processes: int) -> Callable[...
         )  # fmt: skip
         gateway = GatewaySettings(**{"keys": (KEY,), **settings})
         if num_processes > 1:
-            served: Served = ServedByMany(gateway, status, traces or NoTraces(), num_processes)
+            served: Served = ServedByMany(gateway, status, traces, num_processes)
         else:
             served = ServedByOne(build_server(build_gateway(gateway, [status], traces), "127.0.0.1", 0, 1))
         thread = threading.Thread(target=served.run)

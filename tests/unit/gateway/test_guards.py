@@ -8,7 +8,7 @@ import pytest
 
 from qserve.errors import UsageError
 from qserve.gateway.auth import GuardedKeys, KeyAuth, bearer_token
-from qserve.gateway.limits import ClientGone, read_body, require_json
+from qserve.gateway.limits import BodyHead, ClientGone, read_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError
@@ -167,11 +167,11 @@ async def test_a_client_that_leaves_within_its_body():
 
 @pytest.mark.parametrize("value", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
 def test_json_is_json(value):
-    require_json(_scope(content_type=value))
+    BodyHead.of(_scope(content_type=value)).require_json()
 
 
 @pytest.mark.parametrize("value", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonx"])
 def test_what_a_web_page_may_post_unasked_is_415(value):
     with pytest.raises(ApiError) as refused:
-        require_json(_scope(content_type=value))
+        BodyHead.of(_scope(content_type=value)).require_json()
     assert refused.value.status == 415

@@ -22,7 +22,6 @@ from qserve.gateway.processes.statuses import changing, document_of, status_of, 
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.gateway.telemetry.tracing import NoTraces
 from qserve.gateway.web.session import SESSION_S
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
@@ -171,7 +170,7 @@ async def joined(count=2, **settings):
         beginning = asyncio.create_task(one.begin(theirs))
         await coordinator.join("gateway", ours, {})
         await asyncio.wait_for(beginning, 30)
-        one.gateway(NoTraces())
+        one.gateway(None)
         members.append(one)
     yield coordinator, members
     for one in members:
@@ -263,7 +262,7 @@ async def test_what_is_told_before_there_is_a_gateway_is_not_lost():
     asking = asyncio.create_task(member.channel.request("in flight"))
     member.channel.notify("wrong key", "10.0.0.1")
     await _until(lambda: len(one._early) >= 3)
-    one.gateway(NoTraces())
+    one.gateway(None)
     assert one._upstreams[0].is_ready and not lost
     assert await asyncio.wait_for(asking, 30) == 0
     await one.close()

@@ -15,7 +15,6 @@ from qserve.gateway.middleware import RequestContext
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.gateway.telemetry.tracing import NoTraces
 from qserve.gateway.web import BrowserAccess, UiEndpoint
 from qserve.gateway.web.access import VISITOR
 from qserve.gateway.web.origin import check_origin
@@ -294,7 +293,7 @@ async def test_the_ui_s_process_hears_of_a_sign_out():
     visitor = sessions.visitor(token)
     settings = GatewaySettings(keys=(KEY,))
     access = BrowserAccess(ui, ui, settings, GuardedKeys(settings.keys), sessions)
-    app = RequestContext(access, GatewayMetrics(), NoTraces(), RunHistory())
+    app = RequestContext(access, GatewayMetrics(), None, RunHistory())
     sent = []
     headers = [(b"host", b"h:1"), (b"origin", b"http://h:1"), (b"cookie", f"qserve-8000={token}".encode())]
     scope = {
