@@ -29,7 +29,7 @@ class Dispatch:
         self._why_nobody_serves = why_nobody_serves
         self._has_page = has_page
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path: str = scope["path"]
         record: RequestRecord = scope[RECORD]
         template = record.route
@@ -39,7 +39,7 @@ class Dispatch:
             raise self._refusal(path, template, scope["method"])
         if template != path:
             scope["path_params"] = _params(path, template)
-        await endpoint(scope, receive, send)
+        return endpoint(scope, receive, send)
 
     def _refusal(self, path: str, template: str, method: str) -> ApiError:
         if path in CLOSED:

@@ -57,6 +57,7 @@ def build_server(app: ASGIApp, host: str, port: int, drain_timeout_s: int | None
     """
     config = uvicorn.Config(
         app,
+        interface="asgi3",
         host=host,
         port=port,
         loop="uvloop",

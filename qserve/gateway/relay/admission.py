@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from qserve.wire.errors import ApiError
@@ -62,7 +62,7 @@ class Places(NamedTuple):
 class _Ticket:
     requester: Requester
     num_sequences: int
-    granted: asyncio.Future[Places]
+    granted: asyncio.Future[Places] = field(init=False)  # while it is in a queue
 
 
 class Admission:
@@ -111,9 +111,10 @@ class Admission:
         `num_beside`: requests that wait in the queues of other workers, and count for `max_waiting` as well.
         Cancelling the wait is safe.
         """
-        ticket = _Ticket(requester, num_sequences, asyncio.get_running_loop().create_future())
+        ticket = _Ticket(requester, num_sequences)
         if not self._queue and self._fits(ticket):
             return self._take(ticket, is_last=False)
+        ticket.granted = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()
         if not ticket.granted.done():
@@ -139,7 +140,7 @@ class Admission:
         self._wide[share] -= places.num_slots > 1
         if not self._held[share]:
             del self._held[share], self._wide[share]
-            if all(other.requester.share != share for other in self._queue):
+            if not any(other.requester.share == share for other in self._queue):
                 self._served.pop(share, None)
         self._admit()
 
@@ -215,14 +216,11 @@ class Admission:
 
     def _size(self, ticket: _Ticket) -> int:
         """Slots that it takes."""
-        return min(ticket.num_sequences, self._room_of(ticket))
+        return min(ticket.num_sequences, self.num_slots - self._leaves_one(ticket))
 
     def _leaves_one(self, ticket: _Ticket) -> bool:
         requester = ticket.requester
         return self.num_slots > 1 and (requester.is_background or (requester.leaves_one and not self._shares_places))
-
-    def _room_of(self, ticket: _Ticket) -> int:
-        return self.num_slots - self._leaves_one(ticket)
 
     def _active_shares(self, background: bool) -> set[tuple[bool, str]]:
         """Who holds slots or waits, in the background or not."""
@@ -234,8 +232,10 @@ class Admission:
         return share[0], self._held[share], self._served.get(share, 0)
 
     def _fits(self, ticket: _Ticket, num_promised: int = 0) -> bool:
-        size, room = self._size(ticket), self._room_of(ticket)
-        taken = self.num_running_sequences + num_promised - (self._num_last if self._leaves_one(ticket) else 0)
+        leaves_one = self._leaves_one(ticket)
+        room = self.num_slots - leaves_one
+        size = min(ticket.num_sequences, room)
+        taken = self.num_running_sequences + num_promised - (self._num_last if leaves_one else 0)
         if taken + size <= room:
             return True
         return self._shares_places and not num_promised and self._fits_beside_others(ticket, size, room)

@@ -53,6 +53,8 @@ class ReplicaSet(Replicas):
 
     def num_waiting_beside(self, upstream: Upstream) -> int:
         """Requests in the queues of the others, and those that wait for a replica to come back."""
+        if self.is_single:
+            return self._num_waiting_for_restart
         return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams if one is not upstream)
 
     def routed(
