@@ -8,6 +8,7 @@ import pytest
 
 from qserve.errors import UsageError
 from qserve.gateway.auth import GuardedKeys, KeyAuth, bearer_token
+from qserve.gateway.bodies import Bodies
 from qserve.gateway.limits import BodyHead, ClientGone, read_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.record import RequestRecord
@@ -174,4 +175,14 @@ def test_json_is_json(value):
 def test_what_a_web_page_may_post_unasked_is_415(value):
     with pytest.raises(ApiError) as refused:
         BodyHead.of(_scope(content_type=value)).require_json()
+    assert refused.value.status == 415
+
+
+async def test_only_what_is_read_as_json_must_be_declared_so():
+    bodies, scope = Bodies(GatewaySettings()), _scope(content_type="text/plain")
+    async with bodies.read({**scope, "client": None}, _receive(_part(b"{}", False))) as body:
+        assert body.data == b"{}"
+    with pytest.raises(ApiError) as refused:
+        async with bodies.read(scope, _receive(_part(b"{}", False)), is_json=True):
+            pass
     assert refused.value.status == 415
