@@ -122,8 +122,9 @@ def test_spans_reach_the_collector_at_the_latest_when_the_service_ends():
         listening = threading.Thread(target=server.serve_forever)
         listening.start()
         traces = to_collector(f"http://127.0.0.1:{server.server_port}/v1/traces")
-        record = RequestRecord("req-7", "POST", "/v1/chat/completions", model="demo")
-        traces.begin({"headers": [(b"traceparent", CONTEXT["traceparent"].encode())]}, record)
+        scope = {"method": "POST", "headers": [(b"traceparent", CONTEXT["traceparent"].encode())]}
+        record = RequestRecord.begin(scope, "/v1/chat/completions")
+        traces.begin(record)
         traces.end(record)
         traces.close()
         server.shutdown()
