@@ -20,6 +20,10 @@ __all__ = ["RewardEngine", "reward_engine"]
 class RewardEngine(Protocol):
     """What an engine's `reward` names in the registry (`qserve.planner.engine.Engine`)."""
 
+    def why_not_scored(self, reward: RewardCheckpoint, settings: RewardSettings) -> str | None:
+        """Why the engine does not score with `reward` as it was trained, on any machine; None where it does."""
+        ...
+
     def why_not(
         self,
         reward: RewardCheckpoint,
@@ -28,8 +32,8 @@ class RewardEngine(Protocol):
         request: PlanRequest,
         packages: Packages,
     ) -> str | None:
-        """Why the engine can't score with `reward` as it was trained, by this request, with what would work; None where
-        it can.
+        """Why the engine can't serve a model that it scores with on this machine, with what would work; None where it
+        can.
         """
         ...
 

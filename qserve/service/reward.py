@@ -10,6 +10,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import resolve
+from qserve.packages import why_no_server
 from qserve.planner import PlanRequest, make_plan
 from qserve.planner.engine import engine_named, with_same_rounding
 from qserve.service.machine import Machine
@@ -113,7 +114,7 @@ def _check_judges(request: ServiceRequest, reward: RewardRequest, trained: Rewar
 def scoring_request(request: ServiceRequest, model: RewardModel, machine: Machine, hardware: Hardware) -> PlanRequest:
     """What is fixed of the reward model's plan.
 
-    Raises UsageError if its engine can't score with it as it was trained, on a machine that serves it.
+    Raises UsageError if its engine does not score with it as it was trained, or can't on a machine that serves it.
     """
     reward = request.reward
     assert reward is not None, "there is a reward model"
@@ -124,12 +125,21 @@ def scoring_request(request: ServiceRequest, model: RewardModel, machine: Machin
         from qserve.detect.engines.checks import engine_checks
 
         fixed = replace(fixed, engine_version=engine_checks(reward.engine).release(machine.packages))
-        if machine.serves and model.trained is not None:
-            from qserve.reward.engines import reward_engine  # imports what runs the engine
-
-            why = reward_engine(reward.engine).why_not(
-                model.trained, reward.settings, hardware, fixed, machine.packages
-            )
-            if why is not None:
-                raise UsageError(f"--reward-engine {reward.engine}: {why}")
+    if model.trained is not None and (why := _why_not(reward, model.trained, machine, hardware, fixed)) is not None:
+        raise UsageError(f"--reward-engine {reward.engine}: {why}")
     return planner.with_scoring_cache(fixed, lambda one: make_plan(model.planned, hardware, one))
+
+
+def _why_not(
+    reward: RewardRequest, trained: RewardCheckpoint, machine: Machine, hardware: Hardware, fixed: PlanRequest
+) -> str | None:
+    """Why the engine does not score with it, on a machine that serves it also why it can't be served there."""
+    if why_no_server() is not None:  # the light wheel has no scorers, and plans alone
+        return None
+    from qserve.reward.engines import reward_engine  # imports what runs the engine
+
+    engine = reward_engine(reward.engine)
+    why = engine.why_not_scored(trained, reward.settings)
+    if why is None and machine.serves and machine.packages is not None:
+        why = engine.why_not(trained, reward.settings, hardware, fixed, machine.packages)
+    return why

@@ -34,6 +34,9 @@ _SCORING_DIED = 70
 class _OwnScorer:
     """See `RewardEngine`."""
 
+    def why_not_scored(self, reward: RewardCheckpoint, settings: RewardSettings) -> str | None:
+        return None
+
     def why_not(
         self,
         reward: RewardCheckpoint,

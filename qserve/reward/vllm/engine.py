@@ -25,6 +25,9 @@ __all__ = ["ENGINE"]
 class _VllmReward:
     """See `RewardEngine`."""
 
+    def why_not_scored(self, reward: RewardCheckpoint, settings: RewardSettings) -> str | None:
+        return why_not(reward, settings)
+
     def why_not(
         self,
         reward: RewardCheckpoint,
@@ -34,9 +37,9 @@ class _VllmReward:
         packages: Packages,
     ) -> str | None:
         checks, planned = VllmChecks(), reward.planned()
-        # Whether vLLM scores it is asked first; what else may stand against vLLM is asked as for any model.
+        # What may stand against vLLM is asked as for any model.
         body = replace(planned, spec=replace(planned.spec, head=Head("lm")))
-        obstacle = why_not(reward, settings) or checks.why_not_asked(body, hardware, request, packages)
+        obstacle = checks.why_not_asked(body, hardware, request, packages)
         return obstacle or checks.why_not_served(make_plan(planned, hardware, request), packages)
 
     async def serve(self, spec: WorkerSpec, settings: RewardSettings, served: ServedChat | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from qserve.detect.packages import Packages
@@ -59,3 +61,11 @@ def test_an_engine_that_was_named_and_is_not_installed_is_planned_and_not_served
     assert "pip install" in service.obstacle
     with pytest.raises(UsageError, match="pip install"):
         plan_service(request, Machine(hardware, packages, serves=True), Knowledge())
+
+
+def test_what_an_engine_does_not_score_is_not_planned_for_it(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("parts: [{name: a, rule: exact}]")
+    request = ServiceRequest(None, reward=RewardRequest(str(rules), engine="vllm"))
+    with pytest.raises(UsageError, match=r"--reward-engine vllm: .*combines parts"):
+        plan_service(request, Machine(hardware_of("rtx-4090")), Knowledge())
