@@ -98,7 +98,7 @@ class ServicePlan:
         return {**first.whole.to_json(), **beside}
 
     def check_fits(self) -> None:
-        """Raises DoesNotFit for the first model that does not, with what would."""
+        """Raises DoesNotFit with what would fit: of the reward model, which is planned first, before the chat model's."""
         for one in (self.reward, self.chat):
             if one is not None:
                 check_fits(one.whole)
