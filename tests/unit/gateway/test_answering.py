@@ -19,7 +19,6 @@ from qserve.gateway.limits import ConnectedReceive, read_body
 from qserve.gateway.middleware import RequestContext
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.gateway.telemetry.tracing import NoTraces
 from qserve.wire.errors import ApiError
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n"
@@ -107,7 +106,7 @@ async def test_a_request_that_is_over_is_held_by_nothing():
 
     gc.disable()
     try:
-        await _asked(RequestContext(app, GatewayMetrics(), NoTraces(), RunHistory()), *[HEAD + b"\r\nbody"] * 2)
+        await _asked(RequestContext(app, GatewayMetrics(), None, RunHistory()), *[HEAD + b"\r\nbody"] * 2)
         assert len(answered) == 2 and answered[0]() is None
     finally:
         gc.enable()

@@ -25,7 +25,7 @@ FLAGS_AT = {"compile": 1, "search": 2, "match": 2, "fullmatch": 2, "split": 3, "
 
 SLOW = {
     "cli/runs/command.py: _AGE": "an age that the user writes",
-    "cli/up/recording.py: _SECRET": "the user's own command",
+    "cli/command_line.py: _SECRET": "the user's own command",
     "cli/usage_errors.py: _CHOICE": "click's sentence about the user's own command",
     "core/cards/compiler_errors.py: _CARET": "one line of a compiler's",
     "core/cards/compiler_errors.py: _NAMED": "one line of a compiler's",
