@@ -98,7 +98,7 @@ class ServicePlan:
         return {**first.whole.to_json(), **beside}
 
     def check_fits(self) -> None:
-        """Raises DoesNotFit with what would fit: of the reward model, which is planned first, before the chat model's."""
+        """Raises DoesNotFit with what would fit, of the reward model before the chat model."""
         for one in (self.reward, self.chat):
             if one is not None:
                 check_fits(one.whole)
