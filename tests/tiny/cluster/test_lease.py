@@ -35,10 +35,11 @@ import pickle, sys, threading
 from pathlib import Path
 from qserve.cluster.agent import Agent
 from qserve.cluster.messages import GatewayStatus
+from qserve.engine.base import WorkerLoad
 
 agent = Agent(pickle.loads(Path(sys.argv[1]).read_bytes()))
 threading.Thread(target=lambda: [agent.renew() for _ in sys.stdin], daemon=True).start()
-while (seen := agent.exchange(GatewayStatus(0, 0, 0.5))).state != "ready":
+while (seen := agent.exchange(GatewayStatus(WorkerLoad(), 0.5))).state != "ready":
     assert seen.failure is None, seen.failure
 print("ready", flush=True)
 threading.Event().wait()
