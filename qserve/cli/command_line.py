@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["shell_text", "this_command", "without_secrets"]
 
-_SECRET_FLAG = r"--[\w-]*(?:key|token|secret|password)"  # noqa: S105 - the names of flags
+# --step-token is a token of a text.
+_SECRET_FLAG = r"--(?!step-token\b)[\w-]*(?:key|token|secret|password)"  # noqa: S105 - the names of flags
 _SECRET = re.compile(rf"({_SECRET_FLAG}(?:=|\s+))(\S+)", re.IGNORECASE)
 _HIDDEN = "***"
 # What a shell puts in the place of a value that is hidden.

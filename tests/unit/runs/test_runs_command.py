@@ -131,6 +131,7 @@ def test_an_empty_store_is_no_error_and_none_is_made(tmp_path: Path) -> None:
         (["--api-key=s3"], ("--api-key=***",)),
         (["--engine-args", "--seed 7 --hf-token s3 --lora x"], ("--engine-args", "--seed 7 --hf-token *** --lora x")),
         (["--max-num-seqs", "7"], ("--max-num-seqs", "7")),
+        (["--step-token", "<extra_0>"], ("--step-token", "<extra_0>")),
     ],
 )
 def test_secrets_are_not_kept(written: list[str], kept: tuple[str, ...]) -> None:
