@@ -67,6 +67,11 @@ class Placement:
     offloaded_bytes: dict[str, int] = field(default_factory=dict)
     head_copy_bytes: int = 0
 
+    @property
+    def num_ranks(self) -> int:
+        """Cards of one server."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
 
 @dataclass(frozen=True)
 class DevicePlan:

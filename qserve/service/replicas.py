@@ -78,7 +78,7 @@ def plan_replicas(
 
 def spread(plan: Plan, hardware: Hardware, count: int) -> list[ReplicaPlan]:
     """`count` replicas of a plan that counts on whole cards for each, as a plan for a load does."""
-    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    ranks = plan.placement.num_ranks
     one = replace(plan, devices=plan.devices[:ranks]) if count > 1 else plan
     if plan.on_cpu or count == 1:
         return [ReplicaPlan(one, hardware.devices)] * count

@@ -31,7 +31,7 @@ def joined_processes(plan: Plan, words: Sequence[str], inherited: Mapping[str, s
 
     """
     placement = plan.placement
-    num_ranks = placement.tensor_parallel_size * placement.pipeline_parallel_size
+    num_ranks = placement.num_ranks
     is_users_own = any(name in inherited for name in _USERS_OWN) or any(
         word.startswith(_SEVERAL_ENGINES) for word in words
     )

@@ -205,7 +205,7 @@ def is_launch_bound(plan: Plan) -> bool:
 def key_of(plan: Plan) -> ResidualKey:
     """What a measurement of the plan's speed holds for."""
     placement = plan.placement
-    ranks = placement.tensor_parallel_size * placement.pipeline_parallel_size
+    ranks = placement.num_ranks
     checkpoint, device = plan.quant.checkpoint, plan.devices[0].name if plan.devices else ""
     return ResidualKey(plan.engine, plan.engine_version, device, checkpoint, plan.quant.scheme, ranks)
 

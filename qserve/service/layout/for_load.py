@@ -19,7 +19,7 @@ from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.service.layout.fitting_plans import COMPARED, FittingPlans
 from qserve.service.layout.one_stream import with_layouts
-from qserve.service.layout.search import Layout, choose_layout, layouts_for, pareto, with_rate
+from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, pareto, with_rate
 from qserve.service.layout.suggestions import ways_out
 from qserve.service.load import SpeedRequest
 from qserve.service.replicas import num_engines
@@ -50,7 +50,7 @@ def plan_for_load(
     if not layouts or (wanted.replicas and num_engines(layouts[0].plan) > 1):
         return _refused(planned(request), hardware, wanted)
     chosen = choose_layout(layouts, wanted.targets)
-    device = hardware.cpu_device if chosen.plan.on_cpu or not hardware.devices else hardware.devices[0]
+    device = device_for(hardware, chosen.plan)
     better = with_rate(chosen, checkpoint.spec, device, wanted)
     final = _planned(better, checkpoint, request, planned)
     layouts = [better if one is chosen else one for one in layouts]
@@ -143,7 +143,7 @@ def _too_many(plan: Plan, replicas: int, have: int) -> str:
         return f"--replicas {replicas}: speed is planned for one server on {where}; leave it out"
     if num_engines(plan) > 1:
         return f"--replicas {replicas} and --data-parallel-size {num_engines(plan)}: one or the other; leave one out"
-    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    ranks = plan.placement.num_ranks
     each = "a card" if ranks == 1 else f"{ranks} cards"
     return (
         f"--replicas {replicas} of {each} each need {replicas * ranks} cards, and {have} "

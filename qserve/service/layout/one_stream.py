@@ -79,12 +79,10 @@ def _counted(
         one for one in FittingPlans(checkpoint).of(hardware, same)
         if one.quant.scheme == plan.quant.scheme and one.workload.max_model_len >= plan.workload.max_model_len
     ]  # fmt: skip
-    others = [counted(one, cards // _ranks(one)) for one in whole if _ranks(one) <= cards]
-    return counted(plan, 1), [one for one in others if (_ranks(one.plan), one.replicas) != (_ranks(plan), 1)]
-
-
-def _ranks(plan: Plan) -> int:
-    return plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    others = [counted(one, cards // one.placement.num_ranks) for one in whole if one.placement.num_ranks <= cards]
+    return counted(plan, 1), [
+        one for one in others if (one.plan.placement.num_ranks, one.replicas) != (plan.placement.num_ranks, 1)
+    ]
 
 
 def _better(chosen: Layout, others: list[Layout]) -> Iterator[str]:

@@ -71,7 +71,7 @@ class Layout:
     @property
     def cards(self) -> int:
         placement = self.plan.placement
-        return self.replicas * placement.tensor_parallel_size * placement.pipeline_parallel_size
+        return self.replicas * placement.num_ranks
 
     @property
     def name(self) -> str:
@@ -159,7 +159,7 @@ def layouts_for(
         if not any_length and plan.workload.max_model_len < wanted.named_load.longest:
             continue
         device = device_for(hardware, plan)
-        ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+        ranks = plan.placement.num_ranks
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
         each = (plan, spec, device, wanted)
         for count in _counts(plan, wanted, most):
@@ -305,7 +305,7 @@ def _layout_of(
     if targets:
         kept = figures.kept_share(targets)
         surely = figures.kept_share(targets, speed.ttft.high, speed.latency.high)
-    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    ranks = plan.placement.num_ranks
     return Layout(plan, speed, replicas, kept, surely, price_of(device, ranks * replicas, speed, wanted.prices))
 
 
