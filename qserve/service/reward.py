@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.core.model_spec import Head
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import resolve
 from qserve.packages import why_no_server
@@ -19,7 +20,7 @@ from qserve.service.request import RewardRequest, ServiceRequest
 if TYPE_CHECKING:
     from qserve.reward.checkpoints import RewardCheckpoint
 
-__all__ = ["RewardModel", "find_reward_model", "scoring_request", "with_judge"]
+__all__ = ["RewardModel", "as_scorer", "find_reward_model", "scoring_request", "with_judge"]
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,21 @@ def find_reward_model(request: ServiceRequest, machine: Machine) -> RewardModel 
     except (ModelNotFound, BrokenCheckpoint):
         if machine.serves:
             raise
-        return RewardModel(resolve(reward.checkpoint), None)
+        return RewardModel(as_scorer(resolve(reward.checkpoint)), None)
     _check_judges(request, reward, trained)
-    return RewardModel(trained.planned(), trained)
+    planned = trained.planned()
+    if trained.recipe is not None and reward.names:  # of a judge it is a file of this process alone
+        planned = replace(planned, id=reward.names[0])
+    return RewardModel(planned, trained)
+
+
+def as_scorer(checkpoint: Checkpoint) -> Checkpoint:
+    """A language model in the place of a reward model, with a head of one score: it has yet to be trained."""
+    if checkpoint.spec.head.kind == "score":
+        return checkpoint
+    note = f"{checkpoint.id} has no reward head yet: planned as if it had one"
+    spec = replace(checkpoint.spec, head=Head("score", 1))
+    return replace(checkpoint, spec=spec, tensors=None, messages=(*checkpoint.messages, note))
 
 
 def _check_judges(request: ServiceRequest, reward: RewardRequest, trained: RewardCheckpoint) -> None:

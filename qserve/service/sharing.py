@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
-from qserve.core.model_spec import Head
 from qserve.errors import UsageError
 from qserve.planner.engine import SCORER
 from qserve.planner.make import make_plan
@@ -45,7 +44,6 @@ def make_shared_plan(
     others. Where the card is too small for both, the reward model goes to the CPU; as it does where it is rules and
     judges, which compute nothing (`computes` False).
     """
-    reward = _as_scorer(reward)
     if hardware.devices and not computes:
         return _reward_on_cpu(chat, reward, hardware, request, reward_request)
     attempts = [_beside(chat, reward, hardware, request, reward_request)]
@@ -59,15 +57,6 @@ def make_shared_plan(
 def _scored(request: PlanRequest) -> PlanRequest:
     """qserve's own scorer, unless an engine was asked for."""
     return replace(request, engine=request.engine or SCORER)
-
-
-def _as_scorer(checkpoint: Checkpoint) -> Checkpoint:
-    """A language model in the place of a reward model is planned with a head of one score: it has yet to be trained."""
-    if checkpoint.spec.head.kind == "score":
-        return checkpoint
-    note = f"{checkpoint.id} has no reward head yet: planned as if it had one"
-    spec = replace(checkpoint.spec, head=Head("score", 1))
-    return replace(checkpoint, spec=spec, tensors=None, messages=(*checkpoint.messages, note))
 
 
 def _beside(

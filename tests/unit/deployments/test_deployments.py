@@ -13,6 +13,7 @@ from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.service.machine import hardware_of
 from qserve.service.request import plan_request_of as request_of
+from qserve.service.reward import as_scorer
 from qserve.service.sharing import make_shared_plan
 
 FILES = deployment.bundled()
@@ -38,7 +39,7 @@ def plans_of(file):
     request = request_of(options)
     if reward is None:
         return make_plan(model, hardware, request), None
-    shared = make_shared_plan(model, resolve(reward), hardware, request, PlanRequest())
+    shared = make_shared_plan(model, as_scorer(resolve(reward)), hardware, request, PlanRequest())
     return shared.chat, shared.reward
 
 

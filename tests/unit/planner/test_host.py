@@ -16,6 +16,7 @@ from qserve.planner.engines.transformers.constants import TORCH_WITH_CUDA
 from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, RAY_DRIVER, WEB_UI, with_host
 from qserve.planner.request import PlanRequest
 from qserve.service.replicas import share_out
+from qserve.service.reward import as_scorer
 from qserve.service.sharing import make_shared_plan
 from qserve.terminal.plan import show_plan
 from qserve.units import GIB
@@ -45,7 +46,7 @@ def test_a_driver_of_a_cluster_holds_ray_as_well() -> None:
 
 def test_two_models_on_one_cpu_have_it_beside_them_once() -> None:
     both = [
-        make_shared_plan(resolve("demo"), resolve("demo"), machine, ASKED, PlanRequest()).chat.devices[0]
+        make_shared_plan(resolve("demo"), as_scorer(resolve("demo")), machine, ASKED, PlanRequest()).chat.devices[0]
         for machine in (MACHINE, with_host(MACHINE))
     ]
     all_of_it = GATEWAY.num_bytes + LARGE_BODIES.num_bytes + WEB_UI.num_bytes

@@ -13,6 +13,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
+from qserve.service.reward import as_scorer
 from qserve.service.sharing import make_shared_plan
 from qserve.units import GIB
 
@@ -214,7 +215,7 @@ def test_a_reward_model_needs_no_cache() -> None:
 
 def test_chat_and_reward_share_a_card() -> None:
     chat, reward = checkpoint_of("Qwen/Qwen3-8B"), checkpoint_of("Qwen/Qwen2.5-3B")
-    shared = make_shared_plan(chat, reward, machine("a100-40gb"), PlanRequest(), PlanRequest())
+    shared = make_shared_plan(chat, as_scorer(reward), machine("a100-40gb"), PlanRequest(), PlanRequest())
     assert shared.fits
     card = shared.chat.devices[0]
     assert card.used_by_others_bytes > shared.reward.devices[0].weights_bytes
@@ -223,7 +224,7 @@ def test_chat_and_reward_share_a_card() -> None:
 
 def test_two_cards_keep_chat_and_reward_apart() -> None:
     chat, reward = checkpoint_of("Qwen/Qwen3-8B"), checkpoint_of("Qwen/Qwen2.5-3B")
-    shared = make_shared_plan(chat, reward, machine("rtx-4090:2"), PlanRequest(), PlanRequest())
+    shared = make_shared_plan(chat, as_scorer(reward), machine("rtx-4090:2"), PlanRequest(), PlanRequest())
     assert shared.fits
     assert "last card" in shared.where
     assert shared.chat.devices[0].used_by_others_bytes == 0
@@ -260,7 +261,7 @@ def test_the_whole_card_leaves_no_room_for_the_context() -> None:
 def test_a_reward_worker_beside_a_chat_model_is_capped_at_its_share(engine: str) -> None:
     """Planned first and alone, it had the whole card: what its allocator may keep is decided by `keep_to_plan`."""
     chat, reward = checkpoint_of("Qwen/Qwen2.5-7B-Instruct"), checkpoint_of("Qwen/Qwen2.5-3B")
-    shared = make_shared_plan(chat, reward, machine("rtx-4090"), PlanRequest(engine=engine), PlanRequest())  # type: ignore[arg-type]
+    shared = make_shared_plan(chat, as_scorer(reward), machine("rtx-4090"), PlanRequest(engine=engine), PlanRequest())  # type: ignore[arg-type]
     theirs, own = shared.chat.devices[0], shared.reward.devices[0]
     held = theirs.weights_bytes + theirs.kv_cache_bytes + theirs.activations_bytes + theirs.cuda_graphs_bytes
     assert own.used_by_others_bytes == held + theirs.runtime_bytes

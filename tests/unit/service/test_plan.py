@@ -9,6 +9,7 @@ import pytest
 from qserve.detect.packages import Packages
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
+from qserve.reward.settings import RewardSettings
 from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine, hardware_of
 from qserve.service.plan import plan_service
@@ -69,3 +70,23 @@ def test_what_an_engine_does_not_score_is_not_planned_for_it(tmp_path: Path) -> 
     request = ServiceRequest(None, reward=RewardRequest(str(rules), engine="vllm"))
     with pytest.raises(UsageError, match=r"--reward-engine vllm: .*combines parts"):
         plan_service(request, Machine(hardware_of("rtx-4090")), Knowledge())
+
+
+@pytest.mark.parametrize(("gpu", "model", "replicas"), [
+    ("rtx-4090:2", "Qwen/Qwen3-0.6B", None), ("rtx-4090:3", "Qwen/Qwen3-0.6B", 2), ("rtx-4090", None, None),
+])  # fmt: skip
+def test_a_model_that_is_yet_to_be_trained_is_planned_as_a_scorer(
+    gpu: str, model: str | None, replicas: int | None
+) -> None:
+    request = ServiceRequest(model, reward=RewardRequest("Qwen/Qwen3-0.6B"), replicas=replicas)
+    reward = plan_service(request, Machine(hardware_of(gpu)), Knowledge()).reward
+    assert reward is not None
+    assert (reward.whole.kv_cache_tokens, reward.whole.workload.max_model_len) == (0, 8192)
+    assert any("planned as if it had one" in note for note in reward.whole.notes)
+
+
+def test_two_plans_of_a_judge_are_one() -> None:
+    request = ServiceRequest(None, reward=RewardRequest("demo", settings=RewardSettings(judge="pairwise")))
+    first, second = (plan_service(request, Machine(hardware_of("none")), Knowledge()) for _ in range(2))
+    assert first.to_json() == second.to_json()
+    assert first.reward is not None and first.reward.whole.model.id == "demo-judge"
