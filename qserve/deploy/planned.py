@@ -53,8 +53,9 @@ def _are_apart(service: ServicePlan) -> bool:
 
 def _num_fetched(service: ServicePlan) -> int:
     """Parameters that the target has to download: none of a mounted folder, of a file, and of the demo."""
-    request = service.request
-    named = [request.model, request.reward.checkpoint if request.reward is not None else None]
+    request, model = service.request, service.reward_model
+    reward = request.reward.checkpoint if request.reward is not None else None
+    named = [request.model, reward if model is not None and model.computes else None]
     checkpoints = [None if one is None else one.checkpoint for one in (service.chat, service.reward)]
     return sum(
         0 if name == "demo" or local_path(name) is not None else checkpoint.parameters

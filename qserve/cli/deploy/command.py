@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +120,21 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     _check(ctx, target, flags)
     check_roles(values)
     request, machine = ServiceRequest.from_flags(values), Machine.named(flags.gpu)
+    if target != "systemd":  # an image has packages of its own
+        machine = replace(machine, packages=None)
     if request.model is None and request.reward is None:
         raise UsageError("there is nothing to deploy; give --config FILE (as for `qserve up`), --model, or --reward")
     relays = Relays.of(request.num_gateways)
     # On a Ray cluster the gateway has the head pod to itself.
     own_relays = Relays.of(1) if target == "kuberay" else relays
-    planned = Planned.of(plan_service(request, machine, knowledge_of(values, machine)), own_relays)
+    plan = plan_service(request, machine, knowledge_of(values, machine))
+    planned = Planned.of(plan, own_relays)
     service = _service(ctx, target, flags, values, planned)
     _write(_text(ctx, target, service, planned, relays, flags), flags.out)
     for line in planned.lines:
         click.secho(f"planned: {line}", err=True)
+    for why in filter(None, (plan.passed_over, plan.obstacle)):
+        click.secho(f"· {why}", err=True, fg="yellow")
 
 
 command.params.extend(passed_options(_SHOWN))
