@@ -15,7 +15,7 @@ from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine
 from qserve.service.next_command import Flags, flags_in, with_serving_command
 from qserve.service.plan import plan_service
-from qserve.service.request import SERVICE_OPTIONS, ServiceRequest, plan_options
+from qserve.service.request import SERVICE_OPTIONS, ServiceRequest, misplaced_options, plan_options
 from qserve.state_folder import state_folder
 
 __all__ = ["OF_THE_SERVER", "Plan", "plan"]
@@ -78,6 +78,7 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
 
     """
     _check_known(options)
+    _check_placed(model, options)
     request, machine = ServiceRequest.from_flags({"model": model, **options}), Machine.named(gpu)
     given = options.get("state_dir")
     state = state_folder(Path(given) if given is not None else None)
@@ -85,17 +86,29 @@ def plan(model: str | None = None, *, gpu: str | None = None, **options: Any) ->
     service = plan_service(request, machine, known)
     first, *others = (one.whole for one in service.models)
     flags = _flags_of({"model": model, **options})
-    first = with_serving_command(first, flags, gpu, service.hardware) if service.fits else first
+    if service.fits and flags is not None:
+        first = with_serving_command(first, flags, gpu, service.hardware)
     values = {one.name: getattr(first, one.name) for one in fields(first)} | {"fits": service.fits}
     return Plan(**values, reward=others[0] if others else None, where=service.where)
 
 
-def _flags_of(options: Mapping[str, Any]) -> Flags:
-    """As `qserve up` takes them: what is off stands there only where a flag turns it off."""
+def _flags_of(options: Mapping[str, Any]) -> Flags | None:
+    """As `qserve up` takes them: what is off stands there only where a flag turns it off. None where no flag can say
+    one of them: a mapping, which the command reads from a file.
+    """
+    if any(isinstance(value, Mapping) for value in options.values()):
+        return None
     switches = {"ui", *(one.name for one in plan_options() if one.kind == "switch")}
     given = {name: value for name, value in options.items() if value is not False or name in switches}
     words = (word.partition("=") for word in flags_of(given))
     return flags_in((flag, value if equals else None) for flag, equals, value in words)
+
+
+def _check_placed(model: str | None, options: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option that would change nothing, as the command does."""
+    names, why = misplaced_options(model, options.get("reward"), options.get("judge"))
+    if strange := [name for name in names if options.get(name) not in (None, False, ())]:
+        raise UsageError(f"{', '.join(strange)}: {why}")
 
 
 def _check_known(options: Mapping[str, Any]) -> None:

@@ -16,17 +16,20 @@ from qserve.service.load import NO_LOAD, SpeedRequest, speed_request_of
 from qserve.service.replicas import NumReplicas
 from qserve.units import GIB
 
-__all__ = ["PACKED_CACHE_GIB", "SERVICE_OPTIONS", "RewardRequest", "ServiceRequest", "plan_options", "plan_request_of"]
+__all__ = [
+    "LOAD_OPTIONS", "PACKED_CACHE_GIB", "SERVICE_OPTIONS", "RewardRequest", "ServiceRequest", "misplaced_options",
+    "plan_options", "plan_request_of",
+]  # fmt: skip
 
 PACKED_CACHE_GIB = 32.0
 _OF_CHAT = ("model", "served_model_name", "replicas", "engine_args", "load_format", "verify_quant")
 _OF_REWARD = ("reward", "served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *FLAGS)
-_OF_LOAD = (
+LOAD_OPTIONS = (
     "input_tokens", "output_tokens", "concurrency", "burst", "rps", "users", "think_time", "trace", "num_prompts",
     "prefix_share", "ttft", "tpot", "prices",
 )  # fmt: skip
 _OF_HOST = ("ui", "gateway_processes", "packed_cache_gib")
-SERVICE_OPTIONS = (*_OF_CHAT, *_OF_REWARD, *_OF_LOAD, *_OF_HOST)
+SERVICE_OPTIONS = (*_OF_CHAT, *_OF_REWARD, *LOAD_OPTIONS, *_OF_HOST)
 """Names of the options that `ServiceRequest.from_flags` reads, beside those of a `PlanRequest` and of the engines."""
 
 
@@ -113,6 +116,25 @@ def _reward_of(values: Mapping[str, Any]) -> RewardRequest | None:
         RewardSettings(**settings),
         values.get("reward_replicas") or 1,
         tuple(values.get("served_reward_name") or ()),
+    )
+
+
+def misplaced_options(model: str | None, reward: str | None, judge: str | None) -> tuple[tuple[str, ...], str]:
+    """The options that would change nothing in a service of these models, and when they would.
+
+    A judge is the chat model as well.
+    """
+    has_chat = model is not None or (judge is not None and reward is not None)
+    if reward is None:
+        if not has_chat:
+            return (), ""
+        return _OF_REWARD[1:], "for a reward model, and none is named; add --reward, or leave it out"
+    if has_chat:
+        return LOAD_OPTIONS, "for a load on a chat model without a reward model; leave it out"
+    own = tuple(one.name for one in plan_options() if one.name != "cpu_activations")  # that holds for both
+    return (*_OF_CHAT[1:], *LOAD_OPTIONS, *own, "strict"), (
+        "for a chat model, and none is named; add --model, or leave it out (a reward model takes --reward-quant, "
+        "--reward-engine, --max-length, …)"
     )
 
 

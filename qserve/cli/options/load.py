@@ -13,13 +13,8 @@ from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.planner.speed.load import THINK_S
 from qserve.service.replicas import AUTO, NumReplicas
 
-__all__ = ["LOAD_FLAGS", "load_options", "price_options"]
+__all__ = ["load_options", "price_options"]
 
-LOAD_FLAGS = (
-    "input_tokens", "output_tokens", "concurrency", "burst", "rps", "users", "think_time", "trace", "num_prompts",
-    "prefix_share", "ttft", "tpot", "replicas",
-)  # fmt: skip
-"""Names of these options among a command's keyword arguments."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 _POSITIVE = Count(min=1)
 _RATE = FiniteRange(0, min_open=True)

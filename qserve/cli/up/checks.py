@@ -5,26 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qserve.cli.options.given_flags import refuse_flags
-from qserve.cli.options.load import LOAD_FLAGS
-from qserve.cli.reward.options import REWARD_FLAGS
 from qserve.cli.up.cluster import CLUSTER_FLAGS
 from qserve.errors import MissingExtra, UsageError
 from qserve.packages import missing_to_serve, why_no_server
-from qserve.planner.request import PlanRequest
 from qserve.service.chat import check_template_to_serve
+from qserve.service.request import LOAD_OPTIONS, misplaced_options
 
 if TYPE_CHECKING:
     from qserve.supervisor import Hosted
     from qserve.supervisor.screen import Screen
 
 __all__ = ["check_flags", "check_packages", "check_reads", "check_roles"]
-
-_REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *REWARD_FLAGS)
-_CHAT_FLAGS = (
-    "served_model_name", "load_format", "strict", "verify_quant", "engine_args", *LOAD_FLAGS,
-    *PlanRequest.__dataclass_fields__,
-)  # fmt: skip
-_LOADS = tuple(name for name in LOAD_FLAGS if name != "replicas")
 
 
 def check_packages(command: str = "qserve up") -> None:
@@ -48,21 +39,12 @@ def check_flags(values: dict[str, Any]) -> None:
     if values["ray"] is None:
         refuse_flags(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
     else:
-        refuse_flags(_LOADS, "for a load on one machine; with --ray give --replicas or --max-replicas")
+        refuse_flags(LOAD_OPTIONS, "for a load on one machine; with --ray give --replicas or --max-replicas")
 
 
 def check_roles(values: dict[str, Any]) -> None:
     """Refuse flags of a chat or reward model that was not named, and a load on two models at once."""
-    reward = values["reward"]
-    model = values["model"] or (reward if values["judge"] else None)
-    if reward is None and model is not None:
-        refuse_flags(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
-    if model is not None and reward is not None:
-        why = "for a load on a chat model without a reward model; leave it out"
-        refuse_flags(_LOADS, why)
-    if model is None and reward is not None:
-        why = "for a chat model, and none is named; add --model, or leave it out"
-        refuse_flags(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")
+    refuse_flags(*misplaced_options(values["model"], values["reward"], values["judge"]))
 
 
 def check_reads(hosted: Hosted, screen: Screen) -> None:

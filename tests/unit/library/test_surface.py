@@ -12,6 +12,7 @@ import sys
 import pytest
 
 import qserve
+from qserve.cli.main import cli
 from qserve.cli.up.command import command as up_command
 from qserve.errors import ModelNotFound, UsageError, WorkerFailed
 from qserve.evaluation.comparison.load import LoadFigures
@@ -120,6 +121,30 @@ def test_the_command_of_a_plan_has_all_of_its_options_as_the_command_line_takes_
     assert plans[0].next_command == plans[1].next_command
     with up_command.make_context("up", shlex.split(plans[0].next_command)[2:]) as context:
         assert {name: context.params[name] for name in options} == {**options, "packed_cache_gib": PACKED_CACHE_GIB}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "demo", "reward_replicas": 2},
+        {"model": "demo", "judge": "pairwise"},
+        {"model": "demo", "reward": "demo", "users": 4},
+        {"reward": "demo", "quant": "4bit"},
+        {"reward": "demo", "tensor_parallel_size": 2},
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused_as_by_the_command(options):
+    with pytest.raises(UsageError, match="leave it out") as refused:
+        qserve.plan(gpu="none", **options)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    with pytest.raises(UsageError) as by_command:
+        cli.main(["plan", "--gpu", "none", *words], standalone_mode=False)
+    assert str(by_command.value).partition(": ")[2] == str(refused.value).partition(": ")[2]
+
+
+def test_a_map_of_modules_has_no_command():
+    plan = qserve.plan("Qwen/Qwen3-8B", gpu="rtx-4090:2", engine="transformers", device_map={"": 0})
+    assert plan.fits and plan.next_command == ""
 
 
 def test_a_notebook_shows_bars_and_what_is_over():
