@@ -30,15 +30,22 @@ def test_bundled_patterns_take_time_by_the_length_of_a_text(name: str, unit: str
 @pytest.mark.parametrize("pattern", ENDLESS)
 def test_a_pattern_that_would_go_on_for_ever_finds_nothing_and_holds_up_no_thread(pattern: str) -> None:
     unit = ENDLESS[pattern]
-    reader = threading.Thread(target=last_match, args=(pattern, unit[0] * (MAX_CHARS - 1) + unit[-1]))
+    text = unit[0] * (MAX_CHARS - 1) + unit[-1]
     started = time.thread_time()
+    # Then it is one or two, at every try; on a busy machine three were seen once, and eight.
+    assert any(_turns_beside(pattern, text) > 3 for _ in range(3)), "the interpreter was held"
+    assert time.thread_time() - started < 10 * LIMIT_S
+
+
+def _turns_beside(pattern: str, text: str) -> int:
+    """How often this thread runs while another one looks for the pattern."""
+    reader = threading.Thread(target=last_match, args=(pattern, text))
     reader.start()
     turns = 0
     while reader.is_alive():
         turns += 1
         time.sleep(0.001)
-    assert turns > 3, "the interpreter was held"  # then it is one or two, and on a busy machine eight were seen
-    assert time.thread_time() - started < 10 * LIMIT_S
+    return turns
 
 
 @pytest.mark.parametrize(
