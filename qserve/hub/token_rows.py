@@ -140,7 +140,7 @@ def _added_in_tokenizer(file: Path) -> list[dict[str, Any]]:
         text = file.read_text()
         begin = text.index("[", text.index('"added_tokens"'))
         listed = json.JSONDecoder().raw_decode(text, begin)[0]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     return [token for token in listed if isinstance(token, dict)]
 
@@ -163,7 +163,7 @@ def _pieces_of(file: Path, _mtime_ns: int, _size: int, num_rows: int) -> dict[st
         text = file.read_text(encoding="utf-8")
         begin = _VOCABULARY.search(text) if file.name == "tokenizer.json" else None
         listed = json.JSONDecoder().raw_decode(text, begin.end() if begin is not None else 0)[0]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if isinstance(listed, list):  # Unigram: [text, score], and the id is the place
         listed = {str(one[0]): place for place, one in enumerate(listed[num_rows:], num_rows) if one}
@@ -175,6 +175,6 @@ def _pieces_of(file: Path, _mtime_ns: int, _size: int, num_rows: int) -> dict[st
 def _read(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

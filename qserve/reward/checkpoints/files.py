@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.checkpoint import text_config
+from qserve.core.model_parts import Sizes
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache
 from qserve.hub.bounded import check_regular, read_index, read_json
@@ -79,7 +80,7 @@ class CheckpointFiles:
     @property
     def hidden_size(self) -> int:
         """Of the body; 0 where no config tells."""
-        return int(self.text.get("hidden_size", 0))
+        return Sizes(self.text, self.id)("hidden_size", 0, least=0)
 
     @property
     def body_prefix(self) -> str | None:
@@ -107,9 +108,10 @@ class CheckpointFiles:
         try:
             data = json.loads(file.read_text())
             vocabulary = data.get("model", {}).get("vocab", {})
-            tokens = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+            listed = vocabulary.items() if isinstance(vocabulary, dict) else ()
+            tokens = {text: number for text, number in listed if type(number) is int}
             tokens.update({item["content"]: int(item["id"]) for item in data.get("added_tokens", ())})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
         return tokens
 
@@ -241,15 +243,15 @@ def _stored(folder: Path, files: Iterator[Path]) -> tuple[StoredTensor, ...]:
 
 
 def _weights(folder: Path) -> Iterator[Path]:
-    for index_name, pattern in (
-        ("model.safetensors.index.json", "*.safetensors"),
-        ("pytorch_model.bin.index.json", "pytorch_model*.bin"),
+    """The safetensors that the planner and the engines take; else what torch.save wrote."""
+    index, single = folder / "pytorch_model.bin.index.json", folder / "pytorch_model.bin"
+    for files in (
+        weight_files(folder).read,
+        _indexed(index) if index.is_file() else [single] if single.is_file() else [],
+        sorted(folder.glob("pytorch_model*.bin")),
     ):
-        index, single = folder / index_name, folder / index_name.removesuffix(".index.json")
-        files = _indexed(index) if index.is_file() else [single] if single.is_file() else sorted(folder.glob(pattern))
-        files = [file for file in files if file.name not in _ADAPTER_FILES + _HEAD_FILES]
-        if files:
-            yield from files
+        if others := [file for file in files if file.name not in _ADAPTER_FILES + _HEAD_FILES]:
+            yield from others
             return
     yield from sorted(file for suffix in PICKLED for file in folder.glob(f"*{suffix}") if _is_weights(file))
 

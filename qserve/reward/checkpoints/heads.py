@@ -72,7 +72,8 @@ def _reranker_head(files: CheckpointFiles, words: tuple[str, str]) -> RewardHead
     The difference of two rows of the language-model head is a head of one label, so nothing else of it is computed.
     Raises BrokenCheckpoint without a language-model head or embedding.
     """
-    answer_ids = token_id(files, words[0]), token_id(files, words[1])
+    instead = "with which a reranker answers; name the two that it was trained with: --answer-tokens FOR,AGAINST"
+    answer_ids = token_id(files, words[0], instead), token_id(files, words[1], instead)
     for name in _ROWS:
         found = next((tensor for tensor in files.body if tensor.name.endswith(name)), None)
         if found is not None:
@@ -87,16 +88,15 @@ def _reranker_head(files: CheckpointFiles, words: tuple[str, str]) -> RewardHead
     )
 
 
-def token_id(files: CheckpointFiles, token: str) -> int:
-    """The id of `token`. Raises BrokenCheckpoint when the tokenizer does not know it as one token."""
+def token_id(files: CheckpointFiles, token: str, instead: str) -> int:
+    """The id of `token`. Raises BrokenCheckpoint when the tokenizer does not know it as one token; `instead` says what
+    it is for and which flag names another.
+    """
     if token in files.tokens:
         return files.tokens[token]
-    if token == STEP_TOKEN and int(files.text.get("vocab_size", 0)) > _STEP_TOKEN_ID:
+    if token == STEP_TOKEN and int(files.text.get("vocab_size") or 0) > _STEP_TOKEN_ID:
         return _STEP_TOKEN_ID
-    raise BrokenCheckpoint(
-        f"the tokenizer in {files.tokenizer} has no token {token!r}, which ends the steps that a process reward "
-        "model scores; name the one it was trained with: --step-token TOKEN"
-    )
+    raise BrokenCheckpoint(f"the tokenizer in {files.tokenizer} has no token {token!r}, {instead}")
 
 
 def _named_head(config: Mapping[str, Any]) -> str | None:

@@ -125,7 +125,11 @@ def _with_habits(found: RewardCheckpoint, files: CheckpointFiles, settings: Rewa
             f"read once, at the {found.pooling} token; leave it out"
         )
     if is_process:
-        return replace(found, step_token_id=token_id(files, settings.step_token or STEP_TOKEN))
+        instead = (
+            "which ends the steps that a process reward model scores; name the one it was trained with: "
+            "--step-token TOKEN"
+        )
+        return replace(found, step_token_id=token_id(files, settings.step_token or STEP_TOKEN, instead))
     if found.format == "multi-attribute":
         labels = label_names(config, found.head.num_labels)
         weights, note = label_weights(labels, settings.weights, config)

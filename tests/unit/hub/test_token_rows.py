@@ -159,3 +159,9 @@ def test_the_first_id_without_a_row_is_named_by_its_text_where_it_has_one() -> N
     assert str(without_row([3, 11, 10], 10, texts.get)).startswith("the token '<new>' (id 11), which has no row")
     assert str(without_row({10}, 10, texts.get)).startswith("the token id 10, which has no row")
     assert str(without_row([1 << 40], 10, lambda _: "never asked")).startswith("the token id 1099511627776,")
+
+
+def test_a_tokenizer_of_a_hundred_thousand_levels_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"model": ' + "[" * 100_000)
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    assert found(tmp_path) == {}

@@ -235,3 +235,28 @@ def test_headers_are_read_without_torch() -> None:
 
     code = "import sys, qserve.reward.checkpoints; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def _classifier(folder: Path, **config: Any) -> Path:
+    named = {"architectures": ["Qwen2ForSequenceClassification"], "model_type": "qwen2", **config}
+    return write_folder(folder, body() | {"score.weight": (1, HIDDEN)}, **named)
+
+
+@pytest.mark.parametrize("other", ["model.fp16.safetensors", "consolidated.safetensors"])
+def test_of_two_sets_of_weights_the_one_is_counted_that_is_read(tmp_path: Path, other: str) -> None:
+    alone, folder = found(_classifier(tmp_path / "alone")), _classifier(tmp_path / "two")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    write_safetensors(folder / other, body() | {"score.weight": (1, HIDDEN)})
+    assert len(found(folder).body) == len(alone.body)
+
+
+def test_a_hidden_size_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BrokenCheckpoint):
+        found(_classifier(tmp_path, hidden_size=None))
+
+
+def test_a_vocabulary_with_ids_that_are_no_numbers(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, body() | {"lm_head.weight": (100, HIDDEN)}, architectures=["Qwen2ForCausalLM"])
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"yes": "1", "no": 2}}}))
+    with pytest.raises(BrokenCheckpoint, match=r"no token 'yes', with which a reranker answers.*--answer-tokens"):
+        found(folder, answer_tokens="yes,no")
