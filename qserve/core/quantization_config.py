@@ -16,6 +16,8 @@ _Config = Mapping[str, Any]
 _AUTO_ROUND = ("auto-round", "autoround", "intel/auto-round", "inc")
 _BITS_OF_INTEGERS = 4
 """Of AWQ and GPTQ, where a config does not say it."""
+_OF_ONE_FORMAT, _OF_INTEGERS = ("fp8", "bitsandbytes"), ("bits", "group_size", "sym", "per_row", "dynamic")
+"""Methods that do not read these keys, whatever their config holds."""
 _METHODS = tuple(dict.fromkeys(mark.method for scheme in SCHEMES.values() for mark in scheme.marks))
 
 
@@ -30,6 +32,9 @@ def read_quantization(config: _Config | None, where: str) -> CheckpointQuantizat
         return _compressed_tensors(config, where)
     if method.startswith("modelopt"):
         return _modelopt(config, where)
+    if method in _OF_ONE_FORMAT:
+        said = {key: value for key, value in config.items() if key not in _OF_INTEGERS}
+        return replace(_stored(method, said, where), skipped=_skipped(config))
     if method in _METHODS:
         return _with_dynamic(config, method, where)
     known = ", ".join(sorted((*_METHODS, _AUTO_ROUND[0])))

@@ -55,7 +55,7 @@ SCHEMES = {
                 Mark("compressed-tensors", {"bits": 8, "type": "float"}),
                 Mark("modelopt", {"quant_algo": "FP8_PB_WO.*|.*FP8_PB_WO"}, block=128, symmetric=True),
                 Mark("modelopt", {"quant_algo": "FP8_PER_CHANNEL.*|.*FP8_PER_CHANNEL"}, symmetric=True, per_row=True),
-                Mark("modelopt", {"quant_algo": "FP8.*|.*FP8"}, symmetric=True),
+                Mark("modelopt", {"quant_algo": "FP8.*"}, symmetric=True),
             ),
             config=_BLOCKS_OF_128,
             endings=(

@@ -188,6 +188,7 @@ def test_patterns(pattern, module, is_match):
         ({"quant_method": "gptq", "bits": 4.0}, "gptq-int4", 4),
         ({"quant_method": "gptq", "bits": "8"}, "gptq-int8", 8),
         ({"quant_method": "fp8", "bits": None}, "fp8", 8),
+        ({"quant_method": "fp8", "bits": 4, "dynamic": True}, "fp8", 8),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bits": None}, "bnb-nf4-single", 4),
     ],
 )
@@ -202,6 +203,8 @@ def test_bits_are_a_number_however_they_are_written(config, scheme, bits):
         {"quant_method": "exl3"},
         {"quant_method": "gptq", "bits": 5},
         {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
+        {"quant_method": "modelopt", "quant_algo": "W4A8_NVFP4_FP8"},
+        {"quant_method": "modelopt", "quant_algo": "MXFP8"},
         groups((["Linear"], {"num_bits": 3, "type": "int"})),
     ],
 )
