@@ -30,7 +30,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.walking import values  # noqa: E402 - found from the path above
+import click  # noqa: E402 - found from the path above
+
+from qserve.errors import QserveError  # noqa: E402
+from scripts.walking import values  # noqa: E402
 from scripts.walking.followed import follow  # noqa: E402
 from scripts.walking.sources import Sources  # noqa: E402
 from scripts.walking.traced import Trace, traced  # noqa: E402
@@ -69,13 +72,16 @@ def plan(arguments: list[str]) -> Report:
     """
     from qserve.cli.main import cli
 
-    trace = Trace(PACKAGE)
+    trace, status = Trace(PACKAGE), 0
     for counted in (contextlib.nullcontext(), traced(trace)):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit), counted:
-            cli.main(["plan", *arguments], standalone_mode=False)
+        with contextlib.redirect_stdout(io.StringIO()), counted:
+            try:
+                cli.main(["plan", *arguments], standalone_mode=False)
+            except SystemExit as left:  # 3: it does not fit
+                status = int(left.code or 0)
     rows: list[tuple[int | str, ...]] = [(trace.visits[one], len(trace.callers[one]), one) for one in trace.story]
     leaves = len(trace.visits) - len(trace.story)
-    return Report(("visits", "callers", "file"), rows, {**trace.totals, "leaves": leaves})
+    return Report(("visits", "callers", "file"), rows, {**trace.totals, "leaves": leaves, "as exit status": status})
 
 
 def chat(streamed: bool) -> Report:
@@ -147,8 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             report = followed(read.place)
         else:
             report = read_values()
-    except LookupError as error:
+    except (LookupError, QserveError) as error:
         sys.exit(str(error.args[0]))
+    except click.ClickException as error:
+        sys.exit(error.format_message())
     print(report.to_json() if read.json else report)
 
 

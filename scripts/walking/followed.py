@@ -50,7 +50,7 @@ class Walk:
 
     def climbs(self, layers: Sequence[Sequence[str]]) -> int:
         """Steps from a file to one in a higher layer; `layers`: packages, from the top to the bottom."""
-        depths = [_depth(file, layers) for file in self.stays]
+        depths = [depth for file in self.stays if (depth := _depth(file, layers)) is not None]
         return sum(after < before for before, after in pairwise(depths))
 
     def enter(self, function: Function, *parameters: str) -> None:
@@ -78,10 +78,10 @@ def follow(sources: Sources, file: str, name: str, parameter: str) -> Walk:
     return walk
 
 
-def _depth(file: str, layers: Sequence[Sequence[str]]) -> int:
-    """The number of the layer that a file is in, counted from the top."""
+def _depth(file: str, layers: Sequence[Sequence[str]]) -> int | None:
+    """The number of the layer that a file is in, counted from the top; None of one in no layer."""
     module = f"{file.removesuffix('.py').replace('/', '.')}."
-    return next((n for n, packages in enumerate(layers) if any(module.startswith(f"{p}.") for p in packages)), -1)
+    return next((n for n, packages in enumerate(layers) if any(module.startswith(f"{p}.") for p in packages)), None)
 
 
 class _Reading(ast.NodeVisitor):

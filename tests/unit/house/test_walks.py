@@ -174,3 +174,10 @@ def test_the_layers_are_those_that_imports_are_held_to() -> None:
     names = walks.layers()
     assert names[0] == ["qserve.cli"]
     assert names[-1] == ["qserve.errors"]
+
+
+def test_a_plan_that_is_refused_is_a_sentence() -> None:
+    for words in (["plan", "--nonsense"], ["plan", "./nowhere"]):
+        with pytest.raises(SystemExit) as left:
+            walks.main(words)
+        assert isinstance(left.value.code, str) and left.value.code.count("\n") == 0
