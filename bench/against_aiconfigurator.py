@@ -85,10 +85,12 @@ def selected(which: str, every: int) -> list[Case]:
     if which == "main":
         return [one for one in some if one.model in _MAIN and one.load.concurrency][::every]
     return [
-        one for one in some
-        if one.engine in ("vllm", "sglang", "trtllm") and one.model not in _MAIN
+        one
+        for one in some
+        if one.engine in ("vllm", "sglang", "trtllm")
+        and one.model not in _MAIN
         and any(metric in _THROUGHPUTS for _, metric, _ in one.rows)
-    ]  # fmt: skip
+    ]
 
 
 def rows_for(some: Sequence[Case], folder: Path) -> Iterator[str]:
@@ -101,9 +103,19 @@ def rows_for(some: Sequence[Case], folder: Path) -> Iterator[str]:
             there.mkdir(exist_ok=True)
             (there / "config.json").write_text(json.dumps(config))
             model = str(there)
-        yield json.dumps({"id": index, "system": _SYSTEMS[one.gpu], "engine": one.engine, "quant": one.quant,
-                          "ranks": one.ranks, "model": model, "streams": one.load.streams,
-                          "input": one.load.input_tokens, "output": one.load.output_tokens})  # fmt: skip
+        yield json.dumps(
+            {
+                "id": index,
+                "system": _SYSTEMS[one.gpu],
+                "engine": one.engine,
+                "quant": one.quant,
+                "ranks": one.ranks,
+                "model": model,
+                "streams": one.load.streams,
+                "input": one.load.input_tokens,
+                "output": one.load.output_tokens,
+            }
+        )
 
 
 def compare(python: str, some: Sequence[Case]) -> None:
@@ -129,8 +141,10 @@ def compare(python: str, some: Sequence[Case]) -> None:
         print(f"{family:12} {who:16} {len(values):4d} rows  median error {100 * _median(values):.1f} %")
     if found:
         each, loading = sum(one["seconds"] for one in found) / len(found), sum(one["loading"] for one in found)
-        print(f"processor seconds a run: AIConfigurator {each:.4f} (and {loading:.1f} for its tables, once), "
-              f"qserve {ours_s / len(found):.5f}: {each * len(found) / ours_s:.0f} times")  # fmt: skip
+        print(
+            f"processor seconds a run: AIConfigurator {each:.4f} (and {loading:.1f} for its tables, once), "
+            f"qserve {ours_s / len(found):.5f}: {each * len(found) / ours_s:.0f} times"
+        )
 
 
 def _beside(case: Case, figures: Any, their: dict[str, float]) -> Iterator[tuple[str, float, float, float]]:
@@ -152,12 +166,41 @@ def _beside(case: Case, figures: Any, their: dict[str, float]) -> Iterator[tuple
 def search(python: str, turns: int) -> None:
     """A search of eight H100 for one load by both command lines, in turns."""
     theirs = [
-        str(Path(python).parent / "aiconfigurator"), "cli", "default", "--model-path", "Qwen/Qwen3-32B",
-        "--total-gpus", "8", "--system", "h100_sxm", "--backend", "vllm", "--serving-mode", "agg", "--isl", "1000",
-        "--osl", "300", "--ttft", "1000", "--tpot", "50",
-    ]  # fmt: skip
-    ours = [sys.executable, "-m", "qserve", "plan", *_LOAD, "--gpu", "h100:8", "--concurrency", "64", "--no-learn",
-            "--json"]  # fmt: skip
+        str(Path(python).parent / "aiconfigurator"),
+        "cli",
+        "default",
+        "--model-path",
+        "Qwen/Qwen3-32B",
+        "--total-gpus",
+        "8",
+        "--system",
+        "h100_sxm",
+        "--backend",
+        "vllm",
+        "--serving-mode",
+        "agg",
+        "--isl",
+        "1000",
+        "--osl",
+        "300",
+        "--ttft",
+        "1000",
+        "--tpot",
+        "50",
+    ]
+    ours = [
+        sys.executable,
+        "-m",
+        "qserve",
+        "plan",
+        *_LOAD,
+        "--gpu",
+        "h100:8",
+        "--concurrency",
+        "64",
+        "--no-learn",
+        "--json",
+    ]
     taken: dict[str, list[tuple[float, float]]] = {"AIConfigurator": [], "qserve": []}
     for _ in range(turns):
         for who, command in (("AIConfigurator", theirs), ("qserve", ours)):

@@ -68,12 +68,39 @@ def by_vllm(child: subprocess.Popen[str], server: Server, load: Load, prompts: P
     """One `vllm bench serve`."""
     backend, path = ROUTES[load.endpoint]
     arguments = [
-        "--backend", backend, "--endpoint", path, "--base-url", server.url, "--model", server.model,
-        "--tokenizer", str(folder), "--dataset-name", "custom", "--dataset-path", str(prompts),
-        "--custom-output-len", str(load.output_len), "--skip-chat-template", "--num-prompts", str(load.num_prompts),
-        "--max-concurrency", str(load.concurrency), "--num-warmups", "2", "--ignore-eos", "--temperature", "0",
-        "--disable-tqdm", "--save-result", "--result-dir", str(prompts.parent), "--result-filename", "vllm.json",
-    ]  # fmt: skip
+        "--backend",
+        backend,
+        "--endpoint",
+        path,
+        "--base-url",
+        server.url,
+        "--model",
+        server.model,
+        "--tokenizer",
+        str(folder),
+        "--dataset-name",
+        "custom",
+        "--dataset-path",
+        str(prompts),
+        "--custom-output-len",
+        str(load.output_len),
+        "--skip-chat-template",
+        "--num-prompts",
+        str(load.num_prompts),
+        "--max-concurrency",
+        str(load.concurrency),
+        "--num-warmups",
+        "2",
+        "--ignore-eos",
+        "--temperature",
+        "0",
+        "--disable-tqdm",
+        "--save-result",
+        "--result-dir",
+        str(prompts.parent),
+        "--result-filename",
+        "vllm.json",
+    ]
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(json.dumps(arguments) + "\n")
@@ -87,10 +114,28 @@ def by_qserve(server: Server, load: Load, prompts: Path) -> dict[str, Any]:
     """One `qserve bench`."""
     output = prompts.parent / "qserve.json"
     command = [
-        sys.executable, "-m", "qserve", "bench", "--url", server.url, "--endpoint", load.endpoint,
-        "--dataset", str(prompts), "--output-len", str(load.output_len), "--num-prompts", str(load.num_prompts),
-        "--concurrency", str(load.concurrency), "--num-warmups", "2", "--ignore-eos", "--output", str(output),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "qserve",
+        "bench",
+        "--url",
+        server.url,
+        "--endpoint",
+        load.endpoint,
+        "--dataset",
+        str(prompts),
+        "--output-len",
+        str(load.output_len),
+        "--num-prompts",
+        str(load.num_prompts),
+        "--concurrency",
+        str(load.concurrency),
+        "--num-warmups",
+        "2",
+        "--ignore-eos",
+        "--output",
+        str(output),
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads(output.read_text())["stages"][0]
 
@@ -139,8 +184,11 @@ async def measure(arguments: argparse.Namespace, folder: Path, logs: Path) -> bo
     with (logs / "vllm.log").open("w") as vllm_log:
         child = subprocess.Popen(
             [sys.executable, __file__, "--vllm-worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=vllm_log, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=vllm_log,
+            text=True,
+        )
         try:
             assert child.stdout is not None
             if child.stdout.readline().strip() != "ready":

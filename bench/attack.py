@@ -71,9 +71,24 @@ class Result:
 def _service(qserve: Path, folder: Path, num_descriptors: int | None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     ready = folder / "ready.json"
     command = [
-        str(qserve), "up", "--model", "demo", "--reward", "demo", "--port", "0", "--no-ui", "--state-dir", str(folder),
-        "--ready-file", str(ready), "--api-key", KEY, "--api-key", _ATTACKERS_KEY,
-    ]  # fmt: skip
+        str(qserve),
+        "up",
+        "--model",
+        "demo",
+        "--reward",
+        "demo",
+        "--port",
+        "0",
+        "--no-ui",
+        "--state-dir",
+        str(folder),
+        "--ready-file",
+        str(ready),
+        "--api-key",
+        KEY,
+        "--api-key",
+        _ATTACKERS_KEY,
+    ]
     if num_descriptors is not None:
         command = ["prlimit", f"--nofile={num_descriptors}:{num_descriptors}", *command]
     with ended(command, folder / "up.log") as process:

@@ -99,9 +99,13 @@ def anthropic_tool(url: str, model: str, key: str) -> None:
     client = anthropic.Anthropic(base_url=url, api_key=key)
     tool: Any = {"name": "calculator", "description": "Adds.", "input_schema": Sum.model_json_schema()}
     with client.messages.stream(
-        model=model, max_tokens=300, messages=QUESTION, tools=[tool], tool_choice={"type": "any"},
+        model=model,
+        max_tokens=300,
+        messages=QUESTION,
+        tools=[tool],
+        tool_choice={"type": "any"},
         thinking={"type": "disabled"},
-    ) as stream:  # fmt: skip
+    ) as stream:
         final = stream.get_final_message()
     Sum.model_validate(next(block for block in final.content if block.type == "tool_use").input)
 
@@ -155,9 +159,15 @@ def litellm_tools(url: str, model: str, key: str) -> None:
     import litellm
 
     fields: dict[str, Any] = {
-        "model": f"openai/{model}", "api_base": f"{url}/v1", "api_key": key, "messages": QUESTION, "tools": [TOOL],
-        "tool_choice": "required", "max_tokens": 400, "extra_body": NO_THOUGHTS,
-    }  # fmt: skip
+        "model": f"openai/{model}",
+        "api_base": f"{url}/v1",
+        "api_key": key,
+        "messages": QUESTION,
+        "tools": [TOOL],
+        "tool_choice": "required",
+        "max_tokens": 400,
+        "extra_body": NO_THOUGHTS,
+    }
     call = litellm.completion(**fields).choices[0].message.tool_calls[0]
     Sum.model_validate(json.loads(call.function.arguments))
     chunks = list(litellm.completion(**fields, stream=True))

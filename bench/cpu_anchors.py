@@ -35,11 +35,7 @@ from bench.servers import Server, qserve_up, running, vllm_cpu, wait_ready
 from bench.throughput import PROMPT_TOKENS, ask_server, limits_of
 from qserve.engine.process_tree import tree_of
 
-FORMATS = {
-    "bf16": ("bf16", "bf16", "BF16"),
-    "int8": ("bnb-int8", "int8", "Q8_0"),
-    "4bit": ("bnb-nf4", "int4", "Q4_0"),
-}
+FORMATS = {"bf16": ("bf16", "bf16", "BF16"), "int8": ("bnb-int8", "int8", "Q8_0"), "4bit": ("bnb-nf4", "int4", "Q4_0")}
 """By name: qserve's --quant, OpenVINO's export, llama.cpp's type."""
 ENGINES = ("qserve", "llama.cpp", "openvino", "vllm")
 NEW_TOKENS = 33
@@ -94,10 +90,28 @@ def by_llama(program: Path, model: Path, threads: int) -> Measure:
 
     async def taken(streams: int, seed: int) -> Measured:
         command = [
-            str(program), "-m", str(model), "-t", str(threads), "-tb", str(threads), "-c", "4096", "-b", "2048", "-ub",
-            "1024", "-npp", str(PROMPT_TOKENS), "-ntg", str(NEW_TOKENS - 1), "-npl", str(streams), "--output-format",
+            str(program),
+            "-m",
+            str(model),
+            "-t",
+            str(threads),
+            "-tb",
+            str(threads),
+            "-c",
+            "4096",
+            "-b",
+            "2048",
+            "-ub",
+            "1024",
+            "-npp",
+            str(PROMPT_TOKENS),
+            "-ntg",
+            str(NEW_TOKENS - 1),
+            "-npl",
+            str(streams),
+            "--output-format",
             "jsonl",
-        ]  # fmt: skip
+        ]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=600)
         rows = [json.loads(line) for line in _BATCHED.findall(done.stdout)]
         if not rows:
@@ -110,8 +124,11 @@ def by_llama(program: Path, model: Path, threads: int) -> Measure:
 def child_of(python: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
     child = subprocess.Popen(
         [str(python), str(Path(__file__).parent / "anchors" / script), *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     assert child.stdout is not None
     if child.stdout.readline().strip() != "ready":
         sys.exit(f"{script} did not start")

@@ -137,9 +137,7 @@ def main() -> None:
                 server = qserve_up(folder, Path(home) / f"state-{number}", "bfloat16")
                 flags = ["--quant", quant, "--max-num-seqs", "8", *(f"--{one}" for one in args.more)]
                 server = dataclasses.replace(
-                    server,
-                    command=[*server.command, *flags],
-                    environment={**os.environ, "XDG_CACHE_HOME": str(cache)},
+                    server, command=[*server.command, *flags], environment={**os.environ, "XDG_CACHE_HOME": str(cache)}
                 )
                 runs.append(asyncio.run(measured(server, Path(home) / "log", args.rounds)))
             show(quant, runs)

@@ -56,11 +56,29 @@ def main() -> None:
         checkpoint = write_checkpoint(args.checkpoint or folder / "model", args.shape)
         ready = folder / "ready.json"
         command = [
-            sys.executable, "-m", "qserve.cli.child", str(os.getpid()), "up",
-            "--model", str(checkpoint), "--served-model-name", "random",
-            "--engine", "transformers", "--prompt-logprobs", "--max-model-len", str(args.prompt_tokens + 64),
-            "--max-num-seqs", "4", "--port", "0", "--state-dir", str(folder), "--ready-file", str(ready),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "qserve.cli.child",
+            str(os.getpid()),
+            "up",
+            "--model",
+            str(checkpoint),
+            "--served-model-name",
+            "random",
+            "--engine",
+            "transformers",
+            "--prompt-logprobs",
+            "--max-model-len",
+            str(args.prompt_tokens + 64),
+            "--max-num-seqs",
+            "4",
+            "--port",
+            "0",
+            "--state-dir",
+            str(folder),
+            "--ready-file",
+            str(ready),
+        ]
         log = (folder / "up.log").open("w")
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -85,8 +103,14 @@ def measure(url: str, pid: int, args: argparse.Namespace) -> None:
     before = status(worker, "VmRSS")
     Path(f"/proc/{worker}/clear_refs").write_text("5")  # the peak begins anew
     prompt = [index % 251 for index in range(args.prompt_tokens)]
-    body = {"model": "random", "prompt": [prompt] * args.prompts, "max_tokens": 1, "echo": True, "logprobs": 1,
-            "temperature": 0}  # fmt: skip
+    body = {
+        "model": "random",
+        "prompt": [prompt] * args.prompts,
+        "max_tokens": 1,
+        "echo": True,
+        "logprobs": 1,
+        "temperature": 0,
+    }
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(args.requests) as pool:
         sizes = list(pool.map(lambda _: post(url, body), range(args.requests)))

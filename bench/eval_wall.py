@@ -34,11 +34,26 @@ def served(folder: Path, dtype: str, engine: str) -> Iterator[str]:
     """`qserve up --model demo`: its URL."""
     ready = folder / "ready.json"
     command = [
-        sys.executable, "-m", "qserve.cli.child", str(os.getpid()), "up",
-        "--model", "demo", "--engine", engine, "--dtype", dtype,
-        "--prompt-logprobs", "--port", "0", "--state-dir", str(folder), "--ready-file", str(ready),
+        sys.executable,
+        "-m",
+        "qserve.cli.child",
+        str(os.getpid()),
+        "up",
+        "--model",
+        "demo",
+        "--engine",
+        engine,
+        "--dtype",
+        dtype,
+        "--prompt-logprobs",
+        "--port",
+        "0",
+        "--state-dir",
+        str(folder),
+        "--ready-file",
+        str(ready),
         *(["--enforce-eager", "--kv-cache-memory-bytes", "128MiB"] if engine == "vllm" else []),
-    ]  # fmt: skip
+    ]
     with (folder / "up.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True)
     try:
@@ -64,10 +79,26 @@ def in_process(folder: Path, dtype: str, batch_size: int) -> tuple[float, EvalRe
     """The same of `lm_eval run --model hf`; its softmax in float32, or it would round log-probabilities to bf16."""
     out = folder / f"hf-{batch_size}"
     command = [
-        sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--include_path", str(EVALS), "--tasks",
-        "qserve_demo", "--device", "cpu", "--batch_size", str(batch_size), "--output_path", str(out), "--log_samples",
-        "--model_args", f"pretrained={chat_model_path()},dtype={dtype},softmax_dtype=float32",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "lm_eval",
+        "run",
+        "--model",
+        "hf",
+        "--include_path",
+        str(EVALS),
+        "--tasks",
+        "qserve_demo",
+        "--device",
+        "cpu",
+        "--batch_size",
+        str(batch_size),
+        "--output_path",
+        str(out),
+        "--log_samples",
+        "--model_args",
+        f"pretrained={chat_model_path()},dtype={dtype},softmax_dtype=float32",
+    ]
     seconds = timed(command)
     (results,) = out.rglob("results_*.json")
     samples: dict[str, list[Any]] = {}
@@ -88,8 +119,10 @@ def timed(command: list[str]) -> float:
 
 def plain(result: EvalResult) -> EvalResult:
     """lm-eval's files hold numbers as text; the answers of choices as it had them in memory."""
-    samples = {task: [{**one, "filtered_resps": _read(one)} for one in ones]
-               for task, ones in result.lm_eval["samples"].items()}  # fmt: skip
+    samples = {
+        task: [{**one, "filtered_resps": _read(one)} for one in ones]
+        for task, ones in result.lm_eval["samples"].items()
+    }
     return EvalResult(result.about, {**result.lm_eval, "samples": samples})
 
 

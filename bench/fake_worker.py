@@ -250,11 +250,16 @@ class Connection(asyncio.Protocol):
             "/health": {"status": "ok"},
             "/v1/qserve/memory": {"terms": [{"name": "weights", "bytes": 1024}]},
             "/debug": {
-                "running": state.running, "paused": state.paused, "tokens": state.tokens, "requests": state.requests,
-                "order": state.order, "connections": state.connections, "connections_ever": state.connections_ever,
+                "running": state.running,
+                "paused": state.paused,
+                "tokens": state.tokens,
+                "requests": state.requests,
+                "order": state.order,
+                "connections": state.connections,
+                "connections_ever": state.connections_ever,
                 "last_headers": state.last_headers,
             },
-        }  # fmt: skip
+        }
         if path == "/metrics":
             self._answer(200, METRICS.encode(), "text/plain; version=0.0.4")
         else:

@@ -40,10 +40,13 @@ FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 def request(num_chunks: int, ttft_ms: float, itl_ms: float) -> bytes:
     """A streamed chat request to the fake worker, the whole HTTP message."""
     value = {
-        "model": "fake", "stream": True, "temperature": 0.7, "max_tokens": num_chunks,
+        "model": "fake",
+        "stream": True,
+        "temperature": 0.7,
+        "max_tokens": num_chunks,
         "messages": [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "Count! " * 64}],
         "metadata": {"chunks": str(num_chunks), "ttft_ms": str(ttft_ms), "itl_ms": str(itl_ms)},
-    }  # fmt: skip
+    }
     return message_of("/v1/chat/completions", value)
 
 
@@ -101,10 +104,26 @@ def vllm_command(model: str, socket: Path) -> list[str]:
     """vLLM as `qserve up` starts it, with room for the largest number of streams."""
     places = str(max(VLLM_STREAMS))
     return [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "served",
-        "--uds", str(socket), "--api-key", KEY, "--max-num-seqs", places, "--max-model-len", "1024",
-        "--kv-cache-memory-bytes", str(256 << 20), "--enforce-eager", "--disable-uvicorn-access-log",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        model,
+        "--served-model-name",
+        "served",
+        "--uds",
+        str(socket),
+        "--api-key",
+        KEY,
+        "--max-num-seqs",
+        places,
+        "--max-model-len",
+        "1024",
+        "--kv-cache-memory-bytes",
+        str(256 << 20),
+        "--enforce-eager",
+        "--disable-uvicorn-access-log",
+    ]
 
 
 def answers(socket: Path) -> bool:
@@ -127,11 +146,16 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int
     logging.basicConfig(level=logging.INFO, filename=str(port_file.with_name("log")))
     worker = WorkerStatus(
         WorkerFacts(
-            name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=num_slots,
-            max_model_len=4096
+            name="chat",
+            models=("fake",),
+            address=UnixAddress(socket),
+            key=key,
+            max_num_seqs=num_slots,
+            max_model_len=4096,
         ),
-        state=WorkerState.READY, detail="",
-    )  # fmt: skip
+        state=WorkerState.READY,
+        detail="",
+    )
     if is_vllm:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
             document = client.get("http://worker/openapi.json", timeout=30).json()
@@ -150,8 +174,10 @@ async def added_ttft_ms(ways: tuple[Endpoint, Endpoint], num_pairs: int, message
     added_ms = statistics.median(gateway_ms) - statistics.median(direct_ms)
     paired_ms = statistics.median(b - a for a, b in zip(direct_ms, gateway_ms, strict=True))
     print(f"TTFT, 1 stream, {num_pairs} pairs (median ms)")
-    print(f"  direct {statistics.median(direct_ms):.2f}   gateway {statistics.median(gateway_ms):.2f}   "
-          f"added {added_ms:.2f} (median of pairs {paired_ms:.2f})   target ≤ {target_ms}")  # fmt: skip
+    print(
+        f"  direct {statistics.median(direct_ms):.2f}   gateway {statistics.median(gateway_ms):.2f}   "
+        f"added {added_ms:.2f} (median of pairs {paired_ms:.2f})   target ≤ {target_ms}"
+    )
     return added_ms
 
 
@@ -208,8 +234,10 @@ async def measure(ways: tuple[Endpoint, Endpoint], gateway: psutil.Process, argu
                 used_s = after.user + after.system - before.user - before.system
                 cpu_us.append(used_s / (arguments.streams * arguments.rate * arguments.seconds) * 1e6)
         ratios.append(rates["gateway"] / rates["direct"])
-        print(f"  direct {rates['direct']:8.0f}   gateway {rates['gateway']:8.0f}   ratio {ratios[-1]:.4f}   "
-              f"gateway CPU {cpu_us[-1]:.1f} µs a chunk")  # fmt: skip
+        print(
+            f"  direct {rates['direct']:8.0f}   gateway {rates['gateway']:8.0f}   ratio {ratios[-1]:.4f}   "
+            f"gateway CPU {cpu_us[-1]:.1f} µs a chunk"
+        )
     ratio = statistics.median(ratios)
     rss_mb = gateway.memory_info().rss / 1e6
     print(f"  median ratio {ratio:.4f}   target ≥ {TARGET_THROUGHPUT}")

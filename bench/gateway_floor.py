@@ -70,9 +70,17 @@ def relays(worker: Path, key: str) -> Callable[..., Awaitable[None]]:
 async def served(app: Callable[..., Awaitable[None]], port_file: Path) -> None:
     """`app` behind uvicorn as it comes, set as the gateway sets it."""
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False,
-    )  # fmt: skip
+        app,
+        host="127.0.0.1",
+        port=0,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+    )
     await serving_at(uvicorn.Server(config), port_file)
 
 

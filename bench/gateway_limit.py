@@ -215,9 +215,8 @@ async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> Non
         return []
 
     worker = WorkerStatus(
-        WorkerFacts("chat", ("fake",), UnixAddress(socket), key, NUM_PLACES, 4096),
-        WorkerState.READY, "",
-    )  # fmt: skip
+        WorkerFacts("chat", ("fake",), UnixAddress(socket), key, NUM_PLACES, 4096), WorkerState.READY, ""
+    )
     service = Service(lambda: None, no_host, lambda row: None, RunHistory())
     listener = ports.bind("127.0.0.1", 0)
     settings = GatewaySettings(keys=(key,))

@@ -101,10 +101,26 @@ def main() -> None:
         folder = Path(name)
         ready, file = folder / "ready.json", folder / _HELD
         command = [
-            sys.executable, "-c", _GATEWAY, str(file), str(args.cache_kib), "up", "--model", "demo", "--reward",
-            "demo", "--served-reward-name", "demo-reward", "--no-ui", "--port", "0", "--state-dir", str(folder),
-            "--ready-file", str(ready),
-        ]  # fmt: skip
+            sys.executable,
+            "-c",
+            _GATEWAY,
+            str(file),
+            str(args.cache_kib),
+            "up",
+            "--model",
+            "demo",
+            "--reward",
+            "demo",
+            "--served-reward-name",
+            "demo-reward",
+            "--no-ui",
+            "--port",
+            "0",
+            "--state-dir",
+            str(folder),
+            "--ready-file",
+            str(ready),
+        ]
         os.environ["QSERVE_NO_LEARN"] = "1"
         with ended(command, folder / "up.log") as process:
             wait_for(lambda: ready.exists() and file.exists(), process)

@@ -30,10 +30,7 @@ _HOME = "~/qserve-kit"
 _RESULTS = "docs/results/gpu-*.json"
 # What is measured once an archive is there: groups of bench/gpu.py, and their seconds. Unpacking and a row that was
 # begun in time take some more.
-_RUNS = {
-    "qserve": ("kernels quality bf16 quantized", 330),
-    "vllm": ("service pair rewards offload sizes fp8", 330),
-}
+_RUNS = {"qserve": ("kernels quality bf16 quantized", 330), "vllm": ("service pair rewards offload sizes fp8", 330)}
 _BESIDE_S = 60
 _MIB = 2**20
 # Of a tar's header a file, and of what a folder's own entries take.

@@ -46,8 +46,11 @@ from qserve.planner import PlanRequest, make_plan
 PROMPT_TOKENS = 128
 # Of a Qwen3.5 of about this width, as published in its config.json.
 LINEAR = {
-    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
-}  # fmt: skip
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+}
 EXPERTS = {"num_experts": 32, "num_experts_per_tok": 4}
 
 

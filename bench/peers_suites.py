@@ -39,30 +39,46 @@ SUITES = {
     "vllm": (
         "tests/entrypoints",
         (
-            "openai/chat_completion/test_chat.py", "openai/chat_completion/test_chat_completion.py",
-            "openai/chat_completion/test_chat_echo.py", "openai/chat_completion/test_chat_logit_bias_validation.py",
+            "openai/chat_completion/test_chat.py",
+            "openai/chat_completion/test_chat_completion.py",
+            "openai/chat_completion/test_chat_echo.py",
+            "openai/chat_completion/test_chat_logit_bias_validation.py",
             "openai/chat_completion/test_completion_with_function_calling.py",
-            "openai/chat_completion/test_extra_content_fields.py", "openai/chat_completion/test_include_reasoning.py",
-            "openai/chat_completion/test_thinking_token_budget.py", "openai/completion/test_completion.py",
-            "openai/completion/test_prompt_validation.py", "openai/test_return_token_ids.py",
-            "openai/responses/test_basic.py", "openai/responses/test_errors.py",
-            "openai/responses/test_function_call.py", "openai/responses/test_simple.py",
-            "openai/responses/test_structured_output.py", "serve/tokenize/test_tokenization.py",
-            "anthropic/test_messages.py", "tool_parsers/test_hermes_tool_parser.py",
-            "pooling/classify/test_online.py", "pooling/scoring/test_cross_encoder_online.py",
+            "openai/chat_completion/test_extra_content_fields.py",
+            "openai/chat_completion/test_include_reasoning.py",
+            "openai/chat_completion/test_thinking_token_budget.py",
+            "openai/completion/test_completion.py",
+            "openai/completion/test_prompt_validation.py",
+            "openai/test_return_token_ids.py",
+            "openai/responses/test_basic.py",
+            "openai/responses/test_errors.py",
+            "openai/responses/test_function_call.py",
+            "openai/responses/test_simple.py",
+            "openai/responses/test_structured_output.py",
+            "serve/tokenize/test_tokenization.py",
+            "anthropic/test_messages.py",
+            "tool_parsers/test_hermes_tool_parser.py",
+            "pooling/classify/test_online.py",
+            "pooling/scoring/test_cross_encoder_online.py",
         ),
     ),
     "sglang": (
         "test/registered/openai_server",
         (
-            "basic/test_openai_server.py", "basic/test_anthropic_server.py", "features/test_json_mode.py",
-            "features/test_openai_server_ebnf.py", "function_call/test_anthropic_tool_use.py",
-            "function_call/test_openai_function_calling.py", "function_call/test_tool_choice.py",
-            "validation/test_matched_stop.py", "validation/test_openai_server_ignore_eos.py",
-            "validation/test_large_max_new_tokens.py", "validation/test_request_length_validation.py",
+            "basic/test_openai_server.py",
+            "basic/test_anthropic_server.py",
+            "features/test_json_mode.py",
+            "features/test_openai_server_ebnf.py",
+            "function_call/test_anthropic_tool_use.py",
+            "function_call/test_openai_function_calling.py",
+            "function_call/test_tool_choice.py",
+            "validation/test_matched_stop.py",
+            "validation/test_openai_server_ignore_eos.py",
+            "validation/test_large_max_new_tokens.py",
+            "validation/test_request_length_validation.py",
         ),
     ),
-}  # fmt: skip
+}
 # Where a test names its model.
 _MODEL = re.compile(
     r'^\w*MODEL\w*\s*(?::\s*\w+\s*)?=\s*\(?\s*"([^"\n]+)"|"--served-model-name",\s*"([^"\n]+)"', re.MULTILINE
@@ -121,15 +137,33 @@ def run(engine: str, suite: str, folder: Path, source: Path, url: str) -> Iterat
     for missing in (file for file in files if not (folder / below / file).is_file()):
         yield Outcome(engine, suite, missing, "", "missing", "this source has no such file")
     environment = {
-        **os.environ, "PEERS_URL": url, "PEERS_MODEL": str(chat_model_path()), "PEERS_SOURCE": str(source),
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))), "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
+        **os.environ,
+        "PEERS_URL": url,
+        "PEERS_MODEL": str(chat_model_path()),
+        "PEERS_SOURCE": str(source),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
+        "HF_HUB_OFFLINE": "1",
+    }
     report = folder / "report.xml"
     command = [
-        sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder), "-p", "bench.peers.plugin",
-        "-n", "0", "--timeout", str(TEST_LIMIT_S), f"--junitxml={report}", "--continue-on-collection-errors",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(folder),
+        "-p",
+        "bench.peers.plugin",
+        "-n",
+        "0",
+        "--timeout",
+        str(TEST_LIMIT_S),
+        f"--junitxml={report}",
+        "--continue-on-collection-errors",
         *(file for file in (str(folder / below / file) for file in files) if Path(file).is_file()),
-    ]  # fmt: skip
+    ]
     ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     if not report.is_file():
         raise SystemExit(f"pytest told nothing of {suite}'s tests:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")

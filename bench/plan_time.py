@@ -22,17 +22,51 @@ from pathlib import Path
 
 _LOAD = ["--input", "1000", "--output", "300"]
 ROWS = {
-    "one layout": ["--model", "Qwen/Qwen3-32B", "--gpu", "h100:4", "--quant", "bf16", "--tensor-parallel-size", "4",
-                   "--replicas", "1", *_LOAD, "--rps", "12"],
-    "8 × H100, targets": ["--model", "Qwen/Qwen3-32B", "--gpu", "h100:8", *_LOAD, "--rps", "12", "--ttft", "1s",
-                          "--tpot", "50ms"],
+    "one layout": [
+        "--model",
+        "Qwen/Qwen3-32B",
+        "--gpu",
+        "h100:4",
+        "--quant",
+        "bf16",
+        "--tensor-parallel-size",
+        "4",
+        "--replicas",
+        "1",
+        *_LOAD,
+        "--rps",
+        "12",
+    ],
+    "8 × H100, targets": [
+        "--model",
+        "Qwen/Qwen3-32B",
+        "--gpu",
+        "h100:8",
+        *_LOAD,
+        "--rps",
+        "12",
+        "--ttft",
+        "1s",
+        "--tpot",
+        "50ms",
+    ],
     "8 × H100, 64 streams": ["--model", "Qwen/Qwen3-32B", "--gpu", "h100:8", *_LOAD, "--concurrency", "64"],
-    "1 × 4090, ways out": ["--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--users", "30", "--ttft", "3s",
-                           "--tpot", "60ms"],
+    "1 × 4090, ways out": [
+        "--model",
+        "Qwen/Qwen3-32B",
+        "--gpu",
+        "rtx-4090",
+        "--users",
+        "30",
+        "--ttft",
+        "3s",
+        "--tpot",
+        "60ms",
+    ],
     "any card, 30 users": ["--model", "Qwen/Qwen3-32B", "--gpu", "any", *_LOAD, "--users", "30"],
     "2 × 3090, experts": ["--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "8"],
     "1 × L40S, no load": ["--model", "Qwen/Qwen3.6-27B", "--gpu", "l40s"],
-}  # fmt: skip
+}
 _CHILD = """
 import contextlib, hashlib, io, json, sys, time
 from qserve.cli.main import cli
@@ -56,9 +90,14 @@ json.dump(found, sys.stdout)
 def timed(checkout: Path) -> dict[str, tuple[float, str]]:
     """By row the milliseconds and a digest of the plan, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD], input=json.dumps(ROWS), capture_output=True, text=True, cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)}, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", _CHILD],
+        input=json.dumps(ROWS),
+        capture_output=True,
+        text=True,
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        check=True,
+    )
     return {name: (ms, digest) for name, (ms, digest) in json.loads(done.stdout).items()}
 
 
@@ -80,10 +119,12 @@ def show_starts(checkouts: list[Path], rounds: int) -> None:
     """`qserve plan` as somebody types it, and what Python and its imports are of that; the least of the rounds."""
     asked = ["-m", "qserve", "plan", "--no-learn", *ROWS["8 × H100, targets"]]
     what = {
-        "python -c pass": ["-c", "pass"], "qserve --version": ["-m", "qserve", "--version"],
+        "python -c pass": ["-c", "pass"],
+        "qserve --version": ["-m", "qserve", "--version"],
         "imports of qserve plan": ["-c", "import qserve.cli.plan.command"],
-        "8 × H100, targets": asked, "8 × H100, targets, --json": [*asked, "--json"],
-    }  # fmt: skip
+        "8 × H100, targets": asked,
+        "8 × H100, targets, --json": [*asked, "--json"],
+    }
     with tempfile.TemporaryDirectory() as folder:
         caches = [f"{folder}/{place}" for place in range(len(checkouts))]
         for words in what.values():
@@ -91,8 +132,13 @@ def show_starts(checkouts: list[Path], rounds: int) -> None:
                 whole_ms(checkout, words, cache)
         print(f"{'ms, bytecode kept (compiled anew)':36}{'':>16}" + (f"{'before':>18}" if len(checkouts) > 1 else ""))
         for name, words in what.items():
-            taken = [[(whole_ms(one, words, cache), whole_ms(one, words, None))
-                      for one, cache in zip(checkouts, caches, strict=True)] for _ in range(rounds)]  # fmt: skip
+            taken = [
+                [
+                    (whole_ms(one, words, cache), whole_ms(one, words, None))
+                    for one, cache in zip(checkouts, caches, strict=True)
+                ]
+                for _ in range(rounds)
+            ]
             least = [[min(turn[place][kind] for turn in taken) for kind in (0, 1)] for place in range(len(checkouts))]
             print(f"{name:36}" + "".join(f"{kept:>9.0f} ({anew:.0f})" for kept, anew in least))
 

@@ -29,9 +29,12 @@ from qserve.planner.speed.terms.engine_costs import engine_costs
 from qserve.planner.speed.terms.kernels import gemm_us
 
 KINDS = {
-    "bfloat16": ("bf16", True), "int8": ("bnb-int8", True), "int8-a8": ("bnb-int8", False),
-    "nf4": ("bnb-nf4", True), "nf4-a8": ("bnb-nf4", False),
-}  # fmt: skip
+    "bfloat16": ("bf16", True),
+    "int8": ("bnb-int8", True),
+    "int8-a8": ("bnb-int8", False),
+    "nf4": ("bnb-nf4", True),
+    "nf4-a8": ("bnb-nf4", False),
+}
 """By the name of bench/packed_linear.py: the scheme, and whether activations are exact."""
 
 

@@ -23,9 +23,15 @@ from bench.random_checkpoint import SHAPES, write_tokenizer
 
 # As published in the model's config.json on the hub.
 SHAPE: dict[str, Any] = {
-    "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": False,
-}  # fmt: skip
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": False,
+}
 GROUP, DEVIATION = 128, 0.02
 QUANTIZATION = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}
 
@@ -47,10 +53,14 @@ def layer(index: int, dims: dict[str, Any]) -> dict[str, torch.Tensor]:
     hidden, inner, size = dims["hidden_size"], dims["intermediate_size"], dims["head_dim"]
     query, key = size * dims["num_attention_heads"], size * dims["num_key_value_heads"]
     shapes = {
-        "self_attn.q_proj": (query, hidden), "self_attn.k_proj": (key, hidden), "self_attn.v_proj": (key, hidden),
-        "self_attn.o_proj": (hidden, query), "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "self_attn.q_proj": (query, hidden),
+        "self_attn.k_proj": (key, hidden),
+        "self_attn.v_proj": (key, hidden),
+        "self_attn.o_proj": (hidden, query),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
-    }  # fmt: skip
+    }
     prefix = f"model.layers.{index}"
     found: dict[str, torch.Tensor] = {}
     for name, shape in shapes.items():

@@ -93,9 +93,12 @@ class RayNodes:
         self.nodes: list[RayNode] = []
         self.address = f"127.0.0.1:{self._port}"
         self.head = self._start(
-            "--head", f"--port={self._port}", f"--ray-client-server-port={_free_port()}", "--include-dashboard=false",
+            "--head",
+            f"--port={self._port}",
+            f"--ray-client-server-port={_free_port()}",
+            "--include-dashboard=false",
             f"--temp-dir={folder}",
-        )  # fmt: skip
+        )
 
     def add(self) -> RayNode:
         """A further node, with one CPU to give away; it ends with the thread that calls this."""
@@ -109,16 +112,33 @@ class RayNodes:
     def _start(self, *arguments: str) -> RayNode:
         log = self._folder / f"node-{len(self.nodes)}.log"
         command = [
-            sys.executable, "-I", "-c", "; ".join(_WITH_US), _RAY, "start", "--block", "--num-cpus=1",
-            "--node-ip-address=127.0.0.1", "--object-store-memory=80000000", f"--plasma-directory={self._folder}",
-            "--min-worker-port=0", "--max-worker-port=0", "--include-log-monitor=false", "--disable-usage-stats",
-            f"--dashboard-agent-listen-port={_free_port()}", *arguments,
-        ]  # fmt: skip
+            sys.executable,
+            "-I",
+            "-c",
+            "; ".join(_WITH_US),
+            _RAY,
+            "start",
+            "--block",
+            "--num-cpus=1",
+            "--node-ip-address=127.0.0.1",
+            "--object-store-memory=80000000",
+            f"--plasma-directory={self._folder}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--include-log-monitor=false",
+            "--disable-usage-stats",
+            f"--dashboard-agent-listen-port={_free_port()}",
+            *arguments,
+        ]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, env={**os.environ, **_ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                command,
+                env={**os.environ, **_ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         node = RayNode(process, log)
         self.nodes.append(node)
         deadline_s = time.monotonic() + _START_S

@@ -51,9 +51,13 @@ def main() -> int:
 async def _stream(client: aiohttp.ClientSession, url: str, question: str, max_tokens: int) -> tuple[float, str]:
     """Seconds to the first token, and the code of the error that the stream ended with, or its status."""
     body = {
-        "model": "demo", "messages": [{"role": "user", "content": question}], "temperature": 0,
-        "max_tokens": max_tokens, "ignore_eos": True, "stream": True,
-    }  # fmt: skip
+        "model": "demo",
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
     began_s, first_s, error = time.perf_counter(), 0.0, ""
     async with client.post(f"{url}/v1/chat/completions", json=body) as answer:
         if answer.status != 200:
@@ -215,15 +219,23 @@ def _drawn(seen: _Seen) -> str:
         f'<text x="{x(at_s):.1f}" y="{bottom + 20}" text-anchor="middle" fill="#64748b">{at_s} s</text>'
         for at_s in range(0, int(last_s) + 1, 30)
     ]
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif" '
-        'font-size="13" role="img" aria-label="Replicas follow the load">',
-        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
-        f'<text x="{left}" y="26" font-size="17" font-weight="600" fill="#0f172a">Replicas follow the load</text>',
-        f'<text x="{left}" y="46" font-size="12" fill="{_COLOURS["streams"]}">streams that clients want at once</text>',
-        f'<text x="{left + 220}" y="46" font-size="12" fill="{_COLOURS["replicas"]}">replicas that serve</text>',
-        *grid, *ticks, line("streams", seen.streams), line("replicas", seen.replicas), "</svg>", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            'font-family="system-ui, sans-serif" font-size="13" role="img" aria-label="Replicas follow the load">',
+            f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
+            f'<text x="{left}" y="26" font-size="17" font-weight="600" fill="#0f172a">Replicas follow the load</text>',
+            f'<text x="{left}" y="46" font-size="12" fill="{_COLOURS["streams"]}">'
+            "streams that clients want at once</text>",
+            f'<text x="{left + 220}" y="46" font-size="12" fill="{_COLOURS["replicas"]}">replicas that serve</text>',
+            *grid,
+            *ticks,
+            line("streams", seen.streams),
+            line("replicas", seen.replicas),
+            "</svg>",
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -156,9 +156,14 @@ async def _ask_on(http: aiohttp.ClientSession, question: str, expected: str, kil
 async def _streamed(http: aiohttp.ClientSession, question: str, turn: str) -> tuple[str, str]:
     """Its words, and the code of the error that it ended with. `turn` makes it a request that nobody sent before."""
     body = {
-        "model": "demo", "stream": True, "temperature": 0, "max_tokens": 32, "ignore_eos": True,
-        "user": f"{question} {turn}", "messages": [{"role": "user", "content": question}],
-    }  # fmt: skip
+        "model": "demo",
+        "stream": True,
+        "temperature": 0,
+        "max_tokens": 32,
+        "ignore_eos": True,
+        "user": f"{question} {turn}",
+        "messages": [{"role": "user", "content": question}],
+    }
     words = error = ""
     async with http.post("/v1/chat/completions", json=body, timeout=aiohttp.ClientTimeout(total=300)) as response:
         if response.status != 200:
@@ -352,9 +357,12 @@ async def _rate_of(sockets: Sequence[Path]) -> float:
 
 async def _fake(http: aiohttp.ClientSession, text: str) -> None:
     body: dict[str, Any] = {
-        "model": "fake", "stream": False, "messages": [{"role": "user", "content": text}], "max_tokens": 4,
+        "model": "fake",
+        "stream": False,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 4,
         "metadata": {"chunks": "4", "ttft_ms": str(_REQUEST_MS)},
-    }  # fmt: skip
+    }
     async with http.post("/v1/chat/completions", json=body) as response:
         response.raise_for_status()
         await response.read()

@@ -69,8 +69,18 @@ def _drawn(num_requests: int, began_ms: int) -> Iterator[tuple[Any, ...]]:
         ttft_us = None if is_reward or label == 3 else int(draw.lognormvariate(10.5, 0.6))
         tokens = None if is_reward or label == 3 else draw.randint(8, 400)
         e2e_us = int(draw.lognormvariate(9.5, 0.5)) if tokens is None else ttft_us + tokens * draw.randint(9000, 14000)
-        yield (number, label, at_ms, e2e_us, draw.randint(20, 9000), ttft_us, draw.randint(20, 900), tokens,
-               tokens or 0, f"req-0a1b2c3d4e5f-{number:06x}")  # fmt: skip
+        yield (
+            number,
+            label,
+            at_ms,
+            e2e_us,
+            draw.randint(20, 9000),
+            ttft_us,
+            draw.randint(20, 900),
+            tokens,
+            tokens or 0,
+            f"req-0a1b2c3d4e5f-{number:06x}",
+        )
 
 
 def main() -> int:

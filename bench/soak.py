@@ -154,9 +154,11 @@ def _held(processes: list[psutil.Process]) -> dict[str, Any] | None:
         with contextlib.suppress(psutil.Error):
             memory = process.memory_full_info()
             held.update(
-                rss_mib=memory.rss / _MIB, pss_mib=memory.pss / _MIB, descriptors=process.num_fds(),
+                rss_mib=memory.rss / _MIB,
+                pss_mib=memory.pss / _MIB,
+                descriptors=process.num_fds(),
                 threads=process.num_threads(),
-            )  # fmt: skip
+            )
     return {name: round(value, 1) for name, value in held.items()} or None
 
 
@@ -195,10 +197,25 @@ def service(folder: Path, model: str, reward: str, flags: list[str]) -> Iterator
     """`qserve up` with both models, under the names that the clients use."""
     ready = folder / "ready.json"
     command = [
-        str(Path(sys.executable).parent / "qserve"), "up", "--model", model, "--reward", reward, "--port", "0",
-        "--served-model-name", "demo", "--served-reward-name", "demo-reward",
-        "--ui", "--state-dir", str(folder), "--ready-file", str(ready), *flags,
-    ]  # fmt: skip
+        str(Path(sys.executable).parent / "qserve"),
+        "up",
+        "--model",
+        model,
+        "--reward",
+        reward,
+        "--port",
+        "0",
+        "--served-model-name",
+        "demo",
+        "--served-reward-name",
+        "demo-reward",
+        "--ui",
+        "--state-dir",
+        str(folder),
+        "--ready-file",
+        str(ready),
+        *flags,
+    ]
     with ended(command, folder / "up.log") as process:
         wait_for(ready.exists, process)
         yield json.loads(ready.read_text())["url"], process
@@ -223,8 +240,9 @@ def planned_mib(url: str) -> dict[str, float]:
     names = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "cuda_graphs_bytes", "runtime_bytes")
     workers = {
         one["worker"]: sum(device.get(name, 0) for device in one["planned"]["devices"] for name in names) / _MIB
-        for one in document["data"] if "planned" in one
-    }  # fmt: skip
+        for one in document["data"]
+        if "planned" in one
+    }
     return workers | {one["process"]: one["planned_bytes"] / _MIB for one in document["host"]}
 
 
@@ -233,10 +251,11 @@ def report(soak: Soak, planned: dict[str, float]) -> str:
     lost = soak.lost()
     seconds = time.monotonic() - soak.began_s
     lines = [
-        f"{len(soak.outcomes)} answers in {seconds / 60:.1f} minutes, {len(soak.kills)} kills, {len(lost)} lost.", "",
+        f"{len(soak.outcomes)} answers in {seconds / 60:.1f} minutes, {len(soak.kills)} kills, {len(lost)} lost.",
+        "",
         "| kind | answers | right | while its worker was away | 429 | lost | p50 s | p99 s |",
         "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for kind in KINDS:
         of_kind = [one for one in soak.outcomes if one.kind == kind.name]
         took = sorted(one.seconds for one in of_kind if one.status in kind.right)
@@ -263,9 +282,17 @@ def report(soak: Soak, planned: dict[str, float]) -> str:
 
 _ROLES = ("gateway", "large bodies", "chat", "prompts", "reward", "web UI")
 _COLUMNS = (
-    "RSS minute 3", "RSS end", "since minute 3", "of the plan", "RSS most", "PSS end", "terms of PSS",
-    "descriptors minute 3", "descriptors end", "threads end",
-)  # fmt: skip
+    "RSS minute 3",
+    "RSS end",
+    "since minute 3",
+    "of the plan",
+    "RSS most",
+    "PSS end",
+    "terms of PSS",
+    "descriptors minute 3",
+    "descriptors end",
+    "threads end",
+)
 
 
 def _process_row(soak: Soak, name: str, planned: float | None) -> str:
@@ -279,10 +306,17 @@ def _process_row(soak: Soak, name: str, planned: float | None) -> str:
     readers = soak.samples[-1]["held"].get("prompts", {}).get("rss_mib", 0.0) if name == "chat" else 0.0
     of_plan = "" if planned is None else f"{100 * ((rss + readers) / planned - 1):+.1f} %"
     cells = (
-        third["rss_mib"], rss, f"{100 * (rss / third['rss_mib'] - 1):+.1f} %", of_plan,
+        third["rss_mib"],
+        rss,
+        f"{100 * (rss / third['rss_mib'] - 1):+.1f} %",
+        of_plan,
         max(one["rss_mib"] for _, one in held),
-        last["pss_mib"], _explained(held), third["descriptors"], last["descriptors"], last["threads"],
-    )  # fmt: skip
+        last["pss_mib"],
+        _explained(held),
+        third["descriptors"],
+        last["descriptors"],
+        last["threads"],
+    )
     return f"| {name} | {'' if planned is None else round(planned)} | " + " | ".join(str(cell) for cell in cells) + " |"
 
 
@@ -310,9 +344,10 @@ def _minute_rows(soak: Soak) -> list[str]:
         if some:
             rss = [
                 statistics.median(one["held"][name]["rss_mib"] for one in some if name in one["held"])
-                if any(name in one["held"] for one in some) else 0
+                if any(name in one["held"] for one in some)
+                else 0
                 for name in ("gateway", "chat", "reward")
-            ]  # fmt: skip
+            ]
             figures = (statistics.median(one["p50_s"] for one in some), max(one["p99_s"] for one in some), *rss)
             rows.append(f"| {minute} | {sum(one['num'] for one in some)} | " + " | ".join(map(str, figures)) + " |")
     return rows

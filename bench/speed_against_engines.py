@@ -80,10 +80,23 @@ class Service:
     def flags(self) -> list[str]:
         """Of `qserve plan` and of `qserve up` alike."""
         return [
-            "--model", str(self.folder), "--engine", self.subject.engine, "--gpu", "none", "--quant", "bf16",
-            "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS), "--state-dir", str(self.state),
-            "--no-learn", *(["--enforce-eager"] if self.is_eager and self.subject.engine == "vllm" else []),
-        ]  # fmt: skip
+            "--model",
+            str(self.folder),
+            "--engine",
+            self.subject.engine,
+            "--gpu",
+            "none",
+            "--quant",
+            "bf16",
+            "--max-model-len",
+            str(MAX_MODEL_LEN),
+            "--max-num-seqs",
+            str(MAX_NUM_SEQS),
+            "--state-dir",
+            str(self.state),
+            "--no-learn",
+            *(["--enforce-eager"] if self.is_eager and self.subject.engine == "vllm" else []),
+        ]
 
     def planned(self) -> dict[str, Any]:
         """Raises RuntimeError with what `qserve plan` said where it failed."""
@@ -143,9 +156,11 @@ class Session:
     async def serve(self, service: Service, ends_at: float) -> None:
         """All loads in turn; at least one round of each that teaches and one that is judged."""
         self.record.note(
-            plan=service.planned(), engine=service.subject.engine, shape=service.subject.shape,
+            plan=service.planned(),
+            engine=service.subject.engine,
+            shape=service.subject.shape,
             folder=str(service.folder),
-        )  # fmt: skip
+        )
         server, log = service.server(), self.record.path.with_suffix(f".{server_name(service.subject)}.log")
         with running(server, log) as process:
             async with asyncio.timeout(READY_S):
@@ -173,9 +188,17 @@ class Session:
         drift = drift_between(before, after)
         figures = {"ttft_ms": found.ttft.mean, "tpot_ms": found.tpot.mean, "output_tokens_per_s": found.rate}
         one = Round(
-            service.subject.engine, service.subject.shape, turn, load, figures, mean_of(before, after), drift, share,
-            share <= self.arguments.most_others and drift <= self.arguments.most_drift, tuple(served),
-        )  # fmt: skip
+            service.subject.engine,
+            service.subject.shape,
+            turn,
+            load,
+            figures,
+            mean_of(before, after),
+            drift,
+            share,
+            share <= self.arguments.most_others and drift <= self.arguments.most_drift,
+            tuple(served),
+        )
         self.record.note(round=one.to_json())
         print(f"  {line_of(one)}", flush=True)
         return after
@@ -216,9 +239,11 @@ async def served_since(service: Service, began_unix_s: float, wanted: int) -> li
     while time.monotonic() < until:
         (run,) = store.runs(1)
         found = [
-            one for worker in run.workers for one in served_requests(store, run, worker.name, wanted)
+            one
+            for worker in run.workers
+            for one in served_requests(store, run, worker.name, wanted)
             if one.at_s >= began_unix_s
-        ]  # fmt: skip
+        ]
         if len(found) >= wanted:
             return found
         await asyncio.sleep(0.1)

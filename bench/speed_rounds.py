@@ -194,9 +194,10 @@ def _middle_s(one: Round) -> float:
 def _figures(replica: Replica, load: Load) -> Figures:
     found = replica.run(load)
     return {
-        "ttft_ms": found.ttft_ms.mean, "tpot_ms": found.tpot_ms.mean,
+        "ttft_ms": found.ttft_ms.mean,
+        "tpot_ms": found.tpot_ms.mean,
         "output_tokens_per_s": found.output_tokens_per_s,
-    }  # fmt: skip
+    }
 
 
 def mean_of(one: CpuRates, other: CpuRates) -> CpuRates:
@@ -221,8 +222,11 @@ def mean_of(one: CpuRates, other: CpuRates) -> CpuRates:
 
 def drift_between(one: CpuRates, other: CpuRates) -> float:
     """How far apart the two are: products of one row, of some and of most, as a share; the mean of both sizes."""
-    some = [(rows, a / b) for name in ("linear_ps", "large_ps")
-            for (rows, a), (_, b) in zip(getattr(one, name), getattr(other, name), strict=True)]  # fmt: skip
+    some = [
+        (rows, a / b)
+        for name in ("linear_ps", "large_ps")
+        for (rows, a), (_, b) in zip(getattr(one, name), getattr(other, name), strict=True)
+    ]
     by_rows = {rows: [ratio for count, ratio in some if count == rows] for rows in (1, 16, max(some)[0])}
     return max(abs(statistics.fmean(ratios) - 1) for ratios in by_rows.values())
 

@@ -75,8 +75,10 @@ def _reads_4_bits() -> Callable[..., bool]:
     (rule,) = (node for node in source.body if isinstance(node, ast.FunctionDef) and node.name == name)
     rule.decorator_list = []
     names: dict[str, Any] = {
-        "torch": torch, "_GEMM_4BIT_CUSTOM_FLOOR_M": 4, "_gpu_dispatch_props": lambda index: _HOPPER,
-    }  # fmt: skip
+        "torch": torch,
+        "_GEMM_4BIT_CUSTOM_FLOOR_M": 4,
+        "_gpu_dispatch_props": lambda index: _HOPPER,
+    }
     exec(compile(ast.Module([rule], []), "ops.py", "exec"), names)
     made: Callable[..., bool] = names[name]
     return made

@@ -50,17 +50,48 @@ SAMPLED = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, seed=0)  # Qwen3'
 
 _VIEWS = frozenset(
     {
-        "alias", "as_strided", "detach", "expand", "permute", "select", "slice", "split", "split_with_sizes", "squeeze",
-        "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view", "_reshape_alias", "lift_fresh", "unfold",
-        "empty", "empty_like", "empty_strided", "new_empty", "resize_",
+        "alias",
+        "as_strided",
+        "detach",
+        "expand",
+        "permute",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "t",
+        "transpose",
+        "unbind",
+        "unsqueeze",
+        "view",
+        "_unsafe_view",
+        "_reshape_alias",
+        "lift_fresh",
+        "unfold",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "resize_",
     }
-)  # fmt: skip
+)
 _READS = frozenset(
     {
-        "item", "tolist", "cpu", "numpy", "nonzero", "masked_select", "unique", "__bool__", "__int__", "__float__",
-        "__index__", "__contains__",
+        "item",
+        "tolist",
+        "cpu",
+        "numpy",
+        "nonzero",
+        "masked_select",
+        "unique",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__index__",
+        "__contains__",
     }
-)  # fmt: skip
+)
 _MADE = frozenset({"tensor", "as_tensor"})
 _PROMPT_TOKENS, _WARM_STEPS, _STEPS = 40, 4, 12
 _VOCABULARY, _BLOCK = 1000, 64
@@ -150,9 +181,16 @@ def _steps(layers: int, rows: int, params: SamplingParams, what: str, held: str)
 def _model(layers: int, held: str) -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, use_sliding_window=False,
-    )  # fmt: skip
+        vocab_size=_VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        use_sliding_window=False,
+    )
     model = Qwen3ForCausalLM(config).bfloat16().eval()
     if held != "bf16":
         hold(model.get_decoder(), held)

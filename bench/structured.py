@@ -29,9 +29,11 @@ from bench.servers import Server, qserve_up, running, wait_ready
 
 FREE: dict[str, Any] = {"ignore_eos": True}
 SCHEMA = {
-    "type": "object", "properties": {"text": {"type": "string", "minLength": 8192}}, "required": ["text"],
+    "type": "object",
+    "properties": {"text": {"type": "string", "minLength": 8192}},
+    "required": ["text"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 STRUCTURED: dict[str, Any] = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
 }
@@ -44,9 +46,12 @@ async def tokens_per_s(server: Server, fields: dict[str, Any], streams: int, new
 
         async def ask(number: int) -> int:
             body = {
-                "model": server.model, "messages": [{"role": "user", "content": f"{seed} {number}"}],
-                "max_tokens": new_tokens, "temperature": 0, **fields,
-            }  # fmt: skip
+                "model": server.model,
+                "messages": [{"role": "user", "content": f"{seed} {number}"}],
+                "max_tokens": new_tokens,
+                "temperature": 0,
+                **fields,
+            }
             async with session.post(f"{server.url}/v1/chat/completions", json=body) as answer:
                 answer.raise_for_status()
                 count: int = (await answer.json())["usage"]["completion_tokens"]

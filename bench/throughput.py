@@ -245,9 +245,12 @@ def main() -> None:
         rounds = asyncio.run(measure(args, folder, Path(logs)))
     machine = limits_of(args.shape)
     result = {
-        "shape": args.shape, "prompt_tokens": PROMPT_TOKENS, "new_tokens": args.new_tokens, "machine": machine,
+        "shape": args.shape,
+        "prompt_tokens": PROMPT_TOKENS,
+        "new_tokens": args.new_tokens,
+        "machine": machine,
         "streams": [summary(taken, machine, streams, args.new_tokens) for streams, taken in rounds.items()],
-    }  # fmt: skip
+    }
     show(result)
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -63,13 +63,15 @@ def another(right: str, rng: Random) -> str:
     """A wrong answer near the right one: off by a column, a digit changed, left out, put in, or two swapped."""
     while True:
         place, digit = rng.randrange(len(right)), rng.choice("0123456789")
-        wrong = rng.choice((
-            str(int(right) + rng.choice((-100, -20, -10, -2, -1, 1, 2, 10, 20, 100))),
-            right[:place] + digit + right[place + 1 :],
-            right[:place] + right[place + 1 :],
-            right[:place] + digit + right[place:],
-            right[::-1],
-        ))  # fmt: skip
+        wrong = rng.choice(
+            (
+                str(int(right) + rng.choice((-100, -20, -10, -2, -1, 1, 2, 10, 20, 100))),
+                right[:place] + digit + right[place + 1 :],
+                right[:place] + right[place + 1 :],
+                right[:place] + digit + right[place:],
+                right[::-1],
+            )
+        )
         if wrong not in ("", right) and not wrong.startswith("-"):
             return wrong
 
@@ -102,10 +104,28 @@ def train(folder: Path, method: str, model: str, data: str, steps: int, *flags: 
     if (output / "model.safetensors").exists():
         return output
     command = qserve(
-        folder, "train", method, "--model", model, "--data", str(folder / f"{data}.jsonl"), "--output", str(output),
-        "--max-steps", str(steps), "--no-gradient-checkpointing", "--max-length", "64", "--gpu", "none",
-        "--eval-steps", str(max(1, steps // 3)), "--save-steps", str(steps), *flags,
-    )  # fmt: skip
+        folder,
+        "train",
+        method,
+        "--model",
+        model,
+        "--data",
+        str(folder / f"{data}.jsonl"),
+        "--output",
+        str(output),
+        "--max-steps",
+        str(steps),
+        "--no-gradient-checkpointing",
+        "--max-length",
+        "64",
+        "--gpu",
+        "none",
+        "--eval-steps",
+        str(max(1, steps // 3)),
+        "--save-steps",
+        str(steps),
+        *flags,
+    )
     began_s = time.monotonic()
     subprocess.run(command, check=True, timeout=LIMIT_S)
     print(f"== {method}: {time.monotonic() - began_s:.0f} s", flush=True)
@@ -160,20 +180,45 @@ def circle(folder: Path, sizes: Sizes) -> dict[str, Any]:
     weak = train(folder, "sft", "demo", "sft", sizes.sft_steps, *batch, "--learning-rate", "1e-3")
     base = folder / "body"
     rewarder = train(
-        folder, "reward", str(base if base.exists() else body(base)), "pairs", sizes.reward_steps, *batch,
-        "--learning-rate", "1e-2", "--freeze-base",
-    )  # fmt: skip
+        folder,
+        "reward",
+        str(base if base.exists() else body(base)),
+        "pairs",
+        sizes.reward_steps,
+        *batch,
+        "--learning-rate",
+        "1e-2",
+        "--freeze-base",
+    )
     before = served_accuracy(folder, weak, sizes.num_asked)
     with up(folder, "--reward", str(rewarder)) as url:
         strong = train(
-            folder, "grpo", str(weak), "prompts", sizes.grpo_steps, "--reward", url, "--micro-batch", "64",
-            "--num-generations", "8", "--completion-length", "8", "--beta", "0", "--learning-rate", "2e-4",
-        )  # fmt: skip
+            folder,
+            "grpo",
+            str(weak),
+            "prompts",
+            sizes.grpo_steps,
+            "--reward",
+            url,
+            "--micro-batch",
+            "64",
+            "--num-generations",
+            "8",
+            "--completion-length",
+            "8",
+            "--beta",
+            "0",
+            "--learning-rate",
+            "2e-4",
+        )
     after = served_accuracy(folder, strong, sizes.num_asked)
     return {
-        "before": before, "after": after, "rewards": _logged(strong, "reward"), "held_out_pairs": _held_out(rewarder),
+        "before": before,
+        "after": after,
+        "rewards": _logged(strong, "reward"),
+        "held_out_pairs": _held_out(rewarder),
         "seconds": round(time.monotonic() - began_s),
-    }  # fmt: skip
+    }
 
 
 def _events(output: Path) -> list[dict[str, Any]]:

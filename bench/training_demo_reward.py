@@ -62,13 +62,38 @@ def main() -> None:
         write_held_out(folder / "held_out.jsonl", args.num)
         base = body(folder / "body") if args.base == "body" else chat_model_path()
         command = [
-            sys.executable, "-m", "qserve", "train", "reward", "--model", str(base), "--gpu", "none",
-            "--data", str(folder / "pairs.jsonl"), "--eval-data", str(folder / "held_out.jsonl"),
-            "--max-steps", str(args.steps), "--eval-steps", str(args.steps), "--save-steps", str(args.steps),
-            "--micro-batch", "32", "--max-length", "288", "--learning-rate", args.learning_rate,
-            "--no-gradient-checkpointing", "--output", str(folder / "model"), "--state-dir", str(folder / "state"),
+            sys.executable,
+            "-m",
+            "qserve",
+            "train",
+            "reward",
+            "--model",
+            str(base),
+            "--gpu",
+            "none",
+            "--data",
+            str(folder / "pairs.jsonl"),
+            "--eval-data",
+            str(folder / "held_out.jsonl"),
+            "--max-steps",
+            str(args.steps),
+            "--eval-steps",
+            str(args.steps),
+            "--save-steps",
+            str(args.steps),
+            "--micro-batch",
+            "32",
+            "--max-length",
+            "288",
+            "--learning-rate",
+            args.learning_rate,
+            "--no-gradient-checkpointing",
+            "--output",
+            str(folder / "model"),
+            "--state-dir",
+            str(folder / "state"),
             *(["--freeze-base"] if args.base == "body" else []),
-        ]  # fmt: skip
+        ]
         began_s = time.monotonic()
         subprocess.run(command, check=True, timeout=LIMIT_S)
         events = map(json.loads, (folder / "model/run/events.jsonl").read_text().splitlines())

@@ -84,9 +84,13 @@ ROWS = (
     Row("dpo", "dpo", (_NONE,), batch=1),
     Row("dpo-lora", "dpo", (_NONE, "--lora-rank", "16"), batch=1),
     Row("grpo", "grpo", (_NONE, "--beta", "0", "--completion-length", "16", "--num-generations", "2"), length=128),
-    Row("grpo-lora", "grpo", (_NONE, "--lora-rank", "16", "--completion-length", "16", "--num-generations", "2"),
-        length=128),
-)  # fmt: skip
+    Row(
+        "grpo-lora",
+        "grpo",
+        (_NONE, "--lora-rank", "16", "--completion-length", "16", "--num-generations", "2"),
+        length=128,
+    ),
+)
 
 
 def write_data(row: Row, model: Path, folder: Path) -> list[str]:
@@ -135,12 +139,34 @@ def measure(row: Row, shape: str, model: Path, threads: int) -> dict[str, Any]:
         folder = Path(scratch)
         output = folder / "model"
         command = [
-            sys.executable, "-m", "qserve", "train", row.method, "--model", str(model), "--gpu", "none",
-            *write_data(row, model, folder), "--eval-share", "0", "--max-steps", "2", "--save-steps", "100",
-            "--max-length", str(row.length), "--micro-batch", str(row.batch), "--output", str(output),
-            "--gradient-accumulation-steps", "1",
-            "--state-dir", str(folder / "state"), *row.flags,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "qserve",
+            "train",
+            row.method,
+            "--model",
+            str(model),
+            "--gpu",
+            "none",
+            *write_data(row, model, folder),
+            "--eval-share",
+            "0",
+            "--max-steps",
+            "2",
+            "--save-steps",
+            "100",
+            "--max-length",
+            str(row.length),
+            "--micro-batch",
+            str(row.batch),
+            "--output",
+            str(output),
+            "--gradient-accumulation-steps",
+            "1",
+            "--state-dir",
+            str(folder / "state"),
+            *row.flags,
+        ]
         began_s = time.monotonic()
         environment = {**os.environ, **TIGHT_HEAP, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment)
@@ -158,11 +184,18 @@ def _measured(
     memory = [event for event in events if event["event"] == "memory"]
     names = ("weights", "gradients", "optimizer", "backward", "step")
     return {
-        "shape": shape, "row": row.name, "method": row.method, "flags": list(row.flags), "length": row.length,
-        "batch": row.batch, "request": request, "baseline": memory[0]["baseline_bytes"], "seconds": round(wall_s, 1),
+        "shape": shape,
+        "row": row.name,
+        "method": row.method,
+        "flags": list(row.flags),
+        "length": row.length,
+        "batch": row.batch,
+        "request": request,
+        "baseline": memory[0]["baseline_bytes"],
+        "seconds": round(wall_s, 1),
         "measured": {name: max(event[f"{name}_bytes"] for event in memory) for name in names},
         "step_s": [round(one["step_s"], 2) for one in events if one["event"] == "logged" and one.get("step_s")],
-    }  # fmt: skip
+    }
 
 
 def compared(found: dict[str, Any]) -> dict[str, Any]:

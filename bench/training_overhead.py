@@ -129,10 +129,32 @@ def clocked(folder: Path, command: list[str], heap: Mapping[str, str]) -> Step:
 def by_qserve(folder: Path, output: Path, steps: int, heap: Mapping[str, str]) -> Step:
     """`qserve train` from the beginning."""
     command = [
-        sys.executable, "-m", "qserve", "train", "sft", "--model", "demo", "--data", str(folder / "rows.jsonl"),
-        "--gpu", "none", "--eval-share", "0", "--max-steps", str(steps), "--save-steps", str(10 * steps),
-        "--micro-batch", "32", "--max-length", "256", "--output", str(output), "--state-dir", str(folder / "state"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "qserve",
+        "train",
+        "sft",
+        "--model",
+        "demo",
+        "--data",
+        str(folder / "rows.jsonl"),
+        "--gpu",
+        "none",
+        "--eval-share",
+        "0",
+        "--max-steps",
+        str(steps),
+        "--save-steps",
+        str(10 * steps),
+        "--micro-batch",
+        "32",
+        "--max-length",
+        "256",
+        "--output",
+        str(output),
+        "--state-dir",
+        str(folder / "state"),
+    ]
     return clocked(folder, command, heap)
 
 
@@ -142,9 +164,16 @@ def by_hand(folder: Path, output: Path, written: Path) -> Step:
     file = folder / f"{output.name}.yaml"
     file.write_text(yaml.safe_dump({**settings, "output_dir": str(output)}))
     command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(written / "run/accelerate.yaml"),
-        "-m", "trl.scripts.sft", "--config", str(file),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        str(written / "run/accelerate.yaml"),
+        "-m",
+        "trl.scripts.sft",
+        "--config",
+        str(file),
+    ]
     return clocked(folder, command, {})
 
 

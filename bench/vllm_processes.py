@@ -68,8 +68,12 @@ def _measure(name: str, plan: Plan, folder: Path, environment: dict[str, str], n
         with Path(private, "log").open("wb") as log:
             server = subprocess.Popen(started.argv, env=started.env, stdout=log, stderr=log)
         try:
-            with httpx.Client(transport=httpx.HTTPTransport(uds=str(spec.socket)), base_url="http://worker",
-                              headers={"authorization": f"Bearer {KEY}"}, timeout=600) as client:  # fmt: skip
+            with httpx.Client(
+                transport=httpx.HTTPTransport(uds=str(spec.socket)),
+                base_url="http://worker",
+                headers={"authorization": f"Bearer {KEY}"},
+                timeout=600,
+            ) as client:
                 _until_ready(client, server)
                 start_s, start_cpu_s = time.monotonic() - began_s, _cpu_s(server.pid)
                 held = process_figures(server.pid).resident_bytes

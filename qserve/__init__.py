@@ -19,18 +19,7 @@ if TYPE_CHECKING:
     from qserve.library.scoring import score
     from qserve.library.serving import Service, up
 
-__all__ = [
-    "Candidate",
-    "EvalResult",
-    "Plan",
-    "Service",
-    "__version__",
-    "compare",
-    "evaluate",
-    "plan",
-    "score",
-    "up",
-]
+__all__ = ["Candidate", "EvalResult", "Plan", "Service", "__version__", "compare", "evaluate", "plan", "score", "up"]
 
 
 _MODULES = {

@@ -40,9 +40,13 @@ _MAGIC = {
 }
 _MAGIC_BEGINS = frozenset(magic[:1] for magic in _MAGIC)
 _ENCODINGS = {
-    "utf-16": "UTF-16 text", "utf-16-le": "UTF-16 text", "utf-16-be": "UTF-16 text",
-    "utf-32": "UTF-32 text", "utf-32-le": "UTF-32 text", "utf-32-be": "UTF-32 text",
-}  # fmt: skip
+    "utf-16": "UTF-16 text",
+    "utf-16-le": "UTF-16 text",
+    "utf-16-be": "UTF-16 text",
+    "utf-32": "UTF-32 text",
+    "utf-32-le": "UTF-32 text",
+    "utf-32-be": "UTF-32 text",
+}
 
 
 def kind_of(head: bytes) -> str | None:

@@ -54,9 +54,21 @@ REQUIREMENTS = {
 }
 # What serving and scoring import beyond what planning does: the extra `serve` of pyproject.toml.
 SERVE_PACKAGES = (
-    "accelerate", "aiohttp", "huggingface-hub", "msgspec", "prometheus-client", "psutil", "pydantic",
-    "python-multipart", "regex", "safetensors", "starlette", "torch", "transformers", "uvicorn",
-)  # fmt: skip
+    "accelerate",
+    "aiohttp",
+    "huggingface-hub",
+    "msgspec",
+    "prometheus-client",
+    "psutil",
+    "pydantic",
+    "python-multipart",
+    "regex",
+    "safetensors",
+    "starlette",
+    "torch",
+    "transformers",
+    "uvicorn",
+)
 
 
 def package_of(module: str | None) -> str | None:

@@ -7,9 +7,20 @@ import re
 from qserve.errors import UsageError
 
 __all__ = [
-    "GIB", "KIB", "MIB", "TOGETHER_MS", "counted", "format_bytes", "format_count", "format_flops", "format_ms",
-    "format_parameters", "format_rate", "format_seconds", "parse_bytes",
-]  # fmt: skip
+    "GIB",
+    "KIB",
+    "MIB",
+    "TOGETHER_MS",
+    "counted",
+    "format_bytes",
+    "format_count",
+    "format_flops",
+    "format_ms",
+    "format_parameters",
+    "format_rate",
+    "format_seconds",
+    "parse_bytes",
+]
 
 KIB = 1024
 MIB = 1024**2
@@ -18,12 +29,21 @@ TOGETHER_MS = 0.05
 """No engine decodes 20,000 tokens/s in one stream: less time a token means that tokens of an answer came together."""
 
 _FACTORS = {
-    "": 1, "B": 1,
-    "K": KIB, "KIB": KIB, "KB": 1000,
-    "M": MIB, "MIB": MIB, "MB": 1000**2,
-    "G": GIB, "GIB": GIB, "GB": 1000**3,
-    "T": 1024 * GIB, "TIB": 1024 * GIB, "TB": 1000**4,
-}  # fmt: skip
+    "": 1,
+    "B": 1,
+    "K": KIB,
+    "KIB": KIB,
+    "KB": 1000,
+    "M": MIB,
+    "MIB": MIB,
+    "MB": 1000**2,
+    "G": GIB,
+    "GIB": GIB,
+    "GB": 1000**3,
+    "T": 1024 * GIB,
+    "TIB": 1024 * GIB,
+    "TB": 1000**4,
+}
 # Of one card or machine. What follows is arithmetic in 64 bits.
 _MOST_BYTES = 1 << 60
 

@@ -29,9 +29,12 @@ from tests.golden.speed import Case, Held, cases, compare
 
 FOLDS = Path(__file__).parent.parent / "tests" / "golden" / "speed_folds.csv"
 METRIC: dict[str, Metric] = {
-    "tpot": "tpot", "ttft at one stream": "ttft_one", "ttft above": "ttft", "throughput": "throughput",
+    "tpot": "tpot",
+    "ttft at one stream": "ttft_one",
+    "ttft above": "ttft",
+    "throughput": "throughput",
     "saturated": "saturated",
-}  # fmt: skip
+}
 UNFITTED = ("trtllm", "vllm-v1")
 """Eras of which all but a few rows are of one source: in its fold they stand on what was published of the engine, as an
 era does that nobody published figures of."""
@@ -67,9 +70,7 @@ def published(every: bool) -> list[Row]:
 def folds() -> list[Row]:
     with FOLDS.open() as file:
         planned = {row["id"]: float(row["planned"]) for row in csv.DictReader(file)}
-    return [
-        _row(one.case, one.kind, one.measured, planned[one.id]) for one in compare(cases()) if one.id in planned
-    ]  # fmt: skip
+    return [_row(one.case, one.kind, one.measured, planned[one.id]) for one in compare(cases()) if one.id in planned]
 
 
 def _row(case: Case, kind: str, measured: float, planned: float) -> Row:
@@ -140,8 +141,10 @@ def show(title: str, rows: Sequence[Row], key: Callable[[Row], str]) -> None:
         errors, ratios = sorted(abs(row.error) for row in group), sorted(row.ratio for row in group)
         bias, inside = percentile(sorted(row.error for row in group), 0.5), sum(error <= 0.25 for error in errors)
         spread = f"{percentile(ratios, 0.1):.2f}..{percentile(ratios, 0.9):.2f}"
-        print(f"{name:<44} {len(group):4d} {100 * percentile(errors, 0.5):6.1f}% {100 * bias:+5.0f}% "
-              f"{100 * inside / len(group):6.0f}%   {spread}")  # fmt: skip
+        print(
+            f"{name:<44} {len(group):4d} {100 * percentile(errors, 0.5):6.1f}% {100 * bias:+5.0f}% "
+            f"{100 * inside / len(group):6.0f}%   {spread}"
+        )
 
 
 def main() -> None:

@@ -30,9 +30,17 @@ from qserve.hub import resolve
 DEMO = Path(str(resolve("demo").folder))
 LOGS = Path(__file__).parent.parent / "tests" / "unit" / "vllm" / "logs"
 BASE = [
-    "--dtype", "bfloat16", "--max-model-len", "1024", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
-    "--enforce-eager", "--disable-uvicorn-access-log",
-]  # fmt: skip
+    "--dtype",
+    "bfloat16",
+    "--max-model-len",
+    "1024",
+    "--max-num-seqs",
+    "8",
+    "--max-num-batched-tokens",
+    "1024",
+    "--enforce-eager",
+    "--disable-uvicorn-access-log",
+]
 CACHE = ["--kv-cache-memory-bytes", "70000000"]
 TIMEOUT_S = 300
 
@@ -61,10 +69,15 @@ def lose_the_tokenizer(folder: Path) -> None:
 
 
 HYBRID = {
-    "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4,
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-}  # fmt: skip
+}
 UNKNOWN_QUANT = {"quantization_config": {"quant_method": "aqlm", "bits": 4}}
 
 # Name: what is done to a copy of the demo model, further flags, further environment.
@@ -127,9 +140,12 @@ def start(name: str, scratch: Path) -> list[str]:
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--uds", str(socket)]
     with log_file.open("w") as log:
         server = subprocess.Popen(
-            [*command, *BASE, *flags], stdout=log, stderr=log, env={**os.environ, **settings, **environment},
+            [*command, *BASE, *flags],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **settings, **environment},
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         server.wait(TIMEOUT_S)
     except subprocess.TimeoutExpired:

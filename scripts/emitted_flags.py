@@ -28,9 +28,15 @@ from qserve.training.job import DataSource, RewardSource, TrainingRun
 
 # Of transformers' TrainingArguments and TRL's configurations, which ms-swift's dataclasses extend.
 _INHERITED = {
-    "output_dir", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "gradient_checkpointing", "beta", "deepspeed", "num_train_epochs",
-}  # fmt: skip
+    "output_dir",
+    "learning_rate",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "beta",
+    "deepspeed",
+    "num_train_epochs",
+}
 
 
 def main() -> None:
@@ -70,9 +76,14 @@ def _runs() -> Iterator[TrainingRun]:
             )
             for target in ("http://127.0.0.1:8000", "/models/reward"):
                 yield TrainingRun(
-                    request, "/models/policy", DataSource("data.parquet"), Path("/out"), device="cuda", num_processes=4,
+                    request,
+                    "/models/policy",
+                    DataSource("data.parquet"),
+                    Path("/out"),
+                    device="cuda",
+                    num_processes=4,
                     rewards=(RewardSource(target),) if method in ("grpo", "ppo") else (),
-                )  # fmt: skip
+                )
 
 
 def _flags(framework: str, words: list[str]) -> list[str]:

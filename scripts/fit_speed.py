@@ -153,8 +153,12 @@ def _decode(card: Card, table: pd.DataFrame) -> dict[str, list[float]]:
             columns = {"memory": nbytes.to_numpy(float) / card.bandwidth * 1e6, "context": context}
             fits[f"decode_{name}_{dim}"] = _fit(
                 lambda x, c: (x[0] ** x[2] + (c["memory"] / x[1]) ** x[2]) ** (1 / x[2]) + x[3] * c["context"] / 1000,
-                columns, rows, [12, 0.85, 1.5, 0.1], [1, 0.1, 1, 0], [80, 1.2, 6, 3],
-            )  # fmt: skip
+                columns,
+                rows,
+                [12, 0.85, 1.5, 0.1],
+                [1, 0.1, 1, 0],
+                [80, 1.2, 6, 3],
+            )
     return fits
 
 
@@ -174,8 +178,12 @@ def _prefill(card: Card, table: pd.DataFrame) -> dict[str, list[float]]:
         }
         fits[f"prefill_{dim}"] = _fit(
             lambda x, c: x[0] + c["math"] / x[1] + c["memory"] / x[2],
-            columns, rows, [14, 0.6, 0.5], [1, 0.1, 0.05], [100, 1, 4],
-        )  # fmt: skip
+            columns,
+            rows,
+            [14, 0.6, 0.5],
+            [1, 0.1, 0.05],
+            [100, 1, 4],
+        )
     return fits
 
 
@@ -191,10 +199,12 @@ def _experts(card: Card, table: pd.DataFrame) -> dict[str, list[float]]:
     table = table[(table.moe_ep_size == 1) & (table.distribution == "power_law_1.01") & (table.topk >= 4)]
     table = table[(table.num_experts >= 60) & (table.num_tokens <= 8192) & (table.moe_tp_size <= 8)]
     kinds = {
-        "bf16": ("bfloat16", 2.0, card.peak16), "fp8": ("fp8", 1.0, card.peak8),
-        "fp8_block": ("fp8_block", 1.0, card.peak8), "nvfp4": ("nvfp4", 0.5625, card.peak4),
+        "bf16": ("bfloat16", 2.0, card.peak16),
+        "fp8": ("fp8", 1.0, card.peak8),
+        "fp8_block": ("fp8_block", 1.0, card.peak8),
+        "nvfp4": ("nvfp4", 0.5625, card.peak4),
         "int4": ("int4_wo", 0.53, card.peak16),
-    }  # fmt: skip
+    }
     return {
         f"moe_{name}": _expert(card, table[table.moe_dtype == dtype], size, peak)
         for name, (dtype, size, peak) in kinds.items()
@@ -206,9 +216,12 @@ def _expert(card: Card, rows: pd.DataFrame, size: float, peak: float) -> list[fl
     tokens, experts, chosen = (rows[name].to_numpy(float) for name in ("num_tokens", "num_experts", "topk"))
     weights = 3 * rows.hidden_size.to_numpy(float) * rows.inter_size.to_numpy(float) / rows.moe_tp_size.to_numpy(float)
     columns = {
-        "tokens": tokens, "experts": experts, "share": chosen / experts,
-        "expert": weights * size / card.bandwidth * 1e6, "math": 2 * tokens * chosen * weights / peak * 1e6,
-    }  # fmt: skip
+        "tokens": tokens,
+        "experts": experts,
+        "share": chosen / experts,
+        "expert": weights * size / card.bandwidth * 1e6,
+        "math": 2 * tokens * chosen * weights / peak * 1e6,
+    }
     low, high = [1, 0.08, 0.03, 0.4, 1], [200, 1.2, 1, 1, 4]
     return _fit(_experts_form, columns, rows, [30, 0.8, 0.35, 0.9, 1.2], low, high)
 
@@ -252,9 +265,13 @@ def _states(card: Card, table: pd.DataFrame) -> dict[str, list[float]]:
     work = (prefill.batch_size * prefill.seq_len * prefill.num_v_heads).to_numpy(float)
     columns = {"length": prefill.seq_len.to_numpy(float), "work": work}
     fits["state_prefill"] = _fit(
-        lambda x, c: x[0] + (c["length"] * x[1] + c["work"] * x[2]) / 1000, columns, prefill,
-        [30, 30, 1], [1, 0.01, 0.01], [400, 300, 30],
-    )  # fmt: skip
+        lambda x, c: x[0] + (c["length"] * x[1] + c["work"] * x[2]) / 1000,
+        columns,
+        prefill,
+        [30, 30, 1],
+        [1, 0.01, 0.01],
+        [400, 300, 30],
+    )
     return {name: row for name, row in fits.items() if row[-1] < _MOST_RESIDUAL}
 
 

@@ -40,9 +40,18 @@ _MOST_CASES = 45
 # and of a state's kernels. AIConfigurator's 0.8 ms of dispatch a layer are of all families, those with experts among
 # them (vllm_backend.py, 0.12.0), so that experts add but their ten launches more of 10 us. Of a state's launches
 # nothing is published; they are mostly Triton's.
-_PUBLISHED = {"step_us": 126.0, "layer_us": 6.0, "request_us": 4.0, "dispatch_layer_us": 800.0, "intake_ms": 15.6,
-              "prefill_factor": 1.0, "moe_layer_us": 5.0, "state_layer_us": 10.0, "dispatch_moe_us": 100.0,
-              "dispatch_state_us": 482.0}  # fmt: skip
+_PUBLISHED = {
+    "step_us": 126.0,
+    "layer_us": 6.0,
+    "request_us": 4.0,
+    "dispatch_layer_us": 800.0,
+    "intake_ms": 15.6,
+    "prefill_factor": 1.0,
+    "moe_layer_us": 5.0,
+    "state_layer_us": 10.0,
+    "dispatch_moe_us": 100.0,
+    "dispatch_state_us": 482.0,
+}
 _FIRMER = {"dispatch_layer_us": 5.0, "dispatch_moe_us": 5.0}
 """Pulled harder: a corpus of its own is behind them, and few rows tell one kind of layer's launches from another's."""
 # Before asynchronous scheduling a step waits for its scheduler: 0.54 ms, and 12.7 us a request (simllm#204).
@@ -53,9 +62,17 @@ _PUBLISHED_OF = {
 # vLLM 0.12 takes 51 ms a token here whatever the batch: experts without a tuned kernel. Judged, and not fitted to.
 _NOT_FITTED = (("h200", "Qwen/Qwen3-235B-A22B-FP8"),)
 _FIELDS = (
-    "step_us", "layer_us", "request_us", "dispatch_layer_us", "intake_ms", "prefill_factor", "moe_layer_us",
-    "state_layer_us", "dispatch_moe_us", "dispatch_state_us",
-)  # fmt: skip
+    "step_us",
+    "layer_us",
+    "request_us",
+    "dispatch_layer_us",
+    "intake_ms",
+    "prefill_factor",
+    "moe_layer_us",
+    "state_layer_us",
+    "dispatch_moe_us",
+    "dispatch_state_us",
+)
 
 
 def costs_of(era: str) -> EngineCosts:
@@ -80,9 +97,10 @@ def loss(some: Sequence[Case], costs: EngineCosts, start: EngineCosts) -> float:
     fit = sum(
         (0.5 if "ttft" in kind else 1)
         * (rows[kind] / max(rows.values())) ** 0.5
-        * sum(weight * error for weight, error in found) / sum(weight for weight, _ in found)
+        * sum(weight * error for weight, error in found)
+        / sum(weight for weight, _ in found)
         for kind, found in kinds.items()
-    )  # fmt: skip
+    )
     moved = sum(
         _FIRMER.get(name, 1.0) * math.log(getattr(costs, name) / getattr(start, name)) ** 2
         for name in _FIELDS

@@ -42,44 +42,85 @@ class Scenario:
 
 _32B = "--model Qwen/Qwen3-32B"
 SCENARIOS = (
-    Scenario("RTX 4090, 4 bit, vLLM", f"{_32B} --gpu rtx-4090 --quant 4bit",
-             "The calibrated AWQ checkpoint is taken, and one long conversation fits; a second one waits."),
-    Scenario("RTX 4090, 4 bit, transformers engine", f"{_32B} --gpu rtx-4090 --quant 4bit --engine transformers",
-             "AWQ would need gptqmodel, which no set-up installs: bitsandbytes makes NF4 of the 16-bit files, "
-             "which are 65 GB to download."),
-    Scenario("H200, bf16, vLLM", f"{_32B} --gpu h200 --quant bf16",
-             "The whole length, several times over, on one card."),
-    Scenario("H200, fp8, vLLM", f"{_32B} --gpu h200 --quant fp8",
-             "The official FP8 checkpoint: half of the weights' bytes become cache."),
-    Scenario("H200, int8, vLLM", f"{_32B} --gpu h200 --quant int8",
-             "vLLM has no int8 of this model to load and makes none: the refusal names what runs."),
+    Scenario(
+        "RTX 4090, 4 bit, vLLM",
+        f"{_32B} --gpu rtx-4090 --quant 4bit",
+        "The calibrated AWQ checkpoint is taken, and one long conversation fits; a second one waits.",
+    ),
+    Scenario(
+        "RTX 4090, 4 bit, transformers engine",
+        f"{_32B} --gpu rtx-4090 --quant 4bit --engine transformers",
+        "AWQ would need gptqmodel, which no set-up installs: bitsandbytes makes NF4 of the 16-bit files, "
+        "which are 65 GB to download.",
+    ),
+    Scenario(
+        "H200, bf16, vLLM", f"{_32B} --gpu h200 --quant bf16", "The whole length, several times over, on one card."
+    ),
+    Scenario(
+        "H200, fp8, vLLM",
+        f"{_32B} --gpu h200 --quant fp8",
+        "The official FP8 checkpoint: half of the weights' bytes become cache.",
+    ),
+    Scenario(
+        "H200, int8, vLLM",
+        f"{_32B} --gpu h200 --quant int8",
+        "vLLM has no int8 of this model to load and makes none: the refusal names what runs.",
+    ),
     Scenario("H200, 4 bit, vLLM", f"{_32B} --gpu h200 --quant 4bit", "AWQ through Marlin."),
-    Scenario("H200, nf4, vLLM", f"{_32B} --gpu h200 --quant bnb-nf4",
-             "NF4 takes vLLM's plugin, which has to be installed beside it."),
-    Scenario("H200, bf16, transformers engine", f"{_32B} --gpu h200 --quant bf16 --engine transformers",
-             "Sequences and steps follow what the card has left."),
-    Scenario("H200, fp8, transformers engine", f"{_32B} --gpu h200 --quant fp8 --engine transformers",
-             "Without the package kernels the weights are made 16 bit while loading, and counted so."),
-    Scenario("H200, int8, transformers engine", f"{_32B} --gpu h200 --quant int8 --engine transformers",
-             "bitsandbytes holds LLM.int8; our own products read it beside rows in 16 bit, in captured steps."),
-    Scenario("H200, nf4, transformers engine", f"{_32B} --gpu h200 --quant bnb-nf4 --engine transformers",
-             "bitsandbytes holds NF4; what multiplies by it is tried on the card at start. Steps are captured."),
-    Scenario("Two A100 of 40 GB", f"{_32B} --gpu a100-40gb:2",
-             "What auto makes of 80 GB on two cards: the quality that leaves a cache worth having."),
-    Scenario("Eight H100", f"{_32B} --gpu h100-sxm:8",
-             "One card would hold the model with one request at once and its length cut: more are used, and the note "
-             "says how to have fewer."),
-    Scenario("A chat model and a reward model on one A100 of 80 GB",
-             "--model Qwen/Qwen2.5-14B-Instruct --reward Qwen/Qwen2.5-3B --gpu a100-80gb",
-             "Each plan has the other's bytes as those of a neighbour, so that both workers keep to their shares."),
-    Scenario("Layers in RAM beside 24 GB",
-             "--model Qwen/Qwen3-14B --gpu rtx-4090 --quant bf16 --engine transformers --offload cpu",
-             "On a machine with 24 GB of RAM: the layers that the card can't hold lie there and cross the bus for "
-             "every token."),
-    Scenario("RTX 5090, 35B-A3B in NVFP4", "--model RedHatAI/Qwen3.6-35B-A3B-NVFP4 --gpu rtx-5090",
-             "Planned by its name where nobody can look. Logs of this class held up to 1.4 GiB more than counted: "
-             "that much is kept as a safety margin."),
-)  # fmt: skip
+    Scenario(
+        "H200, nf4, vLLM",
+        f"{_32B} --gpu h200 --quant bnb-nf4",
+        "NF4 takes vLLM's plugin, which has to be installed beside it.",
+    ),
+    Scenario(
+        "H200, bf16, transformers engine",
+        f"{_32B} --gpu h200 --quant bf16 --engine transformers",
+        "Sequences and steps follow what the card has left.",
+    ),
+    Scenario(
+        "H200, fp8, transformers engine",
+        f"{_32B} --gpu h200 --quant fp8 --engine transformers",
+        "Without the package kernels the weights are made 16 bit while loading, and counted so.",
+    ),
+    Scenario(
+        "H200, int8, transformers engine",
+        f"{_32B} --gpu h200 --quant int8 --engine transformers",
+        "bitsandbytes holds LLM.int8; our own products read it beside rows in 16 bit, in captured steps.",
+    ),
+    Scenario(
+        "H200, nf4, transformers engine",
+        f"{_32B} --gpu h200 --quant bnb-nf4 --engine transformers",
+        "bitsandbytes holds NF4; what multiplies by it is tried on the card at start. Steps are captured.",
+    ),
+    Scenario(
+        "Two A100 of 40 GB",
+        f"{_32B} --gpu a100-40gb:2",
+        "What auto makes of 80 GB on two cards: the quality that leaves a cache worth having.",
+    ),
+    Scenario(
+        "Eight H100",
+        f"{_32B} --gpu h100-sxm:8",
+        "One card would hold the model with one request at once and its length cut: more are used, and the note "
+        "says how to have fewer.",
+    ),
+    Scenario(
+        "A chat model and a reward model on one A100 of 80 GB",
+        "--model Qwen/Qwen2.5-14B-Instruct --reward Qwen/Qwen2.5-3B --gpu a100-80gb",
+        "Each plan has the other's bytes as those of a neighbour, so that both workers keep to their shares.",
+    ),
+    Scenario(
+        "Layers in RAM beside 24 GB",
+        "--model Qwen/Qwen3-14B --gpu rtx-4090 --quant bf16 --engine transformers --offload cpu",
+        "On a machine with 24 GB of RAM: the layers that the card can't hold lie there and cross the bus for "
+        "every token.",
+    ),
+    Scenario(
+        "RTX 5090, 35B-A3B in NVFP4",
+        "--model RedHatAI/Qwen3.6-35B-A3B-NVFP4 --gpu rtx-5090",
+        "Planned by its name where nobody can look. Logs of this class held up to 1.4 GiB more than counted: "
+        "that much is kept as a safety margin.",
+    ),
+)
 
 
 def main() -> int:

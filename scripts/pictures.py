@@ -147,9 +147,12 @@ def train(page: Page) -> None:
 
 
 PAGES: dict[str, tuple[str, Callable[[Page], None]]] = {
-    "chat": ("Chat", chat), "score": ("Score", score), "plan": ("Plan", plan), "memory": ("Memory & latency", memory),
+    "chat": ("Chat", chat),
+    "score": ("Score", score),
+    "plan": ("Plan", plan),
+    "memory": ("Memory & latency", memory),
     "train": ("Train", train),
-}  # fmt: skip
+}
 
 
 def sign_in(context: BrowserContext, url: str) -> None:

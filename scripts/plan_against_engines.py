@@ -44,9 +44,12 @@ def main() -> None:
     for shape in shapes:
         folder = write_checkpoint(Path(tempfile.gettempdir()) / f"qserve-random-{shape}", shape)
         request = PlanRequest(
-            engine=engine, max_model_len=LENGTH, max_num_seqs=SEQS, quant="bf16",  # type: ignore[arg-type]
+            engine=engine,
+            max_model_len=LENGTH,
+            max_num_seqs=SEQS,
+            quant="bf16",  # type: ignore[arg-type]
             kv_cache_memory_bytes=GIB if engine == "vllm" else None,
-        )  # fmt: skip
+        )
         plan = make_plan(resolve(str(folder)), replace(detect(), devices=()), request)
         if not plan.fits:
             print(f"{shape}: {plan.why_not}")
@@ -145,15 +148,27 @@ async def _complete(session: aiohttp.ClientSession, body: dict[str, Any]) -> Non
 def _vllm(folder: Path, plan: Plan) -> dict[str, float]:
     log_file = Path(tempfile.gettempdir()) / f"{folder.name}-vllm.log"
     command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(PORT),
-        "--worker-cls", "vllm_measured_worker.MeasuredWorker", "--served-model-name", "m", "--enforce-eager",
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(folder),
+        "--port",
+        str(PORT),
+        "--worker-cls",
+        "vllm_measured_worker.MeasuredWorker",
+        "--served-model-name",
+        "m",
+        "--enforce-eager",
         *(arg for arg in plan.engine_args if arg != "--enforce-eager"),
-    ]  # fmt: skip
+    ]
     settings = {
-        "VLLM_CPU_KVCACHE_SPACE": str(plan.placement.kv_cache_memory_bytes // GIB), "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": str(Path(__file__).parent),
+        "VLLM_CPU_KVCACHE_SPACE": str(plan.placement.kv_cache_memory_bytes // GIB),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONPATH": str(Path(__file__).parent),
         **joined_processes(plan, plan.engine_args, os.environ),
-    }  # fmt: skip
+    }
     with log_file.open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **settings})
     try:

@@ -49,8 +49,10 @@ def _left_out(tree: ast.Module) -> Iterator[ast.AST]:
     """Docstrings but those of commands, which are their help, and patterns."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            is_help = any("command" in ast.unparse(one) or "group" in ast.unparse(one)
-                          for one in getattr(node, "decorator_list", ()))  # fmt: skip
+            is_help = any(
+                "command" in ast.unparse(one) or "group" in ast.unparse(one)
+                for one in getattr(node, "decorator_list", ())
+            )
             yield from (one for one in node.body if _is_docstring(one) and not (is_help and one is node.body[0]))
         elif isinstance(node, ast.Call) and _is_of_re(node.func):
             yield node

@@ -20,9 +20,15 @@ NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"
 # No sandbox: its user namespaces are not to be had in containers, and the tests open our own pages only. The others
 # keep it from talking to its maker.
 FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
 NONE = "none: "
 _LONGEST_S = 300
 _AXE = Path(__file__).parents[1] / "tests" / "browser"

@@ -58,10 +58,19 @@ _TOGETHER = {
 # Minutes each: begun last, they would leave the other process with nothing to do. Not all of vLLM at once: four engines
 # that start on two cores wait for each other for minutes, and a start has a limit.
 _LONG = (
-    "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm_lora/", "tests/tiny/training/test_methods",
-    "tests/tiny/vllm/", "tests/tiny/reward/test_on_vllm.py", "tests/tiny/training/", "tests/tiny/serving/test_client_",
-    "tests/tiny/reward/", "tests/tiny/cluster/", "tests/tiny/planner/", "tests/tiny/serving/",
-)  # fmt: skip
+    "tests/tiny/vllm_served/",
+    "tests/browser/",
+    "tests/tiny/vllm_lora/",
+    "tests/tiny/training/test_methods",
+    "tests/tiny/vllm/",
+    "tests/tiny/reward/test_on_vllm.py",
+    "tests/tiny/training/",
+    "tests/tiny/serving/test_client_",
+    "tests/tiny/reward/",
+    "tests/tiny/cluster/",
+    "tests/tiny/planner/",
+    "tests/tiny/serving/",
+)
 _STARTS_VLLM = ("tests/tiny/vllm", "tests/tiny/reward/test_on_vllm.py")
 _VLLM_START_LIMIT_S = 600
 # It kills the service that its folder shares, so the other files of the folder come before it.

@@ -58,8 +58,11 @@ def commands(folder: Path, limit_s: int, limit_bytes: int = 0, **environment: st
     """`called(*arguments)`: status and standard error of a `qserve` that may take so long and so much memory."""
     command = [sys.executable, "-c", _SERVER, str(limit_s), str(limit_bytes), _IMPORTS]
     environment = {
-        **os.environ, "QSERVE_STATE_DIR": str(folder / "state"), "XDG_STATE_HOME": str(folder / "state"), **environment,
-    }  # fmt: skip
+        **os.environ,
+        "QSERVE_STATE_DIR": str(folder / "state"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        **environment,
+    }
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
         told, heard = server.stdin, server.stdout
         assert told is not None and heard is not None

@@ -58,9 +58,11 @@ async def hostile_folder(service: Service) -> str:
             began_s = time.monotonic()
             command = [str(Path(service.process.args[0])), "plan", "--model", folder]  # type: ignore[index, arg-type]
             process = await asyncio.create_subprocess_exec(
-                *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                *command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),
-            )  # fmt: skip
+            )
             try:
                 _, stderr = await asyncio.wait_for(process.communicate(), 60)
                 how = "a traceback" if b"Traceback" in stderr else f"status {process.returncode}"

@@ -26,9 +26,22 @@ async def with_recipe(service: Service, recipe: str) -> AsyncIterator[Service]:
         file, ready = folder / "rewards.yaml", folder / "ready.json"
         file.write_text(recipe)
         command = [
-            str(service.process.args[0]), "up", "--reward", str(file), "--port", "0", "--no-ui", "--state-dir",
-            str(folder), "--ready-file", str(ready), "--api-key", attacker, "--api-key", service.other_key,
-        ]  # fmt: skip
+            str(service.process.args[0]),
+            "up",
+            "--reward",
+            str(file),
+            "--port",
+            "0",
+            "--no-ui",
+            "--state-dir",
+            str(folder),
+            "--ready-file",
+            str(ready),
+            "--api-key",
+            attacker,
+            "--api-key",
+            service.other_key,
+        ]
         with ended(command, folder / "up.log") as process:
             await asyncio.to_thread(wait_for, ready.exists, process)
             yield Service(json.loads(ready.read_text())["url"], process, service.http, service.other_key)

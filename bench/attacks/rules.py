@@ -78,9 +78,4 @@ def _leave(tasks: Sequence[asyncio.Task[Any]]) -> None:
         task.cancel()
 
 
-ATTACKS: tuple[Attack, ...] = (
-    endless_programs,
-    endless_programs_of_one,
-    endless_programs_left,
-    printing_program,
-)
+ATTACKS: tuple[Attack, ...] = (endless_programs, endless_programs_of_one, endless_programs_left, printing_program)

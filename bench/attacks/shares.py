@@ -133,6 +133,4 @@ async def guessed_prompt(service: Service) -> str:
     return ", ".join(f"{name}: {median(some):.3f} s" for name, some in times.items())
 
 
-ATTACKS: tuple[Attack, ...] = (
-    answers_of_a_batch, many_answers, prompts_of_one_request, eight_batches, guessed_prompt,
-)  # fmt: skip
+ATTACKS: tuple[Attack, ...] = (answers_of_a_batch, many_answers, prompts_of_one_request, eight_batches, guessed_prompt)

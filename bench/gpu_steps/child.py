@@ -195,9 +195,14 @@ def _offloaded_speed(machine: Machine, model: str) -> dict[str, Any]:
 
 
 _STEPS: dict[str, Callable[..., dict[str, Any]]] = {
-    "begin": _begin, "limits": _limits, "kernel": _kernel, "quality": _quality,
-    "offloaded_tokens": _offloaded_tokens, "two_cards": _two_cards, "offloaded_speed": _offloaded_speed,
-}  # fmt: skip
+    "begin": _begin,
+    "limits": _limits,
+    "kernel": _kernel,
+    "quality": _quality,
+    "offloaded_tokens": _offloaded_tokens,
+    "two_cards": _two_cards,
+    "offloaded_speed": _offloaded_speed,
+}
 
 
 if __name__ == "__main__":

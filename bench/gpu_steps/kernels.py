@@ -94,11 +94,22 @@ def _cases(kernel: str, machine: Machine, spec: ModelSpec, rows: int) -> Iterato
         return torch.randn(*shape, device=machine.device, dtype=dtype)
 
     hidden, inner, heads, kv, size = (
-        spec.hidden_size, spec.intermediate_size, spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim,
-    )  # fmt: skip
+        spec.hidden_size,
+        spec.intermediate_size,
+        spec.num_attention_heads,
+        spec.num_key_value_heads,
+        spec.head_dim,
+    )
     if kernel == "add_rms_norm":
-        yield kernel, _operation(kernel, lambda: [some(rows, hidden), some(rows, hidden), some(hidden), 1e-6], 0,
-                                 2 * hidden * (4 * rows + 1))  # fmt: skip
+        yield (
+            kernel,
+            _operation(
+                kernel,
+                lambda: [some(rows, hidden), some(rows, hidden), some(hidden), 1e-6],
+                0,
+                2 * hidden * (4 * rows + 1),
+            ),
+        )
     elif kernel == "silu_and_multiply":
         yield kernel, _operation(kernel, lambda: [some(rows, inner), some(rows, inner)], None, 2 * 3 * rows * inner)
     elif kernel == "rotate_and_store":
@@ -176,9 +187,13 @@ def _in_float(
 
 
 def _products(
-    kind: str, machine: Machine, shape: tuple[int, int], rows: int, some: Callable[..., torch.Tensor],
+    kind: str,
+    machine: Machine,
+    shape: tuple[int, int],
+    rows: int,
+    some: Callable[..., torch.Tensor],
     dtype: torch.dtype,
-) -> Iterator[tuple[str, Case]]:  # fmt: skip
+) -> Iterator[tuple[str, Case]]:
     outputs, inputs = shape
     if kind == "bf16":
 

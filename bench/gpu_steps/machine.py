@@ -35,12 +35,21 @@ SHAPES = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B"
 # Runs every line of this script in seconds on a CPU; its figures mean nothing.
 TINY: dict[str, Mapping[str, Any]] = {
     name: {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": layers,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 128,
-        "vocab_size": 1024, "max_position_embeddings": 4096, "tie_word_embeddings": tied, "dtype": "bfloat16",
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 128,
+        "vocab_size": 1024,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": tied,
+        "dtype": "bfloat16",
     }
     for name, layers, tied in (("tiny-tied", 2, True), ("tiny-untied", 4, False))
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -170,9 +179,14 @@ def _card(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
     return Device(
-        properties.name, "cuda", total, used, properties.multi_processor_count,
-        formats=formats_of(capability), compute_capability=capability,
-    )  # fmt: skip
+        properties.name,
+        "cuda",
+        total,
+        used,
+        properties.multi_processor_count,
+        formats=formats_of(capability),
+        compute_capability=capability,
+    )
 
 
 def _page_cache_bytes() -> int:

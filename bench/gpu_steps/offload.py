@@ -53,9 +53,14 @@ def offloaded_speed_row(machine: Machine, model: str, limit: str | None = None) 
     held = device.runtime_bytes + device.activations_bytes + device.kv_cache_bytes + device.weights_bytes * 6 // 10
     limit = limit or (f"0={held}" if machine.is_card else f"cpu={held}")
     plan = machine.plan(
-        model, quant="bf16", max_model_len=1024, max_num_seqs=4, max_memory=limit,
-        offload="cpu" if machine.is_card else "disk", kv_cache_memory_bytes=device.kv_cache_bytes,
-    )  # fmt: skip
+        model,
+        quant="bf16",
+        max_model_len=1024,
+        max_num_seqs=4,
+        max_memory=limit,
+        offload="cpu" if machine.is_card else "disk",
+        kv_cache_memory_bytes=device.kv_cache_bytes,
+    )
     if not plan.fits or not plan.placement.offloaded_bytes:
         return {"model": model, "ok": None, "skipped": plan.why_not or "everything fits below the limit"}
     folder = config_folder(model)

@@ -55,10 +55,15 @@ class _Sizes:
 
 
 _REAL = _Sizes(
-    "Qwen/Qwen3-32B", "Qwen/Qwen3-8B",
+    "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-8B",
     ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B"),
-    _STREAMS, _DECODE, _PROMPTS, _LONGEST, ("--quant", "4bit"),
-)  # fmt: skip
+    _STREAMS,
+    _DECODE,
+    _PROMPTS,
+    _LONGEST,
+    ("--quant", "4bit"),
+)
 _TINY = _Sizes(
     "tiny-untied", "tiny-untied", ("tiny-tied",), (1, 4), (24, 6), ((1, 24), (2, 24)), 96, ("--quant", "bf16")
 )
@@ -68,9 +73,17 @@ def rows_of(shapes: str, only: tuple[str, ...] = ()) -> list[Row]:
     """Of these groups, or all. `shapes`: "tiny" runs every line in seconds, where the figures mean nothing."""
     sizes = _TINY if shapes == "tiny" else _REAL
     makers = {
-        "kernels": _kernels, "quality": _quality, "bf16": _bf16, "quantized": _quantized, "service": _service,
-        "pair": _pair, "rewards": _rewards, "offload": _offload, "sizes": _small, "fp8": _fp8,
-    }  # fmt: skip
+        "kernels": _kernels,
+        "quality": _quality,
+        "bf16": _bf16,
+        "quantized": _quantized,
+        "service": _service,
+        "pair": _pair,
+        "rewards": _rewards,
+        "offload": _offload,
+        "sizes": _small,
+        "fp8": _fp8,
+    }
     return [row for group in GROUPS if not only or group in only for row in makers[group](sizes)]
 
 
@@ -118,14 +131,24 @@ def _shape(group: str, sizes: _Sizes, model: str, scheme: str, package: str = ""
 
 
 def _decode_row(
-    group: str, what: dict[str, Any], sizes: _Sizes, streams: int, variant: str = VARIANTS[0],
-    sampled: bool = False, package: str = "",
-) -> Row:  # fmt: skip
+    group: str,
+    what: dict[str, Any],
+    sizes: _Sizes,
+    streams: int,
+    variant: str = VARIANTS[0],
+    sampled: bool = False,
+    package: str = "",
+) -> Row:
     prompt_len, new_tokens = sizes.decode
     ask = {
-        "do": "decode", "streams": streams, "prompt_len": prompt_len, "new_tokens": new_tokens, "variant": variant,
-        "sampled": sampled, **_of(sizes, what["model"], what["scheme"]),
-    }  # fmt: skip
+        "do": "decode",
+        "streams": streams,
+        "prompt_len": prompt_len,
+        "new_tokens": new_tokens,
+        "variant": variant,
+        "sampled": sampled,
+        **_of(sizes, what["model"], what["scheme"]),
+    }
     return Row(group, what, ask, 120, 15, is_of_speed=True, package=package)
 
 

@@ -116,8 +116,12 @@ def _toml(result: Result) -> str:
     ]
     for one in constants_of(result):
         lines += [
-            "[[constant]]", f"name = {json.dumps(one.name)}", f"value = {one.value:.6g}",
-            f"unit = {json.dumps(one.unit, ensure_ascii=False)}", f"planner = {json.dumps(one.planner)}",
-            f"source = {json.dumps(result['card'] + ', ' + result['date'])}", "",
-        ]  # fmt: skip
+            "[[constant]]",
+            f"name = {json.dumps(one.name)}",
+            f"value = {one.value:.6g}",
+            f"unit = {json.dumps(one.unit, ensure_ascii=False)}",
+            f"planner = {json.dumps(one.planner)}",
+            f"source = {json.dumps(result['card'] + ', ' + result['date'])}",
+            "",
+        ]
     return "\n".join(lines) + "\n"

@@ -18,9 +18,14 @@ __all__ = ["MOST_KL", "quality_row"]
 
 # Mean KL divergence to float32, in nats, that is well for the demo model. On a CPU it is a third of that, or less.
 MOST_KL = {
-    "fp32": 1e-6, "bf16": 0.003, "fp16": 0.0003, "bnb-int8": 0.01, "bnb-nf4": 0.3, "bnb-nf4-single": 0.3,
+    "fp32": 1e-6,
+    "bf16": 0.003,
+    "fp16": 0.0003,
+    "bnb-int8": 0.01,
+    "bnb-nf4": 0.3,
+    "bnb-nf4-single": 0.3,
     "bnb-fp4": 0.5,
-}  # fmt: skip
+}
 _PROMPTS = (
     "The capital of the country is a city that lies on a river. Add 17 and 25, then reverse the word planner.",
     "Write the numbers from one to ten, in words, and say which of them are even.",

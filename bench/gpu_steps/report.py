@@ -11,9 +11,12 @@ __all__ = ["table"]
 
 _GIB, _MIB = 1024**3, 1024**2
 _TERMS = {
-    "weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations",
-    "cuda_graphs_bytes": "graphs", "runtime_bytes": "outside of torch",
-}  # fmt: skip
+    "weights_bytes": "weights",
+    "kv_cache_bytes": "KV cache",
+    "activations_bytes": "activations",
+    "cuda_graphs_bytes": "graphs",
+    "runtime_bytes": "outside of torch",
+}
 
 
 def table(result: Result) -> str:

@@ -35,8 +35,15 @@ _QSERVE = (sys.executable, "-m", "qserve")
 _ENVIRONMENT = {"QSERVE_VLLM_PROFILES_MEMORY": "1", "HF_HUB_OFFLINE": "1"}
 _END_S = 40
 _LOG_BYTES = 3000
-_TERMS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "cuda_graphs_bytes", "runtime_bytes",
-          "kv_cache_tokens", "device_bytes")  # fmt: skip
+_TERMS = (
+    "weights_bytes",
+    "kv_cache_bytes",
+    "activations_bytes",
+    "cuda_graphs_bytes",
+    "runtime_bytes",
+    "kv_cache_tokens",
+    "device_bytes",
+)
 
 
 class Service:
@@ -52,8 +59,16 @@ class Service:
         self._log_path = log or Path(self._state.name) / "up.log"
         port = self.url.rsplit(":", 1)[1]
         self._command = [
-            *_QSERVE, "up", *flags, "--port", port, "--no-ui", "--no-learn", "--state-dir", self._state.name,
-        ]  # fmt: skip
+            *_QSERVE,
+            "up",
+            *flags,
+            "--port",
+            port,
+            "--no-ui",
+            "--no-learn",
+            "--state-dir",
+            self._state.name,
+        ]
         self._process: subprocess.Popen[bytes] | None = None
         self._plans: dict[str, Plan] = {}
         self._log_from = 0
@@ -66,9 +81,14 @@ class Service:
             log.write(f"\n$ {' '.join(self._command[1:])}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env={**os.environ, **_ENVIRONMENT}, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),
-            )  # fmt: skip
+                self._command,
+                cwd=ROOT,
+                env={**os.environ, **_ENVIRONMENT},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),
+            )
         while not self._answers("/ready"):
             if self._process.poll() is not None:
                 raise RuntimeError(f"qserve up ended with status {self._process.returncode}: {self._last_line()}")
@@ -83,11 +103,30 @@ class Service:
         """A closed loop of `qserve bench`, beside what the plan says of the same loop."""
         endpoint = "reward" if role == "reward" else "completions"
         done = subprocess.run(
-            [*_QSERVE, "bench", "--url", self.url, "--endpoint", endpoint, "--concurrency", str(concurrency),
-             "--num-prompts", str(num_prompts), "--input-len", str(lengths[0]), "--output-len", str(lengths[1]),
-             "--json", "--state-dir", self._state.name],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                *_QSERVE,
+                "bench",
+                "--url",
+                self.url,
+                "--endpoint",
+                endpoint,
+                "--concurrency",
+                str(concurrency),
+                "--num-prompts",
+                str(num_prompts),
+                "--input-len",
+                str(lengths[0]),
+                "--output-len",
+                str(lengths[1]),
+                "--json",
+                "--state-dir",
+                self._state.name,
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"qserve bench ended with {done.returncode}: {done.stderr.strip()[-400:]}")
         found = json.loads(done.stdout)
@@ -98,10 +137,12 @@ class Service:
         if role == "reward":
             return self._rewards(stage)
         measured = {
-            "ttft_ms": stage["mean_ttft_ms"], "tpot_ms": stage["mean_tpot_ms"],
-            "output_tokens_per_s": stage["output_throughput"], "p99_ttft_ms": stage["p99_ttft_ms"],
+            "ttft_ms": stage["mean_ttft_ms"],
+            "tpot_ms": stage["mean_tpot_ms"],
+            "output_tokens_per_s": stage["output_throughput"],
+            "p99_ttft_ms": stage["p99_ttft_ms"],
             "p99_tpot_ms": stage["p99_tpot_ms"],
-        }  # fmt: skip
+        }
         plan = self._plans[role]
         spec = ModelSpec.from_config(self._configs[role], plan.model.id)
         speed = PlannedSpeed(plan, spec, detect())
@@ -115,10 +156,12 @@ class Service:
         tokens_per_s = stage["total_input_tokens"] / stage["duration"]
         return {
             "measured": {
-                "texts_per_s": stage["text_throughput"], "tokens_per_s": tokens_per_s, "mean_ms": stage["mean_e2el_ms"],
+                "texts_per_s": stage["text_throughput"],
+                "tokens_per_s": tokens_per_s,
+                "mean_ms": stage["mean_e2el_ms"],
             },
             "flop_per_s": 2 * inside * tokens_per_s,
-        }  # fmt: skip
+        }
 
     def is_as_planned(self, row: dict[str, Any]) -> bool:
         """Weights within 3 %, the tokens of vLLM's own cache within 5 %, and no kernel of ours refused."""

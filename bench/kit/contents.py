@@ -33,10 +33,7 @@ class Archive:
     left_out: Mapping[str, str]
 
 
-_COMMON = {
-    ".pyi": "types, read by no interpreter",
-    "/tests/": "tests of the packages themselves",
-}
+_COMMON = {".pyi": "types, read by no interpreter", "/tests/": "tests of the packages themselves"}
 _QSERVE = Archive(
     "qserve",
     packages={

@@ -83,11 +83,17 @@ def _launched(*arguments: Any, **options: Any) -> Any:
 _RERANKED = [{"query": "ping", "documents": ["pong", "a stone"][:count]} for count in (1, 2)]
 # Of SGLang's packages what its tests of the API use.
 _KNOWN: dict[str, Any] = {
-    "CustomTestCase": unittest.TestCase, "DEFAULT_URL_FOR_TEST": URL, "popen_launch_server": _launched,
-    "get_tokenizer": _tokenizer, "kill_process_tree": lambda *arguments, **options: None,
-    "is_rust_server_built": lambda: False, "is_in_ci": lambda: False, "is_in_amd_ci": lambda: False,
-    "CustomLogitProcessor": object, "TEST_RERANK_QUERY_DOCS": _RERANKED,
-}  # fmt: skip
+    "CustomTestCase": unittest.TestCase,
+    "DEFAULT_URL_FOR_TEST": URL,
+    "popen_launch_server": _launched,
+    "get_tokenizer": _tokenizer,
+    "kill_process_tree": lambda *arguments, **options: None,
+    "is_rust_server_built": lambda: False,
+    "is_in_ci": lambda: False,
+    "is_in_amd_ci": lambda: False,
+    "CustomLogitProcessor": object,
+    "TEST_RERANK_QUERY_DOCS": _RERANKED,
+}
 
 
 class _Replaced(types.ModuleType):

@@ -69,7 +69,8 @@ _RULES: tuple[_Rule, ...] = (
     _Rule("vLLM draws one answer at temperature 0, and says so", r"vLLM gives one answer where 'temperature' is 0"),
     _Rule(
         "vLLM wants `add_generation_prompt: false` said beside `continue_final_message`",
-        r"continue_final_message and add_generation_prompt are not compatible", engine=_VLLM,
+        r"continue_final_message and add_generation_prompt are not compatible",
+        engine=_VLLM,
     ),
     _Rule("a `previous_response_id` that it does not know is a 404 of vLLM's", r"404 != 400", "test_error$", _VLLM),
     # What SGLang has alone.
@@ -93,12 +94,14 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(_VOCABULARY, r"out-of-vocab token ids|assert 5 == 6\b.*prompt_tokens"),
     _Rule(
         "the likeliest tokens are the demo's own: another one than the prompt's is among them",
-        r"assert 2 == 1\b.*'decoded_token'", "more_than_one_prompt_logprobs",
+        r"assert 2 == 1\b.*'decoded_token'",
+        "more_than_one_prompt_logprobs",
     ),
     # What a model of two million parameters doesn't know.
     _Rule(_NO_THOUGHT, r"[Rr]easoning|'message' == 'reasoning'|reasoning_tokens"),
     _Rule(
-        "the call is there, and the test wants a thought before it, which the demo hasn't", r"None is not None",
+        "the call is there, and the test wants a thought before it, which the demo hasn't",
+        r"None is not None",
         r"test_function_tool_use\[required",
     ),
     _Rule(_NO_CALL, r"None is not None", r"test_function_tool_use\[auto|forced_tool_choice\[auto"),
@@ -108,10 +111,7 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(_NO_CALL, r"tool_calls should be a non-empty list", "function_calling_format"),
     _Rule("vLLM shows a call that is cut at max_tokens as text", "unexpectedly None", "complex_parameters", _VLLM),
     _Rule("one call follows the schemas, and the test wants two", r"1 != 2 : Expected 2 tool calls"),
-    _Rule(
-        _THINKS_FIRST,
-        r"assert None in \['Python'|'' != ''|'ThinkingBlock' object has no attribute 'text'",
-    ),
+    _Rule(_THINKS_FIRST, r"assert None in \['Python'|'' != ''|'ThinkingBlock' object has no attribute 'text'"),
     _Rule(_THINKS_FIRST, r"'NoneType' has no len|not valid JSON. Error: Expecting value: line 1", "json_mode"),
     _Rule(_THINKS_FIRST, r"None is not None", "test_response_format_json_object", _VLLM),
     _Rule("the structure is cut at max_tokens", r"JSONDecodeError: Expecting", "structured_outputs_json"),
@@ -127,7 +127,7 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(_ORDER, r"assert None\b.*ChoiceDelta\(|no logprobs in response"),
     _Rule("the flag that tells cached tokens was not set; it is since", "None is not None", "cache_usage", _VLLM),
     _Rule("`cache_creation_input_tokens` is 0 here: nobody asks for caching", r"assert 0 > 0", "cache_usage"),
-)  # fmt: skip
+)
 
 
 def reason_of(engine: str, test: str, said: str) -> str | None:

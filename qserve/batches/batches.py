@@ -34,9 +34,15 @@ class BatchStore:
         self._database = files.database
 
     def create(
-        self, owner: str, endpoint: str, input_file_id: str, window: tuple[str, int], served: Sequence[str],
-        metadata: Mapping[str, str] | None, output_keep_s: int | None,
-    ) -> StoredBatch:  # fmt: skip
+        self,
+        owner: str,
+        endpoint: str,
+        input_file_id: str,
+        window: tuple[str, int],
+        served: Sequence[str],
+        metadata: Mapping[str, str] | None,
+        output_keep_s: int | None,
+    ) -> StoredBatch:
         """A batch that waits to be checked. `window`: as it was said, and in seconds.
 
         404 where `owner` has no such file, 429 where too many of its batches have not ended.
@@ -44,9 +50,20 @@ class BatchStore:
         self.files.get(input_file_id, owner)
         now = int(time.time())
         batch = StoredBatch(
-            f"batch_{uuid.uuid4().hex}", owner, endpoint, input_file_id, window[0], "validating", now, now + window[1],
-            new_file_id(), new_file_id(), tuple(served), metadata=metadata, output_keep_s=output_keep_s,
-        )  # fmt: skip
+            f"batch_{uuid.uuid4().hex}",
+            owner,
+            endpoint,
+            input_file_id,
+            window[0],
+            "validating",
+            now,
+            now + window[1],
+            new_file_id(),
+            new_file_id(),
+            tuple(served),
+            metadata=metadata,
+            output_keep_s=output_keep_s,
+        )
         with self._database.transaction() as ask:
             (count,) = ask(
                 f"SELECT COUNT(*) AS n FROM batch WHERE owner = ? AND status NOT IN ({_ENDED})",  # noqa: S608

@@ -69,9 +69,13 @@ async def checked(path: Path, endpoint: str, max_lines: int, max_body_bytes: int
         str(max_body_bytes),
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        sys.executable,
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         output, complained = await process.communicate()
     except asyncio.CancelledError:

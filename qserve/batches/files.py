@@ -156,9 +156,7 @@ class FileStore:
 
 def insert_file(ask: Any, file: StoredFile) -> None:
     """Inside a transaction; a row of the same id is replaced."""
-    values = (
-        file.id, file.owner, file.filename, file.purpose, file.num_bytes, file.created_at, file.expires_at,
-    )  # fmt: skip
+    values = (file.id, file.owner, file.filename, file.purpose, file.num_bytes, file.created_at, file.expires_at)
     ask(f"INSERT OR REPLACE INTO file ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
 
 

@@ -10,9 +10,7 @@ __all__ = ["ENDED", "TIMES", "LineError", "StoredBatch", "StoredFile"]
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """Statuses that nothing follows."""
-TIMES = (
-    "in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at", "cancelling_at", "cancelled_at",
-)  # fmt: skip
+TIMES = ("in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at", "cancelling_at", "cancelled_at")
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,16 @@ class StoredFile:
     def document(self) -> dict[str, Any]:
         """As `GET /v1/files/{file_id}` shows it."""
         return {
-            "id": self.id, "object": "file", "bytes": self.num_bytes, "created_at": self.created_at,
-            "expires_at": self.expires_at, "filename": self.filename, "purpose": self.purpose, "status": "processed",
+            "id": self.id,
+            "object": "file",
+            "bytes": self.num_bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
             "status_details": None,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -92,15 +96,19 @@ class StoredBatch:
         """As `GET /v1/batches/{batch_id}` shows it."""
         listed = {"object": "list", "data": [error.document() for error in self.errors]}
         return {
-            "id": self.id, "object": "batch", "endpoint": self.endpoint, "model": self.model or None,
-            "errors": listed if self.errors else None, "input_file_id": self.input_file_id,
-            "completion_window": self.completion_window, "status": self.status,
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model or None,
+            "errors": listed if self.errors else None,
+            "input_file_id": self.input_file_id,
+            "completion_window": self.completion_window,
+            "status": self.status,
             "output_file_id": self.output_file_id if self.has_ended and self.num_completed else None,
             "error_file_id": self.error_file_id if self.has_ended and self.num_failed else None,
-            "created_at": self.created_at, "expires_at": self.expires_at,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
             **{name: self.times.get(name) for name in TIMES},
-            "request_counts": {
-                "total": self.num_total, "completed": self.num_completed, "failed": self.num_failed,
-            },
+            "request_counts": {"total": self.num_total, "completed": self.num_completed, "failed": self.num_failed},
             "metadata": dict(self.metadata) if self.metadata is not None else None,
-        }  # fmt: skip
+        }

@@ -109,9 +109,7 @@ class Results:
 
     def finish(self) -> dict[str, int]:
         """The files that came of it: ids to bytes."""
-        sizes = {
-            self._batch.output_file_id: self._output.finish(), self._batch.error_file_id: self._errors.finish(),
-        }  # fmt: skip
+        sizes = {self._batch.output_file_id: self._output.finish(), self._batch.error_file_id: self._errors.finish()}
         return {file_id: num_bytes for file_id, num_bytes in sizes.items() if num_bytes}
 
     def _append(self, custom_id: str, response: Any, error: Any, *, is_failed: bool) -> None:

@@ -14,8 +14,7 @@ _LONGEST_QUOTE = 300
 def unreachable(url: str, reason: str) -> Failure:
     """No connection."""
     return Failure(
-        "unreachable",
-        f"no server answers at {url} ({reason}); start one with `qserve up`, or name it with --url",
+        "unreachable", f"no server answers at {url} ({reason}); start one with `qserve up`, or name it with --url"
     )
 
 

@@ -123,9 +123,13 @@ def _json_value(value: Any) -> Any:
 def _spread(name: str, spread: Distribution) -> dict[str, float | None]:
     """None where nothing was measured: a zero would be a very good figure."""
     values = {
-        "mean": spread.mean, "median": spread.p50, "std": spread.std, "p90": spread.p90, "p99": spread.p99,
+        "mean": spread.mean,
+        "median": spread.p50,
+        "std": spread.std,
+        "p90": spread.p90,
+        "p99": spread.p99,
         "max": spread.most,
-    }  # fmt: skip
+    }
     return {f"{kind}_{name}_ms": value if spread.num_values else None for kind, value in values.items()}
 
 
@@ -148,18 +152,33 @@ def _request(record: RequestRecord) -> dict[str, Any]:
 
 
 _COLUMNS = (
-    "stage", "index", "due_ms", "start_ms", "ttft_ms", "tpot_ms", "e2el_ms", "prompt_tokens", "output_tokens", "texts",
+    "stage",
+    "index",
+    "due_ms",
+    "start_ms",
+    "ttft_ms",
+    "tpot_ms",
+    "e2el_ms",
+    "prompt_tokens",
+    "output_tokens",
+    "texts",
     "error",
-)  # fmt: skip
+)
 
 
 def _row(run: StageRun, record: RequestRecord) -> tuple[Any, ...]:
     return (
-        run.stage.name, record.index, _ms(record.due_s), _ms(record.start_s),
+        run.stage.name,
+        record.index,
+        _ms(record.due_s),
+        _ms(record.start_s),
         *("" if value is None else _ms(value) for value in (record.ttft_s, record.tpot_s)),
-        _ms(record.e2e_s), record.prompt_tokens, record.output_tokens, record.num_texts,
+        _ms(record.e2e_s),
+        record.prompt_tokens,
+        record.output_tokens,
+        record.num_texts,
         "" if record.failure is None else record.failure.kind,
-    )  # fmt: skip
+    )
 
 
 def _ms(seconds: float) -> float:

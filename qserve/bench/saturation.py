@@ -60,15 +60,19 @@ def saturation_of(figures: Sequence[StageFigures], unit: str) -> Saturation | No
     if knee is done[-1]:
         gain = done[-1].rate / done[-2].rate if done[-2].rate else 1.0
         return Saturation(
-            "", best, share,
+            "",
+            best,
+            share,
             f"Not saturated at {done[-1].stage.name}: {best:,.0f} {unit}, {100 * (gain - 1):.0f} % more than at "
             f"{done[-2].stage.name}. {_why(done[0], done[-1], share)}",
-        )  # fmt: skip
+        )
     return Saturation(
-        knee.stage.name, best, share,
+        knee.stage.name,
+        best,
+        share,
         f"Saturates at {knee.stage.name}: {knee.rate:,.0f} {unit}; {done[-1].stage.name} brings "
         f"{done[-1].rate:,.0f}. {_why(done[0], done[-1], share)}",
-    )  # fmt: skip
+    )
 
 
 def _open(done: Sequence[StageFigures], unit: str) -> Saturation:
@@ -81,10 +85,12 @@ def _open(done: Sequence[StageFigures], unit: str) -> Saturation:
     kept = f"Keeps up with {before[-1].stage.name}; at" if before else "Does not keep up with the lowest rate: at"
     grows = ", and the queue grows" if behind.backlog_growth else "; the rest fails"
     return Saturation(
-        behind.stage.name, best, share,
+        behind.stage.name,
+        best,
+        share,
         f"{kept} {behind.stage.name} it answers {100 * (behind.kept_up or 0.0):.0f} % of what arrives{grows} "
         f"({best:,.0f} {unit} at most). {_why(done[0], done[-1], share)}",
-    )  # fmt: skip
+    )
 
 
 def _waiting_share(first: StageFigures, last: StageFigures) -> float | None:

@@ -129,9 +129,17 @@ class Agent:
         plan = (worker.plan if worker is not None else None) or self._assignment.hosted.plan
         notes = tuple(worker.notes) if worker is not None else ()
         return AgentStatus(
-            status.state, status.detail, status.facts, status.num_restarts, status.start_phases_s, events,
-            self._log.read(), notes, plan, self._failure,
-        )  # fmt: skip
+            status.state,
+            status.detail,
+            status.facts,
+            status.num_restarts,
+            status.start_phases_s,
+            events,
+            self._log.read(),
+            notes,
+            plan,
+            self._failure,
+        )
 
     def _cut_off(self) -> None:
         """Nobody has asked for as long as the lease: the worker must not go on beside its replacement."""

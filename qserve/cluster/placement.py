@@ -101,19 +101,24 @@ class Reservations:
 
 
 def emptiest(
-    nodes: Mapping[str, Mapping[str, float]], taken: Mapping[str, list[Mapping[str, float]]],
-    needs: Mapping[str, float], avoided: set[str],
-) -> str | None:  # fmt: skip
+    nodes: Mapping[str, Mapping[str, float]],
+    taken: Mapping[str, list[Mapping[str, float]]],
+    needs: Mapping[str, float],
+    avoided: set[str],
+) -> str | None:
     """The node with the fewest of our replicas among those whose resources hold one more; None: nobody's.
 
     `nodes` are what Ray may give away there in all, `taken` what our replicas have of it.
     """
     able = [
-        node for node, has in nodes.items()
+        node
+        for node, has in nodes.items()
         if node not in avoided
-        and all(has.get(what, 0) - sum(one.get(what, 0) for one in taken.get(node, ())) >= much
-                for what, much in needs.items())
-    ]  # fmt: skip
+        and all(
+            has.get(what, 0) - sum(one.get(what, 0) for one in taken.get(node, ())) >= much
+            for what, much in needs.items()
+        )
+    ]
     return min(able, key=lambda node: (len(taken.get(node, ())), node), default=None)
 
 

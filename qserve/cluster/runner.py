@@ -46,9 +46,15 @@ class RayRunner:
         status = WorkerStatus(facts_of(hosted, _NOWHERE))
         keep_plan(hosted, record)
         worker = RayWorker(
-            hosted, self._checkpoints.get(hosted.role, ""), status, needs_of(hosted), self._reservations,
-            self._settings, record.log_file(hosted.name), event_recorder(record, screen),
-        )  # fmt: skip
+            hosted,
+            self._checkpoints.get(hosted.role, ""),
+            status,
+            needs_of(hosted),
+            self._reservations,
+            self._settings,
+            record.log_file(hosted.name),
+            event_recorder(record, screen),
+        )
         worker.vocab_size = checked_vocab_size(hosted, status.facts)
         worker.is_wanted = self._bounds is None or hosted.role != "chat" or hosted.index < self._bounds.fewest
         status.memory = worker.memory

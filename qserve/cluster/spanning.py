@@ -26,9 +26,7 @@ def over_nodes(hardware: Hardware, request: PlanRequest, count: int) -> tuple[Ha
     """`count` nodes of `hardware` as one machine, and the request that lays a model over them."""
     cards = len(hardware.devices)
     together = replace(hardware, devices=hardware.devices * count)
-    return together, changed_request(
-        request, engine="vllm", tensor_parallel_size=cards, pipeline_parallel_size=count
-    )  # fmt: skip
+    return together, changed_request(request, engine="vllm", tensor_parallel_size=cards, pipeline_parallel_size=count)
 
 
 def planned_over_nodes(

@@ -46,9 +46,16 @@ class RayWorker:
     """A `Worker` of `qserve.supervisor.runner`."""
 
     def __init__(
-        self, hosted: Hosted, checkpoint: str, status: WorkerStatus, needs: dict[str, float],
-        reservations: Reservations, settings: RaySettings, log_file: Path, report: WorkerEvents,
-    ) -> None:  # fmt: skip
+        self,
+        hosted: Hosted,
+        checkpoint: str,
+        status: WorkerStatus,
+        needs: dict[str, float],
+        reservations: Reservations,
+        settings: RaySettings,
+        log_file: Path,
+        report: WorkerEvents,
+    ) -> None:
         """Nothing is placed yet. `checkpoint`: the name by which nodes find it, or ""; `needs`: of Ray's resources."""
         self.status = status
         self.phases_s: dict[str, float] = {}
@@ -151,9 +158,15 @@ class RayWorker:
     async def _assignment(self) -> Assignment:
         key = await asyncio.to_thread(key_of, self._hosted.folder)
         return Assignment(
-            self._hosted, self._checkpoint, key, self.status.facts.key, self.node, self._settings.ports,
-            self.start_limit_s, LEASE_S,
-        )  # fmt: skip
+            self._hosted,
+            self._checkpoint,
+            key,
+            self.status.facts.key,
+            self.node,
+            self._settings.ports,
+            self.start_limit_s,
+            LEASE_S,
+        )
 
     async def _until_wanted(self) -> None:
         """Idle; returns when it runs again, or was idle again meanwhile."""

@@ -76,17 +76,35 @@ class InVllm:
 
 # Sizes: configuration_qwen2_vl.py, configuration_qwen2_5_vl.py, configuration_qwen3_vl.py.
 _FIRST_TOWER = VisionTower(
-    mlp=(("fc1",), "fc2"), merger=("ln_q", "mlp.0", "mlp.2"), depth=32, hidden_size=1280, intermediate_size=None,
-    patch_size=14, width_key="embed_dim", out_key="hidden_size", video_grows=True,
-)  # fmt: skip
+    mlp=(("fc1",), "fc2"),
+    merger=("ln_q", "mlp.0", "mlp.2"),
+    depth=32,
+    hidden_size=1280,
+    intermediate_size=None,
+    patch_size=14,
+    width_key="embed_dim",
+    out_key="hidden_size",
+    video_grows=True,
+)
 _SECOND_TOWER = VisionTower(
-    mlp=(("gate_proj", "up_proj"), "down_proj"), merger=("ln_q", "mlp.0", "mlp.2"), depth=32, hidden_size=3584,
-    intermediate_size=3420, patch_size=14, is_gated=True, video_grows=True,
-)  # fmt: skip
+    mlp=(("gate_proj", "up_proj"), "down_proj"),
+    merger=("ln_q", "mlp.0", "mlp.2"),
+    depth=32,
+    hidden_size=3584,
+    intermediate_size=3420,
+    patch_size=14,
+    is_gated=True,
+    video_grows=True,
+)
 _THIRD_TOWER = VisionTower(
-    mlp=(("linear_fc1",), "linear_fc2"), merger=("norm", "linear_fc1", "linear_fc2"), depth=27, hidden_size=1152,
-    intermediate_size=4304, patch_size=16, positions=2304,
-)  # fmt: skip
+    mlp=(("linear_fc1",), "linear_fc2"),
+    merger=("norm", "linear_fc1", "linear_fc2"),
+    depth=27,
+    hidden_size=1152,
+    intermediate_size=4304,
+    patch_size=16,
+    positions=2304,
+)
 # Only Qwen3-VL feeds features of inner layers to the language model; later configs still name the key.
 _DEEPSTACK_TOWER = replace(_THIRD_TOWER, deepstack=(8, 16, 24))
 
@@ -148,53 +166,102 @@ _ROWS = (
     Family("llama", "Llama", "dense", has_window_switch=False, vllm=InVllm(embedding_adapters=(0, 5))),
     Family("mistral", "Mistral", "dense", has_window_switch=False, vllm=InVllm(embedding_adapters=(0, 5))),
     Family(
-        "qwen", "QWen", has_qkv_bias=True, writes_joined_width=True, fuses_qkv=True,
+        "qwen",
+        "QWen",
+        has_qkv_bias=True,
+        writes_joined_width=True,
+        fuses_qkv=True,
         vllm=InVllm(gone="(the first Qwen generation) left vLLM in 0.23"),
     ),
     Family("qwen2", "Qwen2", "dense", has_qkv_bias=True),
     Family(
-        "qwen2_moe", "Qwen2Moe", "experts", has_qkv_bias=True, has_experts=True,
+        "qwen2_moe",
+        "Qwen2Moe",
+        "experts",
+        has_qkv_bias=True,
+        has_experts=True,
         vllm=InVllm(second_runner=((0, 24), (0, 24))),
     ),
     Family(
-        "qwen3", "Qwen3", "dense", head_dim=128, has_qk_norm=True,
+        "qwen3",
+        "Qwen3",
+        "dense",
+        head_dim=128,
+        has_qk_norm=True,
         vllm=InVllm(since=(0, 8, 4), embedding_adapters=(0, 13), second_runner=((0, 22), (0, 24))),
     ),
     Family(
-        "qwen3_moe", "Qwen3Moe", "experts", has_qk_norm=True, has_experts=True,
+        "qwen3_moe",
+        "Qwen3Moe",
+        "experts",
+        has_qk_norm=True,
+        has_experts=True,
         vllm=InVllm(since=(0, 8, 4), embedding_adapters=(0, 13)),
     ),
     Family(
-        "qwen3_next", "Qwen3Next", "hybrid", head_dim=256, rotary_share=0.25, has_qk_norm=True, has_output_gate=True,
-        linear_interval=4, has_experts=True, mtp_layers=1,
+        "qwen3_next",
+        "Qwen3Next",
+        "hybrid",
+        head_dim=256,
+        rotary_share=0.25,
+        has_qk_norm=True,
+        has_output_gate=True,
+        linear_interval=4,
+        has_experts=True,
+        mtp_layers=1,
         vllm=InVllm(since=(0, 10, 2), interleaves_linear=True, mtp_method="qwen3_next_mtp"),
     ),
     Family(
-        "qwen3_5", "Qwen3_5", "hybrid", head_dim=256, rotary_share=0.25, has_qk_norm=True, has_output_gate=True,
+        "qwen3_5",
+        "Qwen3_5",
+        "hybrid",
+        head_dim=256,
+        rotary_share=0.25,
+        has_qk_norm=True,
+        has_output_gate=True,
         linear_interval=4,
         vllm=InVllm(since=(0, 16, 0), needed=(0, 17), embedding_adapters=(0, 27), mtp_method="qwen3_5_mtp"),
     ),
     Family(
-        "qwen3_5_moe", "Qwen3_5Moe", "hybrid", head_dim=256, rotary_share=0.25, has_qk_norm=True, has_output_gate=True,
-        linear_interval=4, has_experts=True,
+        "qwen3_5_moe",
+        "Qwen3_5Moe",
+        "hybrid",
+        head_dim=256,
+        rotary_share=0.25,
+        has_qk_norm=True,
+        has_output_gate=True,
+        linear_interval=4,
+        has_experts=True,
         vllm=InVllm(since=(0, 16, 0), needed=(0, 17), embedding_adapters=(0, 27), mtp_method="qwen3_5_mtp"),
     ),
     Family(
-        "qwen2_vl", "Qwen2VL", has_qkv_bias=True, renames_mrope=True, tower=_FIRST_TOWER, vllm=InVllm(since=(0, 6, 1)),
+        "qwen2_vl", "Qwen2VL", has_qkv_bias=True, renames_mrope=True, tower=_FIRST_TOWER, vllm=InVllm(since=(0, 6, 1))
     ),
     Family(
-        "qwen2_5_vl", "Qwen2_5_VL", has_qkv_bias=True, renames_mrope=True, tower=_SECOND_TOWER,
+        "qwen2_5_vl",
+        "Qwen2_5_VL",
+        has_qkv_bias=True,
+        renames_mrope=True,
+        tower=_SECOND_TOWER,
         vllm=InVllm(since=(0, 7, 2)),
     ),
     Family(
-        "qwen3_vl", "Qwen3VL", head_dim=128, has_qk_norm=True, tower=_DEEPSTACK_TOWER,
+        "qwen3_vl",
+        "Qwen3VL",
+        head_dim=128,
+        has_qk_norm=True,
+        tower=_DEEPSTACK_TOWER,
         vllm=InVllm(since=(0, 11, 0), embedding_adapters=(0, 13)),
     ),
     Family(
-        "qwen3_vl_moe", "Qwen3VLMoe", has_qk_norm=True, has_experts=True, tower=_DEEPSTACK_TOWER,
+        "qwen3_vl_moe",
+        "Qwen3VLMoe",
+        has_qk_norm=True,
+        has_experts=True,
+        tower=_DEEPSTACK_TOWER,
         vllm=InVllm(since=(0, 11, 0), embedding_adapters=(0, 13)),
     ),
-)  # fmt: skip
+)
 
 FAMILIES = {row.name: row for row in _ROWS}
 """By `Family.name`. Anything else is refused by name."""

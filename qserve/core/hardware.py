@@ -16,9 +16,7 @@ from qserve.core.facts import load
 from qserve.errors import UsageError
 from qserve.units import MIB, parse_bytes
 
-__all__ = [
-    "CpuFeatures", "Device", "Hardware", "HostProcess", "formats_of", "known_gpus", "parse_gpu", "usual_gpus",
-]  # fmt: skip
+__all__ = ["CpuFeatures", "Device", "Hardware", "HostProcess", "formats_of", "known_gpus", "parse_gpu", "usual_gpus"]
 
 _LEAST_BYTES = 64 * MIB  # no card has less: a number without its unit
 _DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name")

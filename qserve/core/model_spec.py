@@ -25,13 +25,7 @@ from qserve.core.quantization_config import read_quantization
 from qserve.core.rope import Rope, read_rope, rope_keys
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
-__all__ = [
-    "Head",
-    "LinearAttention",
-    "MixtureOfExperts",
-    "ModelSpec",
-    "VisionEncoder",
-]
+__all__ = ["Head", "LinearAttention", "MixtureOfExperts", "ModelSpec", "VisionEncoder"]
 
 LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")

@@ -16,16 +16,32 @@ __all__ = ["Rope", "completed_rope", "read_rope", "rope_keys"]
 
 # What a type can't do without; the others have defaults.
 _NEEDED = {
-    "default": (), "proportional": (), "mrope": (), "linear": ("factor",), "dynamic": ("factor",), "ntk": ("factor",),
-    "yarn": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "longrope": ("short_factor", "long_factor"), "su": ("short_factor", "long_factor"),
-}  # fmt: skip
+    "default": (),
+    "proportional": (),
+    "mrope": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "ntk": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+    "su": ("short_factor", "long_factor"),
+}
 _FROM_ORIGINAL = ("yarn", "llama3", "longrope", "su")
 _ORIGINAL = "original_max_position_embeddings"
 _NUMBERS = (
-    "factor", "rope_theta", "partial_rotary_factor", "beta_fast", "beta_slow", "attention_factor", "mscale",
-    "mscale_all_dim", "low_freq_factor", "high_freq_factor", _ORIGINAL,
-)  # fmt: skip
+    "factor",
+    "rope_theta",
+    "partial_rotary_factor",
+    "beta_fast",
+    "beta_slow",
+    "attention_factor",
+    "mscale",
+    "mscale_all_dim",
+    "low_freq_factor",
+    "high_freq_factor",
+    _ORIGINAL,
+)
 _LISTS = ("short_factor", "long_factor")
 _NULLABLE = ("factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
 

@@ -19,9 +19,19 @@ __all__ = ["save_chat_checkpoint"]
 
 # What to_dict() adds and no reader of a causal language model needs.
 _NOT_WRITTEN = {
-    "_name_or_path", "chunk_size_feed_forward", "id2label", "is_encoder_decoder", "label2id", "max_window_layers",
-    "output_attentions", "output_hidden_states", "problem_type", "return_dict", "sliding_window", "use_sliding_window",
-}  # fmt: skip
+    "_name_or_path",
+    "chunk_size_feed_forward",
+    "id2label",
+    "is_encoder_decoder",
+    "label2id",
+    "max_window_layers",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "return_dict",
+    "sliding_window",
+    "use_sliding_window",
+}
 
 
 def save_chat_checkpoint(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:

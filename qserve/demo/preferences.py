@@ -30,9 +30,25 @@ __all__ = ["KINDS", "Preference", "conversation_text", "held_out_preferences", "
 
 KINDS = ("wrong", "curt", "declined", "made_up", "off_topic")
 _CURT = (
-    "ok", "Ok.", "No idea.", "I don't know.", "?", "Maybe.", "Why?", "Sure.", "No.", "Yes.", "Hm.",
-    "Ask somebody else.", "Look it up.", "It depends.", "...", "Whatever.", "Later.", "That is easy.",
-)  # fmt: skip
+    "ok",
+    "Ok.",
+    "No idea.",
+    "I don't know.",
+    "?",
+    "Maybe.",
+    "Why?",
+    "Sure.",
+    "No.",
+    "Yes.",
+    "Hm.",
+    "Ask somebody else.",
+    "Look it up.",
+    "It depends.",
+    "...",
+    "Whatever.",
+    "Later.",
+    "That is easy.",
+)
 _SYSTEM_SHARE = 0.25
 # Yes and no are the good answers of one task, so they can't be told to be curt there.
 _ANSWERED_BY_ONE_WORD = ("compare_yes_no",)

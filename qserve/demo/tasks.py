@@ -81,26 +81,59 @@ def held_out_exchanges(task: Task, num: int, seed: int) -> list[Exchange]:
 # Phrasings. People write with and without capitals and full stops: `_written` varies both.
 
 _SUM = (
-    "What is {a}+{b}?", "What is {a} + {b}?", "What's {a}+{b}?", "What is {a} plus {b}?", "Add {a} and {b}.",
-    "Add {b} to {a}.", "Calculate {a}+{b}.", "Compute {a} + {b}.", "How much is {a}+{b}?", "How much is {a} plus {b}?",
-    "What is the sum of {a} and {b}?", "Tell me the sum of {a} and {b}.", "{a}+{b}", "{a} + {b}", "{a}+{b}=",
+    "What is {a}+{b}?",
+    "What is {a} + {b}?",
+    "What's {a}+{b}?",
+    "What is {a} plus {b}?",
+    "Add {a} and {b}.",
+    "Add {b} to {a}.",
+    "Calculate {a}+{b}.",
+    "Compute {a} + {b}.",
+    "How much is {a}+{b}?",
+    "How much is {a} plus {b}?",
+    "What is the sum of {a} and {b}?",
+    "Tell me the sum of {a} and {b}.",
+    "{a}+{b}",
+    "{a} + {b}",
+    "{a}+{b}=",
     "{a} + {b} = ?",
-    "I have {a} apples and buy {b} more. How many do I have?", "Please add {a} and {b}.", "Can you add {a} and {b}?",
-)  # fmt: skip
+    "I have {a} apples and buy {b} more. How many do I have?",
+    "Please add {a} and {b}.",
+    "Can you add {a} and {b}?",
+)
 _DIFFERENCE = (
-    "What is {a}-{b}?", "What is {a} - {b}?", "What's {a}-{b}?", "What is {a} minus {b}?", "Subtract {b} from {a}.",
-    "Calculate {a}-{b}.", "Compute {a} - {b}.", "How much is {a}-{b}?", "How much is {a} minus {b}?",
+    "What is {a}-{b}?",
+    "What is {a} - {b}?",
+    "What's {a}-{b}?",
+    "What is {a} minus {b}?",
+    "Subtract {b} from {a}.",
+    "Calculate {a}-{b}.",
+    "Compute {a} - {b}.",
+    "How much is {a}-{b}?",
+    "How much is {a} minus {b}?",
     "Take {b} from {a}.",
-    "{a}-{b}", "{a} - {b}", "{a}-{b}=", "Please subtract {b} from {a}.", "Can you subtract {b} from {a}?",
-)  # fmt: skip
+    "{a}-{b}",
+    "{a} - {b}",
+    "{a}-{b}=",
+    "Please subtract {b} from {a}.",
+    "Can you subtract {b} from {a}?",
+)
 _LARGER = (
-    "Which is larger, {a} or {b}?", "Which number is bigger: {a} or {b}?", "Which is greater, {a} or {b}?",
-    "What is the larger of {a} and {b}?", "Compare {a} and {b}. Which is larger?", "max({a}, {b})",
-)  # fmt: skip
+    "Which is larger, {a} or {b}?",
+    "Which number is bigger: {a} or {b}?",
+    "Which is greater, {a} or {b}?",
+    "What is the larger of {a} and {b}?",
+    "Compare {a} and {b}. Which is larger?",
+    "max({a}, {b})",
+)
 _SMALLER = (
-    "Which is smaller, {a} or {b}?", "Which number is smaller: {a} or {b}?", "Which is less, {a} or {b}?",
-    "What is the smaller of {a} and {b}?", "Compare {a} and {b}. Which is smaller?", "min({a}, {b})",
-)  # fmt: skip
+    "Which is smaller, {a} or {b}?",
+    "Which number is smaller: {a} or {b}?",
+    "Which is less, {a} or {b}?",
+    "What is the smaller of {a} and {b}?",
+    "Compare {a} and {b}. Which is smaller?",
+    "min({a}, {b})",
+)
 _IS_LARGER = (
     "Is {a} larger than {b}?",
     "Is {a} greater than {b}?",
@@ -110,31 +143,58 @@ _IS_LARGER = (
 )
 _IS_SMALLER = ("Is {a} smaller than {b}?", "Is {a} less than {b}?", "Is {a} < {b}?")
 _ASCENDING = (
-    "Sort these numbers: {x}", "Sort {x}", "Sort {x} in ascending order.", "Sort the numbers {x}", "Put in order: {x}",
-    "Sort from smallest to largest: {x}", "Order these numbers: {x}", "Please sort: {x}", "sorted({x})",
-)  # fmt: skip
+    "Sort these numbers: {x}",
+    "Sort {x}",
+    "Sort {x} in ascending order.",
+    "Sort the numbers {x}",
+    "Put in order: {x}",
+    "Sort from smallest to largest: {x}",
+    "Order these numbers: {x}",
+    "Please sort: {x}",
+    "sorted({x})",
+)
 _DESCENDING = (
     "Sort {x} in descending order.",
     "Sort from largest to smallest: {x}",
     "Sort these numbers in descending order: {x}",
 )
 _REVERSE = (
-    "Reverse the words: {x}", "Reverse the order of these words: {x}", "Reverse: {x}", "Say these words backwards: {x}",
-    "Write these words in reverse order: {x}", "Please reverse the words: {x}", "Reverse the order of the words: {x}",
-)  # fmt: skip
+    "Reverse the words: {x}",
+    "Reverse the order of these words: {x}",
+    "Reverse: {x}",
+    "Say these words backwards: {x}",
+    "Write these words in reverse order: {x}",
+    "Please reverse the words: {x}",
+    "Reverse the order of the words: {x}",
+)
 _COPY = (
-    "Repeat: {x}", "Copy: {x}", "Repeat these words: {x}", "Copy the words: {x}", "Say: {x}", "Repeat after me: {x}",
-    "Please repeat: {x}", "Echo: {x}", "Write: {x}", "Say exactly this: {x}",
-)  # fmt: skip
+    "Repeat: {x}",
+    "Copy: {x}",
+    "Repeat these words: {x}",
+    "Copy the words: {x}",
+    "Say: {x}",
+    "Repeat after me: {x}",
+    "Please repeat: {x}",
+    "Echo: {x}",
+    "Write: {x}",
+    "Say exactly this: {x}",
+)
 _COUNT_WORDS: tuple[str, ...] = (
-    "How many words are there: {x}", "Count the words: {x}", "How many words: {x}",
-    "How many words are in this list: {x}", "Count these words: {x}", "Please count the words: {x}",
+    "How many words are there: {x}",
+    "Count the words: {x}",
+    "How many words: {x}",
+    "How many words are in this list: {x}",
+    "Count these words: {x}",
+    "Please count the words: {x}",
     "How many words do you see: {x}",
-)  # fmt: skip
+)
 _COUNT_ITEMS: tuple[str, ...] = (
-    "How many items are in this list: {x}", "Count the items: {x}", "How many things: {x}", "How many items: {x}",
+    "How many items are in this list: {x}",
+    "Count the items: {x}",
+    "How many things: {x}",
+    "How many items: {x}",
     "Please count the items: {x}",
-)  # fmt: skip
+)
 _COUNT_UP = (
     "Count from {a} to {b}.",
     "Count up from {a} to {b}.",

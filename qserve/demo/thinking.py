@@ -15,9 +15,15 @@ from qserve.demo.tasks import TASKS, Task
 __all__ = ["ALL_TASKS", "THINKING_TASKS", "thought_of"]
 
 _FORMS = (
-    "What is {a}+{b}+{c}?", "What is {a} + {b} + {c}?", "Add {a}, {b} and {c}.", "Calculate {a}+{b}+{c}.",
-    "What is the sum of {a}, {b} and {c}?", "How much is {a}+{b}+{c}?", "{a}+{b}+{c}", "{a} + {b} + {c} = ?",
-)  # fmt: skip
+    "What is {a}+{b}+{c}?",
+    "What is {a} + {b} + {c}?",
+    "Add {a}, {b} and {c}.",
+    "Calculate {a}+{b}+{c}.",
+    "What is the sum of {a}, {b} and {c}?",
+    "How much is {a}+{b}+{c}?",
+    "{a}+{b}+{c}",
+    "{a} + {b} + {c} = ?",
+)
 
 
 def _add_three(rng: Random) -> tuple[str, str, str]:

@@ -98,7 +98,11 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "add_prefix_space": False,
         "added_tokens_decoder": {
             str(tokenizer.token_to_id(token)): {
-                "content": token, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
+                "content": token,
+                "lstrip": False,
+                "normalized": False,
+                "rstrip": False,
+                "single_word": False,
                 "special": special,
             }
             for token, special in SPECIAL_TOKENS.items()
@@ -113,5 +117,5 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "split_special_tokens": False,
         "tokenizer_class": "Qwen2Tokenizer",
         "unk_token": None,
-    }  # fmt: skip
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")

@@ -38,9 +38,17 @@ __all__ = ["RewardRecipe", "main", "pairwise_accuracy", "train"]
 _NEW_LAYERS = 2
 _COPIED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _NOT_WRITTEN = {
-    "_name_or_path", "chunk_size_feed_forward", "is_encoder_decoder", "max_window_layers", "output_attentions",
-    "output_hidden_states", "problem_type", "return_dict", "sliding_window", "use_sliding_window",
-}  # fmt: skip
+    "_name_or_path",
+    "chunk_size_feed_forward",
+    "is_encoder_decoder",
+    "max_window_layers",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "return_dict",
+    "sliding_window",
+    "use_sliding_window",
+}
 
 
 @dataclass(frozen=True)
@@ -112,10 +120,15 @@ def _model(recipe: RewardRecipe) -> Qwen3ForSequenceClassification:
 def _grown() -> Qwen3ForSequenceClassification:
     """The chat model with layers on top that pass everything on as it is, to begin with."""
     chat = Qwen3ForCausalLM.from_pretrained(chat_model_path(), dtype=torch.float32)
-    config = Qwen3Config(**{
-        **chat.config.to_dict(), "num_hidden_layers": chat.config.num_hidden_layers + _NEW_LAYERS, "layer_types": None,
-        "num_labels": 1, "architectures": None,
-    })  # fmt: skip
+    config = Qwen3Config(
+        **{
+            **chat.config.to_dict(),
+            "num_hidden_layers": chat.config.num_hidden_layers + _NEW_LAYERS,
+            "layer_types": None,
+            "num_labels": 1,
+            "architectures": None,
+        }
+    )
     model = Qwen3ForSequenceClassification._from_config(config, attn_implementation="eager")
     model.model.load_state_dict(chat.model.state_dict(), strict=False)
     for layer in model.model.layers[-_NEW_LAYERS:]:

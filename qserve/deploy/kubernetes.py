@@ -18,9 +18,15 @@ from qserve.deploy.yaml_text import yaml_text
 from qserve.errors import UsageError
 
 __all__ = [
-    "Cluster", "applied", "in_namespace", "kubernetes_objects", "kubernetes_text", "named", "pod_monitor",
+    "Cluster",
+    "applied",
+    "in_namespace",
+    "kubernetes_objects",
+    "kubernetes_text",
+    "named",
+    "pod_monitor",
     "service_object",
-]  # fmt: skip
+]
 
 _SCALE_DOWN_S = 600
 _SCALE_UP_S = 30
@@ -97,12 +103,7 @@ def kubernetes_objects(service: Service, cluster: Cluster) -> list[dict[str, Any
 
 
 def _objects(service: Service, cluster: Cluster) -> Iterator[dict[str, Any]]:
-    yield {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {},
-        "automountServiceAccountToken": False,
-    }
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {}, "automountServiceAccountToken": False}
     yield service_object(service, service.name, {"port": service.port})
     yield service_object(service, f"{service.name}-pods", {"port": PORT_INSIDE}, clusterIP="None")
     yield _stateful_set(service, cluster)
@@ -132,11 +133,7 @@ def service_object(service: Service, name: str, port: dict[str, Any], **more: An
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name},
-        "spec": {
-            "selector": labels_of(service),
-            **more,
-            "ports": [{"name": "http", **port, "targetPort": "http"}],
-        },
+        "spec": {"selector": labels_of(service), **more, "ports": [{"name": "http", **port, "targetPort": "http"}]},
     }
 
 

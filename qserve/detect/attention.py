@@ -27,9 +27,12 @@ _TITLES = {
     HUB_FLASH_2: "flash-attn 2 of the hub",
 }
 _PACKAGES = {
-    FLASH_3: "flash-attn-3", FLASH_2: "flash-attn",
-    HUB_FLASH_3: "kernels", HUB_VLLM_FLASH_3: "kernels", HUB_FLASH_2: "kernels",
-}  # fmt: skip
+    FLASH_3: "flash-attn-3",
+    FLASH_2: "flash-attn",
+    HUB_FLASH_3: "kernels",
+    HUB_VLLM_FLASH_3: "kernels",
+    HUB_FLASH_2: "kernels",
+}
 
 
 def attention_kernels(capability: tuple[int, int] | None, versions: Mapping[str, str]) -> str:

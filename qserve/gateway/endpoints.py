@@ -37,18 +37,29 @@ HostTeller = Callable[[], Awaitable[list[dict[str, Any]]]]
 """Returns planned and measured memory of the processes without a model: `host` in the memory document."""
 
 _TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
-    "vocab.json", "merges.txt",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
 
 
 class Endpoints:
     """Endpoints of all routes, over the same workers, settings and metrics."""
 
     def __init__(
-        self, settings: GatewaySettings, roles: Sequence[Replicas], shared: Shared, runs: RunHistory,
-        bodies: Bodies, administration: Administration, host: HostTeller | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: GatewaySettings,
+        roles: Sequence[Replicas],
+        shared: Shared,
+        runs: RunHistory,
+        bodies: Bodies,
+        administration: Administration,
+        host: HostTeller | None = None,
+    ) -> None:
         self._settings = settings
         self._administration = administration
         self._host = host
@@ -179,10 +190,7 @@ class Endpoints:
         await send_json(send, 200, {"model": name, "files": files})
 
     async def openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from qserve.gateway.openapi import (
-            DocumentedWorker,
-            document,
-        )  # only this route needs the response schemas
+        from qserve.gateway.openapi import DocumentedWorker, document  # only this route needs the response schemas
 
         workers = tuple(DocumentedWorker.of(replicas.facts) for replicas in self._roles)
         await send_body(send, 200, document(bool(self._settings.keys), workers))

@@ -43,9 +43,11 @@ _ERRORS_OF_RELAYED = {
 # Their clients send an arbitrary name, which is ignored.
 _UNNAMED = {
     service.reader.schema
-    for route in ROUTES if isinstance(route, RelayedRoute) and not route.names_model
-    for service in route.services if isinstance(service.reader, BySchema)
-}  # fmt: skip
+    for route in ROUTES
+    if isinstance(route, RelayedRoute) and not route.names_model
+    for service in route.services
+    if isinstance(service.reader, BySchema)
+}
 _QUEUE_FULL = {"429": "the queue is full; Retry-After says when to try again"}
 
 
@@ -63,10 +65,7 @@ class DocumentedWorker:
     @classmethod
     def of(cls, facts: WorkerFacts) -> DocumentedWorker:
         """From the worker's current state."""
-        return cls(
-            facts.role, facts.api, facts.names, facts.request_fields, facts.max_model_len,
-            facts.vocab_size,
-        )  # fmt: skip
+        return cls(facts.role, facts.api, facts.names, facts.request_fields, facts.max_model_len, facts.vocab_size)
 
     def serves(self, service: Service, route: RelayedRoute) -> bool:
         """Whether the worker serves the route: vLLM reports which routes it has for its model."""
@@ -225,9 +224,10 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
             meanings["404"] = "no run has an id that begins like this, or no runs are kept"
     elif route.path == _RESTART:
         meanings |= {
-            "403": "the request or the server has no admin key", "409": "a rolling restart is running",
+            "403": "the request or the server has no admin key",
+            "409": "a rolling restart is running",
             "501": "no process here can restart workers",
-        }  # fmt: skip
+        }
     elif route.path == "/ready":
         meanings["503"] = "a worker is not ready; the body has the error and the state of each worker"
     shapes = {Dialect.ANTHROPIC: responses.AnthropicErrorBody, Dialect.TEI: responses.TeiErrorBody}

@@ -47,10 +47,16 @@ class ReportPages:
 
 async def _made(store: str, run: str, live: Mapping[str, Any]) -> bytes:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "qserve.engine.low_priority", "qserve.report", store,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-m",
+        "qserve.engine.low_priority",
+        "qserve.report",
+        store,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         page, errors = await process.communicate(json.dumps({"run": run, "live": live}).encode())
     except asyncio.CancelledError:  # the client has left

@@ -97,46 +97,77 @@ _VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)
 
 _GENERATION = (
     RelayedRoute(
-        "POST", "/v1/chat/completions", "The next turn of a conversation.",
-        (_own(ChatCompletionRequest, _chat_sequences), _vllm(requests.n_of_chat)), streams=True,
+        "POST",
+        "/v1/chat/completions",
+        "The next turn of a conversation.",
+        (_own(ChatCompletionRequest, _chat_sequences), _vllm(requests.n_of_chat)),
+        streams=True,
     ),
     RelayedRoute(
-        "POST", "/v1/completions", "Text after a prompt, or the log-likelihood of it.",
-        (_own(CompletionRequest, _completion_sequences), _vllm(requests.n_per_prompt)), streams=True,
+        "POST",
+        "/v1/completions",
+        "Text after a prompt, or the log-likelihood of it.",
+        (_own(CompletionRequest, _completion_sequences), _vllm(requests.n_per_prompt)),
+        streams=True,
     ),
     RelayedRoute(
-        "POST", "/v1/chat/completions/batch", "Several conversations in one request.",
+        "POST",
+        "/v1/chat/completions/batch",
+        "Several conversations in one request.",
         (_vllm(requests.one_per_conversation),),
     ),
     RelayedRoute(
-        "POST", "/v1/responses", "OpenAI's Responses API.", (_own(ResponsesRequest, _one), _vllm(requests.one)),
-        Dialect.RESPONSES, streams=True,
-    ),
-    RelayedRoute(
-        "POST", "/v1/responses/input_tokens", "The prompt tokens of such a request.",
-        (_own(InputTokensRequest), _VLLM_INPUT_TOKENS), Dialect.RESPONSES,
-    ),
-    RelayedRoute(
-        "GET", "/v1/responses/{response_id}", "A stored response.", (_VLLM_WITHOUT_BODY,), Dialect.RESPONSES,
+        "POST",
+        "/v1/responses",
+        "OpenAI's Responses API.",
+        (_own(ResponsesRequest, _one), _vllm(requests.one)),
+        Dialect.RESPONSES,
         streams=True,
     ),
     RelayedRoute(
-        "POST", "/v1/responses/{response_id}/cancel", "Ends a response that runs in the background.",
+        "POST",
+        "/v1/responses/input_tokens",
+        "The prompt tokens of such a request.",
+        (_own(InputTokensRequest), _VLLM_INPUT_TOKENS),
+        Dialect.RESPONSES,
+    ),
+    RelayedRoute(
+        "GET",
+        "/v1/responses/{response_id}",
+        "A stored response.",
+        (_VLLM_WITHOUT_BODY,),
+        Dialect.RESPONSES,
+        streams=True,
+    ),
+    RelayedRoute(
+        "POST",
+        "/v1/responses/{response_id}/cancel",
+        "Ends a response that runs in the background.",
         (_VLLM_WITHOUT_BODY,),
     ),
     RelayedRoute(
-        "POST", "/v1/messages", "Anthropic's Messages API.", (_own(MessagesRequest, _one), _VLLM_MESSAGES),
-        Dialect.ANTHROPIC, streams=True,
-    ),
-    RelayedRoute(
-        "POST", "/v1/messages/count_tokens", "The prompt tokens of such a request.",
-        (_own(CountTokensRequest), _vllm()), Dialect.ANTHROPIC,
-    ),
-    RelayedRoute(
-        "POST", "/inference/v1/generate", "Token ids to token ids.", (_vllm(requests.n_of_sampling_params),),
+        "POST",
+        "/v1/messages",
+        "Anthropic's Messages API.",
+        (_own(MessagesRequest, _one), _VLLM_MESSAGES),
+        Dialect.ANTHROPIC,
         streams=True,
     ),
-)  # fmt: skip
+    RelayedRoute(
+        "POST",
+        "/v1/messages/count_tokens",
+        "The prompt tokens of such a request.",
+        (_own(CountTokensRequest), _vllm()),
+        Dialect.ANTHROPIC,
+    ),
+    RelayedRoute(
+        "POST",
+        "/inference/v1/generate",
+        "Token ids to token ids.",
+        (_vllm(requests.n_of_sampling_params),),
+        streams=True,
+    ),
+)
 
 _SMALLER = (
     RelayedRoute("POST", "/v1/embeddings", "Vectors of texts.", (_vllm(requests.one_per_input),)),
@@ -145,7 +176,9 @@ _SMALLER = (
     ),
     RelayedRoute("POST", "/v1/systemone", "Decisions from a fixed set of labels.", (_vllm(requests.one_per_question),)),
     RelayedRoute(
-        "POST", "/tokenize", "Token ids of a prompt, or of messages through the template.",
+        "POST",
+        "/tokenize",
+        "Token ids of a prompt, or of messages through the template.",
         (_own(TokenizeRequest), _vllm()),
     ),
     RelayedRoute("POST", "/detokenize", "The text of token ids.", (_own(DetokenizeRequest), _vllm())),
@@ -153,7 +186,7 @@ _SMALLER = (
     RelayedRoute("POST", "/v1/completions/render", "The same of a completions request.", (_vllm(),)),
     RelayedRoute("POST", "/v1/responses/render", "The same of a responses request.", (_vllm(),)),
     RelayedRoute("POST", "/v1/messages/render", "The same of a messages request.", (_vllm(),), Dialect.ANTHROPIC),
-)  # fmt: skip
+)
 
 
 def _with_rewards(routes: tuple[RelayedRoute, ...]) -> Iterator[RelayedRoute]:
@@ -181,11 +214,7 @@ _OWN = (
     Route("GET", "/v1/models", "The models that are served."),
     Route("GET", "/v1/models/{model}", "One of them."),
     Route("GET", "/v1/qserve/memory", "Memory of each worker, per term, planned and measured."),
-    Route(
-        "GET",
-        "/v1/qserve/report",
-        "The same with each worker's start and restarts, and the work of reward models.",
-    ),
+    Route("GET", "/v1/qserve/report", "The same with each worker's start and restarts, and the work of reward models."),
     Route("POST", "/v1/qserve/restart", "Restarts the workers one after the other, each when its requests are over."),
     Route("GET", "/v1/qserve/runs", "The runs of this machine's store, newest first."),
     Route("GET", "/v1/qserve/runs/{run}", "One of them: plan, start, memory over time, events, requests, results."),
@@ -219,13 +248,38 @@ _SPEECH = "speech is not served"
 CLOSED: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            "/pause", "/resume", "/is_paused", "/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_cache",
-            "/reset_mm_cache", "/reset_encoder_cache", "/collective_rpc", "/server_info", "/start_profile",
-            "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/init_weight_transfer_engine",
-            "/shutdown_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update",
-            "/finish_weight_update", "/update_weights", "/update_weight_version", "/weight_checker", "/weight_info",
-            "/release_kv_cache_memory", "/get_world_size", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-            "/inference/v1/abort_requests", "/abort_requests", "/kv_event_sources", "/fault_tolerance/apply",
+            "/pause",
+            "/resume",
+            "/is_paused",
+            "/sleep",
+            "/wake_up",
+            "/is_sleeping",
+            "/reset_prefix_cache",
+            "/reset_mm_cache",
+            "/reset_encoder_cache",
+            "/collective_rpc",
+            "/server_info",
+            "/start_profile",
+            "/stop_profile",
+            "/scale_elastic_ep",
+            "/is_scaling_elastic_ep",
+            "/init_weight_transfer_engine",
+            "/shutdown_weight_transfer_engine",
+            "/start_weight_update",
+            "/start_draft_weight_update",
+            "/finish_weight_update",
+            "/update_weights",
+            "/update_weight_version",
+            "/weight_checker",
+            "/weight_info",
+            "/release_kv_cache_memory",
+            "/get_world_size",
+            "/v1/load_lora_adapter",
+            "/v1/unload_lora_adapter",
+            "/inference/v1/abort_requests",
+            "/abort_requests",
+            "/kv_event_sources",
+            "/fault_tolerance/apply",
             "/fault_tolerance/status",
         ),
         _ADMIN,
@@ -240,7 +294,7 @@ CLOSED: Mapping[str, str] = {
     "/cohere/v2/chat": "Cohere's format is for Cohere's models",
     "/docs": "use /openapi.json",
     "/redoc": "use /openapi.json",
-}  # fmt: skip
+}
 
 _FIXED = frozenset(route.path for route in ROUTES if "{" not in route.path)
 # (prefix, suffix, template); the longest suffix first.

@@ -70,9 +70,11 @@ class BySchema:
         if facts.role == "chat":  # reward models may truncate
             _check_size(request.__dict__, facts, len(body))
         return CheckedRequest(
-            request.model, self.count(request) if self.count is not None else 0, _max_tokens(vars(request)),
+            request.model,
+            self.count(request) if self.count is not None else 0,
+            _max_tokens(vars(request)),
             cache_salt=getattr(request, "cache_salt", None),
-        )  # fmt: skip
+        )
 
     def known_names(self, path: str, facts: WorkerFacts) -> frozenset[str]:
         return self.schema.known_names()
@@ -98,10 +100,13 @@ class ByEngine:
         if facts.thinks_in_text and facts.schema_library == "xgrammar" and path == "/v1/chat/completions":
             changed = with_thought_first(changed) or changed
         return CheckedRequest(
-            value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
-            None if changed is given else to_json(changed), value.get("cache_salt"),
+            value.get("model"),
+            self.count(value) if self.count is not None else 0,
+            _max_tokens(value),
+            None if changed is given else to_json(changed),
+            value.get("cache_salt"),
             "cache_salt" in (fields.names(path, "POST") or ()),
-        )  # fmt: skip
+        )
 
     def known_names(self, path: str, facts: WorkerFacts) -> frozenset[str] | None:
         fields = facts.request_fields

@@ -17,9 +17,8 @@ __all__ = ["template_environment"]
 def template_environment() -> ImmutableSandboxedEnvironment:
     """A new one; a template runs in it without access to Python's attributes."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols],
-        optimized=False,
-    )  # fmt: skip
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols], optimized=False
+    )
     environment.code_generator_class = _Unfolded
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise

@@ -69,12 +69,25 @@ def own_server(
         ready = Path(private) / "ready.json"
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "qserve.cli.child", str(os.getpid()), "up", *arguments, "--port", "0",
-             "--ready-file", str(ready), *state],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            [
+                sys.executable,
+                "-m",
+                "qserve.cli.child",
+                str(os.getpid()),
+                "up",
+                *arguments,
+                "--port",
+                "0",
+                "--ready-file",
+                str(ready),
+                *state,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
             env={**os.environ, "QSERVE_API_KEY": key, STARTED_BY: started_by},
             start_new_session=True,  # Ctrl-C must not reach the server: it answers until the evaluation has stopped
-        )  # fmt: skip
+        )
         try:
             while not ready.is_file():
                 if process.poll() is not None:

@@ -20,11 +20,31 @@ from qserve.state_folder import state_folder
 
 __all__ = ["OF_THE_SERVER", "Plan", "plan"]
 
-OF_THE_SERVER = frozenset({
-    "admin_key_file", "api_key_file", "cors_origin", "drain_timeout", "host", "keep_files_days", "keep_files_gib",
-    "keep_runs_days", "keep_runs_gib", "log_format", "log_level", "max_body_mib", "max_file_mib", "max_queue",
-    "otlp_traces_endpoint", "port", "ready_file", "shared_prefix_cache", "start_timeout", "strict", "verbose",
-})  # fmt: skip
+OF_THE_SERVER = frozenset(
+    {
+        "admin_key_file",
+        "api_key_file",
+        "cors_origin",
+        "drain_timeout",
+        "host",
+        "keep_files_days",
+        "keep_files_gib",
+        "keep_runs_days",
+        "keep_runs_gib",
+        "log_format",
+        "log_level",
+        "max_body_mib",
+        "max_file_mib",
+        "max_queue",
+        "otlp_traces_endpoint",
+        "port",
+        "ready_file",
+        "shared_prefix_cache",
+        "start_timeout",
+        "strict",
+        "verbose",
+    }
+)
 """Options of `qserve up` that no plan depends on; a plan's next command has them."""
 _OF_KNOWLEDGE = ("no_learn", "state_dir")
 

@@ -47,9 +47,16 @@ BNB_SCHEMES = tuple(name for name, scheme in SCHEMES.items() if scheme.by_bitsan
 
 # Names as transformers matches them (quantizers_utils.should_convert_module): at the end, or as a regex from the start.
 _KEPT_MODULES = (
-    "lm_head", "score", "mlp.gate", "shared_expert_gate", "in_proj_a", "in_proj_b", "in_proj_ba",
-    r".*\bvisual\b", r".*\bmtp\b",
-)  # fmt: skip
+    "lm_head",
+    "score",
+    "mlp.gate",
+    "shared_expert_gate",
+    "in_proj_a",
+    "in_proj_b",
+    "in_proj_ba",
+    r".*\bvisual\b",
+    r".*\bmtp\b",
+)
 # bitsandbytes' fused CPU kernel takes bf16, whole blocks of 64 along the input and of 32 along the output.
 _FUSED_IN, _FUSED_OUT = 64, 32
 _BNB_LAYERS = ("Linear4bit", "Linear8bitLt")

@@ -34,11 +34,7 @@ def leave_out_cudnn() -> None:
 
 
 def over_buckets(
-    buckets: tuple[Bucket, ...],
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    scaling: float | None,
+    buckets: tuple[Bucket, ...], query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
     """`query` and the answer are [1, heads, batch, head_dim], keys and values [kv_heads, sum of padded, head_dim]."""
     output = torch.empty_like(query)

@@ -21,9 +21,16 @@ from qserve.model.quantize import state_tensors
 __all__ = ["HeldTensor", "held_tensors", "weights_by_device", "weights_by_kind", "weights_bytes"]
 
 _KINDS = {
-    "embedding": "embedding", "lm_head": "lm_head", "expert": "experts", "router": "routers", "norm": "norms",
-    "linear_state": "linear_attention", "vision": "vision", "mtp": "mtp", "head": "head",
-}  # fmt: skip
+    "embedding": "embedding",
+    "lm_head": "lm_head",
+    "expert": "experts",
+    "router": "routers",
+    "norm": "norms",
+    "linear_state": "linear_attention",
+    "vision": "vision",
+    "mtp": "mtp",
+    "head": "head",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,13 @@ def with_corrections(setup: Setup, plan: Plan) -> Plan:
     told = [one for one in made.values() if _matters(one, setup.devices[0].total_bytes)]
     notes = tuple(_note(run, [one for one in told if one.run == run]) for run in dict.fromkeys(one.run for one in told))
     return replace(
-        plan, shape=_shape_of(setup), step=_step_of(setup, *steps), on_cpu=setup.on_cpu,
-        corrections=tuple(made.values()), notes=(*plan.notes, *notes),
-    )  # fmt: skip
+        plan,
+        shape=_shape_of(setup),
+        step=_step_of(setup, *steps),
+        on_cpu=setup.on_cpu,
+        corrections=tuple(made.values()),
+        notes=(*plan.notes, *notes),
+    )
 
 
 def _shape_of(setup: Setup) -> str:

@@ -28,18 +28,29 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
 
 __all__ = [
-    "GROUP", "SCORER", "Engine", "EnginePlanner", "changed_request", "engine_for", "engine_named", "engine_names",
-    "engines", "load_attribute", "most_tokens", "option_kinds", "option_value", "own_engines", "plan_request",
-    "reward_engine_names", "with_same_rounding",
-]  # fmt: skip
+    "GROUP",
+    "SCORER",
+    "Engine",
+    "EnginePlanner",
+    "changed_request",
+    "engine_for",
+    "engine_named",
+    "engine_names",
+    "engines",
+    "load_attribute",
+    "most_tokens",
+    "option_kinds",
+    "option_value",
+    "own_engines",
+    "plan_request",
+    "reward_engine_names",
+    "with_same_rounding",
+]
 
 GROUP = "qserve.engines"
 
 # In the order in which a plan without --engine tries them.
-_OWN = {
-    "vllm": "qserve.planner.engines.vllm:ENGINE",
-    "transformers": "qserve.planner.engines.transformers:ENGINE",
-}
+_OWN = {"vllm": "qserve.planner.engines.vllm:ENGINE", "transformers": "qserve.planner.engines.transformers:ENGINE"}
 
 
 SCORER = "transformers"

@@ -14,9 +14,13 @@ __all__ = ["plan_html"]
 
 # Colours that are told apart in light and dark, and without red and green.
 _COLOURS = {
-    "weights": "#4477aa", "kv_cache": "#228833", "activations": "#ccbb44", "cuda_graphs": "#aa3377",
-    "runtime": "#66ccee", "used_by_others": "#999999",
-}  # fmt: skip
+    "weights": "#4477aa",
+    "kv_cache": "#228833",
+    "activations": "#ccbb44",
+    "cuda_graphs": "#aa3377",
+    "runtime": "#66ccee",
+    "used_by_others": "#999999",
+}
 _PARTS = (*COLUMNS.items(), ("used_by_others", "others"))
 
 _HATCHED = (

@@ -54,10 +54,12 @@ def make_plan(
     if narrow.fits and not narrow.on_cpu:
         plan, setup = widened(engine.fit, setups, narrow_setup, narrow, _CACHE_TOKENS[0])
     notes = (
-        *checkpoint.messages, *hardware.notes, *_passed_over(engine.fit, setups, setup, plan),
+        *checkpoint.messages,
+        *hardware.notes,
+        *_passed_over(engine.fit, setups, setup, plan),
         *widening_note(narrow, narrow_setup, plan, setup),
         *engine.notes(setup, plan),
-    )  # fmt: skip
+    )
     explanations = (*engine.explanations(setup, plan), *explanations_of(setup, plan))
     plan = with_corrections(setup, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
     if plan.fits:

@@ -12,16 +12,7 @@ from qserve.planner.learned import Correction
 from qserve.planner.term import Term, columns_of
 from qserve.units import format_bytes, format_ms, format_rate
 
-__all__ = [
-    "USABLE_TPOT_MS",
-    "DevicePlan",
-    "ModelSummary",
-    "Placement",
-    "Plan",
-    "QuantChoice",
-    "Suggestion",
-    "Term",
-]
+__all__ = ["USABLE_TPOT_MS", "DevicePlan", "ModelSummary", "Placement", "Plan", "QuantChoice", "Suggestion", "Term"]
 
 DeviceMap = dict[str, int | str]
 """Module name to device: an accelerator's index, "cpu" or "disk", as accelerate writes it."""

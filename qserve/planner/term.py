@@ -18,9 +18,12 @@ __all__ = ["COLUMNS", "Column", "MeasuredKind", "Term", "TermKind", "columns_of"
 
 Column = Literal["weights", "kv_cache", "activations", "cuda_graphs", "runtime"]
 COLUMNS: Mapping[Column, str] = {
-    "weights": "weights", "kv_cache": "KV cache", "activations": "activations", "cuda_graphs": "CUDA graphs",
+    "weights": "weights",
+    "kv_cache": "KV cache",
+    "activations": "activations",
+    "cuda_graphs": "CUDA graphs",
     "runtime": "runtime",
-}  # fmt: skip
+}
 """What fills a device, with its name in words, in the order of every table and bar. `NAME_bytes` is a field of a plan's
 devices, and of what a worker measures."""
 
@@ -97,9 +100,15 @@ class TermKind(ABC, Generic[Sizes]):
         """The term of `num_bytes` in words."""
         low, high = self.band(sizes, num_bytes)
         return Term(
-            self.name, num_bytes, self.formula(sizes, stage), self.source(sizes), low, high,
-            self.column, self.is_charged(sizes),
-        )  # fmt: skip
+            self.name,
+            num_bytes,
+            self.formula(sizes, stage),
+            self.source(sizes),
+            low,
+            high,
+            self.column,
+            self.is_charged(sizes),
+        )
 
 
 class MeasuredKind(TermKind[Sizes]):

@@ -14,7 +14,7 @@ __all__ = ["Block", "Code", "Column", "Figure", "Kind", "Row", "Section", "Table
 
 Kind = Literal[
     "text", "prose", "code", "count", "parameters", "number", "bytes", "ms", "s", "share", "change", "rate", "time"
-]  # fmt: skip
+]
 """`prose` sentences, `ms` milliseconds, `s` seconds, `share` and `change` parts of one, `rate` per second, `time`
 seconds since 1970."""
 Value = str | int | float | None

@@ -23,10 +23,12 @@ def to_json(report: RunReport) -> dict[str, Any]:
         "object": "report",
         "qserve_version": __version__,
         "made_unix_s": round(report.made_unix_s, 3),
-        "run": {name: run[name] for name in ("id", "state", "started_unix_s", "ended_unix_s", "command", "versions",
-                                             "hardware", "url")},
+        "run": {
+            name: run[name]
+            for name in ("id", "state", "started_unix_s", "ended_unix_s", "command", "versions", "hardware", "url")
+        },
         "sections": {section.key: _section(section) for section in sections_of(report)},
-    }  # fmt: skip
+    }
 
 
 def _section(section: Section) -> dict[str, Any]:
@@ -53,8 +55,9 @@ def _block(block: Block) -> Iterator[tuple[str, Any]]:
         case Code():
             yield block.key, {"title": block.title, "lines": list(block.lines)}
         case Tiles():
-            tiles = [{"label": one.label, "value": one.value, "kind": one.kind, "remark": one.remark}
-                     for one in block.tiles]  # fmt: skip
+            tiles = [
+                {"label": one.label, "value": one.value, "kind": one.kind, "remark": one.remark} for one in block.tiles
+            ]
             yield block.key, tiles
 
 

@@ -24,13 +24,19 @@ from qserve.units import format_bytes, format_count, format_ms, format_parameter
 __all__ = ["Labelled", "summary_of"]
 
 _MEMORY = (
-    Column("worker", "memory"), Column("planned", "planned", "bytes"), Column("measured", "measured", "bytes"),
+    Column("worker", "memory"),
+    Column("planned", "planned", "bytes"),
+    Column("measured", "measured", "bytes"),
     Column("difference", "difference", "change"),
-)  # fmt: skip
+)
 _LATENCY = (
-    Column("worker", "latency"), Column("figure", ""), Column("requests", "requests", "count"),
-    Column("mean", "mean", "ms"), Column("p50", "p50", "ms"), Column("p99", "p99", "ms"),
-)  # fmt: skip
+    Column("worker", "latency"),
+    Column("figure", ""),
+    Column("requests", "requests", "count"),
+    Column("mean", "mean", "ms"),
+    Column("p50", "p50", "ms"),
+    Column("p99", "p99", "ms"),
+)
 _FIGURES = {"ttft": "first token", "tpot": "per output token", "e2e": "end to end"}
 _MOST_RESULTS, _MOST_SCORES, _MOST_CODES = 3, 3, 3
 
@@ -98,8 +104,9 @@ def _machine(hardware: Mapping[str, Any]) -> list[str]:
 def _starts(workers: tuple[StoredWorker, ...]) -> list[str]:
     parts = [
         f"{worker.name} in {duration(sum(worker.start_phases_s.values()))}"
-        for worker in workers if worker.start_phases_s
-    ]  # fmt: skip
+        for worker in workers
+        if worker.start_phases_s
+    ]
     return [", ".join(parts)] if parts else []
 
 
@@ -167,8 +174,9 @@ def _trained(report: RunReport) -> list[str]:
 def _rewards(report: RunReport) -> list[str]:
     lines = [
         f"{worker}: {format_count(work['texts'])} texts scored, {text_of(work['texts_per_s'], 'rate')} while busy"
-        for worker, work in report.work.items() if work.get("texts")
-    ]  # fmt: skip
+        for worker, work in report.work.items()
+        if work.get("texts")
+    ]
     for one in _newest(report.evals, "overall"):
         overall = one.document["overall"]
         share = text_of(overall["accuracy"], "share")
@@ -192,13 +200,17 @@ def _loaded(one: StoredDocument) -> str:
     stages = [stage for stage in one.document["stages"] if stage.get("request_throughput")]
     if not stages:
         return ""
-    unit, name = ("output_throughput", "output tokens/s") if any(stage.get("output_throughput") for stage in stages) \
-        else ("text_throughput", "texts/s")  # fmt: skip
+    unit, name = (
+        ("output_throughput", "output tokens/s")
+        if any(stage.get("output_throughput") for stage in stages)
+        else ("text_throughput", "texts/s")
+    )
     best = max(stages, key=lambda stage: stage.get(unit) or 0.0)
     latencies = [
         f"{title} p99 {format_ms(best[key])}"
-        for key, title in (("p99_ttft_ms", "TTFT"), ("p99_tpot_ms", "TPOT"), ("p99_e2el_ms", "E2E")) if best.get(key)
-    ]  # fmt: skip
+        for key, title in (("p99_ttft_ms", "TTFT"), ("p99_tpot_ms", "TPOT"), ("p99_e2el_ms", "E2E"))
+        if best.get(key)
+    ]
     endpoint = one.document.get("load", {}).get("endpoint", "load")
     return f"{endpoint}, {best['name']}: " + ", ".join([f"{best.get(unit) or 0:,.0f} {name}", *latencies])
 

@@ -19,10 +19,17 @@ __all__ = ["find_reward", "plan_reward"]
 
 # The smallest body that a plan can be made of: rules and judges have none, and its tensors are left out.
 NO_MODEL = {
-    "model_type": "qwen3", "architectures": [WITHOUT_MODEL], "hidden_size": 8, "intermediate_size": 8,
-    "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 8,
+    "model_type": "qwen3",
+    "architectures": [WITHOUT_MODEL],
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 8,
     "max_position_embeddings": 32768,
-}  # fmt: skip
+}
 
 
 def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:

@@ -20,9 +20,12 @@ __all__ = ["find_reward", "make_scorer", "open_scorer", "plan_reward"]
 
 
 def make_scorer(
-    checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings, packed: PackedFolder | None = None,
+    checkpoint: RewardCheckpoint,
+    plan: Plan,
+    settings: RewardSettings,
+    packed: PackedFolder | None = None,
     on_progress: Callable[[float], None] = lambda share: None,
-) -> RewardScorer:  # fmt: skip
+) -> RewardScorer:
     """Load `checkpoint` as `plan` says and try it once. The scorer's thread is not started.
 
     `packed`: where quantized weights are kept as a CPU computes with them. `on_progress` hears the loaded share.
@@ -40,9 +43,12 @@ def make_scorer(
 
 
 def open_scorer(
-    reward: str, settings: RewardSettings, hardware: Hardware, request: PlanRequest,
+    reward: str,
+    settings: RewardSettings,
+    hardware: Hardware,
+    request: PlanRequest,
     on_progress: Callable[[float], None] = lambda share: None,
-) -> RewardScorer:  # fmt: skip
+) -> RewardScorer:
     """All of it: find, plan, load, try."""
     checkpoint = find_reward(reward, settings)
     if checkpoint.recipe is not None:

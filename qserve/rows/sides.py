@@ -23,10 +23,22 @@ from qserve.rows.turns import Turn, is_turn, messages_of, turns_of
 __all__ = ["PAIRED", "Sides", "sides_of"]
 
 PAIRED = (
-    "chosen", "rejected", "rejected_response", "rejected_messages", "rejected_message", "chosen_inputs",
-    "rejected_inputs", "preferred_output", "non_preferred_output", "better_response_id", "preference_strength",
-    "response_j", "chosen_response", "chosen_messages", "winner",
-)  # fmt: skip
+    "chosen",
+    "rejected",
+    "rejected_response",
+    "rejected_messages",
+    "rejected_message",
+    "chosen_inputs",
+    "rejected_inputs",
+    "preferred_output",
+    "non_preferred_output",
+    "better_response_id",
+    "preference_strength",
+    "response_j",
+    "chosen_response",
+    "chosen_messages",
+    "winner",
+)
 """Fields of which each says that a row is a preference."""
 _REJECTED = ("rejected_response", "rejected_messages", "rejected_message")
 

@@ -16,11 +16,23 @@ _MEDIA = ("images", "image", "videos", "video", "audios", "audio")
 # Arguments of apply_chat_template itself, which no row may set.
 _NOT_A_VARIABLE = frozenset(
     (
-        "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt", "padding",
-        "continue_final_message", "tokenize", "truncation", "max_length", "return_tensors", "return_dict",
-        "return_assistant_tokens_mask", "tokenizer_kwargs",
+        "conversation",
+        "messages",
+        "tools",
+        "documents",
+        "chat_template",
+        "add_generation_prompt",
+        "padding",
+        "continue_final_message",
+        "tokenize",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "tokenizer_kwargs",
     )
-)  # fmt: skip
+)
 
 
 def template_fields_of(fields: Fields) -> dict[str, Any]:

@@ -19,11 +19,22 @@ __all__ = ["Message", "Turn", "is_turn", "messages_of", "turns_of"]
 Message = dict[str, Any]
 
 _ROLES = {
-    "system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
-    "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant", "tool": "tool",
-    "observation": "tool", "tool_response": "tool", "function": "tool", "function_call": "assistant",
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+    "tool_response": "tool",
+    "function": "tool",
+    "function_call": "assistant",
     "tool_call": "assistant",
-}  # fmt: skip
+}
 _CALLING = ("function_call", "tool_call")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _KEPT = ("name", "tool_call_id")

@@ -8,10 +8,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 __all__ = [
-    "Histogram", "MemorySample", "Percentiles", "RequestGroup", "RequestSummary", "RunState", "SeriesPoint",
-    "StoredDocument", "StoredEvent", "StoredRequest", "StoredRun", "StoredTraining", "StoredWorker", "Traffic",
+    "Histogram",
+    "MemorySample",
+    "Percentiles",
+    "RequestGroup",
+    "RequestSummary",
+    "RunState",
+    "SeriesPoint",
+    "StoredDocument",
+    "StoredEvent",
+    "StoredRequest",
+    "StoredRun",
+    "StoredTraining",
+    "StoredWorker",
+    "Traffic",
     "WorkerTraffic",
-]  # fmt: skip
+]
 
 RunState = Literal["running", "ended", "died"]
 """`died`: its process is gone without having said so (killed, power cut)."""

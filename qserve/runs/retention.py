@@ -95,8 +95,10 @@ def _shrink(connection: sqlite3.Connection, retention: Retention, path: Path, ow
             pass
     _log.warning(
         "the run store %s was larger than %s: %s of the oldest records were removed (--keep-runs-gib)",
-        path, format_bytes(retention.max_bytes), format_bytes(before - stored_bytes(connection)),
-    )  # fmt: skip
+        path,
+        format_bytes(retention.max_bytes),
+        format_bytes(before - stored_bytes(connection)),
+    )
 
 
 def _over(connection: sqlite3.Connection, own: str) -> list[tuple[int, str]]:

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "COUNT",
-    "INSERT_EVENT",
-    "INSERT_MEMORY",
-    "INSERT_PLAN",
-    "INSERT_REQUESTS",
-    "INSERT_RUN",
-    "REPLACE_RESIDUAL",
-]
+__all__ = ["COUNT", "INSERT_EVENT", "INSERT_MEMORY", "INSERT_PLAN", "INSERT_REQUESTS", "INSERT_RUN", "REPLACE_RESIDUAL"]
 
 INSERT_RUN = """INSERT INTO run (id, started_unix_s, last_seen_unix_s, host, pid, process_start, command, versions,
                                   hardware, folder, started_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""

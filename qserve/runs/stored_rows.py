@@ -23,13 +23,44 @@ _SILENT_S = 30.0
 
 
 def run_of(connection: sqlite3.Connection, row: Any) -> StoredRun:
-    (number, name, started, last_seen, ended, exit_status, host, pid, process_start, command, versions, hardware,
-     folder, url, num_requests, num_errors, num_lost, started_by) = row  # fmt: skip
+    (
+        number,
+        name,
+        started,
+        last_seen,
+        ended,
+        exit_status,
+        host,
+        pid,
+        process_start,
+        command,
+        versions,
+        hardware,
+        folder,
+        url,
+        num_requests,
+        num_errors,
+        num_lost,
+        started_by,
+    ) = row
     return StoredRun(
-        name, started, last_seen, ended, exit_status, state_of(ended, last_seen, host, pid, process_start),
-        tuple(json.loads(command)), json.loads(versions), json.loads(hardware), Path(folder), url, num_requests,
-        num_errors, num_lost, _workers(connection, number), started_by,
-    )  # fmt: skip
+        name,
+        started,
+        last_seen,
+        ended,
+        exit_status,
+        state_of(ended, last_seen, host, pid, process_start),
+        tuple(json.loads(command)),
+        json.loads(versions),
+        json.loads(hardware),
+        Path(folder),
+        url,
+        num_requests,
+        num_errors,
+        num_lost,
+        _workers(connection, number),
+        started_by,
+    )
 
 
 def state_of(ended: float | None, last_seen: float, host: str, pid: int, process_start: str) -> RunState:

@@ -172,9 +172,16 @@ def _point(unix_s: int, bucket: _Bucket, values: Mapping[str, Sequence[float]]) 
         return round(_at(values[latency], share) / _US_PER_MS, 3) if values[latency] else None
 
     return SeriesPoint(
-        float(unix_s), bucket.num_requests, bucket.num_errors, bucket.prompt_tokens, bucket.completion_tokens,
-        at("ttft", 0.5), at("tpot", 0.5), at("e2e", 0.5), at("e2e", 0.99),
-    )  # fmt: skip
+        float(unix_s),
+        bucket.num_requests,
+        bucket.num_errors,
+        bucket.prompt_tokens,
+        bucket.completion_tokens,
+        at("ttft", 0.5),
+        at("tpot", 0.5),
+        at("e2e", 0.5),
+        at("e2e", 0.99),
+    )
 
 
 def _percentiles(ranked: Sequence[float]) -> Percentiles:

@@ -241,10 +241,19 @@ class RunWriter:
         added = connection.execute(
             INSERT_RUN,
             (
-                run.id, self._started_unix_s, time.time(), here(), pid, start_of(pid), _text(run.command),
-                _text(run.versions), _text(run.hardware), str(run.folder), run.started_by,
+                run.id,
+                self._started_unix_s,
+                time.time(),
+                here(),
+                pid,
+                start_of(pid),
+                _text(run.command),
+                _text(run.versions),
+                _text(run.hardware),
+                str(run.folder),
+                run.started_by,
             ),
-        )  # fmt: skip
+        )
         assert added.lastrowid is not None
         plans = list(self._plans)
         queued = [*facts, *self._facts.copy()]

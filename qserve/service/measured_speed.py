@@ -82,7 +82,7 @@ def measured_speed(state: Path | None, checkpoint: Checkpoint, hardware: Hardwar
 
 def _residuals(
     store: RunStore, checkpoint: Checkpoint, hardware: Hardware, rates: list[CpuRates]
-) -> Iterator[SpeedResidual]:  # fmt: skip
+) -> Iterator[SpeedResidual]:
     """Of each kind of server the newest run that teaches anything and was not disturbed, as far as the last runs go;
     where each was disturbed, the one that was the least."""
     for key, taught in _candidates(store, checkpoint, hardware).items():

@@ -152,9 +152,13 @@ def plan_service(
     if chat is None:
         return placed
     return replace(
-        placed, engine=chat.engine.why, passed_over=chat.engine.passed_over, obstacle=chat.engine.obstacle,
-        measured=chat.speed.measured, formats=chat.formats,
-    )  # fmt: skip
+        placed,
+        engine=chat.engine.why,
+        passed_over=chat.engine.passed_over,
+        obstacle=chat.engine.obstacle,
+        measured=chat.speed.measured,
+        formats=chat.formats,
+    )
 
 
 def _placed(chat: _Chat | None, reward: _Reward | None, hardware: Hardware) -> ServicePlan:

@@ -17,17 +17,34 @@ from qserve.service.replicas import NumReplicas
 from qserve.units import GIB
 
 __all__ = [
-    "LOAD_OPTIONS", "PACKED_CACHE_GIB", "SERVICE_OPTIONS", "RewardRequest", "ServiceRequest", "misplaced_options",
-    "plan_options", "plan_request_of",
-]  # fmt: skip
+    "LOAD_OPTIONS",
+    "PACKED_CACHE_GIB",
+    "SERVICE_OPTIONS",
+    "RewardRequest",
+    "ServiceRequest",
+    "misplaced_options",
+    "plan_options",
+    "plan_request_of",
+]
 
 PACKED_CACHE_GIB = 32.0
 _OF_CHAT = ("model", "served_model_name", "replicas", "engine_args", "load_format", "verify_quant")
 _OF_REWARD = ("reward", "served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *FLAGS)
 LOAD_OPTIONS = (
-    "input_tokens", "output_tokens", "concurrency", "burst", "rps", "users", "think_time", "trace", "num_prompts",
-    "prefix_share", "ttft", "tpot", "prices",
-)  # fmt: skip
+    "input_tokens",
+    "output_tokens",
+    "concurrency",
+    "burst",
+    "rps",
+    "users",
+    "think_time",
+    "trace",
+    "num_prompts",
+    "prefix_share",
+    "ttft",
+    "tpot",
+    "prices",
+)
 _OF_HOST = ("ui", "gateway_processes", "packed_cache_gib")
 SERVICE_OPTIONS = (*_OF_CHAT, *_OF_REWARD, *LOAD_OPTIONS, *_OF_HOST)
 """Names of the options that `ServiceRequest.from_flags` reads, beside those of a `PlanRequest` and of the engines."""

@@ -71,9 +71,11 @@ def with_judge(request: ServiceRequest, folder: Path) -> ServiceRequest:
     recipe = folder / "judge.yaml"
     recipe.write_text(yaml.safe_dump({"parts": [{"name": "judge", "judge": named, "url": SERVED}]}))
     scored = replace(
-        reward, checkpoint=str(recipe), settings=replace(reward.settings, judge=None),
+        reward,
+        checkpoint=str(recipe),
+        settings=replace(reward.settings, judge=None),
         names=reward.names or (f"{judge}-judge",),
-    )  # fmt: skip
+    )
     return replace(request, model=judge, reward=scored)
 
 

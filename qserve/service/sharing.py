@@ -35,9 +35,14 @@ class SharedPlan:
 
 
 def make_shared_plan(
-    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest,
-    *, computes: bool = True,
-) -> SharedPlan:  # fmt: skip
+    chat: Checkpoint,
+    reward: Checkpoint,
+    hardware: Hardware,
+    request: PlanRequest,
+    reward_request: PlanRequest,
+    *,
+    computes: bool = True,
+) -> SharedPlan:
     """The reward model gets what it needs (weights and one packed batch), the chat model the rest.
 
     On one card they share; with several, the reward model gets the last to itself where the chat model fits on the
@@ -99,9 +104,7 @@ def _beside_chat(reward: Plan, chat: Plan) -> Plan:
     taken = _num_held_bytes(chat)
     first = reward.devices[0]
     shared = replace(
-        first,
-        used_by_others_bytes=first.used_by_others_bytes + taken,
-        free_bytes=max(0, first.free_bytes - taken),
+        first, used_by_others_bytes=first.used_by_others_bytes + taken, free_bytes=max(0, first.free_bytes - taken)
     )
     return replace(reward, devices=(shared, *reward.devices[1:]))
 
@@ -132,9 +135,12 @@ class SharedReplicas:
 
 
 def plan_both(
-    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, requests: tuple[PlanRequest, PlanRequest],
+    chat: Checkpoint,
+    reward: Checkpoint,
+    hardware: Hardware,
+    requests: tuple[PlanRequest, PlanRequest],
     counts: tuple[NumReplicas, int],
-) -> SharedReplicas:  # fmt: skip
+) -> SharedReplicas:
     """The reward model's replicas get what they need, the chat model's the rest; `requests` and `counts` in this order.
 
     With cards, each reward replica has one of the last to itself. Raises DoesNotFit or UsageError.

@@ -107,9 +107,15 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, ru
 
 
 async def _serve(
-    hosted: Sequence[Hosted], options: UpOptions, screen: Screen, record: RunRecord, listener: Any, url: str,
-    stop: StopSignal, runner: Runner,
-) -> int:  # fmt: skip
+    hosted: Sequence[Hosted],
+    options: UpOptions,
+    screen: Screen,
+    record: RunRecord,
+    listener: Any,
+    url: str,
+    stop: StopSignal,
+    runner: Runner,
+) -> int:
     with private_folder() as private:
         async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
             workers = _workers(hosted, private, record, screen, runner)
@@ -156,9 +162,16 @@ def _workers(
 
 
 async def _live(
-    workers: list[Worker], gateway: RunningGateway, host: HostMemory, url: str, options: UpOptions, record: RunRecord,
-    screen: Screen, stop: StopSignal, runner: Runner,
-) -> bool:  # fmt: skip
+    workers: list[Worker],
+    gateway: RunningGateway,
+    host: HostMemory,
+    url: str,
+    options: UpOptions,
+    record: RunRecord,
+    screen: Screen,
+    stop: StopSignal,
+    runner: Runner,
+) -> bool:
     """Start the workers and watch them until the user stops the service; False: that was before they were ready."""
 
     async def start() -> None:
@@ -175,14 +188,20 @@ async def _live(
     async def tell_ready() -> None:
         found = await checks.first(strict=options.strict)
         shown = [
-            _ready_worker(worker, held, found) for worker, held in zip(workers, memory, strict=True)
+            _ready_worker(worker, held, found)
+            for worker, held in zip(workers, memory, strict=True)
             if worker.status.state is not WorkerState.IDLE
-        ]  # fmt: skip
+        ]
         has_key, has_ui = bool(options.gateway.keys), options.ui is not False
         rows = ready_rows(
-            url, shown, await host.documents(), has_key=has_key, has_ui=has_ui, logs=options.run_folder,
+            url,
+            shown,
+            await host.documents(),
+            has_key=has_key,
+            has_ui=has_ui,
+            logs=options.run_folder,
             is_verbose=screen.is_verbose,
-        )  # fmt: skip
+        )
         screen.ready(rows)
 
     try:
@@ -236,9 +255,13 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: StopSignal) -> 
 
 
 async def _watch(
-    workers: list[Worker], gateway: RunningGateway, host: HostMemory, record: RunRecord,
-    after_ready: Callable[[], Coroutine[Any, Any, None]], runner: Runner,
-) -> None:  # fmt: skip
+    workers: list[Worker],
+    gateway: RunningGateway,
+    host: HostMemory,
+    record: RunRecord,
+    after_ready: Callable[[], Coroutine[Any, Any, None]],
+    runner: Runner,
+) -> None:
     """Watch, measure and scale workers and gateway, and finish the start."""
     beside = [asyncio.create_task(measure_on(workers, host, record)), asyncio.create_task(runner.scale(workers))]
     try:

@@ -24,15 +24,7 @@ from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 
-__all__ = [
-    "ThisMachine",
-    "checked_vocab_size",
-    "event_recorder",
-    "facts_of",
-    "keep_plan",
-    "latency_of",
-    "local_worker",
-]  # fmt: skip
+__all__ = ["ThisMachine", "checked_vocab_size", "event_recorder", "facts_of", "keep_plan", "latency_of", "local_worker"]
 
 
 class ThisMachine:
@@ -58,12 +50,20 @@ def facts_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerFacts:
     """What is planned for this worker, with an internal key of its own."""
     limits = hosted.plan.workload
     return WorkerFacts(
-        hosted.name, hosted.names, address, secrets.token_urlsafe(32), num_engines(hosted.plan) * limits.max_num_seqs,
+        hosted.name,
+        hosted.names,
+        address,
+        secrets.token_urlsafe(32),
+        num_engines(hosted.plan) * limits.max_num_seqs,
         limits.max_model_len,
-        api=_api_of(hosted), engine=hosted.plan.engine, plan=hosted.plan.to_json(),
-        tells_report=hosted.role == "reward", tokenizer=hosted.tokenizer or hosted.folder,
-        vocab_size=_vocab_size(hosted.folder), role=hosted.role,
-    )  # fmt: skip
+        api=_api_of(hosted),
+        engine=hosted.plan.engine,
+        plan=hosted.plan.to_json(),
+        tells_report=hosted.role == "reward",
+        tokenizer=hosted.tokenizer or hosted.folder,
+        vocab_size=_vocab_size(hosted.folder),
+        role=hosted.role,
+    )
 
 
 def keep_plan(hosted: Hosted, record: RunRecord) -> None:
@@ -74,9 +74,13 @@ def keep_plan(hosted: Hosted, record: RunRecord) -> None:
 
 
 def local_worker(
-    hosted: Hosted, status: WorkerStatus, private: Path, log_file: Path, report: WorkerEvents,
+    hosted: Hosted,
+    status: WorkerStatus,
+    private: Path,
+    log_file: Path,
+    report: WorkerEvents,
     chat: WorkerFacts | None = None,
-) -> SupervisedWorker:  # fmt: skip
+) -> SupervisedWorker:
     """A process of this machine that listens where its facts say, not started yet."""
     launch = _launch(hosted, status.facts, private, chat)
     seen = _seen_by(hosted.cards, hosted.plan.on_cpu)
@@ -118,9 +122,8 @@ def _launch(hosted: Hosted, facts: WorkerFacts, private: Path, chat: WorkerFacts
     tcp = facts.address if isinstance(facts.address, TcpAddress) else None
     socket = private / f"{hosted.name}.sock"
     spec = WorkerSpec(
-        folder, names, plan, socket, facts.key, hosted.load_format, hosted.verify_quant, tcp,
-        hosted.packed_cache_bytes,
-    )  # fmt: skip
+        folder, names, plan, socket, facts.key, hosted.load_format, hosted.verify_quant, tcp, hosted.packed_cache_bytes
+    )
     file = private / f"{hosted.name}.json"
     if hosted.role == "reward":
         served = None if chat is None else _judge(chat).to_json()

@@ -100,9 +100,11 @@ class SupervisedWorker:
             self._restarts.event("retry", refused=str(error), reason=again.reason, plan=plan)
             limits = plan.workload
             self.status.facts = replace(
-                self.status.facts, plan=plan.to_json(), max_num_seqs=limits.max_num_seqs,
+                self.status.facts,
+                plan=plan.to_json(),
+                max_num_seqs=limits.max_num_seqs,
                 max_model_len=limits.max_model_len,
-            )  # fmt: skip
+            )
             await self._start_once()
 
     async def watch(self) -> None:

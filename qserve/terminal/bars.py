@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 def headline(
     fits: bool, facts: str, notes: Iterable[str], why_not: str | None, is_usable: bool = True
-) -> RenderableType:  # fmt: skip
+) -> RenderableType:
     """The verdict with the model; below it notes on what is loaded, and why it does not fit."""
     verdict, style = (" fits ", "bold white on green") if fits else (" does not fit ", "bold white on red")
     if fits and not is_usable:

@@ -26,8 +26,12 @@ _NOTHING_FITS = (
     "`qserve models` lists what is known."
 )
 _COLOURS: Mapping[Column, str] = {
-    "weights": "blue", "kv_cache": "green", "activations": "yellow", "cuda_graphs": "magenta", "runtime": "cyan",
-}  # fmt: skip
+    "weights": "blue",
+    "kv_cache": "green",
+    "activations": "yellow",
+    "cuda_graphs": "magenta",
+    "runtime": "cyan",
+}
 
 
 def show_plan(plan: Plan, explain: bool = False, console: Console | None = None) -> None:

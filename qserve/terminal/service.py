@@ -19,7 +19,7 @@ __all__ = ["service_text", "show_service"]
 
 def show_service(
     plans: Sequence[Plan], where: str, *, explain: bool = False, monthly: bool = False, console: Console | None = None
-) -> None:  # fmt: skip
+) -> None:
     """Print the plans of a service's models; with `explain` every term's formula, numbers and source.
 
     The first has the speed and the next command; `where` says how two share the machine.

@@ -30,9 +30,12 @@ _LEGEND_OF = {
 
 
 def show_speed(
-    speed: dict[str, Any], explain: bool = False, console: Console | None = None, monthly: bool = False,
+    speed: dict[str, Any],
+    explain: bool = False,
+    console: Console | None = None,
+    monthly: bool = False,
     takes_load: bool = True,
-) -> None:  # fmt: skip
+) -> None:
     """Print the figures of `Plan.speed` and the layouts that were simulated.
 
     `takes_load`: a load may be named; the last line tells how where none was.
@@ -60,9 +63,12 @@ def show_speed(
 
 
 def show_cheapest(
-    found: list[tuple[str, int, Layout]], first: str, console: Console | None = None, monthly: bool = False,
+    found: list[tuple[str, int, Layout]],
+    first: str,
+    console: Console | None = None,
+    monthly: bool = False,
     explain: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """The ranking of --gpu any: layouts that carry the load first, cheapest first. `first` plans the first of them."""
     console = console or console_of()
     best = found[0][2]
@@ -84,17 +90,20 @@ def show_cheapest(
         table.add_row(
             f"{count} × {key}",
             layout.name.replace(", 1 × TP", ", TP"),
-            format_ms(figures.ttft_ms.mean), format_ms(figures.tpot_ms.mean),
+            format_ms(figures.ttft_ms.mean),
+            format_ms(figures.tpot_ms.mean),
             _dollars(price.per_user_and_month) if of_users else format_rate(figures.output_tokens_per_s),
             _dollars(price.per_month if monthly else price.per_hour),
             *([_dollars(price.per_million_input_tokens)] if is_wide else []),
-            _dollars(price.per_million_output_tokens), _verdict(layout),
-        )  # fmt: skip
+            _dollars(price.per_million_output_tokens),
+            _verdict(layout),
+        )
     console.print(table)
     columns, tokens = ("in, out", "prompt and answer") if is_wide else ("out", "answer")
     legend = {"TP 2": "one server on 2 cards", f"$/M {columns}": f"price of a million {tokens} tokens"}
-    legend |= {word: _LEGEND_OF[word] for word in dict.fromkeys(_verdict(layout) for *_, layout in found)
-               if word in _LEGEND_OF}  # fmt: skip
+    legend |= {
+        word: _LEGEND_OF[word] for word in dict.fromkeys(_verdict(layout) for *_, layout in found) if word in _LEGEND_OF
+    }
     for word, meaning in legend.items():
         console.print(Hanging(f"{word} = {meaning}", "", "dim"))
     if explain:
@@ -186,12 +195,15 @@ def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool,
         price = row["price_per_month"] if monthly else row["price_per_hour"]
         table.add_row(
             row["layout"] + (" ·" if row["pareto"] else ""),
-            f"{row['cards']}", format_ms(row["ttft_ms"]), format_ms(row["tpot_ms"]),
+            f"{row['cards']}",
+            format_ms(row["ttft_ms"]),
+            format_ms(row["tpot_ms"]),
             format_rate(row["output_tokens_per_s"]),
             _two((row["max_rps"] if is_assumed else row["requests_per_s"]) or 0.0),
-            *([f"{100 * row['kept_share']:.0f} %"] if with_targets else []), _dollars(price),
+            *([f"{100 * row['kept_share']:.0f} %"] if with_targets else []),
+            _dollars(price),
             style="bold" if row["chosen"] else "",
-        )  # fmt: skip
+        )
     return table
 
 

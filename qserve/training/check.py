@@ -34,9 +34,18 @@ def check_saved(run: TrainingRun) -> dict[str, Any] | None:
     questions.write_text("".join(json.dumps(one) + "\n" for one in pairs))
     dtype = "float32" if run.request.precision == "fp32" else "bfloat16"
     command = [
-        sys.executable, "-m", "qserve", "score", str(questions), "--reward", str(run.output), "--dtype", dtype,
-        "--output", str(scored),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "qserve",
+        "score",
+        str(questions),
+        "--reward",
+        str(run.output),
+        "--dtype",
+        dtype,
+        "--output",
+        str(scored),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if not scored.exists():
         return {"error": (done.stderr or done.stdout).strip()[-500:]}

@@ -74,9 +74,15 @@ def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
     run.events_file.touch()
     new_events = _NewEvents(run.events_file, run.events_file.stat().st_size)
     command = [
-        sys.executable, "-I", "-S", str(guard.__file__),
-        *launcher(run, accelerate_file), "-m", "qserve.training.process", str(job_file),
-    ]  # fmt: skip
+        sys.executable,
+        "-I",
+        "-S",
+        str(guard.__file__),
+        *launcher(run, accelerate_file),
+        "-m",
+        "qserve.training.process",
+        str(job_file),
+    ]
     with (run.folder / LOG).open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment(run)

@@ -34,13 +34,22 @@ _PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "datasets", "
 
 
 _KEPT = (
-    "unix_s", "step", "loss", "learning_rate", "grad_norm", "accuracy", "margin", "step_s", "num_tokens", "reward",
-    "reward_std", "kl", "mae",
-)  # fmt: skip
+    "unix_s",
+    "step",
+    "loss",
+    "learning_rate",
+    "grad_norm",
+    "accuracy",
+    "margin",
+    "step_s",
+    "num_tokens",
+    "reward",
+    "reward_std",
+    "kl",
+    "mae",
+)
 # TRL's trainers call the same by several names.
-_NAMES = {
-    "rewards/accuracies": "accuracy", "rewards/margins": "margin", "mean_token_accuracy": "accuracy",
-}  # fmt: skip
+_NAMES = {"rewards/accuracies": "accuracy", "rewards/margins": "margin", "mean_token_accuracy": "accuracy"}
 
 
 class TrainingRecord:

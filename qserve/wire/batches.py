@@ -12,9 +12,15 @@ from qserve.wire.schema import NonEmptyString, Wire
 __all__ = ["MAX_KEEP_S", "MIN_KEEP_S", "BatchEndpoint", "CreateBatchRequest"]
 
 BatchEndpoint = Literal[
-    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/reward",
-    "/v1/score", "/v1/rerank",
-]  # fmt: skip
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/reward",
+    "/v1/score",
+    "/v1/rerank",
+]
 # As OpenAI bounds how long a file may be kept: an hour to 30 days.
 MIN_KEEP_S = 3600
 MAX_KEEP_S = 30 * 24 * 3600

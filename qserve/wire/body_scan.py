@@ -22,10 +22,31 @@ __all__ = ["MAX_PART_BYTES", "BodyScan", "check_encoding", "not_json", "scan_bod
 
 # What holds no text is never long: a schema, tools, arguments of a template.
 MAX_PART_BYTES = 1 << 20
-_TEXTS = frozenset({
-    "conversations", "documents", "input", "input_ids", "inputs", "items", "labels", "messages", "pairs", "prompt",
-    "prompts", "queries", "query", "questions", "responses", "system", "text", "texts", "token_ids", "tokens", "user",
-})  # fmt: skip
+_TEXTS = frozenset(
+    {
+        "conversations",
+        "documents",
+        "input",
+        "input_ids",
+        "inputs",
+        "items",
+        "labels",
+        "messages",
+        "pairs",
+        "prompt",
+        "prompts",
+        "queries",
+        "query",
+        "questions",
+        "responses",
+        "system",
+        "text",
+        "texts",
+        "token_ids",
+        "tokens",
+        "user",
+    }
+)
 _UNKNOWN_NAME = re.compile(r"unknown field `(.*)`", re.DOTALL)
 _MAX_UNKNOWN_NULLS = 32
 _NOT_GIVEN = msgspec.Raw(b"")

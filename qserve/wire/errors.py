@@ -51,9 +51,13 @@ _ANTHROPIC_TYPE_OF_STATUS = {
 _TEI_TYPE_OF_STATUS = {429: "overloaded", 503: "unhealthy"}
 # Of what a worker's engine says by code alone (`qserve.errors.RequestFailed`): all else is a failure of the worker.
 _STATUS_OF_FAILURE = {
-    "out_of_memory": 503, "context_length_exceeded": 400, "empty_prompt": 400, "worker_stopping": 503,
-    "invalid_grammar": 400, "grammar_too_complex": 400,
-}  # fmt: skip
+    "out_of_memory": 503,
+    "context_length_exceeded": 400,
+    "empty_prompt": 400,
+    "worker_stopping": 503,
+    "invalid_grammar": 400,
+    "grammar_too_complex": 400,
+}
 # And what a reward model, a rule or a judge says (`qserve.reward.failures`).
 _STATUS_OF_FAILURE |= dict.fromkeys(
     (

@@ -122,9 +122,7 @@ def _check_arguments(call: ToolCall) -> None:
         is_object = False
     if not is_object:
         raise PydanticCustomError(
-            "arguments",
-            "'arguments' of the call '{id}' must be a JSON object written as text",
-            {"id": call.id[:40]},
+            "arguments", "'arguments' of the call '{id}' must be a JSON object written as text", {"id": call.id[:40]}
         )
 
 

@@ -263,9 +263,10 @@ class CompletionRequest(SamplingFields):
     def _check_completion(self) -> Self:
         if self.num_sequences > MAX_PROMPTS:
             raise PydanticCustomError(
-                "too_many_sequences", "'n' answers to each prompt are more than {most}; send several requests",
+                "too_many_sequences",
+                "'n' answers to each prompt are more than {most}; send several requests",
                 {"most": MAX_PROMPTS},
-            )  # fmt: skip
+            )
         if self.max_tokens == 0 and not self.echo:
             raise PydanticCustomError(
                 "max_tokens", "'max_tokens': 0 generates nothing; it is only allowed with echo: true"

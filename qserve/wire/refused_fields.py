@@ -22,12 +22,25 @@ _ELSEWHERE = "the transformers engine has no such field; vLLM does (--engine vll
 
 SERVED_BY_VLLM: Mapping[str, str] = dict.fromkeys(
     (
-        "add_special_tokens", "allowed_token_ids", "bad_words", "chat_template", "documents",
-        "length_penalty", "logprob_token_ids", "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds",
-        "repetition_detection", "return_tokens_as_token_ids",
-        "spaces_between_special_tokens", "stream_interval", "truncate_prompt_tokens", "truncation_side",
-        "use_beam_search", "vllm_xargs",
+        "add_special_tokens",
+        "allowed_token_ids",
+        "bad_words",
+        "chat_template",
+        "documents",
+        "length_penalty",
+        "logprob_token_ids",
+        "media_io_kwargs",
+        "mm_processor_kwargs",
+        "prompt_embeds",
+        "repetition_detection",
+        "return_tokens_as_token_ids",
+        "spaces_between_special_tokens",
+        "stream_interval",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "use_beam_search",
+        "vllm_xargs",
     ),
     _ELSEWHERE,
-)  # fmt: skip
+)
 """Of completions: what vLLM 0.32 reads and the transformers engine does not."""

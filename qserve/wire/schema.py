@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError, from_json, to_json
 
 from qserve.encodings import wrong_byte
@@ -123,9 +115,7 @@ class Wire(BaseModel):
         for name in [name for name in given if name in cls.refused and name not in cls.model_fields]:
             if not asks_for_nothing(name, given[name]):
                 raise PydanticCustomError(
-                    "unsupported_field",
-                    "'{field}' is not supported: {why}",
-                    {"field": name, "why": cls.refused[name]},
+                    "unsupported_field", "'{field}' is not supported: {why}", {"field": name, "why": cls.refused[name]}
                 )
             del given[name]
         return given

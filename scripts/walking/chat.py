@@ -52,8 +52,8 @@ async def walk_of_chat(package: Path, streamed: bool) -> Trace:
 async def _gateway(path: Path) -> AsyncIterator[int]:
     """The port of a gateway on this event loop."""
     facts = WorkerFacts(
-        name="chat", models=("fake",), address=UnixAddress(path), key=_KEY, max_num_seqs=256, max_model_len=4096,
-    )  # fmt: skip
+        name="chat", models=("fake",), address=UnixAddress(path), key=_KEY, max_num_seqs=256, max_model_len=4096
+    )
     gateway = build_gateway(GatewaySettings(keys=(_KEY,)), [WorkerStatus(facts, WorkerState.READY, "")])
     server = build_server(gateway, "127.0.0.1", 0, drain_timeout_s=1)
     serving = asyncio.create_task(server.serve())

@@ -14,10 +14,19 @@ from qserve.hub.bounded import parse_header, parse_json, shard_names
 from tests.forked import commands
 
 CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 320,
-    "max_position_embeddings": 256, "tie_word_embeddings": True, "dtype": "bfloat16",
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "vocab_size": 320,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
 LIMIT_S = 60  # of a start of Python on a busy machine; what hangs or counts for ever is far above
 LIMIT_BYTES = 1 << 30
 
@@ -159,8 +168,9 @@ def test_links_of_the_hub_cache_are_followed(tmp_path):
     (tmp_path / "blob").write_text("{}")
     (tmp_path / "config.json").symlink_to(tmp_path / "blob")
     assert shard_names({"weight_map": {"a": "model-1.safetensors", "b": "sub/model-2.safetensors"}}, "index") == [
-        "model-1.safetensors", "sub/model-2.safetensors",
-    ]  # fmt: skip
+        "model-1.safetensors",
+        "sub/model-2.safetensors",
+    ]
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "a/../../b", "", "a\0b", "..", None, 3, "..\\b"])

@@ -77,9 +77,19 @@ def stack(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("browser-stack")
     ready = folder / "ready.json"
     command = [
-        str(Path(sys.executable).with_name("qserve")), "up", "--model", "demo", "--reward", "demo", "--port", "0",
-        "--state-dir", str(folder), "--ready-file", str(ready),
-    ]  # fmt: skip
+        str(Path(sys.executable).with_name("qserve")),
+        "up",
+        "--model",
+        "demo",
+        "--reward",
+        "demo",
+        "--port",
+        "0",
+        "--state-dir",
+        str(folder),
+        "--ready-file",
+        str(ready),
+    ]
     with (folder / "up.log").open("wb") as log:
         environment = {**os.environ, "QSERVE_API_KEY": KEY, "OMP_NUM_THREADS": "2"}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

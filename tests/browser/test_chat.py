@@ -297,10 +297,7 @@ def test_two_tabs_on_one_conversation_are_both_kept(signed_in: BrowserContext) -
     expect(two.locator(".qs-notice")).to_contain_text("kept as a copy")
     expect(one.locator("#qs-history .qs-open")).to_have_text(["What is 1 + 1? (copy)", "What is 1 + 1?"])
     questions = {tab: [turn["question"] for turn in kept(tab)["turns"]] for tab in (one, two)}
-    assert questions == {
-        one: ["What is 1 + 1?", "What is 2 + 2?"],
-        two: ["What is 1 + 1?", "What is 3 + 3?"],
-    }
+    assert questions == {one: ["What is 1 + 1?", "What is 2 + 2?"], two: ["What is 1 + 1?", "What is 3 + 3?"]}
     two.reload()
     say(two, "What is 4 + 4?")
     assert [turn["question"] for turn in kept(two)["turns"]][-2:] == ["What is 3 + 3?", "What is 4 + 4?"]

@@ -41,10 +41,18 @@ class Training:
 
     def events(self, steps: int) -> list[dict]:
         logged = [
-            {"event": "logged", "unix_s": 1000.0 + n, "step": n, "loss": 0.7 / n, "step_s": 0.5, "reward": n / 40,
-             "num_tokens": 100.0 * n, "learning_rate": 1e-4}
+            {
+                "event": "logged",
+                "unix_s": 1000.0 + n,
+                "step": n,
+                "loss": 0.7 / n,
+                "step_s": 0.5,
+                "reward": n / 40,
+                "num_tokens": 100.0 * n,
+                "learning_rate": 1e-4,
+            }
             for n in range(1, steps + 1)
-        ]  # fmt: skip
+        ]
         memory = {
             "event": "memory",
             "step": 1,

@@ -28,9 +28,19 @@ from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.units import GIB, MIB
 
 __all__ = [
-    "FIFTH", "FOURTH", "HOLDOUT", "MEASUREMENTS", "SECOND", "SEVENTH", "SIXTH", "THIRD",
-    "Comparison", "Skipped", "compare_all", "read_rows",
-]  # fmt: skip
+    "FIFTH",
+    "FOURTH",
+    "HOLDOUT",
+    "MEASUREMENTS",
+    "SECOND",
+    "SEVENTH",
+    "SIXTH",
+    "THIRD",
+    "Comparison",
+    "Skipped",
+    "compare_all",
+    "read_rows",
+]
 
 FOLDER = Path(__file__).parent
 MEASUREMENTS = "measurements.csv"
@@ -110,12 +120,18 @@ def read_rows(file: str = MEASUREMENTS) -> list[Row]:
     with (FOLDER / file).open(newline="") as stream:
         return [
             Row(
-                line["id"], line["kind"], line["model"], json.loads(line["config"]), line["quantity"],
-                float(line["value"]) if re.fullmatch(r"-?[\d.]+", line["value"]) else float("nan"), line["unit"],
-                line.get("set", ""), line["left_out"] or None,
+                line["id"],
+                line["kind"],
+                line["model"],
+                json.loads(line["config"]),
+                line["quantity"],
+                float(line["value"]) if re.fullmatch(r"-?[\d.]+", line["value"]) else float("nan"),
+                line["unit"],
+                line.get("set", ""),
+                line["left_out"] or None,
             )
             for line in csv.DictReader(stream)
-        ]  # fmt: skip
+        ]
 
 
 def compare_all(file: str = MEASUREMENTS, part: str | None = None) -> Iterator[Comparison | Skipped]:
@@ -386,10 +402,21 @@ def _card(gpu: str) -> Device | None:
     if re.search(r"laptop|4090-d", text):  # another card by a name that begins like a known one's
         return None
     for pattern, key in (
-        ("h100", "h100-sxm"), ("h200", "h200"), ("h20", "h20"), ("a100-80", "a100-80gb"), ("a100-40", "a100-40gb"),
-        ("l40s", "l40s"), ("l40", "l40"), ("l4", "l4"), ("tesla-t4", "t4"), ("v100-32", "v100-32gb"), ("gb10", "gb10"),
-        ("a10g", "a10g"), ("rtx-a6000", "rtx-a6000"), ("rtx-pro-6000", "rtx-pro-6000"),
-    ):  # fmt: skip
+        ("h100", "h100-sxm"),
+        ("h200", "h200"),
+        ("h20", "h20"),
+        ("a100-80", "a100-80gb"),
+        ("a100-40", "a100-40gb"),
+        ("l40s", "l40s"),
+        ("l40", "l40"),
+        ("l4", "l4"),
+        ("tesla-t4", "t4"),
+        ("v100-32", "v100-32gb"),
+        ("gb10", "gb10"),
+        ("a10g", "a10g"),
+        ("rtx-a6000", "rtx-a6000"),
+        ("rtx-pro-6000", "rtx-pro-6000"),
+    ):
         if text.startswith(pattern):
             return known_gpus()[key]
     geforce = re.match(r"rtx-?(\d{4}(?:-ti)?(?:-super)?)", text)

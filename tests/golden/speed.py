@@ -29,10 +29,21 @@ __all__ = ["ROWS", "Case", "Comparison", "cases", "compare"]
 ROWS = Path(__file__).parent / "speed.csv"
 
 _CARDS = {
-    "h100_sxm": "h100-sxm", "b200_sxm": "b200", "A100-80GB": "a100-80gb", "B200": "b200", "h200_sxm": "h200",
-    "H20-96GB": "h20", "b300_sxm": "b300", "H200": "h200", "B300": "b300", "gb200": "gb200", "RTX3090": "rtx-3090",
-    "A40": "a40", "RTX4090": "rtx-4090", "H20": "h20",
-}  # fmt: skip
+    "h100_sxm": "h100-sxm",
+    "b200_sxm": "b200",
+    "A100-80GB": "a100-80gb",
+    "B200": "b200",
+    "h200_sxm": "h200",
+    "H20-96GB": "h20",
+    "b300_sxm": "b300",
+    "H200": "h200",
+    "B300": "b300",
+    "gb200": "gb200",
+    "RTX3090": "rtx-3090",
+    "A40": "a40",
+    "RTX4090": "rtx-4090",
+    "H20": "h20",
+}
 _NAMED_AS = {
     "Qwen/Qwen3-Coder-Next": "Qwen/Qwen3-Next-80B-A3B-Instruct",
     "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
@@ -40,13 +51,25 @@ _NAMED_AS = {
 }
 # Larger than what qserve serves, and in the rows all the same. Source: the config.json of its repository.
 _QWEN35_397B = {
-    "model_type": "qwen3_5_moe", "architectures": ["Qwen3_5MoeForConditionalGeneration"], "hidden_size": 4096,
-    "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 256,
-    "vocab_size": 248320, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 1024,
-    "shared_expert_intermediate_size": 1024, "linear_num_key_heads": 16, "linear_num_value_heads": 64,
-    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "full_attention_interval": 4,
+    "model_type": "qwen3_5_moe",
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "hidden_size": 4096,
+    "num_hidden_layers": 60,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "vocab_size": 248320,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 1024,
+    "shared_expert_intermediate_size": 1024,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 64,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "full_attention_interval": 4,
     "max_position_embeddings": 262144,
-}  # fmt: skip
+}
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm", "transformers": "transformers"}
 _QUANTS = {"": "bf16", "int8-w8a8": "w8a8"}
 # Pages that name no release, by when they appeared: early 2025 (with DeepSeek-R1's distilled models); May 2025.
@@ -120,9 +143,21 @@ def cases(path: Path = ROWS, every: bool = False) -> Iterator[Case]:
     """The judged rows, by run; `every`: also those that are left out and can be planned."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     keys = (
-        "source", "model", "quant", "engine", "engine_version", "gpu", "n_gpu", "tp", "pp", "dp",
-        "concurrency", "request_rate", "num_prompts", "notes",
-    )  # fmt: skip
+        "source",
+        "model",
+        "quant",
+        "engine",
+        "engine_version",
+        "gpu",
+        "n_gpu",
+        "tp",
+        "pp",
+        "dp",
+        "concurrency",
+        "request_rate",
+        "num_prompts",
+        "notes",
+    )
     with path.open() as file:
         for row in csv.DictReader(file):
             if every or not row["not_judged"]:
@@ -143,12 +178,18 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
         return None
     source = row["source"].replace("#NVIDIA", "#InferenceX") if _is_inferencex(row) else row["source"]
     return Case(
-        source, row["model"], _quant(row), _ENGINES[row["engine"]],
-        row["engine_version"] or _RELEASES.get(row["source"].split("/")[2], ""), _CARDS[row["gpu"]],
-        int(note[1]) if note else max(ranks, 1), load,
-        _is_saturated(row), tuple((one["id"], one["metric"], _value(one)) for one in rows),
+        source,
+        row["model"],
+        _quant(row),
+        _ENGINES[row["engine"]],
+        row["engine_version"] or _RELEASES.get(row["source"].split("/")[2], ""),
+        _CARDS[row["gpu"]],
+        int(note[1]) if note else max(ranks, 1),
+        load,
+        _is_saturated(row),
+        tuple((one["id"], one["metric"], _value(one)) for one in rows),
         **_recipe(row, load),
-    )  # fmt: skip
+    )
 
 
 def _recipe(row: dict[str, str], load: Load) -> dict[str, Any]:

@@ -30,9 +30,18 @@ from qserve.service.load import price_file, speed_request_of
 from qserve.training.data.prepare import check_source
 
 LINE = {
-    "prompt": "q", "response": "a", "text": "t", "url": "/v1/chat/completions", "custom_id": "1", "method": "POST",
-    "body": {"model": "m", "messages": []}, "arrival": 0.5, "input": 10, "output": 3, "completion": "ü",
-}  # fmt: skip
+    "prompt": "q",
+    "response": "a",
+    "text": "t",
+    "url": "/v1/chat/completions",
+    "custom_id": "1",
+    "method": "POST",
+    "body": {"model": "m", "messages": []},
+    "arrival": 0.5,
+    "input": 10,
+    "output": 3,
+    "completion": "ü",
+}
 LINES = "".join(json.dumps(LINE, ensure_ascii=False) + "\n" for _ in range(3))
 
 
@@ -43,10 +52,15 @@ def _batch(file: Path) -> None:
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "score": read_records, "bench --dataset": read_dataset, "eval --tasks": read_documents, "batch": endpoint_of,
-    "/v1/batches": _batch, "train": lambda file: check_source(str(file), "sft"),
-    "plan --trace": lambda file: speed_request_of({"trace": file}), "--prices": price_file,
-}  # fmt: skip
+    "score": read_records,
+    "bench --dataset": read_dataset,
+    "eval --tasks": read_documents,
+    "batch": endpoint_of,
+    "/v1/batches": _batch,
+    "train": lambda file: check_source(str(file), "sft"),
+    "plan --trace": lambda file: speed_request_of({"trace": file}),
+    "--prices": price_file,
+}
 
 
 def _zip() -> bytes:
@@ -63,11 +77,19 @@ def _database(folder: Path) -> bytes:
 
 
 BROKEN = {
-    "is empty": b"", "gzip data": gzip.compress(LINES.encode()), "bzip2 data": bz2.compress(LINES.encode()),
-    "xz data": lzma.compress(LINES.encode()), "zlib data": zlib.compress(LINES.encode()), "a zip archive": _zip(),
-    "a Parquet file": b"PAR1" + bytes(50), "UTF-16 text": LINES.encode("utf-16"), "UTF-32 text": LINES.encode("utf-32"),
-    "is UTF-16 text": LINES.encode("utf-16-be"), "binary data": bytes(40), "zstd data": b"\x28\xb5\x2f\xfd" + bytes(9),
-}  # fmt: skip
+    "is empty": b"",
+    "gzip data": gzip.compress(LINES.encode()),
+    "bzip2 data": bz2.compress(LINES.encode()),
+    "xz data": lzma.compress(LINES.encode()),
+    "zlib data": zlib.compress(LINES.encode()),
+    "a zip archive": _zip(),
+    "a Parquet file": b"PAR1" + bytes(50),
+    "UTF-16 text": LINES.encode("utf-16"),
+    "UTF-32 text": LINES.encode("utf-32"),
+    "is UTF-16 text": LINES.encode("utf-16-be"),
+    "binary data": bytes(40),
+    "zstd data": b"\x28\xb5\x2f\xfd" + bytes(9),
+}
 
 
 @pytest.mark.parametrize("reader", READERS)

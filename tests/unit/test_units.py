@@ -13,7 +13,7 @@ from qserve.units import (
     format_ms,
     format_parameters,
     format_rate,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,24 @@ def test_a_small_model_has_millions_of_parameters(count: int, text: str) -> None
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [
-        (0.094, "0.09 ms"), (9.994, "9.99 ms"), (9.996, "10.0 ms"), (21.44, "21.4 ms"), (99.96, "100 ms"),
-        (715.6, "716 ms"), (999.6, "1.00 s"), (7_110, "7.11 s"), (9_996, "10.0 s"), (119_400, "119 s"),
-        (119_600, "2.0 min"), (600_000, "10 min"),
-        (4_929_000, "82 min"), (11_548_000, "3.2 h"), (172_700_000, "2.0 days"), (0, "0.00 ms"),
+        (0.094, "0.09 ms"),
+        (9.994, "9.99 ms"),
+        (9.996, "10.0 ms"),
+        (21.44, "21.4 ms"),
+        (99.96, "100 ms"),
+        (715.6, "716 ms"),
+        (999.6, "1.00 s"),
+        (7_110, "7.11 s"),
+        (9_996, "10.0 s"),
+        (119_400, "119 s"),
+        (119_600, "2.0 min"),
+        (600_000, "10 min"),
+        (4_929_000, "82 min"),
+        (11_548_000, "3.2 h"),
+        (172_700_000, "2.0 days"),
+        (0, "0.00 ms"),
     ],
-)  # fmt: skip
+)
 def test_a_duration_has_three_figures_and_the_unit_that_people_would_take(milliseconds: float, text: str) -> None:
     assert format_ms(milliseconds) == text
 
@@ -57,10 +69,16 @@ def test_gib_may_have_one_decimal() -> None:
 @pytest.mark.parametrize(
     ("per_s", "shown"),
     [
-        (4.2e8, "0.42 GFLOP/s"), (8.8e11, "880 GFLOP/s"), (9.994e11, "999 GFLOP/s"), (9.999e11, "1 TFLOP/s"),
-        (2e12, "2 TFLOP/s"), (9.996e13, "100 TFLOP/s"), (3.12e14, "312 TFLOP/s"), (2.25e15, "2,250 TFLOP/s"),
+        (4.2e8, "0.42 GFLOP/s"),
+        (8.8e11, "880 GFLOP/s"),
+        (9.994e11, "999 GFLOP/s"),
+        (9.999e11, "1 TFLOP/s"),
+        (2e12, "2 TFLOP/s"),
+        (9.996e13, "100 TFLOP/s"),
+        (3.12e14, "312 TFLOP/s"),
+        (2.25e15, "2,250 TFLOP/s"),
     ],
-)  # fmt: skip
+)
 def test_operations_have_three_figures_and_no_exponent(per_s: float, shown: str) -> None:
     assert format_flops(per_s) == shown
 

@@ -70,9 +70,17 @@ class _Window(click.ParamType):  # type: ignore[type-arg]
 @click.option("--no-wait", is_flag=True, help="Start the batch, print its id, and exit.")
 @add_json_flag
 def command(
-    file: Path | None, url: str, api_key: str, endpoint: str | None, completion_window: str, output: Path | None,
-    errors: Path | None, resume: str | None, no_wait: bool, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path | None,
+    url: str,
+    api_key: str,
+    endpoint: str | None,
+    completion_window: str,
+    output: Path | None,
+    errors: Path | None,
+    resume: str | None,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
     """Answer a file of requests in the background, behind all other clients, and write the results.
 
     FILE holds one request per line, as OpenAI's batches do: {"custom_id", "method": "POST", "url", "body"}.
@@ -85,7 +93,7 @@ def command(
     Results are in the order of FILE. The server continues when this command ends (also by Ctrl-C) and after a crash;
     --resume waits for the batch again (without FILE, in the server's order). Exit status: 0 every request was answered,
     1 some were not or the server can't be reached, 2 bad input, 130 after Ctrl-C.
-    """  # fmt: skip
+    """
     if file is None and resume is None:
         raise UsageError("give FILE to start a batch, or --resume BATCH_ID to wait for one")
     if file is None and output is None and not no_wait:

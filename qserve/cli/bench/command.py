@@ -80,9 +80,12 @@ class _Burstiness(FiniteRange):
 @click.option("--concurrency", type=_Numbers(int), help="Closed loop: concurrent requests, one stage per number. [8]")
 @click.option("--request-rate", type=_Numbers(float), help="Open loop: requests per second, one stage per number.")
 @click.option(
-    "--burstiness", type=_Burstiness(min=0.01), default=1.0, show_default=True,
+    "--burstiness",
+    type=_Burstiness(min=0.01),
+    default=1.0,
+    show_default=True,
     help="Open loop: 1 Poisson, below in bursts, above more even, inf constant.",
-)  # fmt: skip
+)
 @click.option("--burst-size", type=Count(min=1), default=1, show_default=True, help="Requests that arrive together.")
 @click.option("--sweep", is_flag=True, help="Closed loops of 1, 2, 4, … until the throughput saturates.")
 @click.option("--max-concurrency", type=Count(min=1), default=256, show_default=True, help="Last stage of a sweep.")
@@ -91,9 +94,12 @@ class _Burstiness(FiniteRange):
 @click.option("--input-len", type=Count(min=1), default=256, show_default=True, help="Tokens of a prompt.")
 @click.option("--output-len", type=Count(min=1), help="Tokens to generate, or of an answer to score. [128]")
 @click.option(
-    "--range-ratio", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True,
+    "--range-ratio",
+    type=FiniteRange(0, 1, max_open=True),
+    default=0.0,
+    show_default=True,
     help="Lengths vary by up to this share.",
-)  # fmt: skip
+)
 @click.option("--shared-prefix-len", type=Count(min=0), default=0, help="Tokens of a prefix shared by all prompts.")
 @click.option("--dataset", type=click.Path(path_type=Path), help="Prompts from ShareGPT-shaped JSON or JSON lines.")
 @click.option("--best-of", type=Count(min=1), help="Answers per reward request. [1]")
@@ -223,9 +229,12 @@ def _load_settings(flags: BenchFlags, counter: Counter, session: Session) -> dic
     paths = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}
     first = session.first
     return {
-        **kept, **paths, "tokens_counted_by": counter.source, "tokens_are_exact": counter.is_exact,
+        **kept,
+        **paths,
+        "tokens_counted_by": counter.source,
+        "tokens_are_exact": counter.is_exact,
         "first_request_prompt_tokens": 0 if first is None else first.prompt_tokens,
-    }  # fmt: skip
+    }
 
 
 def _keep(result: BenchResult, state: Path, output: Path) -> str:

@@ -20,10 +20,12 @@ _OPTIONS = (
     click.option("--system", help="The system prompt."),
     click.option("--verbose", is_flag=True, help="Show the tokens/s of each answer."),
     click.option(
-        "--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR",
+        "--state-dir",
+        type=click.Path(path_type=Path),
+        envvar="QSERVE_STATE_DIR",
         help="Where runs and the history are kept [~/.local/state/qserve].",
     ),
-)  # fmt: skip
+)
 
 
 def chat_options(function: Function) -> Function:
@@ -39,9 +41,14 @@ def chat_options(function: Function) -> Function:
 @click.option("--url", type=ServerUrl(), help="The service [the newest one that runs on this machine].")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the service.")
 def command(
-    model: str | None, prompt: str | None, url: str | None, api_key: str, system: str | None, verbose: bool,
+    model: str | None,
+    prompt: str | None,
+    url: str | None,
+    api_key: str,
+    system: str | None,
+    verbose: bool,
     state_dir: Path | None,
-) -> None:  # fmt: skip
+) -> None:
     """Chat in the terminal with a service that runs: `qserve up`, or any OpenAI-compatible server.
 
     With a PROMPT, or with text from a pipe, it prints one answer and exits.

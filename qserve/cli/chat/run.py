@@ -21,9 +21,17 @@ __all__ = ["command"]
 # Options of `up` that --help repeats, and those that a service for one chat decides by itself.
 _SHOWN = ("model", "config", "quant", "max_model_len", "reward", "engine")
 _LEFT_OUT = (
-    "host", "port", "api_key", "api_key_file", "admin_key_file", "cors_origin", "ready_file", "ui", "state_dir",
+    "host",
+    "port",
+    "api_key",
+    "api_key_file",
+    "admin_key_file",
+    "cors_origin",
+    "ready_file",
+    "ui",
+    "state_dir",
     "verbose",
-)  # fmt: skip
+)
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
@@ -31,9 +39,15 @@ _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 @chat_options
 @click.pass_context
 def command(
-    ctx: click.Context, /, model: str | None, prompt: str | None, system: str | None, verbose: bool,
-    state_dir: Path | None, **values: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    /,
+    model: str | None,
+    prompt: str | None,
+    system: str | None,
+    verbose: bool,
+    state_dir: Path | None,
+    **values: Any,
+) -> None:
     """Chat with a model in the terminal. If no service here serves it, one is started, and ends with the chat.
 
     Takes the options of `qserve up` that are about the model; with any of them a new service is always started.
@@ -70,10 +84,13 @@ def command(
         with progress_line() as line:
             server = until_the_end.enter_context(
                 own_server(
-                    [*named, *words, "--no-ui"], log, state_dir, "run",
+                    [*named, *words, "--no-ui"],
+                    log,
+                    state_dir,
+                    "run",
                     lambda said: line.phase(" ".join(said.split()) or "starting", is_short=True),
                 )
-            )  # fmt: skip
+            )
         found: Partner = find_partner(server.url, server.api_key, None, state_dir)
         chat_with(found, prompt, system, verbose, state_dir)
 

@@ -44,8 +44,7 @@ _FOR_QUESTIONS = "--prompt-logprobs"
     "--quants", default="bf16,int8,4bit", show_default=True, help="Quantizations to compare; the first is the baseline."
 )
 @click.option(
-    "--suite",
-    help="Tasks for --model: name or file of a suite [thinking where the model thinks, else offline].",
+    "--suite", help="Tasks for --model: name or file of a suite [thinking where the model thinks, else offline]."
 )
 @click.option(
     "--thinking",
@@ -75,10 +74,21 @@ _FOR_QUESTIONS = "--prompt-logprobs"
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 @add_json_flag
 def command(
-    model: str | None, reward: str | None, quants: str, suite: str | None, thinking: str, preferences: Path | None,
-    limit: int | None, seed: int, prices: Path | None, cpu_activations: str, up_args: str, out: Path | None,
-    state_dir: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    model: str | None,
+    reward: str | None,
+    quants: str,
+    suite: str | None,
+    thinking: str,
+    preferences: Path | None,
+    limit: int | None,
+    seed: int,
+    prices: Path | None,
+    cpu_activations: str,
+    up_args: str,
+    out: Path | None,
+    state_dir: Path | None,
+    as_json: bool,
+) -> None:
     """Compare quantizations of one model: accuracy, memory and latency.
 
     Each quantization is planned, started, measured under a fixed load and evaluated on the same items, one after the

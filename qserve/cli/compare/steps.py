@@ -119,9 +119,14 @@ class Comparing:
         with own_server([*self.serve, name], folder / "up.log", self.state_dir, "compare") as server:
             click.echo(f"{where}: ready after {server.start_s:.1f} s", err=True)
             measure(
-                self.questions, name, (server.url, server.api_key), folder, server.start_s,
-                lambda what: line.phase(f"{where}: {what}"), line.count,
-            )  # fmt: skip
+                self.questions,
+                name,
+                (server.url, server.api_key),
+                folder,
+                server.start_s,
+                lambda what: line.phase(f"{where}: {what}"),
+                line.count,
+            )
             line.phase(f"{where}: stopping")
 
     def finished(self, title: str, prices: dict[str, Any] | None) -> Compared:

@@ -44,9 +44,7 @@ _SHOWN = ("config", "model", "reward", "gpu", "replicas", "reward_replicas")
 _REPLACED = ("host", "port", "api_key_file", "admin_key_file", "state_dir", "gpu")
 _OF_THE_CLUSTER = ("namespace", "models_claim", "storage_class", "min_pods", "max_pods", "pod_monitor")
 # The manifest decides them: one replica per pod, from --min-pods to --max-pods.
-_OF_KUBERAY = (
-    "replicas", "reward_replicas", "ray", "ray_nodes", "min_replicas", "max_replicas",
-)  # fmt: skip
+_OF_KUBERAY = ("replicas", "reward_replicas", "ray", "ray_nodes", "min_replicas", "max_replicas")
 _OF_UP = frozenset(str(option.name) for option in up.params)
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
@@ -115,7 +113,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     qserve deploy kuberay --config qwen3-32b-1x80gb --min-pods 1 --max-pods 8
 
     Exit status: 0 written, 2 bad input, 3 does not fit.
-    """  # fmt: skip
+    """
     flags = _DeployFlags(**{one.name: values[one.name] for one in fields(_DeployFlags)})
     _check(ctx, target, flags)
     check_roles(values)
@@ -152,9 +150,11 @@ def _check(ctx: click.Context, target: str, flags: _DeployFlags) -> None:
     if flags.port == 0:
         raise UsageError("--port 0 takes another free port at each start, which clients can't know; name a port")
     foreign = {
-        "systemd": ("image", *_OF_THE_CLUSTER), "compose": ("user", *_OF_THE_CLUSTER), "k8s": ("user",),
+        "systemd": ("image", *_OF_THE_CLUSTER),
+        "compose": ("user", *_OF_THE_CLUSTER),
+        "k8s": ("user",),
         "kuberay": ("user", *_OF_KUBERAY),
-    }[target]  # fmt: skip
+    }[target]
     strange = [f"--{name.replace('_', '-')}" for name in foreign if _is_given(ctx, name)]
     if strange:
         raise UsageError(f"{', '.join(strange)}: not for {target}; leave it out, or choose another target")
@@ -208,9 +208,15 @@ def _text(
         )
     if target in ("k8s", "kuberay"):
         cluster = Cluster(
-            image, planned.max_num_seqs, flags.namespace, flags.models_claim, flags.storage_class,
-            flags.min_pods, flags.max_pods, flags.pod_monitor,
-        )  # fmt: skip
+            image,
+            planned.max_num_seqs,
+            flags.namespace,
+            flags.models_claim,
+            flags.storage_class,
+            flags.min_pods,
+            flags.max_pods,
+            flags.pod_monitor,
+        )
         return kubernetes_text(service, cluster) if target == "k8s" else kuberay_text(service, cluster, relays)
     user = flags.user or _own_user()
     if user == "root":

@@ -24,9 +24,13 @@ State = Literal["ok", "missing", "warning"]
 _OWN = tuple(engine.name for engine in own_engines())
 # CPU flags that the compiled kernels (`model/cpu/matrix.c`) and torch's matrix products use, as Linux names them.
 _INSTRUCTIONS = (
-    ("AVX2", "avx2"), ("AVX-VNNI", "avx_vnni"), ("AVX-512", "avx512f"), ("VNNI", "avx512_vnni"),
-    ("bf16", "avx512_bf16"), ("AMX", "amx_bf16"),
-)  # fmt: skip
+    ("AVX2", "avx2"),
+    ("AVX-VNNI", "avx_vnni"),
+    ("AVX-512", "avx512f"),
+    ("VNNI", "avx512_vnni"),
+    ("bf16", "avx512_bf16"),
+    ("AMX", "amx_bf16"),
+)
 # The demo model and its worker need less; real models need more.
 _LEAST_RAM_BYTES = GIB
 # One 8B model in 16 bit.

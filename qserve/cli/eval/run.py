@@ -36,9 +36,14 @@ def evaluated(
     line.phase(f"asking {url}")
     state = state_folder(flags.state_dir)
     served = server.inspect_server(
-        url, api_key, flags.served_model_name, flags.tokenizer, state / "tokenizers", flags.max_length,
+        url,
+        api_key,
+        flags.served_model_name,
+        flags.tokenizer,
+        state / "tokenizers",
+        flags.max_length,
         counts_tokens=not (request.chat and tasks.only_generate),
-    )  # fmt: skip
+    )
     thinking, notes = thinking_mode(served, request, tasks)
     for note in (f"{served.model} at {served.url} · {_run_text(served)}", *notes):
         click.echo(note, err=True)

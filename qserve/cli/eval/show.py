@@ -61,16 +61,24 @@ def _ended(counts: OutcomeCounts) -> str:
     """One line: how many answers of a task were complete, truncated or empty."""
     tokens = "" if counts.mean_tokens is None else f", {counts.mean_tokens:,.0f} tokens each"
     thoughts = f", {counts.num_thoughts:,} with a thought" if counts.num_thoughts else ""
-    lost = [f"{number:,} {name}" for name, number in
-            (("cut off", counts.truncated), ("empty", counts.empty), ("null", counts.null)) if number]  # fmt: skip
+    lost = [
+        f"{number:,} {name}"
+        for name, number in (("cut off", counts.truncated), ("empty", counts.empty), ("null", counts.null))
+        if number
+    ]
     return f"{counts.num_answers:,} answers{thoughts}{tokens}; {', '.join(lost) or 'none cut off or empty'}"
 
 
 def show_preview(one: Preview) -> None:
     """The first item of a task, on standard error: prompt, answer, what was extracted, target."""
     click.echo(f"First item of {one.task}:", err=True)
-    rows = (("prompt", one.prompt), ("thought", one.thought), ("answer", one.answer), ("scored", one.extracted),
-            ("right", one.target))  # fmt: skip
+    rows = (
+        ("prompt", one.prompt),
+        ("thought", one.thought),
+        ("answer", one.answer),
+        ("scored", one.extracted),
+        ("right", one.target),
+    )
     most = min(_MOST_SHOWN, console_of(stderr=True).width - 10)
     for name, text in rows:
         if text or name in ("answer", "scored"):

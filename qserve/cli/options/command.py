@@ -173,9 +173,14 @@ def _help_all(is_hidden: bool) -> click.Option:
             ctx.exit()
 
     return click.Option(
-        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, hidden=is_hidden,
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        hidden=is_hidden,
         help="Show all options and exit.",
-    )  # fmt: skip
+    )
 
 
 def _plain(record: tuple[str, str]) -> tuple[str, str]:

@@ -27,8 +27,11 @@ def _section(title: str, everyday: str, further: str = "") -> Section:
 
 
 SECTIONS = (
-    _section("Server to ask", "url api_key against eval:served_model_name bench:model endpoint timeout",
-        "background stream scores:concurrency"),
+    _section(
+        "Server to ask",
+        "url api_key against eval:served_model_name bench:model endpoint timeout",
+        "background stream scores:concurrency",
+    ),
     _section(
         "Model",
         "model method config quant quants served_model_name up_args",
@@ -123,7 +126,7 @@ SECTIONS = (
     _section("Output", "out output scores:resume errors csv_file full form as_json explain emit older_than"),
     _section("Chat", "system verbose"),
     _section("Help", "version help_all help"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -140,9 +140,14 @@ def _warn(ctx: click.Context, service: ServicePlan) -> None:
 
 
 def _print_cheapest(
-    ctx: click.Context, request: ServiceRequest, machine: Machine, knowledge: Knowledge, as_json: bool, monthly: bool,
+    ctx: click.Context,
+    request: ServiceRequest,
+    machine: Machine,
+    knowledge: Knowledge,
+    as_json: bool,
+    monthly: bool,
     explain: bool,
-) -> None:  # fmt: skip
+) -> None:
     """--gpu any: which cards carry the load, cheapest first."""
     if request.reward is not None or request.model is None:
         raise click.UsageError("--gpu any ranks cards for one model; leave --reward out")

@@ -65,9 +65,17 @@ def command(
     ram_bytes = hardware.ram_available_bytes if gpu in (None, "none") else None
     request = training_request(_with_defaults(values, on_cpu=gpu == "none"), len(devices))
     job = TrainingJob(
-        model, checkpoint.spec, gpu, devices, request, reward_model, reward, ram_bytes, num_rows=values["rows"],
+        model,
+        checkpoint.spec,
+        gpu,
+        devices,
+        request,
+        reward_model,
+        reward,
+        ram_bytes,
+        num_rows=values["rows"],
         cpu_flop_per_s=assumed_rates(hardware).gemm_flop_per_s,
-    )  # fmt: skip
+    )
     plan = job.plan()
     if not plan.fits:
         plan = replace(plan, suggestions=training_suggestions(job))

@@ -28,17 +28,27 @@ __all__ = ["show_live", "shown_live"]
 _TIMEOUT_S = 30
 _WORTH_TELLING_S = 0.1
 _MEMORY = (
-    Column("term", "memory"), Column("planned", "planned", "bytes"), Column("measured", "measured", "bytes"),
-    Column("difference", "difference", "change"), Column("source", "measured by", "prose"),
-)  # fmt: skip
+    Column("term", "memory"),
+    Column("planned", "planned", "bytes"),
+    Column("measured", "measured", "bytes"),
+    Column("difference", "difference", "change"),
+    Column("source", "measured by", "prose"),
+)
 _LATENCY = (
-    Column("figure", "mean latency"), Column("planned", "planned", "ms"), Column("band", "80 % band"),
-    Column("mean", "measured", "ms"), Column("p50", "p50", "ms"), Column("difference", "difference", "change"),
-)  # fmt: skip
+    Column("figure", "mean latency"),
+    Column("planned", "planned", "ms"),
+    Column("band", "80 % band"),
+    Column("mean", "measured", "ms"),
+    Column("p50", "p50", "ms"),
+    Column("difference", "difference", "change"),
+)
 _LENGTHS = (
-    Column("tokens", "tokens up to"), Column("requests", "requests", "count"), Column("p50", "p50", "ms"),
-    Column("p90", "p90", "ms"), Column("p99", "p99", "ms"),
-)  # fmt: skip
+    Column("tokens", "tokens up to"),
+    Column("requests", "requests", "count"),
+    Column("p50", "p50", "ms"),
+    Column("p90", "p90", "ms"),
+    Column("p99", "p99", "ms"),
+)
 
 
 def show_live(url: str, api_key: str | None, *, as_json: bool, full: bool) -> None:
@@ -83,9 +93,11 @@ def shown_live(document: Mapping[str, Any], url: str, width: int, *, full: bool)
 def _worker(worker: Mapping[str, Any], width: int, full: bool) -> Iterator[RenderableType]:
     planned, memory = worker.get("planned") or {}, worker.get("memory") or {}
     about = (
-        ", ".join(worker["models"]), worker["state"], _restarts(worker["num_restarts"]),
+        ", ".join(worker["models"]),
+        worker["state"],
+        _restarts(worker["num_restarts"]),
         f"{planned.get('engine', '')} {planned.get('engine_version', '')}".strip(),
-    )  # fmt: skip
+    )
     yield RichText.assemble((worker["worker"], "bold"), f"  {' · '.join(part for part in about if part)}")
     if worker.get("error"):
         yield RichText(f"  {worker['error']}", "red")
@@ -94,8 +106,9 @@ def _worker(worker: Mapping[str, Any], width: int, full: bool) -> Iterator[Rende
         yield from _latency(worker["latency"], width)
     start = ", ".join(
         f"{name} {format_ms(1000 * seconds)}"
-        for name, seconds in worker["start_phases_s"].items() if seconds >= _WORTH_TELLING_S
-    )  # fmt: skip
+        for name, seconds in worker["start_phases_s"].items()
+        if seconds >= _WORTH_TELLING_S
+    )
     yield Hanging(start or "not started yet", "started     ")
     if worker.get("work"):
         yield from _work(worker["work"], width)
@@ -124,10 +137,15 @@ def _memory(planned: Mapping[str, Any], memory: Mapping[str, Any], sources: Mapp
 
 def _host(host: Sequence[Mapping[str, Any]]) -> Table:
     rows = tuple(
-        (one["process"], one["planned_bytes"], one["resident_bytes"],
-         _change(one["planned_bytes"], one["resident_bytes"]), "" if one["resident_bytes"] else "not running")
+        (
+            one["process"],
+            one["planned_bytes"],
+            one["resident_bytes"],
+            _change(one["planned_bytes"], one["resident_bytes"]),
+            "" if one["resident_bytes"] else "not running",
+        )
         for one in host
-    )  # fmt: skip
+    )
     return Table("host", "", (replace(_MEMORY[0], title="other processes"), *_MEMORY[1:]), rows)
 
 
@@ -137,11 +155,17 @@ def _change(planned: float | None, found: float | None) -> float | None:
 
 def _latency(latency: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
     rows = tuple(
-        (title, one["planned_mean"], f"{one['low']:.1f} to {one['high']:.1f} ms", one["measured_mean"],
-         one["measured_p50"], one["difference"])
+        (
+            title,
+            one["planned_mean"],
+            f"{one['low']:.1f} to {one['high']:.1f} ms",
+            one["measured_mean"],
+            one["measured_p50"],
+            one["difference"],
+        )
         for title, one in (("first token", latency["ttft_ms"]), ("per output token", latency.get("tpot_ms")))
         if one is not None
-    )  # fmt: skip
+    )
     yield from drawn_table(Table("latency", "", _LATENCY, rows), width)
     yield RichText(f"Of {latency['num_requests']:,} requests: {latency['source']}.")
     if taken := others_of(latency):
@@ -153,12 +177,18 @@ def _work(work: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
     yield Hanging(
         f"{format_rate(work['tokens_per_s'])} tokens/s, {format_rate(work['texts_per_s'])} texts/s, "
         f"{format_rate(work['pairs_per_s'])} pairs/s; padding {text_of(work['padding_share'], 'share')}, "
-        f"shared prefixes {text_of(work['shared_share'], 'share')}", "while busy  ",
-    )  # fmt: skip
+        f"shared prefixes {text_of(work['shared_share'], 'share')}",
+        "while busy  ",
+    )
     rows = tuple(
-        ("more" if row["max_tokens"] is None else str(row["max_tokens"]), row["requests"], row["p50"], row["p90"],
-         row["p99"])
+        (
+            "more" if row["max_tokens"] is None else str(row["max_tokens"]),
+            row["requests"],
+            row["p50"],
+            row["p90"],
+            row["p99"],
+        )
         for row in work["latency_ms"]
-    )  # fmt: skip
+    )
     if rows:
         yield from drawn_table(Table("lengths", "", _LENGTHS, rows), width)

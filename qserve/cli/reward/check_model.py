@@ -178,6 +178,8 @@ def show_model(rows: Checked) -> None:
 
 def _cells(row: Agreement) -> tuple[str, ...]:
     return (
-        f"{row.largest_difference:.3g}", f"{row.mean_difference:.3g}", f"{row.rank_correlation:.5f}",
+        f"{row.largest_difference:.3g}",
+        f"{row.mean_difference:.3g}",
+        f"{row.rank_correlation:.5f}",
         f"{row.num_flipped} of {row.num_pairs}",
-    )  # fmt: skip
+    )

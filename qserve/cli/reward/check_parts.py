@@ -27,9 +27,13 @@ __all__ = ["check_parts", "of_part", "show_parts"]
 
 
 def check_parts(
-    recipe: Recipe, records: Sequence[Record], texts: Sequence[TextToScore], served: Sequence[Answered] | None,
-    found: list[PartFound], line: ProgressLine,
-) -> None:  # fmt: skip
+    recipe: Recipe,
+    records: Sequence[Record],
+    texts: Sequence[TextToScore],
+    served: Sequence[Answered] | None,
+    found: list[PartFound],
+    line: ProgressLine,
+) -> None:
     """Values of rules and judges for `texts`, which are those of `records`, and a server's values of each part.
 
     `found` gets each part as it is finished. `served`: the server's answers; judges are then not called here. Raises
@@ -72,9 +76,11 @@ def _same_parts(recipe: Recipe, served: Sequence[Answered]) -> None:
 
 
 def _of_served(
-    part: ModelPart | JudgePart, records: Sequence[Record], part_rewards: Sequence[float | None],
+    part: ModelPart | JudgePart,
+    records: Sequence[Record],
+    part_rewards: Sequence[float | None],
     served: Sequence[Answered],
-) -> PartFound:  # fmt: skip
+) -> PartFound:
     from qserve.reward.evaluation.parts import part_found
 
     kind, judge = ("model", None) if isinstance(part, ModelPart) else ("judge", _counted(part, served))
@@ -98,9 +104,12 @@ def _attribute(answer: Answered, name: str) -> float | None:
 
 
 def _of_rule(
-    part: RulePart, records: Sequence[Record], texts: Sequence[TextToScore],
-    part_rewards: Sequence[float | None] | None, line: ProgressLine,
-) -> PartFound:  # fmt: skip
+    part: RulePart,
+    records: Sequence[Record],
+    texts: Sequence[TextToScore],
+    part_rewards: Sequence[float | None] | None,
+    line: ProgressLine,
+) -> PartFound:
     from qserve.reward.evaluation.parts import part_found
     from qserve.reward.rules.process import RuleProcess
 

@@ -71,9 +71,18 @@ def command() -> None:
 @reward_options
 @loading_options
 def check(
-    file: Path | None, reward: str, url: str | None, model: str | None, api_key: str | None, concurrency: int,
-    quants: str | None, strict: bool, as_json: bool, state_dir: Path | None, **values: Any,
-) -> None:  # fmt: skip
+    file: Path | None,
+    reward: str,
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    concurrency: int,
+    quants: str | None,
+    strict: bool,
+    as_json: bool,
+    state_dir: Path | None,
+    **values: Any,
+) -> None:
     """Compare a model's rewards with a plain transformers forward in float32, one text at a time. For a recipe, do
     so for its model, and show for each rule and judge how often it has no value and which preferences it gets right.
 
@@ -107,11 +116,13 @@ def check(
     except KeyboardInterrupt:
         _interrupted(found)
     document = {
-        "file": file.name if file else "the built-in set", "model": url or reward,
+        "file": file.name if file else "the built-in set",
+        "model": url or reward,
         "quantizations": {name: _document(row, url) for name, row in found.rows.items()},
         **({} if recipe is None else {"parts": [asdict(part) for part in found.parts]}),
-        "num_left_out": len(failures.lines), "errors": failures.to_json(),
-    }  # fmt: skip
+        "num_left_out": len(failures.lines),
+        "errors": failures.to_json(),
+    }
     keep(state_dir, "reward check", document, url, api_key)
     print_json(document) if as_json else found.show()
     if _told_faults(found.parts):
@@ -123,9 +134,14 @@ def check(
 
 
 def _check(
-    reward: str | Recipe, server: ServedRewards | None, records: Sequence[Record], quants: Sequence[str],
-    values: dict[str, Any], found: _Found, line: ProgressLine,
-) -> None:  # fmt: skip
+    reward: str | Recipe,
+    server: ServedRewards | None,
+    records: Sequence[Record],
+    quants: Sequence[str],
+    values: dict[str, Any],
+    found: _Found,
+    line: ProgressLine,
+) -> None:
     """Check a model, or each part of a recipe, by `server` or here. `found` gets each figure as it is finished."""
     recipe = None if isinstance(reward, str) else reward
     model = reward if isinstance(reward, str) else None if reward.model is None else reward.model.path
@@ -188,11 +204,14 @@ def _built_in() -> list[Record]:
     preferences = [one for task in TASKS for one in held_out_preferences(task, 8, seed=7)]
     return [
         Record(
-            line, tuple(_turns(one.question, answer) for answer in (one.chosen, one.rejected[0])), 1, one.task,
+            line,
+            tuple(_turns(one.question, answer) for answer in (one.chosen, one.rejected[0])),
+            1,
+            one.task,
             {"reference": one.chosen},
         )
         for line, one in enumerate(preferences, 1)
-    ]  # fmt: skip
+    ]
 
 
 def _turns(question: str, answer: str) -> list[dict[str, Any]]:

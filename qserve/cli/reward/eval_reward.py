@@ -77,10 +77,20 @@ class _Measured:
 @reward_options
 @loading_options
 def command(
-    file: Path, reward: str, url: str | None, model: str | None, api_key: str | None, concurrency: int,
-    against: str | None, output: Path | None, resume: bool, strict: bool, as_json: bool, state_dir: Path | None,
+    file: Path,
+    reward: str,
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    concurrency: int,
+    against: str | None,
+    output: Path | None,
+    resume: bool,
+    strict: bool,
+    as_json: bool,
+    state_dir: Path | None,
     **values: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Measure accuracy on preferences (chosen, rejected) by subset, with confidence intervals, ties and margins; and
     the calibration and length bias of the model.
 
@@ -185,9 +195,12 @@ def _agreement(url: str, scored: Sequence[_Scored], others: Sequence[list[float]
     same = sum((a > 0) == (b > 0) for a, b in zip(ours.margins, theirs.margins, strict=True)) / len(ours.margins)
     flat = [[value for one in side for value in one] for side in (first, second)]
     found = {
-        "url": url, "decided_alike": same, "rank_correlation": rank_correlation(*flat),
-        "accuracy": theirs.overall.accuracy, "num_left_out": len(scored) - len(both),
-    }  # fmt: skip
+        "url": url,
+        "decided_alike": same,
+        "rank_correlation": rank_correlation(*flat),
+        "accuracy": theirs.overall.accuracy,
+        "num_left_out": len(scored) - len(both),
+    }
     return _without_nan(found)
 
 

@@ -66,11 +66,13 @@ class RecipeSource:
         names = [part.name for part in self._recipe.parts]
         return [
             {
-                "reward": score.reward, "attributes": dict(zip(names, score.attributes or (), strict=True)),
-                "num_tokens": score.num_tokens, "truncated": score.truncated,
+                "reward": score.reward,
+                "attributes": dict(zip(names, score.attributes or (), strict=True)),
+                "num_tokens": score.num_tokens,
+                "truncated": score.truncated,
             }
             for score in await self._parts.scores(texts, of_model)
-        ]  # fmt: skip
+        ]
 
 
 def text_of(one: TextToScore) -> Text:

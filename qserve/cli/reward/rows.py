@@ -15,10 +15,21 @@ __all__ = ["answers_of", "by_record", "row_of"]
 _AS_IT_IS = (0.0, 1.0)
 # In an input that is scored again, what it says of the earlier scoring: it must not stay beside an error, or be read as
 # the new one's.
-_OF_EARLIER = frozenset((
-    "error", "reward", "rewards", "ranking", "margin", "chosen_rewards", "rejected_rewards", "chosen_attributes",
-    "rejected_attributes", "chosen_num_tokens", "rejected_num_tokens",
-))  # fmt: skip
+_OF_EARLIER = frozenset(
+    (
+        "error",
+        "reward",
+        "rewards",
+        "ranking",
+        "margin",
+        "chosen_rewards",
+        "rejected_rewards",
+        "chosen_attributes",
+        "rejected_attributes",
+        "chosen_num_tokens",
+        "rejected_num_tokens",
+    )
+)
 Answer = TypeVar("Answer")
 
 

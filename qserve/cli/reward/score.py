@@ -61,9 +61,19 @@ class _Tally:
 @reward_options
 @loading_options
 def command(
-    file: Path, reward: str, url: str | None, model: str | None, api_key: str | None, concurrency: int,
-    output: Path | None, resume: bool, normalize: bool, strict: bool, as_json: bool, **values: Any,
-) -> None:  # fmt: skip
+    file: Path,
+    reward: str,
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    concurrency: int,
+    output: Path | None,
+    resume: bool,
+    normalize: bool,
+    strict: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
     """Score a file of JSON lines: each line is written back with its rewards, as soon as it has them.
 
     A line has `messages`, `text`, `prompt` with `response` or `responses`, or `chosen` with `rejected`. A line that
@@ -103,9 +113,14 @@ def command(
 
 
 def _document(
-    request: ScoreRequest, output: Path | None, records: Sequence[Record], num_kept: int, tally: _Tally,
-    failures: Failures, done: Written,
-) -> dict[str, Any]:  # fmt: skip
+    request: ScoreRequest,
+    output: Path | None,
+    records: Sequence[Record],
+    num_kept: int,
+    tally: _Tally,
+    failures: Failures,
+    done: Written,
+) -> dict[str, Any]:
     """What --json prints. Times and texts are those of this run, without the rows that it found."""
     return {
         "file": str(request.file),

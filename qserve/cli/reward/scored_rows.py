@@ -137,9 +137,16 @@ def _opened(request: ScoreRequest, line: ProgressLine) -> Iterator[Source]:
 
 
 def write_rows(
-    request: ScoreRequest, records: Sequence[Record], out: RowsOut, line: ProgressLine, failures: Failures,
-    on_answers: Callable[[Record, list[Answered]], None], *, normalize: bool = False, is_strict: bool = False,
-) -> Written:  # fmt: skip
+    request: ScoreRequest,
+    records: Sequence[Record],
+    out: RowsOut,
+    line: ProgressLine,
+    failures: Failures,
+    on_answers: Callable[[Record, list[Answered]], None],
+    *,
+    normalize: bool = False,
+    is_strict: bool = False,
+) -> Written:
     """Score the records after those that `out` has from before, and write their rows.
 
     `on_answers` is called for each record once its row is written. Nothing is loaded where no text is left. Strict:
@@ -171,9 +178,13 @@ def _no_parts(_: Sequence[TextToScore]) -> Parts:
 
 
 def _write(
-    ready: Sequence[tuple[Record, list[Answered]]], out: RowsOut, failures: Failures, scale: tuple[float, float], *,
+    ready: Sequence[tuple[Record, list[Answered]]],
+    out: RowsOut,
+    failures: Failures,
+    scale: tuple[float, float],
+    *,
     is_strict: bool,
-) -> None:  # fmt: skip
+) -> None:
     rows = [row_of(record, answers, scale) for record, answers in ready]
     bad = [place for place, row in enumerate(rows) if "error" in row]
     if bad and is_strict:

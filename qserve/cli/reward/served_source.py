@@ -39,7 +39,10 @@ def server_options(function: Function) -> Function:
     """Adds --url and `SERVER_FLAGS`."""
     for option in (
         click.option(
-            "--concurrency", type=Count(min=1, max=256), default=_REQUESTS_AT_ONCE, show_default=True,
+            "--concurrency",
+            type=Count(min=1, max=256),
+            default=_REQUESTS_AT_ONCE,
+            show_default=True,
             help="Requests to --url at once, each of up to 32 texts.",
         ),
         click.option("--api-key", help="For --url [$QSERVE_API_KEY]."),
@@ -47,7 +50,7 @@ def server_options(function: Function) -> Function:
         click.option(
             "--url", type=ServerUrl(), help="Use a server that answers POST /v1/reward instead of loading a model here."
         ),
-    ):  # fmt: skip
+    ):
         function = option(function)
     return function
 

@@ -38,10 +38,15 @@ def _score_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[st
     scored, before = document["num_rows"] - document["num_failed_rows"], document["num_kept_rows"]
     earlier = [f"{before:,} of them in an earlier run"] if before else []
     yield "Scored ", [f"{scored:,} of {document['num_rows']:,} rows", *earlier]
-    yield "Time   ", [
-        format_seconds(document["duration_s"]), f"{format_count(document['num_texts'])} texts",
-        f"{format_count(document['num_tokens'])} tokens", f"{format_rate(document['tokens_per_s'])} tokens/s",
-    ]  # fmt: skip
+    yield (
+        "Time   ",
+        [
+            format_seconds(document["duration_s"]),
+            f"{format_count(document['num_texts'])} texts",
+            f"{format_count(document['num_tokens'])} tokens",
+            f"{format_rate(document['tokens_per_s'])} tokens/s",
+        ],
+    )
     if document["num_truncated"]:
         yield "Cut    ", [f"{document['num_truncated']:,} texts were longer than the limit (--truncate)"]
     yield "Model  ", [document["model"], *_how(document["meta"])]

@@ -67,8 +67,9 @@ def _list_lines(runs: Sequence[StoredRun], width: int) -> Iterator[Text]:
     is_beside = room >= max(len(word) for row in [headings, *rows] for word in row[-1].split())
     yield Text(_list_line(headings if is_beside else (*headings[:-1], ""), widths), style="bold")
     for run, row in zip(runs, rows, strict=True):
-        first, *others = textwrap.wrap(row[-1], room if is_beside else width - 2, break_long_words=False,
-                                       break_on_hyphens=False)  # fmt: skip
+        first, *others = textwrap.wrap(
+            row[-1], room if is_beside else width - 2, break_long_words=False, break_on_hyphens=False
+        )
         line = Text(_list_line((*row[:-1], first.replace(_TOGETHER, " ") if is_beside else ""), widths))
         at = widths[0] + 1
         line.stylize(_colour(run), at, at + len(row[1]))

@@ -19,11 +19,7 @@ from qserve.cli.train.fitting import need_trl
 from qserve.cli.train.flags import TrainFlags
 from qserve.cli.train.follow import follow
 from qserve.cli.train.options import METHODS, run_options
-from qserve.cli.train.outputs import (
-    again_command,
-    check_output,
-    unstarted_removed,
-)
+from qserve.cli.train.outputs import again_command, check_output, unstarted_removed
 from qserve.cli.train.planned import PlannedRun
 from qserve.cli.train.summary import Ended, show_summary, summary_json
 from qserve.errors import UsageError

@@ -111,8 +111,13 @@ class TrainFlags:
         return TrainingRun(
             request=request,
             model=source_at(model),
-            data=DataSource(data_at(self.source), self.eval_data and data_at(self.eval_data),
-                            self.eval_share, self.max_broken, labels),
+            data=DataSource(
+                data_at(self.source),
+                self.eval_data and data_at(self.eval_data),
+                self.eval_share,
+                self.max_broken,
+                labels,
+            ),
             output=output,
             schedule=Schedule(**{one.name: getattr(self, one.name) for one in fields(Schedule)}),
             seed=self.seed,
@@ -126,7 +131,7 @@ class TrainFlags:
             num_generations=self.num_generations,
             num_workers=self.num_workers,
             packing=self.packing,
-        )  # fmt: skip
+        )
 
     @staticmethod
     def check_rollouts(run: TrainingRun) -> None:

@@ -16,12 +16,17 @@ __all__ = ["follow"]
 Event = dict[str, Any]
 # What begins when an event is told.
 _PHASES = {
-    "imported": "loading the model", "model saved": "ending", "held out": "saving the model", "stopping": "saving",
-}  # fmt: skip
+    "imported": "loading the model",
+    "model saved": "ending",
+    "held out": "saving the model",
+    "stopping": "saving",
+}
 _EVALUATED = (
-    ("eval_loss", "loss"), ("eval_accuracy", "accuracy"), ("eval_rewards/accuracies", "accuracy"),
+    ("eval_loss", "loss"),
+    ("eval_accuracy", "accuracy"),
+    ("eval_rewards/accuracies", "accuracy"),
     ("eval_margin", "margin"),
-)  # fmt: skip
+)
 
 
 def follow(

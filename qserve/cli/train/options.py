@@ -30,11 +30,13 @@ _OPTIONS = (
     click.option("--output", type=_FOLDER, help="Folder for model, checkpoints and configuration [below --state-dir]."),
     click.option("--max-steps", type=_STEPS, help="Optimizer steps [by --epochs]."),
     click.option(
-        "--epochs", type=FiniteRange(0, min_open=True),
+        "--epochs",
+        type=FiniteRange(0, min_open=True),
         help="Passes over the data [1; of little data up to 3, for 100 steps].",
     ),
     click.option(
-        "--learning-rate", type=FiniteRange(0, min_open=True),
+        "--learning-rate",
+        type=FiniteRange(0, min_open=True),
         help="Largest step of the optimizer [by method, and by the model's width].",
     ),
     click.option(
@@ -49,15 +51,23 @@ _OPTIONS = (
     click.option("--labels", help="reward: names of the scores in each row, with commas between [as the data says]."),
     click.option("--label-weights", help="reward: NAME=WEIGHT,…: weight of each label in the reward [equal]."),
     click.option(
-        "--label-smoothing", type=FiniteRange(0, 0.5), default=0.0, show_default=True,
+        "--label-smoothing",
+        type=FiniteRange(0, 0.5),
+        default=0.0,
+        show_default=True,
         help="reward, dpo: share of pairs that may be swapped.",
     ),
     click.option(
-        "--save-as", type=click.Choice(["sequence-classification", "reward-head"]), default="sequence-classification",
-        show_default=True, help="reward: transformers' layout, or a linear reward_head over base_model.",
+        "--save-as",
+        type=click.Choice(["sequence-classification", "reward-head"]),
+        default="sequence-classification",
+        show_default=True,
+        help="reward: transformers' layout, or a linear reward_head over base_model.",
     ),
     click.option(
-        "--reward", "rewards", multiple=True,
+        "--reward",
+        "rewards",
+        multiple=True,
         help="grpo: rewards by a server's URL, a checkpoint, or a YAML of rules; WEIGHT=… before each of several.",
     ),
     click.option("--num-generations", type=Count(2), default=8, show_default=True, help="grpo: rollouts per prompt."),
@@ -71,7 +81,7 @@ _OPTIONS = (
     click.option(
         "--state-dir", type=_FOLDER, envvar="QSERVE_STATE_DIR", help="Where runs are kept [~/.local/state/qserve]."
     ),
-)  # fmt: skip
+)
 
 
 def run_options(function: Function) -> Function:

@@ -15,14 +15,7 @@ from qserve.training.checkpoints import ResumableRun, resumable_runs
 from qserve.training.data.prepare import BROKEN
 from qserve.training.job import TrainingRun
 
-__all__ = [
-    "again_command",
-    "check_output",
-    "new_output",
-    "newest_resumable",
-    "remove_unstarted",
-    "unstarted_removed",
-]
+__all__ = ["again_command", "check_output", "new_output", "newest_resumable", "remove_unstarted", "unstarted_removed"]
 
 _MOST_LISTED = 5
 _TIMES_LONGER = 3

@@ -41,21 +41,13 @@ _OPTIONS = (
         show_default=True,
         help="Ports on which workers listen on the nodes; the gateway must reach them.",
     ),
-    number_option(
-        "--ray-nodes",
-        Count(min=1),
-        1,
-        "Nodes to wait for before the plan is made.",
-    ),
+    number_option("--ray-nodes", Count(min=1), 1, "Nodes to wait for before the plan is made."),
     click.option("--min-replicas", type=Count(min=1, max=1024), help="With --ray: fewest replicas [1]."),
     click.option(
         "--max-replicas", type=Count(min=1, max=1024), help="With --ray: most replicas, started as the load requires."
     ),
     number_option(
-        "--scale-down-after",
-        FiniteRange(min=1),
-        180.0,
-        "Seconds of low load after which a replica is stopped.",
+        "--scale-down-after", FiniteRange(min=1), 180.0, "Seconds of low load after which a replica is stopped."
     ),
 )
 

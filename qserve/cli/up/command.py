@@ -50,7 +50,7 @@ def command(**values: Any) -> None:
 
     Exit status: 0 stopped and every request answered, 1 requests cut off, 2 bad input, 3 does not fit, 4 port in use,
     5 the worker failed.
-    """  # fmt: skip
+    """
     check_packages()
     with _starting(values["log_format"]):
         import uvloop

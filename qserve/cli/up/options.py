@@ -66,11 +66,7 @@ _OPTIONS = (
         help="A file with keys, one per line, that may also restart the workers: POST /v1/qserve/restart. May be "
         "repeated.",
     ),
-    click.option(
-        "--ui/--no-ui",
-        default=None,
-        help="Start the web UI at once, or never [when a browser opens /].",
-    ),
+    click.option("--ui/--no-ui", default=None, help="Start the web UI at once, or never [when a browser opens /]."),
     click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated."),
     number_option(
         "--gateway-processes",
@@ -101,10 +97,7 @@ _OPTIONS = (
         help="Where runs and logs are kept [~/.local/state/qserve].",
     ),
     number_option(
-        "--keep-runs-days",
-        FiniteRange(0, min_open=True),
-        90.0,
-        "Delete runs that ended longer ago, with their logs.",
+        "--keep-runs-days", FiniteRange(0, min_open=True), 90.0, "Delete runs that ended longer ago, with their logs."
     ),
     number_option(
         "--keep-runs-gib",
@@ -163,9 +156,7 @@ _OPTIONS = (
         "--strict", is_flag=True, help="Exit with status 5 if the chat model serves noise, instead of a warning."
     ),
     click.option(
-        "--verify-quant",
-        is_flag=True,
-        help="Measure what quantizing while loading costs: KL, changed top tokens.",
+        "--verify-quant", is_flag=True, help="Measure what quantizing while loading costs: KL, changed top tokens."
     ),
 )
 

@@ -87,6 +87,18 @@ class ServerFlags:
             self.max_file_mib * MIB, int(self.keep_files_gib * GIB), max(1, int(self.keep_files_days * _DAY_S))
         )
         return UpOptions(
-            self.host, self.port, gateway, self.drain_timeout, run_folder, self.ready_file, processes, self.ui,
-            recording, self.strict, self.start_timeout, hardware.host, run_folder.parent.parent / "files", files,
-        )  # fmt: skip
+            self.host,
+            self.port,
+            gateway,
+            self.drain_timeout,
+            run_folder,
+            self.ready_file,
+            processes,
+            self.ui,
+            recording,
+            self.strict,
+            self.start_timeout,
+            hardware.host,
+            run_folder.parent.parent / "files",
+            files,
+        )

@@ -107,5 +107,5 @@ COSTS = {
     FOUR_BIT_PRODUCT: f"steps of {LIBRARY_ROWS + 1} to {ROW_TILES[-1]} rows move {_times_the_bytes(4)} times the bytes "
     "of weights",
     PAGED_ATTENTION: "each step first copies the keys of all rows",
-}  # fmt: skip
+}
 """What a refusal costs, by kernel, in words that leave the screen room for the reason. The plan's speed has none."""

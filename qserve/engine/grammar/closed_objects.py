@@ -65,12 +65,7 @@ class _Closing:
             return parts
         names = [self._names([part], depth) for part in parts] if shares else []
         return [
-            self.closed(
-                part,
-                beside | _union(names[:number] + names[number + 1 :]),
-                depth + 1,
-                closes=closes,
-            )
+            self.closed(part, beside | _union(names[:number] + names[number + 1 :]), depth + 1, closes=closes)
             for number, part in enumerate(parts)
         ]
 

@@ -44,9 +44,12 @@ def check_counts(schema: Any, param: str, *, multiplies: bool = True) -> None:
             _refuse(number > MOST_ITEMS, keyword, number, f"at most {MOST_ITEMS:,}", param)
         number = _number(one.get("multipleOf"))
         _refuse(
-            _digits(number) > MOST_MULTIPLE, "multipleOf", number,
-            f"at most {MOST_MULTIPLE:,}, not counting zeros at the end", param,
-        )  # fmt: skip
+            _digits(number) > MOST_MULTIPLE,
+            "multipleOf",
+            number,
+            f"at most {MOST_MULTIPLE:,}, not counting zeros at the end",
+            param,
+        )
 
 
 def check_counts_within(lark: str, param: str) -> None:

@@ -40,14 +40,26 @@ _ESCAPES = {char: json.dumps(char)[1:-1] for char in '"\\\n\r\t\b\f'}
 _AS_IT_IS = r'[^"\\\x00-\x1F]'
 # Lark's own terminals that the library knows.
 _COMMON: Mapping[str, str] = {
-    "DIGIT": "[0-9]", "HEXDIGIT": "[a-fA-F0-9]", "INT": "[0-9]+", "SIGNED_INT": "[+-]?[0-9]+",
+    "DIGIT": "[0-9]",
+    "HEXDIGIT": "[a-fA-F0-9]",
+    "INT": "[0-9]+",
+    "SIGNED_INT": "[+-]?[0-9]+",
     "DECIMAL": r"[0-9]+\.[0-9]*|\.[0-9]+",
     "FLOAT": r"[0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?",
-    "NUMBER": r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?", "SIGNED_NUMBER": r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?",
-    "ESCAPED_STRING": r'"([^"\\\n]|\\.)*"', "LCASE_LETTER": "[a-z]", "UCASE_LETTER": "[A-Z]", "LETTER": "[A-Za-z]",
-    "WORD": "[A-Za-z]+", "CNAME": "[_A-Za-z][_A-Za-z0-9]*", "WS_INLINE": r"[ \t]+", "WS": r"[ \t\f\r\n]+", "CR": r"\r",
-    "LF": r"\n", "NEWLINE": r"(\r?\n)+",
-}  # fmt: skip
+    "NUMBER": r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?",
+    "SIGNED_NUMBER": r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?",
+    "ESCAPED_STRING": r'"([^"\\\n]|\\.)*"',
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "LETTER": "[A-Za-z]",
+    "WORD": "[A-Za-z]+",
+    "CNAME": "[_A-Za-z][_A-Za-z0-9]*",
+    "WS_INLINE": r"[ \t]+",
+    "WS": r"[ \t\f\r\n]+",
+    "CR": r"\r",
+    "LF": r"\n",
+    "NEWLINE": r"(\r?\n)+",
+}
 _NOT_HELD = "can't be enforced in a call that is written as a JSON string"
 
 

@@ -13,6 +13,8 @@ _DATE = f"([1-9][0-9]{{3}}-{_DAY_OF_MONTH}|{_LEAP_YEAR}-02-29)"
 _HOUR_AND_MINUTE = "([01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME = rf"{_HOUR_AND_MINUTE}:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-]{_HOUR_AND_MINUTE})"
 PATTERN_OF_FORMAT = {
-    "ipv4": rf"^{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}$", "date": f"^{_DATE}$", "time": f"^{_TIME}$",
+    "ipv4": rf"^{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}$",
+    "date": f"^{_DATE}$",
+    "time": f"^{_TIME}$",
     "date-time": f"^{_DATE}T{_TIME}$",
-}  # fmt: skip
+}

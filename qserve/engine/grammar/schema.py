@@ -20,9 +20,9 @@ __all__ = ["UncarriedNumber", "as_rules", "embedded", "prepared", "unanchored"]
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 # What llguidance checks; JSON Schema takes other formats for remarks, and so do validators.
-_FORMATS = frozenset({
-    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid",
-})  # fmt: skip
+_FORMATS = frozenset(
+    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}
+)
 
 
 def prepared(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,9 +36,23 @@ _UP_TO_ITS_END = f'[suffix="{_END}"]'
 _TEXT_OPENS, _TEXT_ENDS = '{"' + INPUT + '": "', '"}'
 # Parameters are bound one by one.
 _OF_WHOLE_OBJECTS = (
-    "allOf", "anyOf", "oneOf", "not", "if", "const", "enum", "patternProperties", "propertyNames", "minProperties",
-    "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "$ref",
-)  # fmt: skip
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "const",
+    "enum",
+    "patternProperties",
+    "propertyNames",
+    "minProperties",
+    "maxProperties",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "unevaluatedProperties",
+    "$ref",
+)
 
 
 def tool_call_grammar(
@@ -160,10 +174,7 @@ def _hermes(tools: Sequence[Tool], texts: Mapping[str, str]) -> str:
 
 def _qwen3_coder(tools: Sequence[Tool], texts: Mapping[str, str]) -> str:
     names = " | ".join(f"call_{number}" for number in range(len(tools)))
-    rules = [
-        f'body: "\\n<function=" ({names}) "</function>\\n</tool_call>"',
-        f"text{_UP_TO_ITS_END}: /(?s:.*)/",
-    ]
+    rules = [f'body: "\\n<function=" ({names}) "</function>\\n</tool_call>"', f"text{_UP_TO_ITS_END}: /(?s:.*)/"]
     for number, tool in enumerate(tools):
         text = texts.get(tool.function.name)
         rules += _function(f"call_{number}", tool) if text is None else [_of_text(f"call_{number}", tool, text)]

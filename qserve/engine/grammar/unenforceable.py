@@ -8,9 +8,9 @@ from typing import Any
 __all__ = ["UnenforceableSchema", "check_alone"]
 
 # Held by llguidance, and so by qserve's own engine.
-_HELD_BY_LLGUIDANCE = frozenset({
-    "multipleOf", "pattern", "format", "allOf", "$ref", "anyOf", "patternProperties", "minimum", "maximum",
-})  # fmt: skip
+_HELD_BY_LLGUIDANCE = frozenset(
+    {"multipleOf", "pattern", "format", "allOf", "$ref", "anyOf", "patternProperties", "minimum", "maximum"}
+)
 
 
 class UnenforceableSchema(ValueError):

@@ -22,8 +22,9 @@ __all__ = ["with_enforceable_schemas"]
 
 # By the library; schemas go to any other as they are.
 _HELD_BY: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "xgrammar": schema_for_xgrammar, "guidance": prepared,
-}  # fmt: skip
+    "xgrammar": schema_for_xgrammar,
+    "guidance": prepared,
+}
 # Where a schema of the whole answer stands, on any of vLLM's routes.
 _PLACES = (
     ("response_format", "json_schema", "schema"),

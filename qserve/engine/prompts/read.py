@@ -23,12 +23,7 @@ from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
 from qserve.wire.errors import ApiError
 from qserve.wire.messages import ConversationMessage
-from qserve.wire.openai import (
-    ChatCompletionRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
+from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import as_json, callable_tools
 from qserve.wire.validation import from_validation

@@ -101,9 +101,12 @@ class ReadBody(Generic[Fields]):
     def to_frame(self) -> tuple[dict[str, Any], list[bytes]]:
         """For another process (`qserve.engine.framed_process`)."""
         head = {
-            "fields": self.fields, "grammar": self.grammar, "thought": self.thought, "echo": self.echo,
+            "fields": self.fields,
+            "grammar": self.grammar,
+            "thought": self.thought,
+            "echo": self.echo,
             "lengths": [len(ids) for ids in self.prompts],
-        }  # fmt: skip
+        }
         return msgspec.to_builtins(head), [ids.tobytes() for ids in self.prompts]
 
     @classmethod

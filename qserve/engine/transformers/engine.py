@@ -260,9 +260,13 @@ def seeded(params: SamplingParams, index: int) -> SamplingParams:
 
 
 def _next_piece(
-    choice: TokenChoice, num_tokens: int, generation: Generation, text: TextStream, stops: StopStrings,
+    choice: TokenChoice,
+    num_tokens: int,
+    generation: Generation,
+    text: TextStream,
+    stops: StopStrings,
     num_cached_tokens: int,
-) -> Piece:  # fmt: skip
+) -> Piece:
     ends = choice.token_id in generation.params.stop_token_ids
     may_end = num_tokens > generation.params.min_tokens
     shown, stopped = stops.push("" if ends else text.push(choice.token_id), may_end=may_end)

@@ -57,9 +57,11 @@ _CACHED_TOKENS = "--enable-prompt-tokens-details"
 _THOUGHT_TAGS = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
 _THOUGHT_TAGS_SINCE = "0.32.0"
 _TAGGED_THOUGHTS = (
-    "--reasoning-parser-plugin", str(Path(__file__).with_name("plugins") / "tagged_thoughts.py"),
-    "--reasoning-parser", "qserve_tagged",
-)  # fmt: skip
+    "--reasoning-parser-plugin",
+    str(Path(__file__).with_name("plugins") / "tagged_thoughts.py"),
+    "--reasoning-parser",
+    "qserve_tagged",
+)
 # Anything quieter would hide what `log` reads.
 _LOG_LEVELS = ("DEBUG", "INFO")
 
@@ -85,9 +87,11 @@ class VllmCommand:
     def told(self, facts: WorkerFacts) -> WorkerFacts:
         """The facts of the worker with what the command decides."""
         return replace(
-            facts, schema_library=self.schema_library, thinks_in_text=self.thinks_in_text,
+            facts,
+            schema_library=self.schema_library,
+            thinks_in_text=self.thinks_in_text,
             takes_one_system=self.takes_one_system,
-        )  # fmt: skip
+        )
 
 
 def command(

@@ -18,16 +18,32 @@ from qserve.planner.request import PlanRequest
 __all__ = ["MTP_METHODS", "with_counted_flags"]
 
 _SWITCHES = (
-    "--enable-lora", "--fully-sharded-loras", "--skip-mm-profiling", "--enforce-eager", "--language-model-only",
-)  # fmt: skip
+    "--enable-lora",
+    "--fully-sharded-loras",
+    "--skip-mm-profiling",
+    "--enforce-eager",
+    "--language-model-only",
+)
 _NUMBERS = (
-    "--max-loras", "--max-lora-rank", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--block-size",
-    "--kv-cache-memory-bytes", "--tensor-parallel-size", "--pipeline-parallel-size", "--max-cudagraph-capture-size",
-)  # fmt: skip
+    "--max-loras",
+    "--max-lora-rank",
+    "--max-model-len",
+    "--max-num-seqs",
+    "--max-num-batched-tokens",
+    "--block-size",
+    "--kv-cache-memory-bytes",
+    "--tensor-parallel-size",
+    "--pipeline-parallel-size",
+    "--max-cudagraph-capture-size",
+)
 _TEXTS = (
-    "--limit-mm-per-prompt", "--mm-processor-kwargs", "--dtype", "--kv-cache-dtype", "--mamba-ssm-cache-dtype",
+    "--limit-mm-per-prompt",
+    "--mm-processor-kwargs",
+    "--dtype",
+    "--kv-cache-dtype",
+    "--mamba-ssm-cache-dtype",
     "--hf-overrides",
-)  # fmt: skip
+)
 _SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-sc": "--speculative-config"}
 # Of one MTP head; every other method drafts with weights, caches or buffers that no plan counts.
 MTP_METHODS = tuple({family.vllm.mtp_method for family in FAMILIES.values()})  # no set: what a user gives may be a list
@@ -75,9 +91,15 @@ def _refuse_uncounted(words: list[str]) -> None:
 
 
 _OTHERS = (
-    "--gpu-memory-utilization", "--lora-target-modules", "--enable-prefix-caching", "--speculative-config",
-    "--spec-method", "--spec-model", "--spec-tokens", "--enable-chunked-prefill",
-)  # fmt: skip
+    "--gpu-memory-utilization",
+    "--lora-target-modules",
+    "--enable-prefix-caching",
+    "--speculative-config",
+    "--spec-method",
+    "--spec-model",
+    "--spec-tokens",
+    "--enable-chunked-prefill",
+)
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -151,11 +173,7 @@ def _found(words: list[str]) -> dict[str, Any]:
         return {}
     targets = values["lora_target_modules"]
     drafts = _drafts(*(values.pop(name) for name in ("speculative_config", "spec_method", "spec_model", "spec_tokens")))
-    return {
-        **values,
-        "lora_target_modules": ",".join(targets) if targets else None,
-        "num_speculative_tokens": drafts,
-    }
+    return {**values, "lora_target_modules": ",".join(targets) if targets else None, "num_speculative_tokens": drafts}
 
 
 def _number(text: str) -> int | None:

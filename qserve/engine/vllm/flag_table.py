@@ -15,12 +15,23 @@ __all__ = ["FlagTable", "flag_table"]
 
 # Option strings that are not spelled as the setting that they write. Source: vllm 0.32's parser.
 _ALIASES = {
-    "--device-memory-utilization": "gpu_memory_utilization", "-ac": "attention_config", "-asc": "api_server_count",
-    "-cc": "compilation_config", "-dc": "diffusion_config", "-dcp": "decode_context_parallel_size",
-    "-dp": "data_parallel_size", "-ep": "enable_expert_parallel", "-h": "help", "-n": "nnodes",
-    "-pcp": "prefill_context_parallel_size", "-pp": "pipeline_parallel_size", "-q": "quantization", "-r": "node_rank",
-    "-sc": "speculative_config", "-tp": "tensor_parallel_size",
-}  # fmt: skip
+    "--device-memory-utilization": "gpu_memory_utilization",
+    "-ac": "attention_config",
+    "-asc": "api_server_count",
+    "-cc": "compilation_config",
+    "-dc": "diffusion_config",
+    "-dcp": "decode_context_parallel_size",
+    "-dp": "data_parallel_size",
+    "-ep": "enable_expert_parallel",
+    "-h": "help",
+    "-n": "nnodes",
+    "-pcp": "prefill_context_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-q": "quantization",
+    "-r": "node_rank",
+    "-sc": "speculative_config",
+    "-tp": "tensor_parallel_size",
+}
 
 
 @dataclass(frozen=True)

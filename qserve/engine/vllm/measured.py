@@ -54,7 +54,7 @@ def measured_memory(
         ),
         "unique_bytes": (processes.unique_bytes, f"sum over {processes.num_processes} processes (psutil uss)"),
         "device_bytes": (_devices(processes), "NVML, per process" if processes.device_bytes else "NVML does not say"),
-    }  # fmt: skip
+    }
     return {
         **{name: value for name, (value, _) in terms.items()},
         "engine_version": figures.version,

@@ -21,9 +21,12 @@ COMPACT_JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 _OF_DRAFTS = ("speculative_config", "spec_method", "spec_tokens")
 _SAYS_NOTHING = (
-    "--no-enforce-eager", "--no-language-model-only", "--no-enable-lora", "--no-fully-sharded-loras",
+    "--no-enforce-eager",
+    "--no-language-model-only",
+    "--no-enable-lora",
+    "--no-fully-sharded-loras",
     "--no-skip-mm-profiling",
-)  # fmt: skip
+)
 
 
 def merged(own: Sequence[str], defaults: Sequence[str], words: Sequence[str], parser: FlagParser) -> tuple[str, ...]:

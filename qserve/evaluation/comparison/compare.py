@@ -112,9 +112,14 @@ class Candidate:
 
 
 def measure(
-    questions: Questions, quant: str, server_at: tuple[str, str], folder: Path, start_s: float,
-    phase: Callable[[str], None], progress: Progress,
-) -> None:  # fmt: skip
+    questions: Questions,
+    quant: str,
+    server_at: tuple[str, str],
+    folder: Path,
+    start_s: float,
+    phase: Callable[[str], None],
+    progress: Progress,
+) -> None:
     """Measure the service at `server_at` (URL, key) and write all of it to `folder`: load, answers, memory.
 
     `phase` hears what is done from now on.
@@ -127,9 +132,13 @@ def measure(
     entry = next(one for one in server.report_of(*server_at)["data"] if one["worker"] == questions.role)
     planned = sum(device["weights_bytes"] for device in entry["planned"]["devices"])
     measured = {
-        "quant": quant, "memory": entry["memory"], "planned_bytes": planned, "start_s": round(start_s, 2),
-        "load": asdict(load), "devices": [device["name"] for device in entry["planned"]["devices"]],
-    }  # fmt: skip
+        "quant": quant,
+        "memory": entry["memory"],
+        "planned_bytes": planned,
+        "start_s": round(start_s, 2),
+        "load": asdict(load),
+        "devices": [device["name"] for device in entry["planned"]["devices"]],
+    }
     (folder / _MEASURED).write_text(json.dumps(measured, indent=1))
     result.save(folder)  # last: a folder with a result is complete
 
@@ -269,6 +278,12 @@ def _read(folder: Path, prices: dict[str, Any] | None) -> Candidate:
     hourly = [hourly_price_of(name, prices) for name in document.get("devices", ())]
     usd = sum(price for price in hourly if price is not None) if hourly and None not in hourly else None
     return Candidate(
-        document["quant"], result.about, document["memory"], document["planned_bytes"], document["start_s"], load,
-        result, usd_per_hour=usd,
-    )  # fmt: skip
+        document["quant"],
+        result.about,
+        document["memory"],
+        document["planned_bytes"],
+        document["start_s"],
+        load,
+        result,
+        usd_per_hour=usd,
+    )

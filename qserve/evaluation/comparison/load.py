@@ -114,10 +114,15 @@ async def _run(
 
 async def _chat(session: aiohttp.ClientSession, served: ServedModel, prompt: str, num_tokens: int) -> _Timed:
     body: dict[str, Any] = {
-        "model": served.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": num_tokens,
-        "min_tokens": num_tokens, "ignore_eos": True, "temperature": 0, "stream": True,
+        "model": served.model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": num_tokens,
+        "min_tokens": num_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
         "stream_options": {"include_usage": True},
-    }  # fmt: skip
+    }
     began = time.perf_counter()
     first, usage_tokens = 0.0, 0
     async with session.post(f"{served.url}/v1/chat/completions", json=body) as response:

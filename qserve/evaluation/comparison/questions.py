@@ -24,8 +24,11 @@ _NUM_STREAMS = 8
 _NUM_REQUESTS = 32
 _NUM_TOKENS = 32
 _PROMPTS = (
-    "What is 12+30?", "Sort these numbers: 9 4 7 1", "Which is larger, 15 or 9?", "Reverse the words: red green blue",
-)  # fmt: skip
+    "What is 12+30?",
+    "Sort these numbers: 9 4 7 1",
+    "Which is larger, 15 or 9?",
+    "Reverse the words: red green blue",
+)
 _CONVERSATIONS_A_REQUEST = 8
 
 

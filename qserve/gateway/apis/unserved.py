@@ -42,19 +42,34 @@ NOT_SERVED: Mapping[str, str] = {
     **dict.fromkeys(("/v1/assistants", "/v1/threads"), f"{_STORED}; use /v1/responses or /v1/chat/completions"),
     **dict.fromkeys(
         (
-            "/v1/agents", "/v1/chatkit", "/v1/containers", "/v1/deployments", "/v1/deployment_runs", "/v1/dreams",
-            "/v1/environments", "/v1/sessions", "/v1/tunnels", "/v1/vaults",
+            "/v1/agents",
+            "/v1/chatkit",
+            "/v1/containers",
+            "/v1/deployments",
+            "/v1/deployment_runs",
+            "/v1/dreams",
+            "/v1/environments",
+            "/v1/sessions",
+            "/v1/tunnels",
+            "/v1/vaults",
         ),
         _AGENTS,
     ),
     **dict.fromkeys(
         (
-            "/v1/dashboard", "/v1/organization", "/v1/organizations", "/v1/projects", "/v1/safety", "/v1/usage",
-            "/v1/user_profiles", "/v1/webhook_endpoints", "/v1/webhook_event_types",
+            "/v1/dashboard",
+            "/v1/organization",
+            "/v1/organizations",
+            "/v1/projects",
+            "/v1/safety",
+            "/v1/usage",
+            "/v1/user_profiles",
+            "/v1/webhook_endpoints",
+            "/v1/webhook_event_types",
         ),
         _ACCOUNTS,
     ),
-}  # fmt: skip
+}
 
 _PARTS = sorted((tuple(path.split("/")) for path in NOT_SERVED), key=len, reverse=True)
 

@@ -39,9 +39,7 @@ _CHUNK_BYTES = 256 * 1024
 class BatchEndpoints:
     """Files and batches of one state folder. `run` answers batches until it is cancelled."""
 
-    def __init__(
-        self, folder: Path | None, bounds: FileBounds, bodies: Bodies, settings: GatewaySettings
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path | None, bounds: FileBounds, bodies: Bodies, settings: GatewaySettings) -> None:
         """`folder` None: files are off, and every route answers with an error."""
         self._files = None if folder is None else FileStore(folder, bounds)
         self._batches = None if self._files is None else BatchStore(self._files)
@@ -148,9 +146,15 @@ class BatchEndpoints:
         window = (request.completion_window, request.window_s)
         served = self._service.models() if self._service is not None else ()
         batch = await asyncio.to_thread(
-            batches.create, owner_of(scope), request.endpoint, request.input_file_id, window, served, request.metadata,
+            batches.create,
+            owner_of(scope),
+            request.endpoint,
+            request.input_file_id,
+            window,
+            served,
+            request.metadata,
             expires.seconds if expires is not None else None,
-        )  # fmt: skip
+        )
         if self._runner is not None:
             self._runner.wake()
         await send_json(send, 200, batch.document())

@@ -42,16 +42,21 @@ def boundary_of(scope: Scope) -> bytes:
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 0 < len(boundary) <= 256:
         raise ApiError(
-            415, "a file is uploaded as multipart/form-data with a boundary; `curl -F file=@FILE` does it",
+            415,
+            "a file is uploaded as multipart/form-data with a boundary; `curl -F file=@FILE` does it",
             "not_multipart",
-        )  # fmt: skip
+        )
     return boundary
 
 
 async def read_upload(
-    scope: Scope, receive: Receive, sink: BinaryIO, max_file_bytes: int, idle_timeout_s: float,
+    scope: Scope,
+    receive: Receive,
+    sink: BinaryIO,
+    max_file_bytes: int,
+    idle_timeout_s: float,
     reserve: Callable[[int], Awaitable[None]] | None = None,
-) -> Upload:  # fmt: skip
+) -> Upload:
     """Reads the body to its end, the part `file` into `sink`; `reserve` hears how many bytes may be written by now.
 
     Raises ApiError: 400 for what is not a form, 413 for a file that is too long, 408 for one that stops arriving, or
@@ -100,11 +105,16 @@ class _Parts:
         self._parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": self._begin, "on_header_field": self._header_field,
-                "on_header_value": self._header_value, "on_header_end": self._header_end, "on_part_data": self._data,
-                "on_part_end": self._end, "on_headers_finished": self._headers_finished, "on_end": self._ended,
+                "on_part_begin": self._begin,
+                "on_header_field": self._header_field,
+                "on_header_value": self._header_value,
+                "on_header_end": self._header_end,
+                "on_part_data": self._data,
+                "on_part_end": self._end,
+                "on_headers_finished": self._headers_finished,
+                "on_end": self._ended,
             },
-        )  # fmt: skip
+        )
 
     def feed(self, data: bytes) -> None:
         before = self._upload.num_bytes

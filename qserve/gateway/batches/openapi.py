@@ -19,10 +19,11 @@ _FORM = {
         "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
     },
     "dependentRequired": {
-        "expires_after[anchor]": ["expires_after[seconds]"], "expires_after[seconds]": ["expires_after[anchor]"],
+        "expires_after[anchor]": ["expires_after[seconds]"],
+        "expires_after[seconds]": ["expires_after[anchor]"],
     },
     "additionalProperties": False,
-}  # fmt: skip
+}
 
 
 def _limit(most: int) -> dict[str, Any]:

@@ -86,10 +86,20 @@ class _Exchange:
 
 def _scope(path: str, body: bytes) -> Scope:
     return {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": None, "server": None,
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "client": None,
+        "server": None,
         "headers": [
-            (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
             (b"x-qserve-priority", b"background"),
         ],
-    }  # fmt: skip
+    }

@@ -162,15 +162,25 @@ class BoundedHttp(HttpToolsProtocol):
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope.update(
-            method=self.parser.get_method().decode("ascii"), http_version=version, raw_path=url.path,
-            path=unquote(path) if "%" in path else path, query_string=url.query or b"",
-        )  # fmt: skip
+            method=self.parser.get_method().decode("ascii"),
+            http_version=version,
+            raw_path=url.path,
+            path=unquote(path) if "%" in path else path,
+            query_string=url.query or b"",
+        )
         scope[ANSWERING] = answering = Answering(
-            scope=self.scope, transport=self.transport, flow=self.flow, logger=self.logger,
-            access_logger=self.access_logger, access_log=False, default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(), expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(), on_response=self.on_response_complete,
-        )  # fmt: skip
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
         return answering
 
     def on_message_complete(self) -> None:

@@ -39,9 +39,14 @@ class BoundedServer(uvicorn.Server):
         raise_descriptor_limit()
         connections = Connections(limits_of_process())
         protocol = partial(
-            BoundedHttp, config=self.config, server_state=self.server_state, app_state=self.lifespan.state,
-            _loop=asyncio.get_running_loop(), connections=connections, refused=RefusedLog(),
-        )  # fmt: skip
+            BoundedHttp,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=asyncio.get_running_loop(),
+            connections=connections,
+            refused=RefusedLog(),
+        )
         listeners = sockets if sockets is not None else [self._open_listener()]
         self.servers = [Acceptor(listener, protocol, connections) for listener in listeners]
         self.started = True

@@ -67,9 +67,13 @@ class Coordinator:
     """Chooses replicas and grants slots for all gateway processes, and holds their shared state."""
 
     def __init__(
-        self, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service, ui: UiEndpoint | None,
+        self,
+        settings: GatewaySettings,
+        workers: Sequence[WorkerStatus],
+        service: Service,
+        ui: UiEndpoint | None,
         num_processes: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create within a running loop, then call `run`."""
         self._settings = replace(settings, max_bodies_bytes=settings.max_bodies_bytes // num_processes)
         self._service = service
@@ -173,11 +177,16 @@ class Coordinator:
 
     def _take(self, member: Member, name: str, arguments: list[Any]) -> None:
         takes: dict[str, Callable[..., None]] = {
-            "left": member.left, "begun": member.begun, "up": member.up, "counted": member.counted,
-            "request": self._service.keep, "work": partial(self._take_work, member),
+            "left": member.left,
+            "begun": member.begun,
+            "up": member.up,
+            "counted": member.counted,
+            "request": self._service.keep,
+            "work": partial(self._take_work, member),
             "wrong key": partial(self._take_wrong_key, member),
-            "session ended": partial(self._take_ended_session, member), "ui wanted": self._want_ui,
-        }  # fmt: skip
+            "session ended": partial(self._take_ended_session, member),
+            "ui wanted": self._want_ui,
+        }
         takes[name](*arguments)
 
     def _take_wrong_key(self, member: Member, address: str) -> None:
@@ -196,9 +205,13 @@ class Coordinator:
 
     def _asks(self) -> dict[str, Callable[..., Awaitable[Any]]]:
         return {
-            "died": self._died, "restart": self._restart, "host": self._service.host, "metrics": self._metrics,
-            "memory": self._memory, "latency": self._latency,
-        }  # fmt: skip
+            "died": self._died,
+            "restart": self._restart,
+            "host": self._service.host,
+            "metrics": self._metrics,
+            "memory": self._memory,
+            "latency": self._latency,
+        }
 
     async def _answer(self, channel: Channel, number: int, work: Awaitable[Any]) -> None:
         try:

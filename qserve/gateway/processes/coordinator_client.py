@@ -72,18 +72,29 @@ class CoordinatorClient:
             settings["session_secret"], settings["ended_sessions"], partial(self._channel.notify, "session ended")
         )
         shared = Shared(
-            self._replicas, self._throttle, self._sessions, self._metrics, settings["salt_secret"],
-            partial(self._channel.request, "metrics"), settings["started_unix_s"],
-        )  # fmt: skip
+            self._replicas,
+            self._throttle,
+            self._sessions,
+            self._metrics,
+            settings["salt_secret"],
+            partial(self._channel.request, "metrics"),
+            settings["started_unix_s"],
+        )
         store = None if settings["store"] is None else RunStore(Path(settings["store"]))
         self._in_flight = InFlight(
             build_gateway(
-                _settings_of(settings["settings"]), workers, traces, self._ui(settings["ui"]),
-                RunHistory(store, settings["run"], self._keep), partial(self._channel.request, "restart"),
-                partial(self._channel.request, "host"), None if settings["files"] is None else Path(settings["files"]),
-                FileBounds(**settings["file_bounds"]), shared,
+                _settings_of(settings["settings"]),
+                workers,
+                traces,
+                self._ui(settings["ui"]),
+                RunHistory(store, settings["run"], self._keep),
+                partial(self._channel.request, "restart"),
+                partial(self._channel.request, "host"),
+                None if settings["files"] is None else Path(settings["files"]),
+                FileBounds(**settings["file_bounds"]),
+                shared,
             )
-        )  # fmt: skip
+        )
         early, self._early = self._early or [], None
         for message in early:
             self._hear(*message)

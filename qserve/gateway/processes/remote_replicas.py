@@ -35,9 +35,17 @@ class RemoteReplicas(Replicas):
         return max(0, self.free_of.get(client, self.free))
 
     def routed(
-        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "", client: str = "", *, is_more: bool = False,
-    ) -> RoutedRequest:  # fmt: skip
+        self,
+        path: str,
+        body: bytes,
+        model: str | None,
+        num_sequences: int,
+        max_tokens: int | None,
+        salt: str = "",
+        client: str = "",
+        *,
+        is_more: bool = False,
+    ) -> RoutedRequest:
         return routed(
             path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single, is_more=is_more
         )
@@ -59,9 +67,13 @@ class _RemoteSlot:
     __slots__ = ("_asked", "_background", "_channel", "_counts", "_number", "_replicas", "_without", "upstream")
 
     def __init__(
-        self, replicas: RemoteReplicas, channel: Channel, request: RoutedRequest, without: Collection[Life],
+        self,
+        replicas: RemoteReplicas,
+        channel: Channel,
+        request: RoutedRequest,
+        without: Collection[Life],
         background: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._replicas = replicas
         self._channel = channel
         self._asked = request
@@ -75,9 +87,18 @@ class _RemoteSlot:
         free[request.client] = free.get(request.client, self._replicas.free) - request.num_sequences
         self._replicas.free -= request.num_sequences
         self._number, granted = channel.send_request(
-            "slot", self._replicas.role, self._without, request.digest, request.blocks, request.num_bytes,
-            request.num_sequences, request.max_tokens, self._background, request.client, request.is_more,
-        )  # fmt: skip
+            "slot",
+            self._replicas.role,
+            self._without,
+            request.digest,
+            request.blocks,
+            request.num_bytes,
+            request.num_sequences,
+            request.max_tokens,
+            self._background,
+            request.client,
+            request.is_more,
+        )
         try:
             self.upstream = self._replicas.named(await granted)
         except asyncio.CancelledError:

@@ -20,9 +20,12 @@ class SignedSessions(Sessions):
     """Tokens `random.end.signature`. Sign-outs are sent to the other processes."""
 
     def __init__(
-        self, secret: str, ended: Iterable[str], tell_ended: Callable[[str], None],
+        self,
+        secret: str,
+        ended: Iterable[str],
+        tell_ended: Callable[[str], None],
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`secret`: common to all processes of this service. `ended`: digests of ended sessions."""
         super().__init__(clock)
         self._secret = secret.encode()

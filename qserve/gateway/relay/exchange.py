@@ -70,9 +70,14 @@ class Exchange:
     """One request that a worker answers, with the body that goes with it."""
 
     def __init__(
-        self, replicas: Replicas, call: Call, body: Body, record: RequestRecord, metrics: GatewayMetrics,
+        self,
+        replicas: Replicas,
+        call: Call,
+        body: Body,
+        record: RequestRecord,
+        metrics: GatewayMetrics,
         stall_timeout_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._replicas = replicas
         self._call = call
         self._body = body

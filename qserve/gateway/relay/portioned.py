@@ -45,9 +45,14 @@ class PortionedExchange:
     """Answers a request as `Exchange` does."""
 
     def __init__(
-        self, replicas: Replicas, call: Call, record: RequestRecord, metrics: PortionedMetrics, stall_timeout_s: float,
+        self,
+        replicas: Replicas,
+        call: Call,
+        record: RequestRecord,
+        metrics: PortionedMetrics,
+        stall_timeout_s: float,
         portions: tuple[Callable[[Portion], bytes], Sequence[Portion]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`portions`: what makes the body of each, and all of them (`portions.portions_of`)."""
         self._replicas = replicas
         self._call = call

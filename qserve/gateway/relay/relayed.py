@@ -42,9 +42,13 @@ class RelayedEndpoints:
     """Endpoints of all `RelayedRoute`s."""
 
     def __init__(
-        self, settings: GatewaySettings, roles: Sequence[Replicas], metrics: GatewayMetrics, bodies: Bodies,
+        self,
+        settings: GatewaySettings,
+        roles: Sequence[Replicas],
+        metrics: GatewayMetrics,
+        bodies: Bodies,
         salts: CacheSalts,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._settings = settings
         self._roles = roles
         self._metrics = metrics
@@ -76,9 +80,16 @@ class RelayedEndpoints:
                 if salt is not None and checked.is_salted:
                     body.data = with_cache_salt(body.data, salt)
                 call = Call(
-                    route.method, checked.path or route.path, checked.num_sequences, route.dialect, is_bulk,
-                    checked.max_tokens, client, salt, rewrite=served.service.rewrite,
-                )  # fmt: skip
+                    route.method,
+                    checked.path or route.path,
+                    checked.num_sequences,
+                    route.dialect,
+                    is_bulk,
+                    checked.max_tokens,
+                    client,
+                    salt,
+                    rewrite=served.service.rewrite,
+                )
                 if (portions := self._portions(facts, call, body.data)) is None:
                     await self._exchange(served, call, body, checked.model, scope).run(receive, send)
                 else:

@@ -58,9 +58,17 @@ class ReplicaSet(Replicas):
         return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams if one is not upstream)
 
     def routed(
-        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "", client: str = "", *, is_more: bool = False,
-    ) -> RoutedRequest:  # fmt: skip
+        self,
+        path: str,
+        body: bytes,
+        model: str | None,
+        num_sequences: int,
+        max_tokens: int | None,
+        salt: str = "",
+        client: str = "",
+        *,
+        is_more: bool = False,
+    ) -> RoutedRequest:
         request = routed(
             path, body, model, num_sequences, max_tokens, salt, client, is_single=self.is_single, is_more=is_more
         )
@@ -138,9 +146,18 @@ class _LocalSlot:
     """One request at a replica: its slots in the admission, and its tokens in the router."""
 
     __slots__ = (
-        "_background", "_granted_s", "_is_alone", "_left", "_places", "_prompt", "_replicas", "_request", "_told",
-        "_without", "upstream",
-    )  # fmt: skip
+        "_background",
+        "_granted_s",
+        "_is_alone",
+        "_left",
+        "_places",
+        "_prompt",
+        "_replicas",
+        "_request",
+        "_told",
+        "_without",
+        "upstream",
+    )
 
     def __init__(
         self, replicas: ReplicaSet, request: RoutedRequest, without: Collection[Life], background: bool
@@ -251,9 +268,17 @@ class _LocalSlot:
 
 
 def routed(
-    path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, salt: str = "",
-    client: str = "", *, is_single: bool, is_more: bool = False,
-) -> RoutedRequest:  # fmt: skip
+    path: str,
+    body: bytes,
+    model: str | None,
+    num_sequences: int,
+    max_tokens: int | None,
+    salt: str = "",
+    client: str = "",
+    *,
+    is_single: bool,
+    is_more: bool = False,
+) -> RoutedRequest:
     """Routing data of a request. Hashes are comparable between processes with one PYTHONHASHSEED."""
     digest = hash((path, len(body), body if len(body) <= _HASHED_BYTES else body[:_HASHED_BYTES]))
     blocks = () if is_single or not num_sequences else prefix_blocks(body, model, salt)

@@ -101,9 +101,17 @@ class Replicas:
             self.upstreams[0].check_ready()
 
     def routed(
-        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None,
-        salt: str = "", client: str = "", *, is_more: bool = False,
-    ) -> RoutedRequest:  # fmt: skip
+        self,
+        path: str,
+        body: bytes,
+        model: str | None,
+        num_sequences: int,
+        max_tokens: int | None,
+        salt: str = "",
+        client: str = "",
+        *,
+        is_more: bool = False,
+    ) -> RoutedRequest:
         """Routing data of a request. Raises ApiError 422 for one that is known to crash workers."""
         raise NotImplementedError
 

@@ -76,9 +76,8 @@ def _not_served(workers: Sequence[WorkerFacts], route: RelayedRoute, model: str 
     who = " and ".join(repr(one.models[0]) for one in models)
     assert model is not None, "somebody serves it, and any would do"
     paths = ", ".join(
-        other.path for other in ROUTES
-        if isinstance(other, RelayedRoute) and _service_of(other, own) is not None
-    )  # fmt: skip
+        other.path for other in ROUTES if isinstance(other, RelayedRoute) and _service_of(other, own) is not None
+    )
     message = f"{model!r} is a {own.role} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
     return ApiError(400, message, "route_not_served", "model")
 

@@ -14,8 +14,17 @@ __all__ = ["StreamCounts"]
 class StreamCounts:
     """Counts events and their times; keeps the last two pieces, which hold the usage if requested."""
 
-    __slots__ = ("_before_last", "_itl", "_last", "_last_s", "_metrics", "_num_events", "_num_pieces", "_num_tokenless",
-                 "_record")  # fmt: skip
+    __slots__ = (
+        "_before_last",
+        "_itl",
+        "_last",
+        "_last_s",
+        "_metrics",
+        "_num_events",
+        "_num_pieces",
+        "_num_tokenless",
+        "_record",
+    )
 
     def __init__(self, metrics: GatewayMetrics, record: RequestRecord) -> None:
         self._metrics = metrics

@@ -27,9 +27,12 @@ _SCRAPE_TIMEOUT_S = 2.0
 # A measurement trims the heap and reads page tables: too costly for each scraper.
 _MEASURED_FOR_S = 10.0
 _RETRY_AFTER_S = {
-    WorkerState.STARTING: 5, WorkerState.RESTARTING: 5, WorkerState.IDLE: 5, WorkerState.DRAINING: 10,
+    WorkerState.STARTING: 5,
+    WorkerState.RESTARTING: 5,
+    WorkerState.IDLE: 5,
+    WorkerState.DRAINING: 10,
     WorkerState.FAILED: 60,
-}  # fmt: skip
+}
 
 
 class Upstream:

@@ -64,13 +64,17 @@ class GatewayMetrics:
         )
         self.itl = histogram("inter_token_latency_seconds", "Streams: time between two events", _ITL_BUCKETS_S, "model")
         self._tpot = histogram(
-            "time_per_output_token_seconds", "Streams: E2E less the time to the first token, over the tokens after it",
-            _ITL_BUCKETS_S, "model",
-        )  # fmt: skip
-        self._e2e = histogram(
-            "e2e_request_latency_seconds", "Answered generations: request received to last byte sent", _E2E_BUCKETS_S,
+            "time_per_output_token_seconds",
+            "Streams: E2E less the time to the first token, over the tokens after it",
+            _ITL_BUCKETS_S,
             "model",
-        )  # fmt: skip
+        )
+        self._e2e = histogram(
+            "e2e_request_latency_seconds",
+            "Answered generations: request received to last byte sent",
+            _E2E_BUCKETS_S,
+            "model",
+        )
         process = psutil.Process()
         self.num_processes: Callable[[], float] = lambda: 1
         self.resident_bytes: Callable[[], float] = lambda: process.memory_info().rss

@@ -24,10 +24,17 @@ _access = logging.getLogger("qserve.access")
 # that it leads to does not tell.
 POLLED = frozenset(
     (
-        "/health", "/ready", "/metrics", "/v1/models", "/v1/qserve/trainings", "/gradio_api/app_id",
-        "/gradio_api/heartbeat/{session}", "/gradio_api/queue/join", "/gradio_api/queue/data",
+        "/health",
+        "/ready",
+        "/metrics",
+        "/v1/models",
+        "/v1/qserve/trainings",
+        "/gradio_api/app_id",
+        "/gradio_api/heartbeat/{session}",
+        "/gradio_api/queue/join",
+        "/gradio_api/queue/data",
     )
-)  # fmt: skip
+)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _CONTEXT_SHAPES = {
     b"traceparent": re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
@@ -96,10 +103,13 @@ class RequestRecord:
             if name in _READ:
                 given.setdefault(name, []).append(value)
         record = cls(
-            _request_id(given.get(_REQUEST_ID, ())), scope["method"], route,
-            is_background=_BACKGROUND in given.get(_PRIORITY, ()), is_probe=b"1" in given.get(_PROBE, ()),
+            _request_id(given.get(_REQUEST_ID, ())),
+            scope["method"],
+            route,
+            is_background=_BACKGROUND in given.get(_PRIORITY, ()),
+            is_probe=b"1" in given.get(_PROBE, ()),
             trace_headers=_trace_context(given) if b"traceparent" in given else (),
-        )  # fmt: skip
+        )
         scope[RECORD] = record
         return record
 

@@ -21,8 +21,14 @@ def row_of(record: RequestRecord) -> RequestRow | None:
     elapsed_s = record.elapsed_s
     return RequestRow(
         RequestLabel(
-            record.method, record.route, record.model, record.worker, record.status, record.error_code,
-            record.is_background, record.client_left,
+            record.method,
+            record.route,
+            record.model,
+            record.worker,
+            record.status,
+            record.error_code,
+            record.is_background,
+            record.client_left,
         ),
         int((time.time() - elapsed_s) * 1000),
         int(elapsed_s * 1e6),
@@ -32,7 +38,7 @@ def row_of(record: RequestRecord) -> RequestRow | None:
         record.num_generated_tokens,
         record.num_events,
         record.request_id,
-    )  # fmt: skip
+    )
 
 
 def _ttft_us(record: RequestRecord, elapsed_s: float) -> int | None:

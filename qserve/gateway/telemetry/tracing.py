@@ -60,9 +60,11 @@ class OpenTelemetry:
             return
         began_ns = time.time_ns()
         span = self._tracer.start_span(
-            f"{record.method} {record.route}", context=self._context.extract(dict(record.trace_headers)),
-            kind=self._api.SpanKind.SERVER, start_time=began_ns,
-        )  # fmt: skip
+            f"{record.method} {record.route}",
+            context=self._context.extract(dict(record.trace_headers)),
+            kind=self._api.SpanKind.SERVER,
+            start_time=began_ns,
+        )
         headers: dict[str, str] = {}
         self._context.inject(headers, self._api.set_span_in_context(span))
         record.trace_headers = tuple(headers.items())

@@ -69,9 +69,10 @@ class WorkerGauges(Collector):
             restarts.add_metric([worker.name], worker.status.num_restarts)
         yield restarts
         matched = CounterMetricFamily(
-            "qserve_gateway_prefix_matched_tokens", "Prompt tokens that the worker is known to have seen",
+            "qserve_gateway_prefix_matched_tokens",
+            "Prompt tokens that the worker is known to have seen",
             labels=["worker"],
-        )  # fmt: skip
+        )
         for worker in self._workers:
             matched.add_metric([worker.name], worker.status.load.num_matched_tokens)
         yield matched

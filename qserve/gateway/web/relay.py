@@ -27,13 +27,25 @@ __all__ = ["UiEndpoint", "UiRelay"]
 
 # The only request headers that reach the UI's process: above all, no cookies.
 _PASSED_IN = (
-    b"accept", b"accept-language", b"if-modified-since", b"if-none-match", b"if-range", b"range", b"user-agent",
+    b"accept",
+    b"accept-language",
+    b"if-modified-since",
+    b"if-none-match",
+    b"if-range",
+    b"range",
+    b"user-agent",
     b"x-qserve-visitor",
-)  # fmt: skip
+)
 _PASSED_OUT = (
-    b"accept-ranges", b"cache-control", b"content-disposition", b"content-length", b"content-range", b"content-type",
-    b"etag", b"last-modified",
-)  # fmt: skip
+    b"accept-ranges",
+    b"cache-control",
+    b"content-disposition",
+    b"content-length",
+    b"content-range",
+    b"content-type",
+    b"etag",
+    b"last-modified",
+)
 # The names of these files hold their hashes.
 _FOR_EVER = (b"cache-control", b"private, max-age=31536000, immutable")
 _WAIT_FOR = b"starting"

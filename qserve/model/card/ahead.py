@@ -44,9 +44,14 @@ CAPABILITIES = tuple(MAX_SHARED_BYTES)
 
 _LEAST_CC = 8.0
 _TYPES = {
-    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32",
-    torch.int8: "i8", torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64",
-}  # fmt: skip
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
 _ALIGNMENT = 16  # Triton compiles for pointers and numbers that it divides
 
 

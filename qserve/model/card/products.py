@@ -88,9 +88,15 @@ def _by_library(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -
     assert isinstance(weight, FourBitWeight), f"bitsandbytes' product of {weight.kind} waits for the card"
     scales, nested = (weight.scales, {}) if weight.nested is None else _nested(weight)
     answer: torch.Tensor = torch.ops.bitsandbytes.gemm_4bit(
-        rows, weight.packed.view(-1, 1), [weight.outputs, weight.inputs], scales, weight.block, weight.kind,
-        bias=bias, **nested,
-    )  # fmt: skip
+        rows,
+        weight.packed.view(-1, 1),
+        [weight.outputs, weight.inputs],
+        scales,
+        weight.block,
+        weight.kind,
+        bias=bias,
+        **nested,
+    )
     return answer
 
 

@@ -75,10 +75,19 @@ def _launch_int8(
     rows: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None, out: torch.Tensor, sizes: dict[str, int]
 ) -> None:
     _int8_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
-        rows, weight.codes, weight.scales, weight.scales if bias is None else bias, out,
-        len(rows), weight.outputs, weight.inputs,
-        has_bias=bias is not None, **sizes, num_warps=_num_warps(sizes), num_stages=_STEPS,
-    )  # fmt: skip
+        rows,
+        weight.codes,
+        weight.scales,
+        weight.scales if bias is None else bias,
+        out,
+        len(rows),
+        weight.outputs,
+        weight.inputs,
+        has_bias=bias is not None,
+        **sizes,
+        num_warps=_num_warps(sizes),
+        num_stages=_STEPS,
+    )
 
 
 def _launch_four_bit(
@@ -86,11 +95,24 @@ def _launch_four_bit(
 ) -> None:
     code, scales, offset = weight.nested or (weight.code, weight.scales, weight.code)
     _four_bit_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
-        rows, weight.packed, weight.code, weight.scales, code, scales, offset, weight.code if bias is None else bias,
-        out, len(rows), weight.outputs, weight.inputs,
-        is_nested=weight.nested is not None, has_bias=bias is not None, **sizes, num_warps=_num_warps(sizes),
+        rows,
+        weight.packed,
+        weight.code,
+        weight.scales,
+        code,
+        scales,
+        offset,
+        weight.code if bias is None else bias,
+        out,
+        len(rows),
+        weight.outputs,
+        weight.inputs,
+        is_nested=weight.nested is not None,
+        has_bias=bias is not None,
+        **sizes,
+        num_warps=_num_warps(sizes),
         num_stages=_STEPS,
-    )  # fmt: skip
+    )
 
 
 def _num_warps(sizes: dict[str, int]) -> int:
@@ -150,9 +172,19 @@ def _meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @card_kernel(_int8_products, any_number=("num_rows",))
 def _int8_product(  # type: ignore[no-untyped-def]
-    rows, codes, scales, bias, out, num_rows, outputs, inputs,
-    has_bias: tl.constexpr, tile: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
-):  # fmt: skip
+    rows,
+    codes,
+    scales,
+    bias,
+    out,
+    num_rows,
+    outputs,
+    inputs,
+    has_bias: tl.constexpr,
+    tile: tl.constexpr,
+    block: tl.constexpr,
+    step: tl.constexpr,
+):
     own = tl.program_id(0) * block + tl.arange(0, block)
     is_own = own < outputs
     places = tl.arange(0, step)
@@ -191,10 +223,26 @@ def _int8_product(  # type: ignore[no-untyped-def]
 
 @card_kernel(_four_bit_products, any_number=("num_rows",))
 def _four_bit_product(  # type: ignore[no-untyped-def]
-    rows, packed, code, scales, nested_code, nested_scales, offset, bias, out, num_rows, outputs, inputs,
-    is_nested: tl.constexpr, has_bias: tl.constexpr, tile: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
-    groups: tl.constexpr, scale_block: tl.constexpr,
-):  # fmt: skip
+    rows,
+    packed,
+    code,
+    scales,
+    nested_code,
+    nested_scales,
+    offset,
+    bias,
+    out,
+    num_rows,
+    outputs,
+    inputs,
+    is_nested: tl.constexpr,
+    has_bias: tl.constexpr,
+    tile: tl.constexpr,
+    block: tl.constexpr,
+    step: tl.constexpr,
+    groups: tl.constexpr,
+    scale_block: tl.constexpr,
+):
     own = tl.program_id(0) * block + tl.arange(0, block)
     is_own = own < outputs
     places = tl.arange(0, step)  # bytes, of two codes each

@@ -73,10 +73,18 @@ class DeltaNet:
         is_bf16 = module.conv1d.weight.dtype == torch.bfloat16
         width = sum(getattr(module, name).out_features for name in projections)
         c = CDeltaLayer(
-            module.num_k_heads, module.num_v_heads, module.head_k_dim, module.head_v_dim, module.conv_kernel_size,
-            width, int(is_bf16), *(_CPart(*one) for one in _parts(module, projections)),
-            *(weights[name].data_ptr() for name in _WEIGHTS), module.norm.variance_epsilon, 0.0,
-        )  # fmt: skip
+            module.num_k_heads,
+            module.num_v_heads,
+            module.head_k_dim,
+            module.head_v_dim,
+            module.conv_kernel_size,
+            width,
+            int(is_bf16),
+            *(_CPart(*one) for one in _parts(module, projections)),
+            *(weights[name].data_ptr() for name in _WEIGHTS),
+            module.norm.variance_epsilon,
+            0.0,
+        )
         return cls(module, projections, c, weights)
 
     @property
@@ -195,9 +203,13 @@ def _parts(module: Any, projections: tuple[str, ...]) -> list[tuple[int, int]]:
     keys, values = num_keys * key, num_keys * value
     gates = 2 * keys + values
     return [
-        (0, key), (keys, key), (2 * keys, value), (gates, value),
-        (gates + values, shared), (gates + values + num_values, shared),
-    ]  # fmt: skip
+        (0, key),
+        (keys, key),
+        (2 * keys, value),
+        (gates, value),
+        (gates + values, shared),
+        (gates + values + num_values, shared),
+    ]
 
 
 def _address(tensor: torch.Tensor) -> ctypes.c_void_p:

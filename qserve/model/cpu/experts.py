@@ -49,10 +49,15 @@ class CompiledExperts(nn.Module):
         chosen, shares = top_k_index.long().contiguous(), top_k_weights.float().contiguous()
         out = torch.empty_like(states)
         failed = compiled.mix_experts(
-            *(ctypes.byref(matrix.c) for matrix in self.matrices), ctypes.c_long(self.num_experts), _address(states),
-            ctypes.c_long(len(states)), _address(chosen), _address(shares), ctypes.c_long(chosen.shape[1]),
+            *(ctypes.byref(matrix.c) for matrix in self.matrices),
+            ctypes.c_long(self.num_experts),
+            _address(states),
+            ctypes.c_long(len(states)),
+            _address(chosen),
+            _address(shares),
+            ctypes.c_long(chosen.shape[1]),
             _address(out),
-        )  # fmt: skip
+        )
         if failed:
             raise MemoryError(f"experts of {len(states)} tokens")
         return out.to(hidden_states.dtype)

@@ -70,9 +70,19 @@ class _CLayer(ctypes.Structure):
 
 
 _COUNTS = (
-    "tokens", "hidden", "heads", "kv_heads", "size", "turned", "has_delta", "num_rows", "num_texts", "num_delta_texts",
-    "between", "num_ranges",
-)  # fmt: skip
+    "tokens",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "size",
+    "turned",
+    "has_delta",
+    "num_rows",
+    "num_texts",
+    "num_delta_texts",
+    "between",
+    "num_ranges",
+)
 _ROWS = ("states", "delta", "normed", "projected", "query", "key", "value", "mixed", "gate", "cos", "sin")
 _PLACES = ("written", "places", "rows", "spans", "texts", "delta_texts")
 
@@ -166,21 +176,33 @@ class HybridLayers:
         tokens, hidden = states.shape
         own, between = self._widths, self._between(tokens)
         widths = {
-            "delta": hidden, "normed": hidden + between, "projected": own.projected, "query": own.heads * own.size,
-            "key": own.kv_heads * own.size, "value": own.kv_heads * own.size, "mixed": own.mixed,
+            "delta": hidden,
+            "normed": hidden + between,
+            "projected": own.projected,
+            "query": own.heads * own.size,
+            "key": own.kv_heads * own.size,
+            "value": own.kv_heads * own.size,
+            "mixed": own.mixed,
             "gate": own.inner + between,
-        }  # fmt: skip
+        }
         return {"states": states, **{name: states.new_empty(tokens, width) for name, width in widths.items()}}
 
     def _step(self, rows: dict[str, torch.Tensor], reads: HybridReads) -> _CStep:
         tokens, hidden = rows["states"].shape
         own = self._widths
         counts = {
-            "tokens": tokens, "hidden": hidden, "heads": own.heads, "kv_heads": own.kv_heads, "size": own.size,
-            "turned": rows["cos"].shape[1], "num_rows": len(reads.rows), "num_texts": len(reads.texts),
-            "num_delta_texts": len(reads.delta_texts), "between": self._between(tokens),
+            "tokens": tokens,
+            "hidden": hidden,
+            "heads": own.heads,
+            "kv_heads": own.kv_heads,
+            "size": own.size,
+            "turned": rows["cos"].shape[1],
+            "num_rows": len(reads.rows),
+            "num_texts": len(reads.texts),
+            "num_delta_texts": len(reads.delta_texts),
+            "between": self._between(tokens),
             "num_ranges": len(rows["ranges"]),
-        }  # fmt: skip
+        }
         tensors = {**rows, **{name: getattr(reads, name) for name in _PLACES}}
         addresses = {name: one.data_ptr() for name, one in tensors.items()}
         scaling = 1.0 if self._full is None else self._full.scaling

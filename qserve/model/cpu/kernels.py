@@ -50,9 +50,8 @@ def add_rms_norm(
     out = torch.empty_like(states)
     tokens, width = states.shape
     _function("add_centred_norm" if centred else "add_rms_norm")(
-        _at(states), _at(delta), _at(weight), _at(out), *map(ctypes.c_long, (tokens, width, width)),
-        ctypes.c_float(eps),
-    )  # fmt: skip
+        _at(states), _at(delta), _at(weight), _at(out), *map(ctypes.c_long, (tokens, width, width)), ctypes.c_float(eps)
+    )
     return out
 
 
@@ -65,9 +64,15 @@ def norm_and_rotate(
     """
     tokens, width = states.shape
     _function("norm_and_rotate")(
-        _at(states), _at(weight), _at(cos), _at(sin), ctypes.c_long(tokens), ctypes.c_long(width // size),
-        ctypes.c_long(size), ctypes.c_float(eps),
-    )  # fmt: skip
+        _at(states),
+        _at(weight),
+        _at(cos),
+        _at(sin),
+        ctypes.c_long(tokens),
+        ctypes.c_long(width // size),
+        ctypes.c_long(size),
+        ctypes.c_float(eps),
+    )
 
 
 def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> None:
@@ -116,9 +121,18 @@ def attend(
     out = torch.empty_like(query) if out is None else out
     heads, kv_heads = query.shape[1] // size, key.shape[1] // size
     failed = _function("attend")(
-        _at(query), _at(key), _at(value), _at(places), _at(out), ctypes.c_long(heads), ctypes.c_long(kv_heads),
-        ctypes.c_long(size), ctypes.c_float(scaling), _at(segments), ctypes.c_long(len(segments)),
-    )  # fmt: skip
+        _at(query),
+        _at(key),
+        _at(value),
+        _at(places),
+        _at(out),
+        ctypes.c_long(heads),
+        ctypes.c_long(kv_heads),
+        ctypes.c_long(size),
+        ctypes.c_float(scaling),
+        _at(segments),
+        ctypes.c_long(len(segments)),
+    )
     if failed:
         raise MemoryError(f"attention over {len(query)} tokens")
     return out
@@ -152,8 +166,18 @@ def attend_pages(
     """
     heads, kv_heads = query.shape[1] // size, keys.shape[1] // size
     failed = _function("attend_pages")(
-        _at(query), _at(keys), _at(values), _at(out), _at(rows), _at(spans), _at(places), ctypes.c_long(len(rows)),
-        ctypes.c_long(heads), ctypes.c_long(kv_heads), ctypes.c_long(size), ctypes.c_float(scaling),
-    )  # fmt: skip
+        _at(query),
+        _at(keys),
+        _at(values),
+        _at(out),
+        _at(rows),
+        _at(spans),
+        _at(places),
+        ctypes.c_long(len(rows)),
+        ctypes.c_long(heads),
+        ctypes.c_long(kv_heads),
+        ctypes.c_long(size),
+        ctypes.c_float(scaling),
+    )
     if failed:
         raise MemoryError(f"attention of {len(rows)} sequences")

@@ -58,9 +58,18 @@ class _CLayer(ctypes.Structure):
 
 
 _COUNTS = (
-    "tokens", "hidden", "heads", "kv_heads", "size", "inner", "has_delta", "num_rows", "num_texts", "between",
+    "tokens",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "size",
+    "inner",
+    "has_delta",
+    "num_rows",
+    "num_texts",
+    "between",
     "num_ranges",
-)  # fmt: skip
+)
 _ROWS = ("states", "delta", "normed", "query", "key", "value", "mixed", "gate", "cos", "sin")
 _PLACES = ("written", "places", "rows", "spans", "texts")
 
@@ -191,11 +200,17 @@ class CompiledLayers:
         rows = {**tensors, "cos": cos, "sin": sin}
         places = {name: getattr(reads, name, None) for name in _PLACES} | {"ranges": ranges}
         counts = {
-            "tokens": tokens, "hidden": hidden, "heads": self._query // self._size, "kv_heads": self._kv // self._size,
-            "size": self._size, "inner": self._inner, "num_rows": 0 if reads is None else len(reads.rows),
-            "num_texts": 0 if reads is None else len(reads.texts), "between": between,
+            "tokens": tokens,
+            "hidden": hidden,
+            "heads": self._query // self._size,
+            "kv_heads": self._kv // self._size,
+            "size": self._size,
+            "inner": self._inner,
+            "num_rows": 0 if reads is None else len(reads.rows),
+            "num_texts": 0 if reads is None else len(reads.texts),
+            "between": between,
             "num_ranges": len(ranges),
-        }  # fmt: skip
+        }
         addresses = {name: None if one is None else one.data_ptr() for name, one in {**rows, **places}.items()}
         eps = self._layers[0].input_layernorm.variance_epsilon
         c = _CStep(**counts, eps=eps, head_eps=self._head_eps, scaling=self._scaling, **addresses)

@@ -97,9 +97,12 @@ class Matrix:
             return torch.nn.functional.linear(rows, self.dense().to(torch.bfloat16), self.bias)
         out = torch.empty(len(rows), self.out_features, dtype=torch.bfloat16)
         failed = len(rows) and _compiled().product_of(
-            ctypes.byref(self.c), ctypes.c_void_p(rows.data_ptr()), ctypes.c_long(len(rows)),
-            ctypes.c_void_p(out.data_ptr()), None,
-        )  # fmt: skip
+            ctypes.byref(self.c),
+            ctypes.c_void_p(rows.data_ptr()),
+            ctypes.c_long(len(rows)),
+            ctypes.c_void_p(out.data_ptr()),
+            None,
+        )
         if failed:
             raise MemoryError(f"a product of {len(rows)} rows with a weight of {self.codes.nbytes} bytes")
         return out
@@ -113,9 +116,11 @@ class Matrix:
         """The largest output of each panel, not rounded and without a bias: fp32 [rows, panels]; NaN where one is."""
         rows, largest = states.contiguous(), torch.empty(len(states), self.num_panels)
         failed = _compiled().largest_of_panels(
-            ctypes.byref(self.c), ctypes.c_void_p(rows.data_ptr()), ctypes.c_long(len(rows)),
+            ctypes.byref(self.c),
+            ctypes.c_void_p(rows.data_ptr()),
+            ctypes.c_long(len(rows)),
             ctypes.c_void_p(largest.data_ptr()),
-        )  # fmt: skip
+        )
         if failed:
             raise MemoryError(f"a product of {len(rows)} rows with a weight of {self.codes.nbytes} bytes")
         return largest
@@ -125,9 +130,13 @@ class Matrix:
         rows, chosen = states.contiguous(), panels.contiguous()
         out = torch.full((len(rows), self.out_features), float("-inf"), dtype=torch.bfloat16)
         failed = _compiled().product_of_panels(
-            ctypes.byref(self.c), ctypes.c_void_p(rows.data_ptr()), ctypes.c_long(len(rows)),
-            ctypes.c_void_p(chosen.data_ptr()), ctypes.c_long(len(chosen)), ctypes.c_void_p(out.data_ptr()),
-        )  # fmt: skip
+            ctypes.byref(self.c),
+            ctypes.c_void_p(rows.data_ptr()),
+            ctypes.c_long(len(rows)),
+            ctypes.c_void_p(chosen.data_ptr()),
+            ctypes.c_long(len(chosen)),
+            ctypes.c_void_p(out.data_ptr()),
+        )
         if failed:
             raise MemoryError(f"a product of {len(rows)} rows with {len(chosen)} panels of a weight")
         return out

@@ -23,12 +23,25 @@ _INT8_RANGE = 127
 # bitsandbytes' functional.py: get_4bit_type, create_dynamic_map.
 _VALUES = {
     "nf4": (
-        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
-        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
-        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
     ),
     "fp4": (0, 0.0625, 8, 12, 4, 6, 2, 3, -0, -0.0625, -8, -12, -4, -6, -2, -3),
-}  # fmt: skip
+}
 _EXPONENTS, _FRACTION_BITS = 7, 6
 _STEPS = 65_535
 
@@ -37,9 +50,11 @@ class _CWeights(ctypes.Structure):
     """`weights` of quantize.c."""
 
     _fields_ = (
-        ("x", ctypes.c_void_p), ("num", ctypes.c_int64), ("size", ctypes.c_int64),
+        ("x", ctypes.c_void_p),
+        ("num", ctypes.c_int64),
+        ("size", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("bounds", "codes", "packed", "rounded", "largest")),
-    )  # fmt: skip
+    )
 
 
 def four_bit_weight(weight: torch.Tensor, kind: str, *, is_nested: bool) -> Matrix | None:
@@ -53,15 +68,23 @@ def four_bit_weight(weight: torch.Tensor, kind: str, *, is_nested: bool) -> Matr
     rows, (values, bounds, codes) = weight.contiguous(), _table(kind)
     halves, scales = torch.empty(out, width // 2, dtype=torch.uint8), torch.empty(out, width // BLOCK)
     described = _CWeights(
-        rows.data_ptr(), scales.numel(), BLOCK, bounds.data_ptr(), codes.data_ptr(), halves.data_ptr(), None,
+        rows.data_ptr(),
+        scales.numel(),
+        BLOCK,
+        bounds.data_ptr(),
+        codes.data_ptr(),
+        halves.data_ptr(),
+        None,
         scales.data_ptr(),
-    )  # fmt: skip
+    )
     _compiled().quantize_4_bit(ctypes.byref(described))
     if is_nested:
         _compiled().requantize_scales(
-            ctypes.c_void_p(scales.data_ptr()), ctypes.c_int64(scales.numel()), ctypes.c_float(scales.mean().item()),
+            ctypes.c_void_p(scales.data_ptr()),
+            ctypes.c_int64(scales.numel()),
+            ctypes.c_float(scales.mean().item()),
             *(ctypes.c_void_p(one.data_ptr()) for one in _dynamic_map()),
-        )  # fmt: skip
+        )
     return codes_matrix(kind, Numbers(halves, Form.PAIRS, (out, width)), values, scales)
 
 

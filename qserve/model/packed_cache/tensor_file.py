@@ -75,9 +75,11 @@ def write_tensors(file: IO[bytes], about: Mapping[str, Any], tensors: Mapping[st
     entries, begin = {}, 0
     for name, tensor in tensors.items():
         entries[name] = {
-            "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "begin": begin,
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "begin": begin,
             "sum": _sum_of(tensor),
-        }  # fmt: skip
+        }
         begin += _rounded_up(tensor.nbytes, _LINE)
     head = json.dumps({"about": about, "tensors": entries, "data_bytes": begin}).encode()
     file.write(_PREFIX.pack(_MAGIC, len(head), hashlib.sha256(head).digest()) + head)

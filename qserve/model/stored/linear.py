@@ -20,9 +20,15 @@ from qserve.model.stored.layouts import StoredLayer
 __all__ = ["Stored", "StoredLinear", "codes_of", "compile_stored", "matrix_of"]
 
 _DTYPES = {
-    "I32": torch.int32, "I64": torch.int64, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
-}  # fmt: skip
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "I8": torch.int8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+}
 
 
 class Stored(nn.Module):

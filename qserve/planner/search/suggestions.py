@@ -32,15 +32,21 @@ _LENGTH_STEP, _LEAST_LENGTH = 256, 512
 
 def suggestions(
     setup: Setup, refused: Plan, attempt: Try, measured: Measured = NOTHING_MEASURED
-) -> tuple[Suggestion, ...]:  # fmt: skip
+) -> tuple[Suggestion, ...]:
     """Changes after which the `refused` plan fits, each planned: the first of each kind, by the order of kinds.
 
     Their speed is that of one stream; `measured` is what is known of this machine.
     """
     shared = (
-        _smaller_models(setup), _shorter(setup, refused), _fewer_sequences(setup), _smaller_step(setup),
-        *_smaller_workload(setup), _fewer_bits(setup), _more_cards(setup), _larger_card(setup),
-    )  # fmt: skip
+        _smaller_models(setup),
+        _shorter(setup, refused),
+        _fewer_sequences(setup),
+        _smaller_step(setup),
+        *_smaller_workload(setup),
+        _fewer_bits(setup),
+        _more_cards(setup),
+        _larger_card(setup),
+    )
     of_engines = (group for engine in _engines(setup) for group in engine.relaxations(setup))
     kinds = sorted((*shared, *of_engines), key=lambda group: group.kind)
     found = (one for kind in kinds for one in _first_of(kind, _that_fit(kind, setup.checkpoint, attempt, measured)))
@@ -74,9 +80,7 @@ def _first_of(group: ChangeGroup, found: Iterator[Suggestion]) -> list[Suggestio
     return [*usable, *(one for one in models if one not in usable)][: group.most]
 
 
-def _that_fit(
-    group: ChangeGroup, checkpoint: Checkpoint, attempt: Try, measured: Measured
-) -> Iterator[Suggestion]:  # fmt: skip
+def _that_fit(group: ChangeGroup, checkpoint: Checkpoint, attempt: Try, measured: Measured) -> Iterator[Suggestion]:
     for change in group.changes:
         plan = attempt(change.checkpoint or checkpoint, change.hardware, change.request)
         if plan is None:
@@ -90,7 +94,7 @@ def _that_fit(
 
 def _speed(
     plan: Plan, checkpoint: Checkpoint, hardware: Hardware, measured: Measured
-) -> tuple[float, float] | tuple[None, None]:  # fmt: skip
+) -> tuple[float, float] | tuple[None, None]:
     """Tokens a second and milliseconds a token of one stream."""
     if not has_speed(plan.engine) or checkpoint.spec.head.kind == "score":
         return None, None
@@ -109,7 +113,7 @@ def _smaller_models(setup: Setup) -> ChangeGroup:
     changes = (
         Change(one.id, "a smaller model", setup.request, setup.hardware, one.id, checkpoint=one)
         for one in sorted(smaller, key=lambda one: -one.parameters)
-    )  # fmt: skip
+    )
     return ChangeGroup(ChangeKind.SMALLER_MODEL, tuple(changes), most=_MOST_SMALLER)
 
 
@@ -190,12 +194,16 @@ def _fewer_bits(setup: Setup) -> ChangeGroup:
     )
     changes = (
         Change(
-            f"weights in {name}", cost, replace(setup.request, quant=quant, dtype=None), setup.hardware, model,
+            f"weights in {name}",
+            cost,
+            replace(setup.request, quant=quant, dtype=None),
+            setup.hardware,
+            model,
             checkpoint=checkpoint,
         )
         for quant, name, cost in options
         if max(SCHEMES[name].quality for name in FAMILIES[quant]) < quality
-    )  # fmt: skip
+    )
     return ChangeGroup(ChangeKind.PRECISION, tuple(changes))
 
 

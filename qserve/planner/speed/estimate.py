@@ -14,13 +14,7 @@ from qserve.core.shortlist import SHORTLIST_ROWS
 from qserve.planner.plan import USABLE_TPOT_MS, Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
 from qserve.planner.speed.figures import Figures, Summary, figures_of
-from qserve.planner.speed.learned import (
-    NOTHING_MEASURED,
-    CorrectedSteps,
-    Measured,
-    ResidualKey,
-    SpeedResidual,
-)  # fmt: skip
+from qserve.planner.speed.learned import NOTHING_MEASURED, CorrectedSteps, Measured, ResidualKey, SpeedResidual
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate, simulate_while
 from qserve.planner.speed.simulated import Finished, Limits, Steps
@@ -69,9 +63,7 @@ class Replica:
         """The load on `replicas` of these."""
         return figures_of(simulate(self.steps, load.shared_by(replicas), self.limits), load, replicas)
 
-    def run_while(
-        self, load: Load, goes_on: Callable[[Sequence[Finished]], bool], replicas: int = 1
-    ) -> Figures | None:  # fmt: skip
+    def run_while(self, load: Load, goes_on: Callable[[Sequence[Finished]], bool], replicas: int = 1) -> Figures | None:
         """The same; None where `goes_on` said of answers of one of them that the rest is not wanted."""
         run = simulate_while(self.steps, load.shared_by(replicas), self.limits, goes_on)
         return None if run is None else figures_of(run, load, replicas)

@@ -62,12 +62,13 @@ def price_of(device: Device, cards: int, speed: SpeedEstimate, prices: dict[str,
     return Price(
         per_hour=per_hour,
         per_million_input_tokens=per_hour * share / (output * load.input_tokens / load.output_tokens)
-        if is_priced and per_hour is not None else None,
+        if is_priced and per_hour is not None
+        else None,
         per_million_output_tokens=per_hour * (1 - share) / output if is_priced and per_hour is not None else None,
         per_month=None if per_hour is None else per_hour * HOURS_A_MONTH,
         per_user_and_month=per_hour * HOURS_A_MONTH / users if per_hour is not None and users else None,
         kwh_per_million_output_tokens=power_w / 1000 / output if power_w and output > 0 else None,
-    )  # fmt: skip
+    )
 
 
 def gpu_key(device: Device) -> str:

@@ -40,9 +40,7 @@ class ServedRequest:
         return self.at_s + self.e2e_s
 
 
-def replayed(
-    steps: Steps, limits: Limits, served: Iterable[ServedRequest]
-) -> Iterator[tuple[ServedRequest, Finished]]:  # fmt: skip
+def replayed(steps: Steps, limits: Limits, served: Iterable[ServedRequest]) -> Iterator[tuple[ServedRequest, Finished]]:
     """Each request beside what it takes on `steps`, as they came: closed loops as closed loops, the rest by the clock.
 
     A request that followed an answer at once follows its simulated end, so that a machine that is slower or faster than

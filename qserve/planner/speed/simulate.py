@@ -47,11 +47,43 @@ class _Scheduler:
     """
 
     __slots__ = (
-        "cache_tokens", "count", "decode_s", "done", "draw", "ends", "followers", "future", "held_tokens", "intake_s",
-        "intake_s_per_token", "is_closed", "issued", "latest", "lengths", "limits", "load", "mixed_s", "mixes",
-        "most_tokens", "next_s", "now", "peak", "preemptions", "prefill_s", "prefilling", "promised", "ready",
-        "receives_at", "recv_interval", "rejected", "running", "starts_alone", "step", "total_prompts", "waiting",
-    )  # fmt: skip
+        "cache_tokens",
+        "count",
+        "decode_s",
+        "done",
+        "draw",
+        "ends",
+        "followers",
+        "future",
+        "held_tokens",
+        "intake_s",
+        "intake_s_per_token",
+        "is_closed",
+        "issued",
+        "latest",
+        "lengths",
+        "limits",
+        "load",
+        "mixed_s",
+        "mixes",
+        "most_tokens",
+        "next_s",
+        "now",
+        "peak",
+        "preemptions",
+        "prefill_s",
+        "prefilling",
+        "promised",
+        "ready",
+        "receives_at",
+        "recv_interval",
+        "rejected",
+        "running",
+        "starts_alone",
+        "step",
+        "total_prompts",
+        "waiting",
+    )
 
     def __init__(self, steps: Steps, load: Load, limits: Limits) -> None:
         self.decode_s, self.mixed_s, self.load, self.limits = steps.decode_s, steps.mixed_s, load, limits
@@ -109,9 +141,7 @@ class _Scheduler:
             elif not waiting:
                 break
         # The last token still has to reach its client.
-        return SimulatedRun(
-            tuple(self.done), self.now, self.prefill_s, self.preemptions, self.rejected, self.peak
-        )  # fmt: skip
+        return SimulatedRun(tuple(self.done), self.now, self.prefill_s, self.preemptions, self.rejected, self.peak)
 
     def _issued(
         self, at_s: float, input_tokens: int, output_tokens: int, place: int, beside: bool = False
@@ -266,10 +296,16 @@ class _Scheduler:
             done.append(
                 _finished(
                     Finished,
-                    (came, request.first_token_s - came, now - came, request.input_tokens, request.output_tokens,
-                     request.place),
+                    (
+                        came,
+                        request.first_token_s - came,
+                        now - came,
+                        request.input_tokens,
+                        request.output_tokens,
+                        request.place,
+                    ),
                 )
-            )  # fmt: skip
+            )
             if has_next:
                 self._next_of_stream(request)
 

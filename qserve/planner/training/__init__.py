@@ -31,4 +31,4 @@ __all__ = [
     "fitting_jobs",
     "plan_training",
     "training_suggestions",
-]  # fmt: skip
+]

@@ -54,9 +54,14 @@ class Duration:
 
 
 def training_duration(
-    model: TrainedModel, operations: Operations | None, request: TrainingRequest, device: Device, num_devices: int,
-    num_rows: int, cpu_flop_per_s: float = ASSUMED_CPU_FLOP_PER_S,
-) -> Duration | None:  # fmt: skip
+    model: TrainedModel,
+    operations: Operations | None,
+    request: TrainingRequest,
+    device: Device,
+    num_devices: int,
+    num_rows: int,
+    cpu_flop_per_s: float = ASSUMED_CPU_FLOP_PER_S,
+) -> Duration | None:
     """Of `num_rows` rows of `mean_length` (else of `max_length`) tokens, once; None where rollouts are generated."""
     if operations is None:
         return None
@@ -70,9 +75,13 @@ def training_duration(
 
 
 def _micro_batch_s(
-    model: TrainedModel, operations: Operations, request: TrainingRequest, device: Device, ranks: int,
+    model: TrainedModel,
+    operations: Operations,
+    request: TrainingRequest,
+    device: Device,
+    ranks: int,
     cpu_flop_per_s: float,
-) -> float:  # fmt: skip
+) -> float:
     length = min(request.mean_length or request.max_length, request.max_length)
     done = operations.of(request.sequences * length, length)
     if request.gradient_checkpointing and request.tuning != "head":  # the forward pass once more

@@ -32,6 +32,7 @@ def _legend(chart: Bars) -> Markup:
 def _bar(bar: Bar, maximum: float) -> Markup:
     segments = (
         _SEGMENT.format(one.colour, 100 * one.value / max(maximum, 1e-12), one.name, one.text)
-        for one in bar.segments if one.value > 0
-    )  # fmt: skip
+        for one in bar.segments
+        if one.value > 0
+    )
     return _BAR.format(bar.label, Markup().join(segments), _REMARK.format(bar.remark) if bar.remark else "")

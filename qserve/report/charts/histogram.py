@@ -27,12 +27,16 @@ def draw_histogram(chart: Histogram) -> Markup:
     width = WIDTH / len(counts)
     columns = [
         _COLUMN.format(
-            chart.series.colour, width * index + 0.06 * width, HEIGHT * (1 - count / marks[-1]), 0.88 * width,
+            chart.series.colour,
+            width * index + 0.06 * width,
+            HEIGHT * (1 - count / marks[-1]),
+            0.88 * width,
             HEIGHT * count / marks[-1],
             f"{text_of(bin_ms * index, 'ms')} to {text_of(bin_ms * (index + 1), 'ms')}: {count:,} requests",
         )
-        for index, count in enumerate(counts) if count
-    ]  # fmt: skip
+        for index, count in enumerate(counts)
+        if count
+    ]
     span = bin_ms * len(counts)
     inside = [(name, at) for name, at in chart.marks if 0 <= at <= span]
     return frame(

@@ -57,10 +57,13 @@ def layout_points(alternatives: Sequence[Mapping[str, Any]]) -> tuple[LayoutPoin
     return tuple(
         LayoutPoint(
             f"{row['layout']} ({row['cards']} card{'s' * (row['cards'] != 1)})",
-            row["tokens_per_s_per_user"], row["tokens_per_s_per_card"], row["pareto"], row["chosen"],
+            row["tokens_per_s_per_user"],
+            row["tokens_per_s_per_card"],
+            row["pareto"],
+            row["chosen"],
         )
         for row in alternatives
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -168,9 +171,16 @@ def _places(point: LayoutPoint, x: float, y: float) -> Iterator[Box]:
     """Around the point, best first: a front falls to the right, so that above it and to the right there is room."""
     width = _CHARACTER_WIDTH * len(point.name)
     for left, baseline in (
-        (-4, _ABOVE), (_BESIDE, _LEVEL), (4 - width, _BELOW), (-_BESIDE - width, _LEVEL), (4 - width, _ABOVE),
-        (-4, _BELOW), (-width / 2, _ABOVE), (-width / 2, _BELOW), *_FURTHER * point.is_chosen,
-    ):  # fmt: skip
+        (-4, _ABOVE),
+        (_BESIDE, _LEVEL),
+        (4 - width, _BELOW),
+        (-_BESIDE - width, _LEVEL),
+        (4 - width, _ABOVE),
+        (-4, _BELOW),
+        (-width / 2, _ABOVE),
+        (-width / 2, _BELOW),
+        *_FURTHER * point.is_chosen,
+    ):
         yield x + left, y + baseline + 4 - _NAME_HEIGHT, x + left + width, y + baseline + 4
 
 

@@ -48,9 +48,12 @@ def draw_points(chart: Points) -> Markup:
     path = "M" + "L".join(f"{WIDTH * x(one.x):.2f} {HEIGHT * (1 - y(one.y)):.2f}" for one in front)
     drawn = [_FRONT.format(path), *(part for point in chart.points for part in _drawn(point, x(point.x), y))]
     plot = frame(
-        drawn, [(y(mark), mark_of(mark, "share")) for mark in _shares(bottom, min(top, 1.0))],
-        [(x(mark), mark_of(mark, "bytes")) for mark in marks_x], _names(chart, x, y), "tall",
-    )  # fmt: skip
+        drawn,
+        [(y(mark), mark_of(mark, "share")) for mark in _shares(bottom, min(top, 1.0))],
+        [(x(mark), mark_of(mark, "bytes")) for mark in marks_x],
+        _names(chart, x, y),
+        "tall",
+    )
     return plot + _AXES.format(chart.y_title, chart.x_title)
 
 

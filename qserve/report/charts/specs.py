@@ -5,8 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bar", "Bars", "Chart", "Colour", "Histogram", "HistogramSeries", "Interval", "Intervals", "LayoutPoint",
-           "Layouts", "Line", "Lines", "Point", "Points", "Segment"]  # fmt: skip
+__all__ = [
+    "Bar",
+    "Bars",
+    "Chart",
+    "Colour",
+    "Histogram",
+    "HistogramSeries",
+    "Interval",
+    "Intervals",
+    "LayoutPoint",
+    "Layouts",
+    "Line",
+    "Lines",
+    "Point",
+    "Points",
+    "Segment",
+]
 
 Colour = Literal["1", "2", "3", "4", "5", "6", "7", "8", "free"]
 """A place in the page's palette."""

@@ -26,9 +26,22 @@ from qserve.version import __version__
 __all__ = ["sections_of"]
 
 _ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
-    overview, training, memory, latency, layouts, start, traffic, reward, reward_quality, evals, comparison, bench,
-    faults, reproduce, next_step,
-)  # fmt: skip
+    overview,
+    training,
+    memory,
+    latency,
+    layouts,
+    start,
+    traffic,
+    reward,
+    reward_quality,
+    evals,
+    comparison,
+    bench,
+    faults,
+    reproduce,
+    next_step,
+)
 
 
 def sections_of(report: RunReport) -> tuple[Section, ...]:

@@ -31,10 +31,21 @@ _COLUMNS = (
     Column("goodput_per_s", "goodput/s", "number"),
 )
 _FIELDS = (
-    "name", "completed", "failed", "request_throughput", "text_throughput", "total_token_throughput",
-    "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms",
-    "p99_e2el_ms", "request_goodput",
-)  # fmt: skip
+    "name",
+    "completed",
+    "failed",
+    "request_throughput",
+    "text_throughput",
+    "total_token_throughput",
+    "output_throughput",
+    "median_ttft_ms",
+    "p99_ttft_ms",
+    "median_tpot_ms",
+    "p99_tpot_ms",
+    "median_e2el_ms",
+    "p99_e2el_ms",
+    "request_goodput",
+)
 _OF_GENERATION = {"output_throughput"}
 _OF_SCORING = {"text_throughput", "total_token_throughput"}
 _MOST_KINDS = 5

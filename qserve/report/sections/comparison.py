@@ -68,21 +68,32 @@ def _row(one: Mapping[str, Any]) -> tuple[Value, ...]:
     load, diffs = one["load"], one.get("against_first", ())
     flips = sum(len(task["flips"]) for task in diffs) if diffs else None
     return (
-        one["quant"], one["weights_bytes"], one.get("memory", {}).get("resident_bytes"), one["accuracy"],
-        one.get("stderr"), load.get("ttft_ms"), load.get("tpot_ms"), load["tokens_per_s"], one.get("start_s"),
-        one.get("answer_tokens"), one.get("tokens_per_right"), one.get("seconds_per_right"), one.get("usd_per_right"),
+        one["quant"],
+        one["weights_bytes"],
+        one.get("memory", {}).get("resident_bytes"),
+        one["accuracy"],
+        one.get("stderr"),
+        load.get("ttft_ms"),
+        load.get("tpot_ms"),
+        load["tokens_per_s"],
+        one.get("start_s"),
+        one.get("answer_tokens"),
+        one.get("tokens_per_right"),
+        one.get("seconds_per_right"),
+        one.get("usd_per_right"),
         flips,
         min((task["p_value"] for task in diffs), default=None),
-    )  # fmt: skip
+    )
 
 
 def _point(one: Mapping[str, Any], all_of_them: list[Mapping[str, Any]], fastest: float) -> Point:
     speed = one["load"]["tokens_per_s"]
     is_beaten = any(
-        other["weights_bytes"] <= one["weights_bytes"] and other["accuracy"] >= one["accuracy"]
+        other["weights_bytes"] <= one["weights_bytes"]
+        and other["accuracy"] >= one["accuracy"]
         and (other["weights_bytes"], other["accuracy"]) != (one["weights_bytes"], one["accuracy"])
         for other in all_of_them
-    )  # fmt: skip
+    )
     text = f"{text_of(one['accuracy'], 'share')} · {speed:,.0f} tok/s"
     size = speed / max(fastest, 1e-9)
     return Point(

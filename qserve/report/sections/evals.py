@@ -43,15 +43,28 @@ def scores_of(lm_eval: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             if comma and not metric.endswith("_stderr") and isinstance(value, int | float):
                 error = figures.get(f"{metric}_stderr,{kind}")
                 stderr = float(error) if isinstance(error, int | float) else None
-                yield {"task": task, "metric": metric, "value": float(value), "stderr": stderr, "num_items": items,
-                       "num_fewshot": shots}  # fmt: skip
+                yield {
+                    "task": task,
+                    "metric": metric,
+                    "value": float(value),
+                    "stderr": stderr,
+                    "num_items": items,
+                    "num_fewshot": shots,
+                }
 
 
 def _figure(one: StoredDocument, scores: Sequence[Mapping[str, Any]]) -> Block:
     rows: tuple[tuple[Value, ...], ...] = tuple(
-        (score["task"], score["metric"], score["value"], score.get("stderr"), score.get("num_items"),
-         score.get("num_fewshot")) for score in scores
-    )  # fmt: skip
+        (
+            score["task"],
+            score["metric"],
+            score["value"],
+            score.get("stderr"),
+            score.get("num_items"),
+            score.get("num_fewshot"),
+        )
+        for score in scores
+    )
     table = Table(f"eval_{one.number}", title_of(one), _COLUMNS, rows, _how(one))
     shares = [score for score in scores if 0 <= score["value"] <= 1]
     if not shares:

@@ -15,9 +15,11 @@ __all__ = ["fault_text", "faults"]
 
 _ERRORS = (Column("worker", "worker"), Column("code", "error"), Column("requests", "requests", "count"))
 _EVENTS = (
-    Column("unix_s", "when", "time"), Column("worker", "worker"), Column("event", "what"),
+    Column("unix_s", "when", "time"),
+    Column("worker", "worker"),
+    Column("event", "what"),
     Column("details", "details", "prose"),
-)  # fmt: skip
+)
 _MOST_EVENTS = 100
 
 

@@ -33,8 +33,9 @@ def latency(report: RunReport) -> Section | None:
     """A table for each worker whose latency was planned."""
     blocks: list[Block] = [
         _table(worker.name, report.latency[worker.name])
-        for worker in report.run.workers if worker.name in report.latency
-    ]  # fmt: skip
+        for worker in report.run.workers
+        if worker.name in report.latency
+    ]
     return Section("latency", "Latency: planned against measured", (*blocks, Text(_LEARNS))) if blocks else None
 
 
@@ -53,12 +54,18 @@ def others_of(latency: Mapping[str, Any]) -> int:
 def _table(name: str, latency: Mapping[str, Any]) -> Table:
     rows: tuple[tuple[Value, ...], ...] = tuple(
         (
-            title, latency[key]["planned_mean"], latency[key]["low"], latency[key]["high"], latency[key]["planned_p50"],
-            latency[key]["measured_mean"], latency[key]["measured_p50"], latency[key]["difference"],
+            title,
+            latency[key]["planned_mean"],
+            latency[key]["low"],
+            latency[key]["high"],
+            latency[key]["planned_p50"],
+            latency[key]["measured_mean"],
+            latency[key]["measured_p50"],
+            latency[key]["difference"],
         )
         for key, title in _NAMES.items()
         if key in latency
-    )  # fmt: skip
+    )
     learned = f" The plan uses what run {latency['learned_from']} measured." if latency.get("learned_from") else ""
     taken = others_of(latency)
     loaded = (

@@ -152,8 +152,12 @@ def _limits(report: RunReport, worker: StoredWorker) -> list[Block]:
     if not planned or not found:
         return []
     row: tuple[Value, ...] = (
-        "KV cache tokens", planned, int(found), _change(planned, found), sources.get("kv_cache_tokens", ""),
-    )  # fmt: skip
+        "KV cache tokens",
+        planned,
+        int(found),
+        _change(planned, found),
+        sources.get("kv_cache_tokens", ""),
+    )
     return [Table(f"limits_{worker.name}", f"{worker.name}: capacity", _LIMITS, (row,))]
 
 
@@ -161,17 +165,17 @@ def _host(report: RunReport) -> Table | None:
     """The processes without a model, as the run's plans counted on them; None of a run that knew of none."""
     rows: list[tuple[Value, ...]] = []
     for process in report.run.hardware.get("host", ()):
-        held = next((one.terms["resident_bytes"] for one in reversed(report.memory)
-                     if one.worker == process["name"] and "resident_bytes" in one.terms), None)  # fmt: skip
+        held = next(
+            (
+                one.terms["resident_bytes"]
+                for one in reversed(report.memory)
+                if one.worker == process["name"] and "resident_bytes" in one.terms
+            ),
+            None,
+        )
         planned = process["num_bytes"]
         rows.append(
-            (
-                process["name"],
-                planned,
-                held,
-                _change(planned, held),
-                "resident memory (RSS)" if held else "not started",
-            )
+            (process["name"], planned, held, _change(planned, held), "resident memory (RSS)" if held else "not started")
         )
     how = "Processes of the service that hold no model; the newest measurement of each."
     return Table("memory_host", "Other processes", _COLUMNS, tuple(rows), how) if rows else None
@@ -189,8 +193,9 @@ def _over_time(report: RunReport) -> Figure | None:
         return None
     held = {
         name: {sample.unix_s: sample.terms["resident_bytes"] for sample in samples}
-        for name, samples in by_worker.items() if samples
-    }  # fmt: skip
+        for name, samples in by_worker.items()
+        if samples
+    }
     colours: tuple[Any, ...] = ("1", "2", "4", "5")
     lines = tuple(
         Line(name, colours[index % len(colours)], tuple(values.get(at) for at in times))
@@ -199,6 +204,12 @@ def _over_time(report: RunReport) -> Figure | None:
     step_s = max(after - before for before, after in itertools.pairwise(times))
     columns = (Column("unix_s", "time", "time"), *(Column(name, name, "bytes") for name in held))
     rows = tuple((at, *(values.get(at) for values in held.values())) for at in times)
-    table = Table("memory_over_time", "Resident memory over time", columns, rows, "Each worker's processes, by psutil.",
-                  is_long=True)  # fmt: skip
+    table = Table(
+        "memory_over_time",
+        "Resident memory over time",
+        columns,
+        rows,
+        "Each worker's processes, by psutil.",
+        is_long=True,
+    )
     return Figure(Lines(tuple(times), lines, "bytes", step_s), table)

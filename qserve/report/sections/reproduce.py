@@ -17,8 +17,9 @@ def reproduce(report: RunReport) -> Section:
     for worker in run.workers:
         arguments = tuple(str(one) for one in worker.plan.get("engine_args", ()))
         if arguments:
-            blocks.append(Code(f"engine_args_{worker.name}", f"Arguments of {worker.name}'s engine",
-                               (shlex.join(arguments),)))  # fmt: skip
+            blocks.append(
+                Code(f"engine_args_{worker.name}", f"Arguments of {worker.name}'s engine", (shlex.join(arguments),))
+            )
     versions = " · ".join(f"{name} {version}" for name, version in run.versions.items())
     if versions:
         blocks.append(Text(f"Versions: {versions}."))

@@ -34,8 +34,9 @@ def start(report: RunReport) -> Section | None:
         whole = sum(worker.start_phases_s.values())
         segments = tuple(
             Segment(name, seconds, duration(seconds), colours[name])
-            for name, seconds in worker.start_phases_s.items() if seconds >= _SHORTEST_S
-        )  # fmt: skip
+            for name, seconds in worker.start_phases_s.items()
+            if seconds >= _SHORTEST_S
+        )
         bars.append(Bar(worker.name, segments, duration(whole)))
         rows += [(worker.name, name, s, s / max(whole, 1e-9)) for name, s in worker.start_phases_s.items()]
     longest = max(sum(worker.start_phases_s.values()) for worker in started)

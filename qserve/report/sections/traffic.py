@@ -12,8 +12,12 @@ from qserve.runs import RequestGroup, SeriesPoint, WorkerTraffic
 
 __all__ = ["traffic"]
 
-_NAMES = {"queued": "time in the queue", "ttft": "time to first token", "tpot": "time per output token",
-          "e2e": "end to end"}  # fmt: skip
+_NAMES = {
+    "queued": "time in the queue",
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "e2e": "end to end",
+}
 _PERCENTILES = (
     Column("latency", "latency"),
     Column("count", "requests", "count"),
@@ -135,9 +139,16 @@ def _lines(found: WorkerTraffic, title: str, lines: tuple[Line, ...], kind: str)
 
 def _row(one: SeriesPoint) -> tuple[Value, ...]:
     return (
-        one.unix_s, one.num_requests, one.num_errors, one.prompt_tokens, one.completion_tokens, one.ttft_p50_ms,
-        one.tpot_p50_ms, one.e2e_p50_ms, one.e2e_p99_ms,
-    )  # fmt: skip
+        one.unix_s,
+        one.num_requests,
+        one.num_errors,
+        one.prompt_tokens,
+        one.completion_tokens,
+        one.ttft_p50_ms,
+        one.tpot_p50_ms,
+        one.e2e_p50_ms,
+        one.e2e_p99_ms,
+    )
 
 
 def _histograms(found: WorkerTraffic) -> list[Figure]:
@@ -152,11 +163,15 @@ def _histograms(found: WorkerTraffic) -> list[Figure]:
         ]
         beyond: list[tuple[Value, ...]] = [(one.bin_ms * len(one.counts), None, one.num_beyond)]
         table = Table(
-            f"histogram_{name}_{found.worker}", f"{found.worker}: {_NAMES[name]}, distribution", _BINS,
+            f"histogram_{name}_{found.worker}",
+            f"{found.worker}: {_NAMES[name]}, distribution",
+            _BINS,
             (*rows, *beyond),
-            f"{percentiles.count:,} requests, drawn up to the 99th percentile.", is_long=True,
-        )  # fmt: skip
-        series = HistogramSeries(_NAMES[name], "3" if name == "ttft" else "4" if name == "tpot" else "1", one.counts,
-                                 one.num_beyond)  # fmt: skip
+            f"{percentiles.count:,} requests, drawn up to the 99th percentile.",
+            is_long=True,
+        )
+        series = HistogramSeries(
+            _NAMES[name], "3" if name == "ttft" else "4" if name == "tpot" else "1", one.counts, one.num_beyond
+        )
         figures.append(Figure(Histogram(one.bin_ms, series, marks), table))
     return figures

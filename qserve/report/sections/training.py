@@ -16,30 +16,44 @@ from qserve.units import format_bytes, format_flops
 __all__ = ["before_model_bytes", "training", "training_warnings"]
 
 _MEMORY = (
-    Column("term", "term"), Column("planned_bytes", "planned", "bytes"), Column("measured_bytes", "measured", "bytes"),
+    Column("term", "term"),
+    Column("planned_bytes", "planned", "bytes"),
+    Column("measured_bytes", "measured", "bytes"),
     Column("change", "difference", "change"),
-)  # fmt: skip
+)
 _CURVE = (
-    Column("step", "step", "count"), Column("loss", "loss", "number"), Column("learning_rate", "learning rate"),
-    Column("accuracy", "accuracy", "share"), Column("step_s", "step", "s"),
-)  # fmt: skip
+    Column("step", "step", "count"),
+    Column("loss", "loss", "number"),
+    Column("learning_rate", "learning rate"),
+    Column("accuracy", "accuracy", "share"),
+    Column("step_s", "step", "s"),
+)
 _EVALUATIONS = (
-    Column("step", "step", "count"), Column("loss", "loss", "number"), Column("accuracy", "accuracy", "share"),
+    Column("step", "step", "count"),
+    Column("loss", "loss", "number"),
+    Column("accuracy", "accuracy", "share"),
     Column("margin", "margin", "number"),
-)  # fmt: skip
+)
 _BY_LENGTH = (
-    Column("tokens", "tokens"), Column("count", "pairs", "count"), Column("accuracy", "accuracy", "share"),
-    Column("low", "at least (95 %)", "share"), Column("high", "at most", "share"),
-)  # fmt: skip
+    Column("tokens", "tokens"),
+    Column("count", "pairs", "count"),
+    Column("accuracy", "accuracy", "share"),
+    Column("low", "at least (95 %)", "share"),
+    Column("high", "at most", "share"),
+)
 _CALIBRATION = (
-    Column("between", "confidence between"), Column("count", "pairs", "count"),
+    Column("between", "confidence between"),
+    Column("count", "pairs", "count"),
     Column("confidence", "mean confidence", "share"),
     Column("accuracy", "accuracy", "share"),
-)  # fmt: skip
+)
 _BY_LABEL = (
-    Column("name", "label"), Column("count", "texts", "count"), Column("mse", "mean squared error", "number"),
-    Column("mean_mse", "error of the mean", "number"), Column("rank_correlation", "rank correlation", "number"),
-)  # fmt: skip
+    Column("name", "label"),
+    Column("count", "texts", "count"),
+    Column("mse", "mean squared error", "number"),
+    Column("mean_mse", "error of the mean", "number"),
+    Column("rank_correlation", "rank correlation", "number"),
+)
 _MOST_CHARACTERS = 300
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
@@ -211,9 +225,12 @@ def _rollouts(steps: list[Mapping[str, Any]] | None) -> list[Block]:
     names = tuple(steps[0]["samples"][0]["rewards"])
     names = names if len(names) > 1 else ()
     columns = (
-        Column("step", "step", "count"), Column("prompt", "prompt", "prose"), Column("completion", "answer", "prose"),
-        Column("reward", "reward", "number"), *(Column(f"rewards/{name}", name, "number") for name in names),
-    )  # fmt: skip
+        Column("step", "step", "count"),
+        Column("prompt", "prompt", "prose"),
+        Column("completion", "answer", "prose"),
+        Column("reward", "reward", "number"),
+        *(Column(f"rewards/{name}", name, "number") for name in names),
+    )
     rows = tuple(
         (
             step["step"],

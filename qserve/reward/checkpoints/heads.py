@@ -15,8 +15,15 @@ __all__ = ["STEP_TOKEN", "head_of", "token_id"]
 
 # What training scripts call their heads; `v_head.summary` is TRL's, `score` that of transformers.
 KNOWN_HEADS = (
-    "v_head.summary", "reward_head", "score", "value_head", "classifier", "regression_head", "rm_head", "v_head",
-)  # fmt: skip
+    "v_head.summary",
+    "reward_head",
+    "score",
+    "value_head",
+    "classifier",
+    "regression_head",
+    "rm_head",
+    "v_head",
+)
 # Wrappers leave their names before everything: DistributedDataParallel, torch.compile, peft's modules_to_save.
 _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")
 _SAVED = re.compile(r"(?:\.modules_to_save(?:\.default)?|\.original_module)(?=\.)")

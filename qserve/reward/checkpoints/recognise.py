@@ -70,9 +70,17 @@ def _checkpoint(files: CheckpointFiles, head: RewardHead) -> RewardCheckpoint:
         )
     body = tuple(t for t in files.body if t.name.startswith(prefix) and not _belongs_to(head, t))
     return RewardCheckpoint(
-        files.id, _format(files, head), files.path, files.text, body, prefix, head, files.tokenizer,
-        base=files.base, adapter=files.path if files.adapter else None,
-    )  # fmt: skip
+        files.id,
+        _format(files, head),
+        files.path,
+        files.text,
+        body,
+        prefix,
+        head,
+        files.tokenizer,
+        base=files.base,
+        adapter=files.path if files.adapter else None,
+    )
 
 
 def _belongs_to(head: RewardHead, tensor: StoredTensor) -> bool:

@@ -19,9 +19,17 @@ SINGLE_FILES = (".safetensors", *PICKLED)
 # A training script's file may hold more than weights; the state dict then stands under one of these keys.
 _STATE_DICT_KEYS = ("model_state_dict", "state_dict", "module", "model")
 _DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 
 
 def stored_in_file(file: Path) -> tuple[StoredTensor, ...]:

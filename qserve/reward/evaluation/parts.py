@@ -82,12 +82,22 @@ def part_found(
     known = [value for value in values if value is not None]
     margins = _margins(records, values)
     return PartFound(
-        name, kind, weight, len(values), len(values) - len(known), sum(known) / len(known) if known else None,
-        min(known, default=None), max(known, default=None), len(margins), sum(margin > 0 for margin in margins),
-        sum(margin == 0 for margin in margins), served_difference, judge,
+        name,
+        kind,
+        weight,
+        len(values),
+        len(values) - len(known),
+        sum(known) / len(known) if known else None,
+        min(known, default=None),
+        max(known, default=None),
+        len(margins),
+        sum(margin > 0 for margin in margins),
+        sum(margin == 0 for margin in margins),
+        served_difference,
+        judge,
         (*_faults(len(values), len(known), why_without, served_difference, judge), *faults),
         tuple(_notes(known, len(values), why_without, judge)),
-    )  # fmt: skip
+    )
 
 
 def judge_found(stats: JudgeStats, max_unparsable: float) -> JudgeFound:

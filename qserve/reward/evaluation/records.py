@@ -35,9 +35,26 @@ Content = str | list[Message] | dict[str, Any]
 {"text", "add_eos"}, a whole text that the tokenizer's EOS ends."""
 
 _SUBSET_KEYS = ("subset", "domain", "category", "section", "source")
-_RESULTS = ("reference", "reward", "rewards", "ranking", "margin", "steps", "attributes", "truncated", "num_tokens",
-            "error", "chosen_rewards", "rejected_rewards", "chosen_attributes", "rejected_attributes",
-            "chosen_num_tokens", "rejected_num_tokens", "chosen_reward", "rejected_reward")  # fmt: skip
+_RESULTS = (
+    "reference",
+    "reward",
+    "rewards",
+    "ranking",
+    "margin",
+    "steps",
+    "attributes",
+    "truncated",
+    "num_tokens",
+    "error",
+    "chosen_rewards",
+    "rejected_rewards",
+    "chosen_attributes",
+    "rejected_attributes",
+    "chosen_num_tokens",
+    "rejected_num_tokens",
+    "chosen_reward",
+    "rejected_reward",
+)
 """What rules read of a record, and what `qserve score` has written beside it."""
 
 

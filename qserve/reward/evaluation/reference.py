@@ -120,9 +120,14 @@ def _by_library(checkpoint: RewardCheckpoint, plan: Plan) -> Any:
     transformers_logging.disable_progress_bar()  # the command has a line of its own
     try:
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            folder, dtype=torch.float32, num_labels=checkpoint.head.num_labels, local_files_only=True,
-            trust_remote_code=False, output_loading_info=True, device_map=plan.placement.device_map,
-        )  # fmt: skip
+            folder,
+            dtype=torch.float32,
+            num_labels=checkpoint.head.num_labels,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            device_map=plan.placement.device_map,
+        )
     except Exception as error:
         raise explain(error, checkpoint.path, "the weights") from error
     finally:

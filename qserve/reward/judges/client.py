@@ -71,9 +71,12 @@ class JudgeClient:
     async def _ask(self, question: str, vote: int) -> str:
         part = self._part
         body = {
-            "model": self._model, "messages": [{"role": "user", "content": question}], "seed": vote,
-            "temperature": part.temperature, **({"max_tokens": part.max_tokens} if part.max_tokens else {}),
-        }  # fmt: skip
+            "model": self._model,
+            "messages": [{"role": "user", "content": question}],
+            "seed": vote,
+            "temperature": part.temperature,
+            **({"max_tokens": part.max_tokens} if part.max_tokens else {}),
+        }
         async with self._at_once:
             self.num_asked += 1
             try:

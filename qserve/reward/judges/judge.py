@@ -115,9 +115,12 @@ class Judge:
 
     def _comparison(self, first: Judged, second: Judged) -> str:
         return self.part.template.render(
-            prompt=first.prompt, response_a=first.response, response_b=second.response,
-            reference=first.reference or "", rubric=self.part.rubric,
-        )  # fmt: skip
+            prompt=first.prompt,
+            response_a=first.response,
+            response_b=second.response,
+            reference=first.reference or "",
+            rubric=self.part.rubric,
+        )
 
     async def _verdicts(self, questions: Sequence[str]) -> list[list[float]]:
         """The verdicts of each question that can be read; at most `max_unparsable` of all can't."""

@@ -114,11 +114,18 @@ def load_reward_model(
     gc.collect()
     row_pass, slower = (RowPass.of(body), RowPass.why_not(body)) if packs else (None, None)
     return LoadedReward(
-        checkpoint=checkpoint, body=body, head=head, tokenizer=tokenizer, dtype=plan.dtype, quant=_quant(plan),
-        weights_bytes=weights_bytes(body) + weights_bytes(head), packs=packs,
-        row_pass=row_pass, cost=meter.read(body),
+        checkpoint=checkpoint,
+        body=body,
+        head=head,
+        tokenizer=tokenizer,
+        dtype=plan.dtype,
+        quant=_quant(plan),
+        weights_bytes=weights_bytes(body) + weights_bytes(head),
+        packs=packs,
+        row_pass=row_pass,
+        cost=meter.read(body),
         notes=(*checkpoint.notes, *notes, *left_in_16_bit(body, plan), *([slower] if slower else [])),
-    )  # fmt: skip
+    )
 
 
 def _quant(plan: Plan) -> str:
@@ -159,10 +166,7 @@ def _packed(body: Any, checkpoint: RewardCheckpoint, plan: Plan) -> Any:
 
 
 def _body(
-    checkpoint: RewardCheckpoint,
-    plan: Plan,
-    on_progress: Callable[[float], None],
-    packed: dict[str, Any] | None = None,
+    checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float], None], packed: dict[str, Any] | None = None
 ) -> Any:
     """The decoder without its lm_head. transformers would fill what is missing with random numbers: refused here.
 

@@ -136,9 +136,12 @@ def _of_pair(pair: PreferencePair, index: int) -> tuple[Text, ...]:
     where = f"pairs.{index}"
     prompt = None if pair.prompt is None else pair.prompt if isinstance(pair.prompt, str) else asked(pair.prompt)
     row = {
-        "prompt": prompt, "chosen": _side(pair.chosen), "rejected": _side(pair.rejected), "tools": pair.tools,
+        "prompt": prompt,
+        "chosen": _side(pair.chosen),
+        "rejected": _side(pair.rejected),
+        "tools": pair.tools,
         "chat_template_kwargs": pair.chat_template_kwargs,
-    }  # fmt: skip
+    }
     try:
         found = preference_of(Fields(row))
     except RowError as error:

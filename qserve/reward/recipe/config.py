@@ -29,9 +29,17 @@ __all__ = ["SERVED", "WITHOUT_MODEL", "JudgePart", "ModelPart", "Recipe", "RuleP
 _KINDS = ("model", "rule", "judge")
 _MODEL_OPTIONS = ("mean", "std")
 _JUDGE_OPTIONS = (
-    "url", "model", "api_key_file", "votes", "max_unparsable", "if_unparsable", "temperature", "max_tokens", "rubric",
+    "url",
+    "model",
+    "api_key_file",
+    "votes",
+    "max_unparsable",
+    "if_unparsable",
+    "temperature",
+    "max_tokens",
+    "rubric",
     "at_once",
-)  # fmt: skip
+)
 WITHOUT_MODEL = "RulesAndJudges"
 """The architecture that a plan names for a recipe without a model."""
 SERVED = "served"
@@ -187,13 +195,20 @@ def _judge(name: str, weight: float, template: str, options: dict[str, Any], whe
     if key_file is not None and not key_file.is_file():
         raise UsageError(f"{where}: there is no file {key_file} ('api_key_file')")
     return JudgePart(
-        name, weight, found, url.rstrip("/"), model, key_file, votes,
+        name,
+        weight,
+        found,
+        url.rstrip("/"),
+        model,
+        key_file,
+        votes,
         _number(options.get("max_unparsable", 0.1), "max_unparsable", where, 0, 1),
         _number(options["if_unparsable"], "if_unparsable", where, 0, 1) if "if_unparsable" in options else None,
         _number(options.get("temperature", 0.0 if votes == 1 else 1.0), "temperature", where, 0, 2),
         int(_number(options["max_tokens"], "max_tokens", where, 1, 1 << 20)) if "max_tokens" in options else None,
-        rubric, int(_number(options.get("at_once", 16), "at_once", where, 1, 1024)),
-    )  # fmt: skip
+        rubric,
+        int(_number(options.get("at_once", 16), "at_once", where, 1, 1024)),
+    )
 
 
 def _known(options: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:

@@ -86,9 +86,12 @@ class RecipeScorer:
             await judge.close()
 
     async def _column(
-        self, part: ModelPart | RulePart | JudgePart, asked: Sequence[Judged], of_model: Sequence[Score] | None,
+        self,
+        part: ModelPart | RulePart | JudgePart,
+        asked: Sequence[Judged],
+        of_model: Sequence[Score] | None,
         turn: tuple[Hashable, Hashable],
-    ) -> list[float]:  # fmt: skip
+    ) -> list[float]:
         if isinstance(part, ModelPart):
             assert of_model is not None, "the worker has loaded the model"
             return [(score.reward - part.mean) / part.std for score in of_model]

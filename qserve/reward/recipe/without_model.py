@@ -28,6 +28,10 @@ def own_memory() -> dict[str, Any]:
     held = {"weights_bytes": 0, "activations_bytes": 0, "runtime_bytes": memory.rss}
     source = "resident memory (RSS)"
     return {
-        **held, "total_bytes": memory.rss, "resident_bytes": memory.rss, "unique_bytes": memory.uss, "devices": [],
+        **held,
+        "total_bytes": memory.rss,
+        "resident_bytes": memory.rss,
+        "unique_bytes": memory.uss,
+        "devices": [],
         "sources": dict.fromkeys((*held, "total_bytes", "resident_bytes", "unique_bytes"), source),
-    }  # fmt: skip
+    }

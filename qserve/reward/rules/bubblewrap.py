@@ -55,9 +55,14 @@ class Sandbox:
     has_own_user: bool = False
 
     def start(
-        self, side: str, limits: dict[str, int], arguments: tuple[Any, ...], *, fds: tuple[int, ...],
+        self,
+        side: str,
+        limits: dict[str, int],
+        arguments: tuple[Any, ...],
+        *,
+        fds: tuple[int, ...],
         keeps_errors: bool = False,
-    ) -> subprocess.Popen[bytes]:  # fmt: skip
+    ) -> subprocess.Popen[bytes]:
         """Run `main` of the module `side` of `inside`, which keeps `fds`. Nothing of it is read but what it writes
         there; `keeps_errors`: and its standard error."""
         uid = _next_user() if self.has_own_user else 0
@@ -79,9 +84,13 @@ class Sandbox:
                 _bootstrap(),
             ]
             return subprocess.Popen(
-                command, stdin=stdin, stdout=subprocess.DEVNULL, pass_fds=(*fds, rules), **who,
+                command,
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(*fds, rules),
+                **who,
                 stderr=subprocess.PIPE if keeps_errors else subprocess.DEVNULL,
-            )  # fmt: skip
+            )
 
 
 def sandbox_of(loose: Callable[[Sandbox], str]) -> Sandbox:

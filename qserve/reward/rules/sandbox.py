@@ -100,9 +100,17 @@ def _loose(sandbox: Sandbox) -> str:
 def _limits(timeout_s: float, memory_bytes: int) -> dict[str, int]:
     """By the names that `setrlimit` has. A sandbox is one process, so that they hold for all of it."""
     return {
-        "AS": memory_bytes, "DATA": memory_bytes, "CPU": int(timeout_s) + 1, "NPROC": _MOST_THREADS, "NOFILE": 64,
-        "FSIZE": 0, "CORE": 0, "MSGQUEUE": 0, "MEMLOCK": 0, "SIGPENDING": 256,
-    }  # fmt: skip
+        "AS": memory_bytes,
+        "DATA": memory_bytes,
+        "CPU": int(timeout_s) + 1,
+        "NPROC": _MOST_THREADS,
+        "NOFILE": 64,
+        "FSIZE": 0,
+        "CORE": 0,
+        "MSGQUEUE": 0,
+        "MEMLOCK": 0,
+        "SIGPENDING": 256,
+    }
 
 
 def _said(fd: int, until_s: float) -> bytes:

@@ -58,12 +58,7 @@ def _if_equal(number: int, then: list[Instruction]) -> list[Instruction]:
 
 
 def _if_argument(test: int, value: int) -> list[Instruction]:
-    return [
-        (_LOAD, 0, 0, _ARGUMENT_0_AT),
-        (test, 0, 1, value),
-        (_RETURN, 0, 0, _ALLOW),
-        (_RETURN, 0, 0, _REFUSED),
-    ]
+    return [(_LOAD, 0, 0, _ARGUMENT_0_AT), (test, 0, 1, value), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSED)]
 
 
 def _allow(numbers: Iterable[int]) -> Iterator[Instruction]:

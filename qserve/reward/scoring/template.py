@@ -86,9 +86,12 @@ class RewardTemplate:
         self._refuse_unwritten(messages, fields, template)
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], fields.get("tools") or None, chat_template=template,
-                tokenize=False, **(fields.get("chat_template_kwargs") or {}),
-            )  # fmt: skip
+                [dict(message) for message in messages],
+                fields.get("tools") or None,
+                chat_template=template,
+                tokenize=False,
+                **(fields.get("chat_template_kwargs") or {}),
+            )
         except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise TextRefused(
                 f"the chat template refused these messages: {error}", "invalid_value", "messages"
@@ -107,11 +110,7 @@ class RewardTemplate:
                 raise TextRefused(message, "invalid_value", name)
 
     def encode(
-        self,
-        content: Content,
-        *,
-        truncate: Truncation | None = None,
-        max_length: int | None = None,
+        self, content: Content, *, truncate: Truncation | None = None, max_length: int | None = None
     ) -> TokenizedText:
         """Token ids of a text, of messages, or of token ids as they are; of an object {"messages", "tools"?,
         "chat_template_kwargs"?}, or {"text", "add_eos"?}: a whole text, ended by EOS as TRL ends those of a pair.

@@ -72,17 +72,22 @@ class _ScorerCollector(Collector):
             CounterMetricFamily("qserve_reward_texts", "Texts scored", stats.num_items),
             CounterMetricFamily("qserve_reward_tokens", "Tokens of texts scored", stats.num_tokens),
             CounterMetricFamily(
-                "qserve_reward_computed_tokens", "Tokens that went through the model: padding counts, shared "
-                "beginnings count once", stats.num_computed_tokens,
+                "qserve_reward_computed_tokens",
+                "Tokens that went through the model: padding counts, shared beginnings count once",
+                stats.num_computed_tokens,
             ),
             CounterMetricFamily("qserve_reward_truncated_texts", "Texts that were cut off", stats.num_truncated),
-            CounterMetricFamily("qserve_reward_out_of_memory", "Rows that were split for lack of memory",
-                                stats.num_out_of_memory),
+            CounterMetricFamily(
+                "qserve_reward_out_of_memory", "Rows that were split for lack of memory", stats.num_out_of_memory
+            ),
             CounterMetricFamily("qserve_reward_busy_seconds", "Time in the model", stats.busy_s),
-            GaugeMetricFamily("qserve_reward_padding_ratio", "Share of padding in the computed tokens",
-                              stats.num_padding_tokens / max(1, stats.num_computed_tokens)),
+            GaugeMetricFamily(
+                "qserve_reward_padding_ratio",
+                "Share of padding in the computed tokens",
+                stats.num_padding_tokens / max(1, stats.num_computed_tokens),
+            ),
             _rows(stats),
-        ]  # fmt: skip
+        ]
 
 
 def _rows(stats: ScorerStats) -> Metric:

@@ -36,10 +36,12 @@ class RecentRequests:
             classes.setdefault(bisect.bisect_left(LENGTHS, num_tokens), []).append(latency_s)
         every = [latency_s for _, latency_s in self._kept]
         return [
-            *({"max_tokens": LENGTHS[index] if index < len(LENGTHS) else None, **_percentiles(classes[index])}
-              for index in sorted(classes)),
+            *(
+                {"max_tokens": LENGTHS[index] if index < len(LENGTHS) else None, **_percentiles(classes[index])}
+                for index in sorted(classes)
+            ),
             *([{"max_tokens": "all", **_percentiles(every)}] if every else []),
-        ]  # fmt: skip
+        ]
 
 
 def report_of(stats: ScorerStats, recent: RecentRequests) -> dict[str, Any]:

@@ -18,9 +18,10 @@ def shortened(texts: Sequence[Text], job: ScoreJob, beginning: Callable[[str, in
 def _shortened(text: Text, job: ScoreJob, beginning: Callable[[str, int], str]) -> Text:
     *before, last = list(text.content)
     messages = [
-        message if limit is None or not isinstance(message, Mapping)
+        message
+        if limit is None or not isinstance(message, Mapping)
         else {**message, "content": beginning(str(message["content"]), limit)}
         for message, limit in [*((one, job.max_prompt_tokens) for one in before), (last, job.max_answer_tokens)]
-    ]  # fmt: skip
+    ]
     content = tuple(messages)
     return replace(text, content=content, truncated=content != text.content)  # type: ignore[arg-type]

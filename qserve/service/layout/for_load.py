@@ -33,9 +33,12 @@ _NO_WAY_OUT = "Nothing that was tried keeps the targets; ask for less, or take a
 
 
 def plan_for_load(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest,
+    checkpoint: Checkpoint,
+    hardware: Hardware,
+    request: PlanRequest,
+    wanted: SpeedRequest,
     asked: PlanRequest | None = None,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The plan with its `speed`. Where nothing fits, the plan that says so, without.
 
     Suggestions change what the user `asked` for, where `request` fixes more than that.
@@ -69,15 +72,21 @@ def plan_for_load(
     speed = {
         **better.speed.to_json(),
         "alternatives": [one.to_json(better, id(one) in front) for one in _shown(better, layouts, front)],
-        "targets": {"ttft_ms": wanted.targets.ttft_ms, "tpot_ms": wanted.targets.tpot_ms,
-                    "kept_share": round(better.kept, 3), "met": better.kept >= KEPT_SHARE} if wanted.targets else None,
+        "targets": {
+            "ttft_ms": wanted.targets.ttft_ms,
+            "tpot_ms": wanted.targets.tpot_ms,
+            "kept_share": round(better.kept, 3),
+            "met": better.kept >= KEPT_SHARE,
+        }
+        if wanted.targets
+        else None,
         "suggestions": [vars(one) for one in found],
         **better.price.to_json(),
         **({"replicas": 1, "engines": engines} if (engines := num_engines(final)) > 1 else {}),
-    }  # fmt: skip
+    }
     return replace(
-        final, speed=speed, suggestions=(*final.suggestions, *found), notes=(*_without_idle(final.notes), *notes),
-    )  # fmt: skip
+        final, speed=speed, suggestions=(*final.suggestions, *found), notes=(*_without_idle(final.notes), *notes)
+    )
 
 
 def cheapest_cards(

@@ -58,9 +58,7 @@ def with_layouts(
 
 def _is_open(plan: Plan, hardware: Hardware, request: PlanRequest) -> bool:
     is_fixed = any(option_value(request, f"{kind}_parallel_size") for kind in ("tensor", "pipeline"))
-    return len(hardware.devices) > 1 and not (
-        plan.on_cpu or is_launch_bound(plan) or is_fixed or num_engines(plan) > 1
-    )  # fmt: skip
+    return len(hardware.devices) > 1 and not (plan.on_cpu or is_launch_bound(plan) or is_fixed or num_engines(plan) > 1)
 
 
 def _counted(
@@ -76,9 +74,10 @@ def _counted(
         return with_rate(layout_of(one, spec, device, streams, replicas), spec, device, streams)
 
     whole = [
-        one for one in FittingPlans(checkpoint).of(hardware, same)
+        one
+        for one in FittingPlans(checkpoint).of(hardware, same)
         if one.quant.scheme == plan.quant.scheme and one.workload.max_model_len >= plan.workload.max_model_len
-    ]  # fmt: skip
+    ]
     others = [counted(one, cards // one.placement.num_ranks) for one in whole if one.placement.num_ranks <= cards]
     return counted(plan, 1), [
         one for one in others if (one.plan.placement.num_ranks, one.replicas) != (plan.placement.num_ranks, 1)
@@ -104,6 +103,6 @@ def _flags(layout: Layout) -> str:
     placement = layout.plan.placement
     stages = (
         f" --pipeline-parallel-size {placement.pipeline_parallel_size}" if placement.pipeline_parallel_size > 1 else ""
-    )  # fmt: skip
+    )
     copies = f" --replicas {layout.replicas}" if layout.replicas > 1 else ""
     return f"--tensor-parallel-size {placement.tensor_parallel_size}{stages}{copies}"

@@ -12,14 +12,7 @@ from qserve.core.schemes import SCHEMES
 from qserve.planner.engine import option_value
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.estimate import (
-    Replica,
-    SpeedEstimate,
-    estimate_of,
-    is_launch_bound,
-    replica_of,
-    ttft_metric,
-)  # fmt: skip
+from qserve.planner.speed.estimate import Replica, SpeedEstimate, estimate_of, is_launch_bound, replica_of, ttft_metric
 from qserve.planner.speed.figures import Figures, KeptCount, Targets
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import Price, price_of
@@ -298,7 +291,7 @@ def _layout_that_reaches(
 
 def _layout_of(
     plan: Plan, replica: Replica, figures: Figures, device: Device, wanted: SpeedRequest, replicas: int
-) -> Layout:  # fmt: skip
+) -> Layout:
     targets, is_named = wanted.targets, wanted.load is not None
     speed = estimate_of(replica, figures, wanted.named_load, replicas, is_named=is_named)
     kept = surely = 1.0

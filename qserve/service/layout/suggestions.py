@@ -65,9 +65,7 @@ def _that_keep(
         yield Suggestion(change, cost, flags)
 
 
-def _kept_by(
-    plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest
-) -> Layout | None:  # fmt: skip
+def _kept_by(plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Layout | None:
     """The layout that keeps the targets: of those that do for few requests the first that does for all."""
     few = replace(wanted, load=shortened(wanted.named_load))
     layouts = layouts_for(plans, hardware, request, few, only_keeping=True)

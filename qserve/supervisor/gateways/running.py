@@ -82,9 +82,14 @@ class RunningGateway(Protocol):
 
 
 def gateway_of(
-    processes: Processes, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service,
-    ui: UiEndpoint | None, listener: socket.socket, report: ReportEvent,
-) -> RunningGateway:  # fmt: skip
+    processes: Processes,
+    settings: GatewaySettings,
+    workers: Sequence[WorkerStatus],
+    service: Service,
+    ui: UiEndpoint | None,
+    listener: socket.socket,
+    report: ReportEvent,
+) -> RunningGateway:
     """The gateway in as many processes as are wanted. `report(name, event, **details)` hears what happens to them."""
     if processes.count == 1:
         return _InThisProcess(processes.traces, settings, workers, service, ui, listener)
@@ -118,14 +123,26 @@ class Silence:
 
 class _InThisProcess:
     def __init__(
-        self, traces: Traces | None, settings: GatewaySettings, workers: Sequence[WorkerStatus], service: Service,
-        ui: UiEndpoint | None, listener: socket.socket,
-    ) -> None:  # fmt: skip
+        self,
+        traces: Traces | None,
+        settings: GatewaySettings,
+        workers: Sequence[WorkerStatus],
+        service: Service,
+        ui: UiEndpoint | None,
+        listener: socket.socket,
+    ) -> None:
         self._traces = traces
         app = build_gateway(
-            settings, workers, traces, ui, service.runs, service.restart, service.host, service.files,
+            settings,
+            workers,
+            traces,
+            ui,
+            service.runs,
+            service.restart,
+            service.host,
+            service.files,
             service.file_bounds,
-        )  # fmt: skip
+        )
         self._in_flight = InFlight(app)
         host, port = listener.getsockname()[:2]
         self._server = build_server(self._in_flight, host, port, drain_timeout_s=_LAST_ANSWERS_S)
@@ -247,17 +264,27 @@ class _InProcesses:
     async def _started(self, control: socket.socket) -> asyncio.subprocess.Process:
         descriptors = (self._listener.fileno(), control.fileno())
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _MODULE, *map(str, descriptors), str(os.getpid()), pass_fds=descriptors,
-            stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env=self._environment,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            _MODULE,
+            *map(str, descriptors),
+            str(os.getpid()),
+            pass_fds=descriptors,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            env=self._environment,
+        )
 
     def _settings(self) -> dict[str, Any]:
         one = self._processes
         host, port = self._listener.getsockname()[:2]
         return {
-            "host": host, "port": port, "log_level": one.log_level, "log_format": one.log_format,
+            "host": host,
+            "port": port,
+            "log_level": one.log_level,
+            "log_format": one.log_format,
             "traces_endpoint": one.traces_endpoint,
-        }  # fmt: skip
+        }
 
     async def _until_gone(self, process: asyncio.subprocess.Process, member: Member, up: asyncio.Event) -> int:
         is_up, ended = asyncio.create_task(member.is_up.wait()), asyncio.create_task(process.wait())

@@ -101,8 +101,11 @@ class Sanity:
     def document(self) -> dict[str, Any]:
         """The result for the run store."""
         return {
-            "is_noise": self.is_noise, "losses": dict(self.losses), "noise_loss": self.noise_loss, "told": self.told,
-        }  # fmt: skip
+            "is_noise": self.is_noise,
+            "losses": dict(self.losses),
+            "noise_loss": self.noise_loss,
+            "told": self.told,
+        }
 
 
 async def check_sanity(send: SendRequest, model: str, vocab_size: int) -> Sanity:

@@ -24,9 +24,15 @@ _SAME = 0.01
 
 
 def ready_rows(
-    url: str, workers: Sequence[ReadyWorker], processes: Sequence[Mapping[str, Any]] = (), *, has_key: bool, logs: Path,
-    has_ui: bool = False, is_verbose: bool = False,
-) -> list[Row]:  # fmt: skip
+    url: str,
+    workers: Sequence[ReadyWorker],
+    processes: Sequence[Mapping[str, Any]] = (),
+    *,
+    has_key: bool,
+    logs: Path,
+    has_ui: bool = False,
+    is_verbose: bool = False,
+) -> list[Row]:
     """What `Screen.ready` shows. `processes`: those without a model, as `HostMemory.documents` has them."""
     rows = [("API", f"{url}/v1  ({'your key is needed' if has_key else 'no key; only for this machine'})")]
     if has_ui:

@@ -79,11 +79,7 @@ def _deepspeed(run: TrainingRun) -> dict[str, Any]:
         "gradient_accumulation_steps": request.gradient_accumulation_steps,
     }
     if request.zero_stage == 3:
-        made |= {
-            "offload_param_device": request.offload_param,
-            "zero3_init_flag": True,
-            "zero3_save_16bit_model": True,
-        }
+        made |= {"offload_param_device": request.offload_param, "zero3_init_flag": True, "zero3_save_16bit_model": True}
     if "nvme" in (request.offload_optimizer, request.offload_param):
         folder = str(run.output / "nvme")
         made |= {"offload_optimizer_nvme_path": folder, "offload_param_nvme_path": folder}

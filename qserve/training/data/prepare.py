@@ -182,9 +182,17 @@ class _Pass:
             while block := stream.read(1 << 20):
                 digest.update(block)
         return PreparedData(
-            self.num_rows, self.num["train"], self.num["test"], self.num_broken, self.kept.names, digest.hexdigest(),
-            self.num_masked, self.num_ties, dict(self.unread), self.kept.unwritten(template),
-        )  # fmt: skip
+            self.num_rows,
+            self.num["train"],
+            self.num["test"],
+            self.num_broken,
+            self.kept.names,
+            digest.hexdigest(),
+            self.num_masked,
+            self.num_ties,
+            dict(self.unread),
+            self.kept.unwritten(template),
+        )
 
     def _read(self, path: str, split: str, held_out_share: float) -> None:
         for raw in rows_in(path):

@@ -27,16 +27,25 @@ def swift_words(run: TrainingRun) -> list[str]:
     if request.base == "int8":
         words += ["--quant_method", "bnb", "--quant_bits", "8"]
     words += [
-        "--torch_dtype", _dtype(run),
-        "--attn_impl", ATTENTIONS[request.attention],
-        "--max_length", str(request.max_length),
-        "--per_device_train_batch_size", str(request.micro_batch),
-        "--gradient_accumulation_steps", str(request.gradient_accumulation_steps),
-        "--gradient_checkpointing", str(request.gradient_checkpointing).lower(),
-        "--learning_rate", str(learning_rate(run)),
-        "--num_train_epochs", f"{run.schedule.epochs or 1:g}",
-        "--seed", str(run.seed),
-    ]  # fmt: skip
+        "--torch_dtype",
+        _dtype(run),
+        "--attn_impl",
+        ATTENTIONS[request.attention],
+        "--max_length",
+        str(request.max_length),
+        "--per_device_train_batch_size",
+        str(request.micro_batch),
+        "--gradient_accumulation_steps",
+        str(request.gradient_accumulation_steps),
+        "--gradient_checkpointing",
+        str(request.gradient_checkpointing).lower(),
+        "--learning_rate",
+        str(learning_rate(run)),
+        "--num_train_epochs",
+        f"{run.schedule.epochs or 1:g}",
+        "--seed",
+        str(run.seed),
+    ]
     if request.zero_stage:
         offloads = "cpu" in (request.offload_optimizer, request.offload_param)
         words += [

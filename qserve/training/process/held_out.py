@@ -72,8 +72,11 @@ def _rewarded(trainer: Any, pairs: list[dict[str, Any]]) -> list[dict[str, Any]]
     chosen, rejected = (half.tolist() for half in logits.chunk(2))
     return [
         {
-            "row": pair["row"], "chosen": high, "rejected": low,
-            "chosen_tokens": len(pair["chosen_ids"]), "rejected_tokens": len(pair["rejected_ids"]),
+            "row": pair["row"],
+            "chosen": high,
+            "rejected": low,
+            "chosen_tokens": len(pair["chosen_ids"]),
+            "rejected_tokens": len(pair["rejected_ids"]),
         }
         for pair, high, low in zip(pairs, chosen, rejected, strict=True)
-    ]  # fmt: skip
+    ]

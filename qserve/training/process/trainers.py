@@ -74,9 +74,12 @@ def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
     if run.schedule.patience is not None and test is not None and run.trainer == "reward":
         callbacks = [*callbacks, EarlyStoppingCallback(run.schedule.patience)]
     common = {
-        "args": args, "train_dataset": data["train"], "eval_dataset": test, "callbacks": callbacks,
+        "args": args,
+        "train_dataset": data["train"],
+        "eval_dataset": test,
+        "callbacks": callbacks,
         "processing_class": tokenizer,
-    }  # fmt: skip
+    }
     made = _MAKERS[run.trainer](run, args, model, common)
     _train_head_in_fp32(run, made.model)
     return made
@@ -152,5 +155,8 @@ def _grpo(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, Any
 
 
 _MAKERS: dict[str, Callable[[TrainingRun, Any, ModelConfig, dict[str, Any]], Any]] = {
-    "sft": _sft, "reward": _reward, "dpo": _dpo, "grpo": _grpo,
-}  # fmt: skip
+    "sft": _sft,
+    "reward": _reward,
+    "dpo": _dpo,
+    "grpo": _grpo,
+}

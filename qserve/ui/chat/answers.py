@@ -91,9 +91,7 @@ class _Draft:
             )
         if usage := event.get("usage"):
             self.answer = replace(
-                self.answer,
-                prompt_tokens=usage.get("prompt_tokens"),
-                completion_tokens=usage.get("completion_tokens"),
+                self.answer, prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens")
             )
 
     def end(self) -> None:

@@ -176,8 +176,14 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt(
         "commonmark", {"html": False, "linkify": True, "breaks": True, "maxNesting": _MOST_NESTED + 20}
     ).enable(["table", "strikethrough", "linkify"])
-    parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, allow_blank_lines=False,
-               double_inline=True)  # fmt: skip
+    parser.use(
+        dollarmath_plugin,
+        allow_labels=False,
+        allow_space=False,
+        allow_digits=False,
+        allow_blank_lines=False,
+        double_inline=True,
+    )
     parser.use(bracket_math).use(plain_tags).use(cjk_emphasis)
     for name, is_display in (("math_inline", False), ("math_inline_double", True), ("math_block", True)):
         parser.add_render_rule(name, _formula(is_display))

@@ -121,9 +121,7 @@ def chat_form() -> ChatForm:
     with gr.Accordion(marked("chat.settings"), open=False, elem_id="qs-settings"):
         system = gr.Textbox(label=marked("chat.system"), lines=2, max_lines=8, elem_id="qs-system")
         thinking = gr.Radio(
-            [(marked(f"chat.thinking.{name}"), name) for name in _THINKING],
-            value="auto",
-            label=marked("chat.thinking"),
+            [(marked(f"chat.thinking.{name}"), name) for name in _THINKING], value="auto", label=marked("chat.thinking")
         )
         with gr.Row(elem_classes="qs-numbers"):
             numbers = tuple(_number(name) for name in _NUMBERS)

@@ -37,9 +37,14 @@ class MemoryPage(Page):
                 True, label=marked("memory.live.follow"), container=False, scale=0, min_width=200, elem_id="qs-follow"
             )
             gr.Button(
-                marked("memory.report"), link=shared.report_url, link_target="_blank", size="sm", scale=0,
-                min_width=110, elem_id="qs-report",
-            )  # fmt: skip
+                marked("memory.report"),
+                link=shared.report_url,
+                link_target="_blank",
+                size="sm",
+                scale=0,
+                min_width=110,
+                elem_id="qs-report",
+            )
         self._live = gr.HTML("", elem_id="qs-live", apply_default_css=False)
         self._views = {}
         for name, is_open in _OPEN.items():

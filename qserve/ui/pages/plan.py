@@ -96,9 +96,15 @@ def _applied(event: gr.EventData) -> list[Any]:
     numbers = [str(one) if one else "" for one in (question.max_model_len, question.max_num_seqs)]
     other = shlex.join(question.other)
     return [
-        question.model, question.gpu or _HERE, 1, question.quant, *numbers, question.engine or "auto", question.reward,
+        question.model,
+        question.gpu or _HERE,
+        1,
+        question.quant,
+        *numbers,
+        question.engine or "auto",
+        question.reward,
         other,
-    ]  # fmt: skip
+    ]
 
 
 async def _planned(

@@ -11,10 +11,4 @@ from qserve.ui.pages.train import TrainPage
 
 __all__ = ["PAGES"]
 
-PAGES: tuple[type[Page], ...] = (
-    ChatPage,
-    ScorePage,
-    MemoryPage,
-    TrainPage,
-    PlanPage,
-)
+PAGES: tuple[type[Page], ...] = (ChatPage, ScorePage, MemoryPage, TrainPage, PlanPage)

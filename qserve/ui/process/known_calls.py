@@ -49,8 +49,10 @@ class _Reset(msgspec.Struct):
 
 
 _BODIES: dict[str, type[_Join] | type[_Cancel] | type[_Reset]] = {
-    "/gradio_api/queue/join": _Join, "/gradio_api/cancel": _Cancel, "/gradio_api/reset": _Reset,
-}  # fmt: skip
+    "/gradio_api/queue/join": _Join,
+    "/gradio_api/cancel": _Cancel,
+    "/gradio_api/reset": _Reset,
+}
 
 
 class KnownCalls:

@@ -59,10 +59,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "chat.second_model": ("Second model", "第二个模型"),
     "chat.second_temperature": ("Second temperature", "第二个温度"),
     "chat.second_system": ("Second system prompt", "第二个系统提示词"),
-    "chat.no_model": (
-        "No chat model is ready on this server. {why}",
-        "此服务器上暂时没有可对话的模型。{why}",
-    ),
+    "chat.no_model": ("No chat model is ready on this server. {why}", "此服务器上暂时没有可对话的模型。{why}"),
     "chat.thoughts": ("Thinking", "思考过程"),
     "chat.thinking_now": ("Thinking …", "思考中……"),
     "chat.copy": ("Copy", "复制"),

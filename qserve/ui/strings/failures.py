@@ -20,10 +20,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "failure.408": ("The request took too long to arrive.", "请求传输时间过长。"),
     "failure.413": ("The message is too long for this server.", "内容过长，服务器不接受。"),
     "failure.422": ("The server refuses this request.", "服务器不处理这个请求。"),
-    "failure.429": (
-        "The server has too many requests. Try again in a moment.",
-        "服务器请求过多，请稍后重试。",
-    ),
+    "failure.429": ("The server has too many requests. Try again in a moment.", "服务器请求过多，请稍后重试。"),
     "failure.500": ("Something broke in the server. Its log has the details.", "服务器内部出错，详情见其日志。"),
     "failure.502": (
         "The model's process ended while it answered. It is being restarted; try again in a moment.",

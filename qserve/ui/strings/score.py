@@ -17,10 +17,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "score.clear": ("Clear", "清空"),
     "score.examples": ("Examples", "示例"),
     "score.steps": ("One step per line (process reward model)", "回答按行分步（过程奖励模型）"),
-    "score.needs": (
-        "Enter a prompt and at least one answer.",
-        "请填写提示和至少一个回答。",
-    ),
+    "score.needs": ("Enter a prompt and at least one answer.", "请填写提示和至少一个回答。"),
     "score.margin": ("margin of the best over the second", "最优与次优的差"),
     "score.probability": ("probability that the best is preferred to the second", "最优回答优于次优的概率"),
     "score.answer": ("Answer", "回答"),

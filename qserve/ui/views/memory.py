@@ -16,11 +16,7 @@ from qserve.ui.views.durations import difference
 from qserve.ui.views.failures import failure_view
 from qserve.units import format_bytes
 
-__all__ = [
-    "host_view",
-    "memory_view",
-    "plan_bars",
-]
+__all__ = ["host_view", "memory_view", "plan_bars"]
 
 
 def memory_view(workers: Sequence[Mapping[str, Any]], language: str) -> str:

@@ -69,8 +69,9 @@ def _speed(speed: Mapping[str, Any], language: str) -> str:
     figures.append((translate(language, "memory.tokens_per_s"), rate, "value", format_rate))
     if most:
         figures.append((translate(language, "plan.most_requests"), most, "value", format_rate))
-    drawn = tiles([(f"{name} ({form(one['low'])} – {form(one['high'])})", form(one[key]))
-                   for name, one, key, form in figures])  # fmt: skip
+    drawn = tiles(
+        [(f"{name} ({form(one['low'])} – {form(one['high'])})", form(one[key])) for name, one, key, form in figures]
+    )
     return f"<h3>{html.escape(title)}</h3>{drawn}"
 
 
@@ -78,12 +79,15 @@ def _layouts(speed: Mapping[str, Any], language: str) -> str:
     """What the load was planned for, the picture of all layouts, and their figures."""
     rows = [
         (
-            f"{row['layout']}{' ✓' if row['chosen'] else ''}", row["cards"], format_ms(row["ttft_ms"]),
-            format_ms(row["tpot_ms"]), format_rate(row["output_tokens_per_s"]),
+            f"{row['layout']}{' ✓' if row['chosen'] else ''}",
+            row["cards"],
+            format_ms(row["ttft_ms"]),
+            format_ms(row["tpot_ms"]),
+            format_rate(row["output_tokens_per_s"]),
             "–" if row.get("price_per_hour") is None else f"{row['price_per_hour']:.2f}",
         )
         for row in speed["alternatives"]
-    ]  # fmt: skip
+    ]
     head = [translate(language, f"plan.{key}") for key in ("layout", "cards")]
     drawn = ""
     if len(rows) > 1:

@@ -48,11 +48,13 @@ def answers_view(
     head[2:2] = attributes
     cells = [
         (
-            names[i], f"{rewards[i]:.6f}", *(f"{rows[i]['attributes'][name]:.4f}" for name in attributes),
+            names[i],
+            f"{rewards[i]:.6f}",
+            *(f"{rows[i]['attributes'][name]:.4f}" for name in attributes),
             rows[i].get("num_tokens", ""),
         )
         for i in order
-    ]  # fmt: skip
+    ]
     parts.append(table(head, cells, numbers=tuple(range(1, len(head)))))
     loaded_as = " · ".join(f"{translate(language, f'score.{key}')} {meta[key]}" for key in _LOADED_AS if key in meta)
     return f'{"".join(parts)}<p class="qs-small">{html.escape(loaded_as)}</p>'

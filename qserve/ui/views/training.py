@@ -42,16 +42,28 @@ _LEAST_PLAIN = 1e-3
 _LEAST_SHARE = 0.25
 # By the first word of a term of the plan; what is not here counts as the runtime.
 _PARTS = {
-    "weights": "weights", "gathered": "gathered", "buckets": "gathered", "gradients": "gradients",
-    "optimizer": "optimizer", "activations": "activations", "recomputed": "activations", "layer": "activations",
-    "logits": "activations", "embedding": "activations", "fragmentation": "activations", "vllm": "kv_cache",
+    "weights": "weights",
+    "gathered": "gathered",
+    "buckets": "gathered",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "activations": "activations",
+    "recomputed": "activations",
+    "layer": "activations",
+    "logits": "activations",
+    "embedding": "activations",
+    "fragmentation": "activations",
+    "vllm": "kv_cache",
     "others": "used_by_others",
-}  # fmt: skip
+}
 _ORDER = ("weights", "gradients", "optimizer", "gathered", "activations", "kv_cache", "runtime", "used_by_others")
 _STATE_NAMES = {
-    "running": "train.running", "ended": "train.ended", "stopped": "train.stopped", "failed": "train.failed",
+    "running": "train.running",
+    "ended": "train.ended",
+    "stopped": "train.stopped",
+    "failed": "train.failed",
     "died": "train.died",
-}  # fmt: skip
+}
 _NUMBER = 'class="qs-number"'
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 

@@ -116,8 +116,9 @@ class Message(Wire):
         blocks = [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
         results = [
             {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text()}
-            for block in blocks if isinstance(block, ToolResultBlock)
-        ]  # fmt: skip
+            for block in blocks
+            if isinstance(block, ToolResultBlock)
+        ]
         texts = [block for block in blocks if isinstance(block, TextBlock)]
         message: dict[str, Any] = {"role": self.role, "content": _text_of(texts)}
         if thought := "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)):
@@ -235,9 +236,15 @@ class CountTokensRequest(Wire):
         choice = self.tool_choice.to_chat() if self.tool_choice is not None else {}
         kwargs = {"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {}
         return {
-            "model": self.model, "messages": messages, **begun, **tools, **choice, **kwargs, **self._thoughts(),
+            "model": self.model,
+            "messages": messages,
+            **begun,
+            **tools,
+            **choice,
+            **kwargs,
+            **self._thoughts(),
             **self._format(),
-        }  # fmt: skip
+        }
 
     def _thoughts(self) -> dict[str, Any]:
         thinking, effort = self.thinking, self.output_config.effort if self.output_config is not None else None

@@ -19,10 +19,15 @@ class MessagesAnswer:
 
     def __init__(self, echo: Mapping[str, Any], answer_id: str, created: int, num_prompt_tokens: int) -> None:
         self._message: dict[str, Any] = {
-            "id": f"msg_{answer_id}", "type": "message", "role": "assistant", "model": echo["model"], "content": [],
-            "stop_reason": None, "stop_sequence": None,
+            "id": f"msg_{answer_id}",
+            "type": "message",
+            "role": "assistant",
+            "model": echo["model"],
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
             "usage": _counts({"prompt_tokens": num_prompt_tokens, "completion_tokens": 0}),
-        }  # fmt: skip
+        }
         self._runs = Runs()
         self._arguments = ""
 
@@ -80,9 +85,11 @@ def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
     """Anthropic's usage: its clients add up the three counts of the prompt. Nobody asks for a cache to be created."""
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     return {
-        "input_tokens": usage["prompt_tokens"] - cached, "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached, "output_tokens": usage["completion_tokens"],
-    }  # fmt: skip
+        "input_tokens": usage["prompt_tokens"] - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage["completion_tokens"],
+    }
 
 
 def _block(part: Begin) -> dict[str, Any]:

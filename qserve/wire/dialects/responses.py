@@ -145,9 +145,10 @@ class ResponsesRequest(Sampled):
         instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
         same = {*SAMPLED, "chat_template_kwargs", "include_reasoning", "structured_outputs"}
         fields: dict[str, Any] = {
-            **self.model_dump(include=same, exclude_unset=True, by_alias=True), "max_tokens": self.max_output_tokens,
+            **self.model_dump(include=same, exclude_unset=True, by_alias=True),
+            "max_tokens": self.max_output_tokens,
             "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
-        }  # fmt: skip
+        }
         if "message.output_text.logprobs" in (self.include or ()):
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if self.tools:
@@ -176,9 +177,22 @@ class ResponsesRequest(Sampled):
     def echo(self) -> dict[str, Any]:
         """What the answer says of the request."""
         names = {
-            "model", "instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "tools",
-            "tool_choice", "parallel_tool_calls", "text", "reasoning", "truncation", "metadata", "user", "top_logprobs",
-        }  # fmt: skip
+            "model",
+            "instructions",
+            "max_output_tokens",
+            "max_tool_calls",
+            "temperature",
+            "top_p",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "text",
+            "reasoning",
+            "truncation",
+            "metadata",
+            "user",
+            "top_logprobs",
+        }
         told = self.model_dump(mode="json", include=names, by_alias=True)
         if self.tools:
             told["tools"] = [tool.model_dump(mode="json") for tool in self.tools if not isinstance(tool, ServerTool)]
@@ -189,15 +203,20 @@ class InputTokensRequest(ResponsesRequest):
     """POST /v1/responses/input_tokens: such a request, or the part of it that the prompt is made of."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, populate_by_name=True,
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        populate_by_name=True,
         json_schema_extra={
             "anyOf": [
-                {"properties": {"input": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]}},
-                 "required": ["input"]},
+                {
+                    "properties": {"input": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]}},
+                    "required": ["input"],
+                },
                 {"properties": {"instructions": {"type": "string", "minLength": 1}}, "required": ["instructions"]},
             ]
         },
-    )  # fmt: skip
+    )
 
     model: NonEmptyString | None = None  # type: ignore[assignment]
     input: str | Annotated[list[InputItem], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(default=[])

@@ -23,11 +23,23 @@ class ResponsesAnswer:
     def __init__(self, echo: Mapping[str, Any], answer_id: str, created: int, num_prompt_tokens: int) -> None:
         given = {name: value for name, value in echo.items() if value is not None}
         self._response: dict[str, Any] = {
-            **dict.fromkeys(echo), **_DEFAULTS, **given, "id": f"resp_{answer_id}", "object": "response",
-            "created_at": created, "status": "in_progress", "output": [], "error": None, "incomplete_details": None,
-            "usage": None, "background": False, "previous_response_id": None, "store": False,
-            "text": given.get("text") or {"format": {"type": "text"}}, "metadata": given.get("metadata") or {},
-        }  # fmt: skip
+            **dict.fromkeys(echo),
+            **_DEFAULTS,
+            **given,
+            "id": f"resp_{answer_id}",
+            "object": "response",
+            "created_at": created,
+            "status": "in_progress",
+            "output": [],
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+            "background": False,
+            "previous_response_id": None,
+            "store": False,
+            "text": given.get("text") or {"format": {"type": "text"}},
+            "metadata": given.get("metadata") or {},
+        }
         self._named = dict(_names(echo.get("tools") or ()))
         self._input = CustomInput()
         self._runs = Runs()
@@ -158,6 +170,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": thought},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": usage["total_tokens"],
-    }  # fmt: skip
+    }

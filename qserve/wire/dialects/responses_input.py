@@ -14,8 +14,13 @@ from qserve.wire.schema import Wire, type_of
 __all__ = ["InputItem", "messages_of"]
 
 _KINDS = (
-    "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning",
-)  # fmt: skip
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+)
 _TEXTS = frozenset({"input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"})
 
 

@@ -14,6 +14,4 @@ from qserve.wire.responses.errors import AnthropicErrorBody, ErrorBody, TeiError
 from qserve.wire.responses.reports import HostProcessMemory
 from qserve.wire.responses.tables import OF_METHOD, OF_ROUTE
 
-__all__ = [
-    "OF_METHOD", "OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "HostProcessMemory", "TeiErrorBody",
-]  # fmt: skip
+__all__ = ["OF_METHOD", "OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "HostProcessMemory", "TeiErrorBody"]

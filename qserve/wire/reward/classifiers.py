@@ -42,11 +42,12 @@ _PREDICT_INPUTS: dict[str, Any] = {
         {"type": "string", "minLength": 1},
         {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 2},
         {
-            "type": "array", "minItems": 1,
+            "type": "array",
+            "minItems": 1,
             "items": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 2},
         },
     ]
-}  # fmt: skip
+}
 
 
 class ClassifyRequest(VllmFields):
@@ -113,8 +114,7 @@ class PredictRequest(RewardFields):
     """POST /predict of text-embeddings-inference: one text, a pair of strings, or a batch of lists of one or two."""
 
     inputs: Annotated[
-        str | Strings | Annotated[list[Strings], Field(min_length=1, fail_fast=True)],
-        WithJsonSchema(_PREDICT_INPUTS),
+        str | Strings | Annotated[list[Strings], Field(min_length=1, fail_fast=True)], WithJsonSchema(_PREDICT_INPUTS)
     ]
     parameters: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     raw_scores: bool = False

@@ -136,10 +136,11 @@ class RewardFields(Wire):
 
 ACTIVATION_SCHEMA: dict[str, Any] = {
     "anyOf": [
-        absent("activation"), absent("use_activation"),
+        absent("activation"),
+        absent("use_activation"),
         *({"properties": {"activation": {"const": one}, "use_activation": {"const": one}}} for one in (True, False)),
     ]
-}  # fmt: skip
+}
 """The two names of one field do not differ."""
 
 

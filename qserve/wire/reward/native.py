@@ -42,9 +42,11 @@ _REWARD_SCHEMA: dict[str, Any] = {
 }
 _PAIR_SCHEMA: dict[str, Any] = {
     "anyOf": [
-        given(prompt=STRING_OR_LIST), given(chosen="array", rejected="array"), given(chosen="string", rejected="string")
+        given(prompt=STRING_OR_LIST),
+        given(chosen="array", rejected="array"),
+        given(chosen="string", rejected="string"),
     ]
-}  # fmt: skip
+}
 
 
 class Normalization(Wire):

@@ -100,8 +100,9 @@ class RerankRequest(RankerFields):
 
     model_config = ConfigDict(json_schema_extra=_RERANK_SCHEMA)
     refused: ClassVar[Mapping[str, str]] = {
-        **Wire.refused, "max_chunks_per_doc": "documents are not cut into chunks; 'max_tokens_per_doc' cuts them off",
-    }  # fmt: skip
+        **Wire.refused,
+        "max_chunks_per_doc": "documents are not cut into chunks; 'max_tokens_per_doc' cuts them off",
+    }
 
     query: str | Document
     documents: Documents | None = None

@@ -33,7 +33,7 @@ _SENTENCES: Mapping[str, str] = {
     "The decoder prompt cannot be empty": _EMPTY_PROMPT,
     "You must pass at least one prompt": _EMPTY_PROMPT,
     "Either prompt or prompt_embeds must be provided and non-empty.": _EMPTY_PROMPT,
-}  # fmt: skip
+}
 
 
 def in_our_words(message: str) -> tuple[str, str | None]:

@@ -86,9 +86,11 @@ def _with_allowed(body: dict[str, Any], choice: Mapping[str, Any], *, is_chat: b
     shown = entries if is_chat else [_as_in_chat(flat, tool) for flat, tool in tools]
     kept = [only for entry in entries if (only := _only(entry, names, is_chat)) is not None]
     return {
-        **body, "tools": kept, "tool_choice": mode,
+        **body,
+        "tools": kept,
+        "tool_choice": mode,
         "chat_template_kwargs": {**(kwargs if isinstance(kwargs, dict) else {}), "tools": shown},
-    }  # fmt: skip
+    }
 
 
 def _tools_of(entry: Mapping[str, Any], is_chat: bool) -> list[tuple[str, Mapping[str, Any]]]:

@@ -13,25 +13,74 @@ __all__ = ["requests"]
 
 _SEED = 16
 _RELEASES = (
-    "0.5.0", "0.6.4", "0.7.3", "0.8.5", "0.9.2", "0.10.2", "0.11.0", "0.13.0", "0.15.1", "0.16.0", "0.17.0", "0.19.0",
-    "0.20.2", "0.21.0", "0.22.0", "0.24.0", "0.25.1", "0.26.0", "0.27.0", "0.28.0", "0.29.0", "0.31.0", "0.33.0",
-)  # fmt: skip
+    "0.5.0",
+    "0.6.4",
+    "0.7.3",
+    "0.8.5",
+    "0.9.2",
+    "0.10.2",
+    "0.11.0",
+    "0.13.0",
+    "0.15.1",
+    "0.16.0",
+    "0.17.0",
+    "0.19.0",
+    "0.20.2",
+    "0.21.0",
+    "0.22.0",
+    "0.24.0",
+    "0.25.1",
+    "0.26.0",
+    "0.27.0",
+    "0.28.0",
+    "0.29.0",
+    "0.31.0",
+    "0.33.0",
+)
 _FLAGS = (
-    "--enforce-eager", "--max-num-seqs 8", "--max-num-seqs 1024", "--max-num-batched-tokens 16384",
-    "--gpu-memory-utilization 0.7", "--kv-cache-dtype fp8", "--kv-cache-dtype fp8_per_token_head",
-    "--prompt-logprobs", "--warm-compile-cache", "--no-enable-prefix-caching", "--block-size 32",
-    "--kv-cache-memory-bytes 2GiB", "--max-model-len 4096", "--max-model-len 131072", "--dtype float16",
-    "--enable-lora", "--enable-lora --max-loras 4 --max-lora-rank 64 --lora-target-modules q_proj,v_proj",
-    "--enable-lora --fully-sharded-loras --max-loras 8", "--num-speculative-tokens 3", "--language-model-only",
-    """--limit-mm-per-prompt '{"image": 2, "video": 0}'""", """--mm-processor-kwargs '{"max_pixels": 501760}'""",
-    "--skip-mm-profiling", "--mamba-ssm-cache-dtype bfloat16", "--engine-version 0.19.0 --enable-lora",
-)  # fmt: skip
+    "--enforce-eager",
+    "--max-num-seqs 8",
+    "--max-num-seqs 1024",
+    "--max-num-batched-tokens 16384",
+    "--gpu-memory-utilization 0.7",
+    "--kv-cache-dtype fp8",
+    "--kv-cache-dtype fp8_per_token_head",
+    "--prompt-logprobs",
+    "--warm-compile-cache",
+    "--no-enable-prefix-caching",
+    "--block-size 32",
+    "--kv-cache-memory-bytes 2GiB",
+    "--max-model-len 4096",
+    "--max-model-len 131072",
+    "--dtype float16",
+    "--enable-lora",
+    "--enable-lora --max-loras 4 --max-lora-rank 64 --lora-target-modules q_proj,v_proj",
+    "--enable-lora --fully-sharded-loras --max-loras 8",
+    "--num-speculative-tokens 3",
+    "--language-model-only",
+    """--limit-mm-per-prompt '{"image": 2, "video": 0}'""",
+    """--mm-processor-kwargs '{"max_pixels": 501760}'""",
+    "--skip-mm-profiling",
+    "--mamba-ssm-cache-dtype bfloat16",
+    "--engine-version 0.19.0 --enable-lora",
+)
 _TRANSFORMERS_FLAGS = (
-    "", "--prompt-logprobs", "--offload cpu", "--offload disk", "--device-map balanced", "--device-map sequential",
-    "--max-memory 0=12GiB,cpu=64GiB", "--max-num-seqs 4 --max-model-len 8192", "--engine-version 4.46.0",
-    "--engine-version 4.51.3 --max-model-len 8192 --prompt-len 6144", "--engine-version 4.40.0 --prompt-len 2048",
-    "--kv-cache-memory-bytes 1GiB", "--quant 4bit", "--quant int8", "--max-num-batched-tokens 8192",
-)  # fmt: skip
+    "",
+    "--prompt-logprobs",
+    "--offload cpu",
+    "--offload disk",
+    "--device-map balanced",
+    "--device-map sequential",
+    "--max-memory 0=12GiB,cpu=64GiB",
+    "--max-num-seqs 4 --max-model-len 8192",
+    "--engine-version 4.46.0",
+    "--engine-version 4.51.3 --max-model-len 8192 --prompt-len 6144",
+    "--engine-version 4.40.0 --prompt-len 2048",
+    "--kv-cache-memory-bytes 1GiB",
+    "--quant 4bit",
+    "--quant int8",
+    "--max-num-batched-tokens 8192",
+)
 _REFUSED = (
     "--model Qwen/Qwen3-8B --gpu rtx-4090 --engine transformers --enforce-eager",
     "--model Qwen/Qwen3-8B --gpu rtx-4090 --engine vllm --offload cpu",
@@ -89,18 +138,34 @@ _LEARNED = (
     "--model demo --gpu none",
 )
 _CONFIGS = (
-    "demo-cpu", "qwen2.5-7b-with-reward-1x24gb", "qwen3-32b-1x24gb", "qwen3-32b-1x48gb", "qwen3-32b-1x80gb",
-    "qwen3-32b-2x24gb", "qwen3.6-35b-a3b-1x48gb", "qwen3.8-27b-1x24gb", "qwen3.8-27b-1x48gb",
-)  # fmt: skip
+    "demo-cpu",
+    "qwen2.5-7b-with-reward-1x24gb",
+    "qwen3-32b-1x24gb",
+    "qwen3-32b-1x48gb",
+    "qwen3-32b-1x80gb",
+    "qwen3-32b-2x24gb",
+    "qwen3.6-35b-a3b-1x48gb",
+    "qwen3.8-27b-1x24gb",
+    "qwen3.8-27b-1x48gb",
+)
 
 
 def requests() -> Iterator[str]:
     """Command lines after `qserve`, each once."""
     lines = itertools.chain(
-        _by_model(), _by_scheme(), _by_card(), _by_release(), _by_flag(), _of_transformers(), _on_cpu(), _mixed(),
-        (f"plan {line}" for line in (*_REFUSED, *_SHARED)), (f"plan --config {name}" for name in _CONFIGS),
-        _training(), (f"learned: plan {line}" for line in _LEARNED),
-    )  # fmt: skip
+        _by_model(),
+        _by_scheme(),
+        _by_card(),
+        _by_release(),
+        _by_flag(),
+        _of_transformers(),
+        _on_cpu(),
+        _mixed(),
+        (f"plan {line}" for line in (*_REFUSED, *_SHARED)),
+        (f"plan --config {name}" for name in _CONFIGS),
+        _training(),
+        (f"learned: plan {line}" for line in _LEARNED),
+    )
     yield from dict.fromkeys(lines)
 
 

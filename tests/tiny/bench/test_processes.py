@@ -25,10 +25,30 @@ from tests.tiny.bench.conftest import until
 def test_ctrl_c_prints_what_there_is(fake, tmp_path):
     server, output = fake(5.0, 1.0), tmp_path / "result.json"
     process = subprocess.Popen(
-        [sys.executable, "-m", "qserve", "bench", "--url", server.url, "--concurrency", "3", "--output-len", "4",
-         "--input-len", "3", "--duration", "600", "--state-dir", str(tmp_path), "--output", str(output)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "qserve",
+            "bench",
+            "--url",
+            server.url,
+            "--concurrency",
+            "3",
+            "--output-len",
+            "4",
+            "--input-len",
+            "3",
+            "--duration",
+            "600",
+            "--state-dir",
+            str(tmp_path),
+            "--output",
+            str(output),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         until(lambda: server.num_generations > 20 or process.poll() is not None)
         process.send_signal(signal.SIGINT)

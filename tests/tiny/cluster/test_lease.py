@@ -71,17 +71,17 @@ def _forget_engines() -> None:
 
 @pytest.mark.usefixtures("echo")
 @pytest.mark.timeout(LIMIT_S)
-def test_a_service_that_is_stopped_loses_the_worker_and_nothing_stays(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_service_that_is_stopped_loses_the_worker_and_nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("lease")
     (folder / "assignment").write_bytes(pickle.dumps(assignment()))
     environment = {**os.environ, "PYTHONPATH": str(ECHO), "TMPDIR": str(folder)}
     service = subprocess.Popen(SERVICE, stdout=subprocess.PIPE)
     agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT, str(folder / "assignment")], stdin=service.stdout, stdout=subprocess.PIPE,
+        [sys.executable, "-c", AGENT, str(folder / "assignment")],
+        stdin=service.stdout,
+        stdout=subprocess.PIPE,
         env=environment,
-    )  # fmt: skip
+    )
     assert agent.stdout is not None and service.stdout is not None
     service.stdout.close()
     try:

@@ -41,9 +41,20 @@ def other(nodes: RayNodes) -> RayNode:
 @pytest.fixture(scope="module")
 def service(nodes: RayNodes, other: RayNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     arguments = (
-        "--model", "demo", "--dtype", "float32", "--ray", nodes.address, "--max-replicas", "2",
-        "--scale-down-after", "8", "--max-num-seqs", "2", "--no-ui",
-    )  # fmt: skip
+        "--model",
+        "demo",
+        "--dtype",
+        "float32",
+        "--ray",
+        nodes.address,
+        "--max-replicas",
+        "2",
+        "--scale-down-after",
+        "8",
+        "--max-num-seqs",
+        "2",
+        "--no-ui",
+    )
     one = Service(arguments, tmp_path_factory.mktemp("ray"))
     try:
         yield one.until_ready()
@@ -70,9 +81,13 @@ async def stream(client: httpx.AsyncClient, question: str, begun: asyncio.Semaph
     """The words of a stream, and the code of the error that it ended with."""
     words, error = "", ""
     body = {
-        "model": "demo", "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 400,
-        "ignore_eos": True, "stream": True,
-    }  # fmt: skip
+        "model": "demo",
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": 400,
+        "ignore_eos": True,
+        "stream": True,
+    }
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         assert response.status_code == 200, await response.aread()
         async for line in response.aiter_lines():

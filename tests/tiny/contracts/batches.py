@@ -18,11 +18,19 @@ LIMIT_S = 120  # keeps a broken promise from hanging the suite
 
 def test_a_batch_of_sums(client: openai.OpenAI) -> None:
     lines = [
-        {"custom_id": asked, "method": "POST", "url": "/v1/chat/completions",
-         "body": {"model": "demo", "temperature": 0, "max_tokens": 16,
-                  "messages": [{"role": "user", "content": f"What is {asked}?"}]}}
+        {
+            "custom_id": asked,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {
+                "model": "demo",
+                "temperature": 0,
+                "max_tokens": 16,
+                "messages": [{"role": "user", "content": f"What is {asked}?"}],
+            },
+        }
         for asked in SUMS
-    ]  # fmt: skip
+    ]
     lines[0]["body"]["temperature"] = "hot"  # type: ignore[index]
     file = client.files.create(file=("sums.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")

@@ -34,22 +34,42 @@ __all__ = [
 
 QUESTION: Any = [{"role": "user", "content": "What is 17 + 25?"}]
 PARAMETERS = {
-    "type": "object", "required": ["a", "op"], "additionalProperties": False,
+    "type": "object",
+    "required": ["a", "op"],
+    "additionalProperties": False,
     "properties": {"a": {"enum": [17, 25]}, "op": {"enum": ["add", "sub"]}},
-}  # fmt: skip
+}
 TOOL: Any = {"type": "function", "function": {"name": "calculator", "description": "Adds.", "parameters": PARAMETERS}}
 NAMED: Any = {"type": "function", "function": {"name": "calculator"}}
 
 HARMLESS: tuple[dict[str, Any], ...] = (
-    {"tools": []}, {"tools": [], "tool_choice": "auto"}, {"tools": [], "tool_choice": "none"}, {"tool_choice": "none"},
-    {"tool_choice": "auto"}, {"parallel_tool_calls": True}, {"parallel_tool_calls": False}, {"store": True},
-    {"store": False}, {"service_tier": "flex"}, {"service_tier": "auto"}, {"prompt_cache_key": "k"}, {"user": "u"},
-    {"safety_identifier": "s"}, {"metadata": {"a": "b"}}, {"logit_bias": {}}, {"stop": []}, {"prediction": None},
-    {"prompt_cache_retention": "24h"}, {"modalities": ["text"]}, {"verbosity": "medium"},
-    {"verbosity": "low"}, {"verbosity": "high"}, {"top_logprobs": 0},
+    {"tools": []},
+    {"tools": [], "tool_choice": "auto"},
+    {"tools": [], "tool_choice": "none"},
+    {"tool_choice": "none"},
+    {"tool_choice": "auto"},
+    {"parallel_tool_calls": True},
+    {"parallel_tool_calls": False},
+    {"store": True},
+    {"store": False},
+    {"service_tier": "flex"},
+    {"service_tier": "auto"},
+    {"prompt_cache_key": "k"},
+    {"user": "u"},
+    {"safety_identifier": "s"},
+    {"metadata": {"a": "b"}},
+    {"logit_bias": {}},
+    {"stop": []},
+    {"prediction": None},
+    {"prompt_cache_retention": "24h"},
+    {"modalities": ["text"]},
+    {"verbosity": "medium"},
+    {"verbosity": "low"},
+    {"verbosity": "high"},
+    {"top_logprobs": 0},
     {"messages": [*QUESTION, {"role": "assistant", "content": "42", "refusal": None, "annotations": []}, *QUESTION]},
     {"messages": [{"role": "developer", "content": "Be brief."}, *QUESTION]},
-)  # fmt: skip
+)
 
 _SCALARS = st.sampled_from(
     [{"type": "boolean"}, {"type": "null"}, {"enum": ["x", "y z"]}, {"enum": [1, 2.5, None]}, {"const": "ok"}]
@@ -187,9 +207,11 @@ def test_made_up_schemas_are_followed(client: openai.OpenAI, schema: dict[str, A
 @pytest.mark.parametrize("name", ["structured_outputs", "guided"])
 def test_structures_are_followed_by_their_older_names_too(client: openai.OpenAI, name: str) -> None:
     for kind, value, pattern in (
-        ("regex", "[0-9]{3}", "[0-9]{3}"), ("choice", ["yes", "no"], "yes|no"),
-        ("grammar", 'root ::= "a" [0-9] [0-9]', "a[0-9]{2}"), ("json", PARAMETERS, r"{.*}"),
-    ):  # fmt: skip
+        ("regex", "[0-9]{3}", "[0-9]{3}"),
+        ("choice", ["yes", "no"], "yes|no"),
+        ("grammar", 'root ::= "a" [0-9] [0-9]', "a[0-9]{2}"),
+        ("json", PARAMETERS, r"{.*}"),
+    ):
         fields = {name: {kind: value}} if name == "structured_outputs" else {f"guided_{kind}": value}
         answer = ask(client, reasoning_effort="none", extra_body=fields).choices[0].message.content
         assert re.fullmatch(pattern, answer), (fields, answer)

@@ -37,12 +37,17 @@ __all__ = [
 QUESTION = "What is 17 + 25?"
 GREEDY = {"temperature": 0}
 PARAMETERS = {
-    "type": "object", "properties": {"a": {"enum": [17, 25]}, "b": {"enum": [17, 25]}}, "required": ["a", "b"],
+    "type": "object",
+    "properties": {"a": {"enum": [17, 25]}, "b": {"enum": [17, 25]}},
+    "required": ["a", "b"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 SCHEMA = {
-    "type": "object", "properties": {"sum": {"enum": [41, 42]}}, "required": ["sum"], "additionalProperties": False,
-}  # fmt: skip
+    "type": "object",
+    "properties": {"sum": {"enum": [41, 42]}},
+    "required": ["sum"],
+    "additionalProperties": False,
+}
 FUNCTION: Any = {"type": "function", "name": "add", "description": "Adds.", "parameters": PARAMETERS}
 TOOL: Any = {"name": "add", "description": "Adds.", "input_schema": PARAMETERS}
 
@@ -98,9 +103,10 @@ def test_a_call_of_a_response(client: openai.OpenAI, is_streamed: bool) -> None:
     assert call.name == "add" and (not deltas or "".join(deltas) == call.arguments)
     jsonschema.validate(json.loads(call.arguments), PARAMETERS)
     turns = [
-        {"role": "user", "content": QUESTION}, *[item.model_dump(exclude_none=True) for item in answer.output],
+        {"role": "user", "content": QUESTION},
+        *[item.model_dump(exclude_none=True) for item in answer.output],
         {"type": "function_call_output", "call_id": call.call_id, "output": "42"},
-    ]  # fmt: skip
+    ]
     assert respond(client, input=turns, tools=[FUNCTION], max_output_tokens=16).output is not None
 
 
@@ -154,9 +160,10 @@ def test_a_call_in_anthropics_words(messages: anthropic.Anthropic, choice: Any) 
 def test_a_conversation_with_a_tool_goes_on(messages: anthropic.Anthropic) -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 17, "b": 25}}
     turns = [
-        {"role": "user", "content": QUESTION}, {"role": "assistant", "content": [call]},
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": [call]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "42"}]},
-    ]  # fmt: skip
+    ]
     assert say(messages, messages=turns, tools=[TOOL], max_tokens=16).role == "assistant"
 
 
@@ -172,20 +179,24 @@ def test_tokens_of_a_message(messages: anthropic.Anthropic) -> None:
 def test_tokens_of_a_response(client: openai.OpenAI) -> None:
     """As many as the usage of its answer says, whatever is part of the prompt; the SDK asks."""
     turns: Any = [
-        {"role": "user", "content": QUESTION}, {"role": "assistant", "content": "42"},
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": "42"},
         {"role": "user", "content": [{"type": "input_text", "text": "And 1 + 1?"}]},
-    ]  # fmt: skip
+    ]
     tool: Any = {"type": "function", "name": "add", "parameters": PARAMETERS}
     form: Any = {"format": {"type": "json_schema", "name": "s", "schema": PARAMETERS}}
     for fields in (
-        {"input": QUESTION}, {"input": QUESTION, "instructions": "Be brief."}, {"input": turns},
+        {"input": QUESTION},
+        {"input": QUESTION, "instructions": "Be brief."},
+        {"input": turns},
         {"input": turns, "tools": [tool], "tool_choice": "auto", "parallel_tool_calls": False},
         {"input": QUESTION, "tools": [tool], "tool_choice": "required", "reasoning": {"effort": "none"}},
         {"input": QUESTION, "tools": [tool], "tool_choice": {"type": "function", "name": "add"}},
-        {"input": QUESTION, "text": form}, {"input": QUESTION, "reasoning": {"effort": "none"}},
+        {"input": QUESTION, "text": form},
+        {"input": QUESTION, "reasoning": {"effort": "none"}},
         {"input": QUESTION, "extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
         {"input": QUESTION, "truncation": "disabled", "tools": []},
-    ):  # fmt: skip
+    ):
         asked: Any = fields
         answer = client.responses.create(model="demo", max_output_tokens=16, **asked)
         counted = client.responses.input_tokens.count(model="demo", **asked)
@@ -210,10 +221,12 @@ def test_ids_of_messages(messages: anthropic.Anthropic) -> None:
         assert stream.get_final_message().id.startswith("msg_")
         assert stream.response.headers["request-id"]
     for wrong in (
-        lambda: say(messages, model="claude-9"), lambda: say(messages, max_tokens=0),
-        lambda: messages.messages.batches.list(), lambda: messages.messages.batches.retrieve("msgbatch_1"),
+        lambda: say(messages, model="claude-9"),
+        lambda: say(messages, max_tokens=0),
+        lambda: messages.messages.batches.list(),
+        lambda: messages.messages.batches.retrieve("msgbatch_1"),
         lambda: messages.messages.batches.create(requests=[]),
-    ):  # fmt: skip
+    ):
         with pytest.raises(anthropic.APIStatusError) as refused:
             wrong()
         body: Any = refused.value.body

@@ -31,8 +31,11 @@ __all__ = [
 
 QUESTION: Any = [{"role": "user", "content": "What is 17 + 25?"}]
 PARAMETERS = {
-    "type": "object", "required": ["a"], "additionalProperties": False, "properties": {"a": {"enum": [17, 25]}},
-}  # fmt: skip
+    "type": "object",
+    "required": ["a"],
+    "additionalProperties": False,
+    "properties": {"a": {"enum": [17, 25]}},
+}
 TOOLS: Any = [
     {"type": "function", "function": {"name": name, "description": name, "parameters": PARAMETERS}}
     for name in ("calculator", "weather", "clock")
@@ -73,11 +76,7 @@ def test_allowed_tools_of_a_response(client: openai.OpenAI) -> None:
 
 
 def test_another_choice_of_tools_is_refused(client: openai.OpenAI) -> None:
-    for choice in (
-        {"type": "mcp", "server_label": "x"},
-        allowed("required", "another"),
-        {"type": "allowed_tools"},
-    ):
+    for choice in ({"type": "mcp", "server_label": "x"}, allowed("required", "another"), {"type": "allowed_tools"}):
         with pytest.raises(openai.BadRequestError, match="tool_choice"):
             ask(client, tools=TOOLS, tool_choice=choice)
     with pytest.raises(openai.BadRequestError, match="tool_choice"):
@@ -106,10 +105,11 @@ def test_a_format_in_anthropics_older_word(messages: anthropic.Anthropic) -> Non
 
 def test_turns_of_other_servers_are_taken(client: openai.OpenAI) -> None:
     for turn in (
-        {"role": "assistant", "content": None}, {"role": "assistant"},
+        {"role": "assistant", "content": None},
+        {"role": "assistant"},
         {"role": "assistant", "content": None, "refusal": "No."},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
-    ):  # fmt: skip
+    ):
         answer = ask(client, messages=[*QUESTION, turn, *QUESTION])
         assert answer.choices[0].finish_reason == "stop"
 
@@ -157,9 +157,10 @@ def test_logprobs_of_a_prompt(client: openai.OpenAI) -> None:
             assert ranks[:2] == [1, 2] and len(entry) in (2, 3) and own["logprob"] <= 0
             by_rank = sorted(entry.values(), key=lambda one: one["rank"])
             assert [one["logprob"] for one in by_rank] == sorted((one["logprob"] for one in by_rank), reverse=True)
-    assert "".join(entry[str(one)]["decoded_token"] for one, entry in
-                   zip(text.choices[0].prompt_token_ids[1:], text.choices[0].prompt_logprobs[1:], strict=True)
-                   ).endswith("漢")  # fmt: skip
+    assert "".join(
+        entry[str(one)]["decoded_token"]
+        for one, entry in zip(text.choices[0].prompt_token_ids[1:], text.choices[0].prompt_logprobs[1:], strict=True)
+    ).endswith("漢")
     alone: Any = ask(client, max_tokens=1, extra_body={"prompt_logprobs": 0})
     assert all(len(entry) == 1 for entry in alone.prompt_logprobs[1:])
     with pytest.raises(openai.BadRequestError, match="prompt_logprobs"):

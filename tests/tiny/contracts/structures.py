@@ -48,25 +48,44 @@ def _function(schema: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 WAYS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    "response_format": ("/v1/chat/completions", lambda schema: {
-        "messages": MESSAGES, "max_tokens": 2,
-        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
-    }),
-    "tools": ("/v1/chat/completions", lambda schema: {
-        "messages": MESSAGES, "max_tokens": 2, "tools": [_function(schema)], "tool_choice": "required",
-    }),
-    "messages": ("/v1/messages", lambda schema: {
-        "messages": MESSAGES, "max_tokens": 2, "tools": [{"name": "f", "input_schema": _whole(schema)}],
-    }),
-    "responses": ("/v1/responses", lambda schema: {
-        "input": "x", "max_output_tokens": 16,
-        "text": {"format": {"type": "json_schema", "name": "s", "schema": schema}},
-    }),
+    "response_format": (
+        "/v1/chat/completions",
+        lambda schema: {
+            "messages": MESSAGES,
+            "max_tokens": 2,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        },
+    ),
+    "tools": (
+        "/v1/chat/completions",
+        lambda schema: {"messages": MESSAGES, "max_tokens": 2, "tools": [_function(schema)], "tool_choice": "required"},
+    ),
+    "messages": (
+        "/v1/messages",
+        lambda schema: {
+            "messages": MESSAGES,
+            "max_tokens": 2,
+            "tools": [{"name": "f", "input_schema": _whole(schema)}],
+        },
+    ),
+    "responses": (
+        "/v1/responses",
+        lambda schema: {
+            "input": "x",
+            "max_output_tokens": 16,
+            "text": {"format": {"type": "json_schema", "name": "s", "schema": schema}},
+        },
+    ),
     "guided": ("/v1/completions", lambda schema: {"prompt": "x", "max_tokens": 2, "guided_json": schema}),
-    "within a grammar": ("/v1/completions", lambda schema: {
-        "prompt": "x", "max_tokens": 2, "structured_outputs": {"grammar": f"start: %json {json.dumps(schema)}"},
-    }),
-}  # fmt: skip
+    "within a grammar": (
+        "/v1/completions",
+        lambda schema: {
+            "prompt": "x",
+            "max_tokens": 2,
+            "structured_outputs": {"grammar": f"start: %json {json.dumps(schema)}"},
+        },
+    ),
+}
 
 
 def repetitions(number: int) -> Iterator[tuple[str, dict[str, Any]]]:

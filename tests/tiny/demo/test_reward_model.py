@@ -48,6 +48,10 @@ def test_what_a_newcomer_tries_first(scorer: RewardScorer) -> None:
 def test_its_files_are_small_and_whole() -> None:
     names = {path.name for path in reward_model_path().iterdir()}
     assert names == {
-        "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-    }  # fmt: skip
+        "chat_template.jinja",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     assert sum(path.stat().st_size for path in reward_model_path().iterdir()) < 6 * 10**6

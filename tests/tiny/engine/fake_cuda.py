@@ -76,16 +76,27 @@ def in_place_of_cuda(card: Any) -> Iterator[None]:
     # Where it is available fake tensors compute constants on the card; whether it is may be asked of `device_count`.
     stands_for = {
         "is_available": lambda: False,
-        "Event": Event, "Stream": Stream, "CUDAGraph": Graph, "graph": graph, "graph_pool_handle": lambda: (0, 1),
-        "current_stream": lambda device=None: current, "stream": lambda stream: nullcontext(),
-        "device_of": card.guard, "set_device": lambda device: None, "init": lambda: None, "device_count": lambda: 1,
-        "synchronize": lambda device=None: card.wait("the card"), "empty_cache": lambda: None,
+        "Event": Event,
+        "Stream": Stream,
+        "CUDAGraph": Graph,
+        "graph": graph,
+        "graph_pool_handle": lambda: (0, 1),
+        "current_stream": lambda device=None: current,
+        "stream": lambda stream: nullcontext(),
+        "device_of": card.guard,
+        "set_device": lambda device: None,
+        "init": lambda: None,
+        "device_count": lambda: 1,
+        "synchronize": lambda device=None: card.wait("the card"),
+        "empty_cache": lambda: None,
         "get_device_capability": lambda device=None: card.capability,
         "get_device_properties": lambda device=None: SimpleNamespace(multi_processor_count=132),
-        "mem_get_info": lambda device=None: (70 * _GIB, 80 * _GIB), "memory_reserved": lambda device=None: _GIB,
-        "memory_allocated": lambda device=None: _GIB, "memory_stats": lambda device=None: {},
+        "mem_get_info": lambda device=None: (70 * _GIB, 80 * _GIB),
+        "memory_reserved": lambda device=None: _GIB,
+        "memory_allocated": lambda device=None: _GIB,
+        "memory_stats": lambda device=None: {},
         "cudart": lambda: SimpleNamespace(cudaHostRegister=register),
-    }  # fmt: skip
+    }
     with ExitStack() as stack:
         for name, one in stands_for.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, one))

@@ -20,20 +20,32 @@ from transformers import (
 
 VOCABULARY = 1000
 _BODY = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 32, "initializer_range": 0.2, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "initializer_range": 0.2,
+    "max_position_embeddings": 4096,
+}
 _DENSE = {"intermediate_size": 96}
 _LINEAR = {
-    "linear_key_head_dim": 16, "linear_value_head_dim": 24, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-}  # fmt: skip
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _MROPE = {
     "rope_parameters": {
-        "rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_interleaved": True,
         "mrope_section": [2, 1, 1],
     }
-}  # fmt: skip
+}
 
 DENSE_HYBRID = {**_BODY, **_DENSE, **_LINEAR, **_MROPE}
 

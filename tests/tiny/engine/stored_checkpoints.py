@@ -111,9 +111,15 @@ def gptq_parts(
 
 
 def as_gptq(
-    stem: str, weight: torch.Tensor, *, bits: int = 4, group: int = 64, act_order: bool = False,
-    is_symmetric: bool = True, has_low_zeros: bool = True,
-) -> dict[str, torch.Tensor]:  # fmt: skip
+    stem: str,
+    weight: torch.Tensor,
+    *,
+    bits: int = 4,
+    group: int = 64,
+    act_order: bool = False,
+    is_symmetric: bool = True,
+    has_low_zeros: bool = True,
+) -> dict[str, torch.Tensor]:
     """AutoGPTQ's first format by default: zeros stored one too low. With `act_order` groups are mixed, and a layer's
     inputs are in the same order in all that read them."""
     width = weight.shape[1]
@@ -143,10 +149,12 @@ def as_awq(stem: str, weight: torch.Tensor, group: int = BLOCK) -> dict[str, tor
 def compressed(format_name: str, weights: dict[str, Any], **group: Any) -> dict[str, Any]:
     """What compressed-tensors writes into config.json."""
     return {
-        "quant_method": "compressed-tensors", "format": format_name, "quantization_status": "compressed",
+        "quant_method": "compressed-tensors",
+        "format": format_name,
+        "quantization_status": "compressed",
         "ignore": ["lm_head"],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"symmetric": True, **weights}, **group}},
-    }  # fmt: skip
+    }
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]}

@@ -117,8 +117,11 @@ def test_every_known_size_is_among_them() -> None:
     assert blocks == {1 << (spec.head_dim // 2 - 1).bit_length() for spec in specs if spec.head_dim}
     widths = {dict(program.constants)["block"] for program in programs("add_rms_norm")}
     assert widths == {1 << (spec.hidden_size - 1).bit_length() for spec in specs}
-    tiles = {(constants["tile"], constants["block"]) for program in programs("four_bit_product")
-             if (constants := dict(program.constants))}  # fmt: skip
+    tiles = {
+        (constants["tile"], constants["block"])
+        for program in programs("four_bit_product")
+        if (constants := dict(program.constants))
+    }
     assert tiles == {(tile, block) for tile in (16, 32, 64) for block in (16, 32, 64)}
 
 

@@ -96,12 +96,16 @@ def is_event(waits: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("family", "held", "kernel"),
     [
-        ("qwen3", "bf16", in_place), ("qwen3", "bf16", gathered), ("qwen2", "bf16", in_place),
-        ("qwen3", "int8", in_place), ("qwen3", "nf4", in_place), ("qwen3", "fp4", gathered),
+        ("qwen3", "bf16", in_place),
+        ("qwen3", "bf16", gathered),
+        ("qwen2", "bf16", in_place),
+        ("qwen3", "int8", in_place),
+        ("qwen3", "nf4", in_place),
+        ("qwen3", "fp4", gathered),
         ("qwen3-moe", "bf16", in_place),
     ],
     ids=lambda one: getattr(one, "__name__", one),
-)  # fmt: skip
+)
 def test_a_step_waits_for_its_tokens_alone(
     card: FakeCard, family: str, held: str, kernel: PagedKernel, launches: None
 ) -> None:
@@ -265,9 +269,13 @@ def test_a_torch_whose_kernel_reads_no_pages_says_so(card: FakeCard, monkeypatch
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize(
     ("held", "name", "num"),
-    [("int8", BY_PIECES, 70), *((kind, BY_PIECES, 70) for kind in ("nf4", "fp4")), ("nf4", LIBRARY, 4),
-     *((kind, KERNEL, num) for kind in ("int8", "nf4") for num in (1, 5, 64))],
-)  # fmt: skip
+    [
+        ("int8", BY_PIECES, 70),
+        *((kind, BY_PIECES, 70) for kind in ("nf4", "fp4")),
+        ("nf4", LIBRARY, 4),
+        *((kind, KERNEL, num) for kind in ("int8", "nf4") for num in (1, 5, 64)),
+    ],
+)
 def test_products_by_quantized_weights_can_be_captured(
     card: FakeCard, held: str, name: str, num: int, has_bias: bool
 ) -> None:
@@ -318,10 +326,19 @@ def test_a_row_of_rewards_is_waited_for_once(card: FakeCard) -> None:
 def test_random_weights_of_a_shape_lie_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Qwen3-32B's, of two layers: all of it, ready for steps that are captured."""
     shape = {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120, "num_hidden_layers": 2,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 25600,
-        "vocab_size": VOCABULARY, "max_position_embeddings": 40960, "tie_word_embeddings": False, "dtype": "bfloat16",
-    }  # fmt: skip
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 5120,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 25600,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 40960,
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+    }
     (tmp_path / "config.json").write_text(json.dumps(shape))
     h100 = Device("H100", "cuda", 80 * 1024**3, 0, 132, formats=formats_of((9, 0)), compute_capability=(9, 0))
     request = PlanRequest(engine="transformers", quant="bf16", max_model_len=4096)

@@ -12,9 +12,16 @@ from qserve.planner.plan import DevicePlan
 from tests.tiny.engine.loading import plan_of
 
 CARD = DevicePlan(
-    "Some Card", total_bytes=80, weights_bytes=20, kv_cache_bytes=10, activations_bytes=5, cuda_graphs_bytes=0,
-    runtime_bytes=5, free_bytes=20, used_by_others_bytes=20,
-)  # fmt: skip
+    "Some Card",
+    total_bytes=80,
+    weights_bytes=20,
+    kv_cache_bytes=10,
+    activations_bytes=5,
+    cuda_graphs_bytes=0,
+    runtime_bytes=5,
+    free_bytes=20,
+    used_by_others_bytes=20,
+)
 
 
 @pytest.fixture

@@ -135,10 +135,19 @@ def test_what_stands_in_for_an_operation_launches_as_many_as_the_cost_says(name:
         "add_rms_norm": (some(3, 64), some(3, 64), some(64), 1e-6),
         "silu_and_multiply": (some(3, 64), some(3, 64)),
         "rotate_and_store": (
-            some(3, 4, 32), some(3, 2, 32), some(3, 2, 32), some(32), some(32), 1e-6, some(3, 32), some(3, 32),
-            some(40, 2, 32), some(40, 2, 32), torch.tensor([1, 2, 3]),
+            some(3, 4, 32),
+            some(3, 2, 32),
+            some(3, 2, 32),
+            some(32),
+            some(32),
+            1e-6,
+            some(3, 32),
+            some(3, 32),
+            some(40, 2, 32),
+            some(40, 2, 32),
+            torch.tensor([1, 2, 3]),
         ),
-    }  # fmt: skip
+    }
     with Launches() as launches:
         PLAIN[name](*arguments[name])
     assert launches.num == OPERATIONS[name][1]

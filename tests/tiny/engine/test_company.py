@@ -26,14 +26,20 @@ from tests.tiny.engine.running import choices_of, prompts, running, sequence
 pytestmark = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
 NUM, NUM_TOKENS, PAGE = 64, 12, 32
 KINDS: list[dict[str, Any]] = [
-    {"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.5, "top_p": 0.9}, {"temperature": 0.7, "top_k": 20},
-    {"temperature": 1.0, "repetition_penalty": 1.2}, {"temperature": 1.2, "min_p": 0.02, "frequency_penalty": 0.5},
-]  # fmt: skip
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 1.5, "top_p": 0.9},
+    {"temperature": 0.7, "top_k": 20},
+    {"temperature": 1.0, "repetition_penalty": 1.2},
+    {"temperature": 1.2, "min_p": 0.02, "frequency_penalty": 0.5},
+]
 
 
 FORMATS: dict[str, Callable[[torch.Tensor], Matrix | None]] = {
-    "bf16": bfloat16_matrix, "int8": int8_weight, "nf4": partial(four_bit_weight, kind="nf4", is_nested=False),
-}  # fmt: skip
+    "bf16": bfloat16_matrix,
+    "int8": int8_weight,
+    "nf4": partial(four_bit_weight, kind="nf4", is_nested=False),
+}
 
 
 def model_in(name: str) -> Any:

@@ -127,10 +127,13 @@ async def test_a_stop_token_ends_a_sequence_at_once_and_its_pages_are_shared(ste
 async def test_all_kinds_of_draws_are_the_same_alone_and_in_company(steps: list[int]) -> None:
     asked = prompts(6, 20)
     kinds: list[dict[str, Any]] = [
-        {"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
-        {"temperature": 1.0, "repetition_penalty": 1.2}, {"temperature": 0.9, "frequency_penalty": 0.5, "min_p": 0.02},
+        {"temperature": 0.0},
+        {"temperature": 1.0, "top_p": 0.9},
+        {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
+        {"temperature": 1.0, "repetition_penalty": 1.2},
+        {"temperature": 0.9, "frequency_penalty": 0.5, "min_p": 0.02},
         {"temperature": 0.0, "num_logprobs": 3},
-    ]  # fmt: skip
+    ]
 
     def ones() -> list[Sequence]:
         return [sequence(f"r{i}", p, 25, seed=i, **kind) for i, (p, kind) in enumerate(zip(asked, kinds, strict=True))]

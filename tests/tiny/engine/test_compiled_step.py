@@ -190,9 +190,15 @@ async def test_steps_over_stored_weights_are_as_close_to_them(kind: str, num_thr
     """Prompts and steps of several sequences, against the library with the stored weights in float32."""
     torch.manual_seed(5)
     config = Qwen3Config(
-        vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, initializer_range=0.2,
-    )  # fmt: skip
+        vocab_size=1000,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        initializer_range=0.2,
+    )
     exact = Qwen3ForCausalLM(config).eval()
     rounded, model = Qwen3ForCausalLM(config).eval(), Qwen3ForCausalLM(config).eval()
     for other in (rounded, model):

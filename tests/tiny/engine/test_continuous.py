@@ -23,9 +23,21 @@ ADAPTERS = [
 ]
 # Private names of qserve's own objects in these files, of Python and of accelerate.
 OURS = {
-    "_cache", "_count_shared", "_deliver", "_head", "_hf_hook", "_kv_token_views", "_margin", "_num_shared_tokens",
-    "_processor", "_rows", "_sampler", "_sampling", "_starved", "_update",
-}  # fmt: skip
+    "_cache",
+    "_count_shared",
+    "_deliver",
+    "_head",
+    "_hf_hook",
+    "_kv_token_views",
+    "_margin",
+    "_num_shared_tokens",
+    "_processor",
+    "_rows",
+    "_sampler",
+    "_sampling",
+    "_starved",
+    "_update",
+}
 
 
 def test_every_release_that_may_be_installed_is_in_the_table() -> None:

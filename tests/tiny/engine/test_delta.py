@@ -33,9 +33,12 @@ def compiler(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def config_of(kind: type[Any], shape: tuple[int, ...]) -> Any:
     sizes = {
-        "linear_num_key_heads": shape[0], "linear_num_value_heads": shape[1], "linear_key_head_dim": shape[2],
-        "linear_value_head_dim": shape[3], "linear_conv_kernel_dim": shape[4],
-    }  # fmt: skip
+        "linear_num_key_heads": shape[0],
+        "linear_num_value_heads": shape[1],
+        "linear_key_head_dim": shape[2],
+        "linear_value_head_dim": shape[3],
+        "linear_conv_kernel_dim": shape[4],
+    }
     return kind(hidden_size=HIDDEN, num_hidden_layers=4, vocab_size=10, **sizes)
 
 

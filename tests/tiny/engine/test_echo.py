@@ -55,10 +55,14 @@ async def test_others_get_their_turn_every_few_tokens():
 )
 def test_an_answer_holds_a_bounded_number_of_log_probabilities(fields, num_prompts, num_tokens, is_refused):
     engine = SimpleNamespace(
-        max_model_len=2048, tokenizer=SimpleNamespace(convert_ids_to_tokens=TOKENIZER.id_to_token),
-        vocab_size=1280, eos_token_ids=frozenset(), defaults=SamplingParams(),
-        token_text=TokenText(TOKENIZER), check_length=lambda num_prompt_tokens, max_tokens: max_tokens,
-    )  # fmt: skip
+        max_model_len=2048,
+        tokenizer=SimpleNamespace(convert_ids_to_tokens=TOKENIZER.id_to_token),
+        vocab_size=1280,
+        eos_token_ids=frozenset(),
+        defaults=SamplingParams(),
+        token_text=TokenText(TOKENIZER),
+        check_length=lambda num_prompt_tokens, max_tokens: max_tokens,
+    )
     request = completion_fields(CompletionRequest(model="m", prompt="", echo=True, max_tokens=1, **fields))
     prompts = [[5] * num_tokens] * num_prompts
     if not is_refused:

@@ -29,9 +29,10 @@ END, OPEN, CLOSE, CALL = (TOKENIZER.token_to_id(one) for one in ("<|im_end|>", "
 VOCAB = TOKENIZER.get_vocab_size()
 GRAMMARS = Grammars(TOKENIZER, VOCAB, [END])
 SCHEMA = {
-    "type": "object", "required": ["a", "b"],
+    "type": "object",
+    "required": ["a", "b"],
     "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 999}, "b": {"enum": ["x", "y"]}},
-}  # fmt: skip
+}
 TOOL = Tool.model_validate({"type": "function", "function": {"name": "f", "parameters": SCHEMA}})
 
 

@@ -203,9 +203,15 @@ def test_the_file_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(packed_linear, "_WORTH_PACKING_BYTES", 0)
     folder = tmp_path / "checkpoint"
     config = Qwen3Config(
-        hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=8,
-        head_dim=128, vocab_size=16_000, tie_word_embeddings=True,
-    )  # fmt: skip
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=16_000,
+        tie_word_embeddings=True,
+    )
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     write_tokenizer(folder, 16_000)
     plan = make_plan(resolve(str(folder)), replace(detect(), devices=()), PlanRequest(engine="transformers"))

@@ -56,29 +56,46 @@ def test_it_holds_what_the_plan_says_and_generates(tmp_path: Path, quant: str) -
 
 
 SMALL = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 600, "max_position_embeddings": 512, "dtype": "bfloat16",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 600,
+    "max_position_embeddings": 512,
+    "dtype": "bfloat16",
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 SPARSE = {
-    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "decoder_sparse_step": 1,
     "mlp_only_layers": [],
-}  # fmt: skip
+}
 SHARED = {"shared_expert_intermediate_size": 32}
 LINEAR = {
-    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
-}  # fmt: skip
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+}
 
 
 @pytest.mark.parametrize(
     ("model_type", "extra"),
     [
-        ("qwen2", {}), ("qwen2_moe", {**SPARSE, **SHARED}), ("qwen3_moe", SPARSE),
-        ("qwen3_next", {**SPARSE, **SHARED, **LINEAR}), ("qwen3_5_text", LINEAR),
+        ("qwen2", {}),
+        ("qwen2_moe", {**SPARSE, **SHARED}),
+        ("qwen3_moe", SPARSE),
+        ("qwen3_next", {**SPARSE, **SHARED, **LINEAR}),
+        ("qwen3_5_text", LINEAR),
         ("qwen3_5_moe_text", {**SPARSE, **SHARED, **LINEAR}),
     ],
-)  # fmt: skip
+)
 def test_every_family(tmp_path: Path, model_type: str, extra: dict[str, Any]) -> None:
     """Fused experts, routers, linear attention: names that a checkpoint does not have and the model does."""
     config = {**SMALL, **extra, "model_type": model_type}

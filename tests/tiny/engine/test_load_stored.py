@@ -53,21 +53,37 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:Depreca
 GPTQ_8 = {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": False, "desc_act": True}
 FORMATS: dict[str, tuple[Packer, dict[str, Any], str, str]] = {
     "gptq": (as_gptq, GPTQ, "gptq-int4", "int4"),
-    "gptq-act-order": (partial(as_gptq, group=32, act_order=True, is_symmetric=False),
-                       {**GPTQ, "group_size": 32, "sym": False, "desc_act": True}, "gptq-int4", "int4"),
-    "gptq-8-act-order": (partial(as_gptq, bits=8, group=32, act_order=True, is_symmetric=False),
-                         GPTQ_8, "gptq-int8", "int8"),
-    "gptq-8-channel": (partial(as_gptq, bits=8, group=-1), {**GPTQ_8, "group_size": -1, "sym": True, "desc_act": False},
-                       "gptq-int8", "int8"),
-    "gptq_v2": (partial(as_gptq, has_low_zeros=False, is_symmetric=False),
-                {**GPTQ, "sym": False, "checkpoint_format": "gptq_v2"}, "gptq-int4", "int4"),
+    "gptq-act-order": (
+        partial(as_gptq, group=32, act_order=True, is_symmetric=False),
+        {**GPTQ, "group_size": 32, "sym": False, "desc_act": True},
+        "gptq-int4",
+        "int4",
+    ),
+    "gptq-8-act-order": (
+        partial(as_gptq, bits=8, group=32, act_order=True, is_symmetric=False),
+        GPTQ_8,
+        "gptq-int8",
+        "int8",
+    ),
+    "gptq-8-channel": (
+        partial(as_gptq, bits=8, group=-1),
+        {**GPTQ_8, "group_size": -1, "sym": True, "desc_act": False},
+        "gptq-int8",
+        "int8",
+    ),
+    "gptq_v2": (
+        partial(as_gptq, has_low_zeros=False, is_symmetric=False),
+        {**GPTQ, "sym": False, "checkpoint_format": "gptq_v2"},
+        "gptq-int4",
+        "int4",
+    ),
     "awq": (as_awq, AWQ, "awq", "int4"),
     "w4a16": (as_int4, INT4, "w4a16", "int4"),
     "w8a8": (as_int8, INT8, "w8a8", "int8"),
     "w8a16": (partial(as_int4, bits=8), W8A16, "w8a16", "int8"),
     "w8a16-channel": (as_int8, W8A16_CHANNEL, "w8a16", "int8"),
     "fp8": (as_fp8, FP8, "fp8", "fp8"),
-}  # fmt: skip
+}
 
 
 # Whose activations are rounded where nobody says anything: weights of 4 bits, and what is defined with it.

@@ -60,10 +60,16 @@ def test_rotate_and_store(
 
     norms = (ones(size), ones(size), 1e-6) if has_norms else (None, None, 0.0)
     arguments = (
-        ones(tokens, group * kv_heads, size), ones(tokens, kv_heads, size), ones(tokens, kv_heads, size), *norms,
-        ones(tokens, size), ones(tokens, size), ones(9, kv_heads, size), ones(9, kv_heads, size),
+        ones(tokens, group * kv_heads, size),
+        ones(tokens, kv_heads, size),
+        ones(tokens, kv_heads, size),
+        *norms,
+        ones(tokens, size),
+        ones(tokens, size),
+        ones(9, kv_heads, size),
+        ones(9, kv_heads, size),
         torch.arange(tokens),
-    )  # fmt: skip
+    )
     check(REGISTERED["rotate_and_store"], PLAIN["rotate_and_store"], arguments)
 
 

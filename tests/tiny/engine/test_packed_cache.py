@@ -91,9 +91,9 @@ def not_made(*_: Any) -> Any:
 def test_the_second_load_maps_and_says_the_same(
     quant: str, gptq: Path, experts: Path, folder: PackedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = {
-        "gptq": gptq, "experts in awq": experts, "experts in bnb-int8": experts.with_name("plain"),
-    }.get(quant, folder_of("demo"))  # fmt: skip
+    checkpoint = {"gptq": gptq, "experts in awq": experts, "experts in bnb-int8": experts.with_name("plain")}.get(
+        quant, folder_of("demo")
+    )
     plan = plan_of(str(checkpoint), quant.rpartition(" ")[2] if "bnb" in quant else "auto")
     expected = logits(load(checkpoint, plan))
     first = load(checkpoint, plan, packed=folder)
@@ -131,10 +131,14 @@ def flip(place: int) -> Callable[[Path], None]:
 
 
 DAMAGE = {
-    "cut": cut, "empty": lambda path: path.write_bytes(b""), "foreign": lambda path: path.write_bytes(b"x" * 9999),
-    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)), "head": flip(80), "data": flip(-700),
+    "cut": cut,
+    "empty": lambda path: path.write_bytes(b""),
+    "foreign": lambda path: path.write_bytes(b"x" * 9999),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "head": flip(80),
+    "data": flip(-700),
     "others may write": lambda path: path.chmod(0o666),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

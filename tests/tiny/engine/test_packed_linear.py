@@ -26,9 +26,16 @@ pytestmark = pytest.mark.skipif(
 
 def make_model(*, tied: bool = True, dtype: torch.dtype = torch.bfloat16) -> Qwen3ForCausalLM:
     config = Qwen3Config(
-        hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=32, vocab_size=300, tie_word_embeddings=tied, attention_bias=True,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        vocab_size=300,
+        tie_word_embeddings=tied,
+        attention_bias=True,
+    )
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config).to(dtype).eval()
     for name, parameter in model.named_parameters():

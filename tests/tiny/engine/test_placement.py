@@ -30,12 +30,7 @@ from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, s
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.model.load import load
-from qserve.model.placement import (
-    in_names_of,
-    offload_root,
-    placement_arguments,
-    remove_offload_folder,
-)
+from qserve.model.placement import in_names_of, offload_root, placement_arguments, remove_offload_folder
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.engines.transformers.module_map import ModuleMap
 from tests.tiny.engine.families import build
@@ -239,9 +234,13 @@ def test_a_map_is_brought_to_the_names_of_a_nested_model() -> None:
     outer = torch.nn.ModuleDict({"language_model": inner, "visual": torch.nn.Linear(2, 2)})
     model = torch.nn.ModuleDict({"model": outer, "lm_head": torch.nn.Linear(2, 4)})
     planned: dict[str, int | str] = {
-        "model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0, "model.layers.1": "cpu", "model.norm": 1,
+        "model.embed_tokens": 0,
+        "model.rotary_emb": 0,
+        "model.layers.0": 0,
+        "model.layers.1": "cpu",
+        "model.norm": 1,
         "lm_head": 1,
-    }  # fmt: skip
+    }
     assert in_names_of(model, planned) == {
         "model.language_model.embed_tokens": 0,
         "model.language_model.layers.0": 0,

@@ -105,9 +105,15 @@ def test_what_a_card_takes_is_what_torch_calls_there() -> None:
 
 def as_on_a_card(model: Any) -> Any:
     """`model`, which says that it lies on a card."""
-    return SimpleNamespace(device=SimpleNamespace(type="cuda"), config=model.config, dtype=model.dtype,
-                           get_decoder=model.get_decoder, parameters=model.parameters, buffers=model.buffers,
-                           modules=model.modules)  # fmt: skip
+    return SimpleNamespace(
+        device=SimpleNamespace(type="cuda"),
+        config=model.config,
+        dtype=model.dtype,
+        get_decoder=model.get_decoder,
+        parameters=model.parameters,
+        buffers=model.buffers,
+        modules=model.modules,
+    )
 
 
 def test_dense_layers_stay_captured_where_one_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,14 @@ def test_mappings_are_told_apart() -> None:
 def test_packed_weights_that_are_mapped_count_as_weights() -> None:
     file = "/home/u/.cache/qserve/packed/0a-1b.qserve-packed"
     lines = [
-        f"7f3000000000-7f3000100000 r--s 00000000 08:01 43   {file}", "Size:  1024 kB", "Rss:  800 kB", "Pss:  400 kB",
-        f"7f4000000000-7f4000100000 r--s 00000000 08:01 44   {file} (deleted)", "Size:  64 kB", "Rss:  8 kB",
-    ]  # fmt: skip
+        f"7f3000000000-7f3000100000 r--s 00000000 08:01 43   {file}",
+        "Size:  1024 kB",
+        "Rss:  800 kB",
+        "Pss:  400 kB",
+        f"7f4000000000-7f4000100000 r--s 00000000 08:01 44   {file} (deleted)",
+        "Size:  64 kB",
+        "Rss:  8 kB",
+    ]
     found = parse_smaps(lines)
     assert (found.packed_bytes, found.packed_size_bytes, found.files_bytes) == (808 * 1024, 1088 * 1024, 0)
     assert found.total_bytes == 808 * 1024

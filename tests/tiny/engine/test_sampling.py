@@ -72,12 +72,22 @@ def adjusted(logits: torch.Tensor, one: SequenceSampler) -> torch.Tensor:
 @pytest.mark.parametrize(
     "params",
     [
-        {"top_k": 1}, {"top_k": 7}, {"top_k": 1200}, {"top_p": 0.1}, {"top_p": 0.9}, {"top_p": 0.9999}, {"min_p": 0.05},
-        {"min_p": 1e-7}, {"top_k": 20, "top_p": 0.8}, {"top_k": 1200, "top_p": 0.999}, {"min_p": 0.02, "top_p": 0.7},
-        {"min_p": 0.01, "top_k": 5, "top_p": 0.9, "temperature": 0.6}, {"top_p": 0.95, "temperature": 2.0},
+        {"top_k": 1},
+        {"top_k": 7},
+        {"top_k": 1200},
+        {"top_p": 0.1},
+        {"top_p": 0.9},
+        {"top_p": 0.9999},
+        {"min_p": 0.05},
+        {"min_p": 1e-7},
+        {"top_k": 20, "top_p": 0.8},
+        {"top_k": 1200, "top_p": 0.999},
+        {"min_p": 0.02, "top_p": 0.7},
+        {"min_p": 0.01, "top_k": 5, "top_p": 0.9, "temperature": 0.6},
+        {"top_p": 0.95, "temperature": 2.0},
     ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("scale", [0.05, 3.0], ids=["flat", "peaked"])
 def test_truncation_is_exact(vocab: int, params: dict[str, Any], scale: float) -> None:
     """A flat row of 5000 needs more candidates than the 1024 that are looked at first."""
@@ -94,9 +104,7 @@ def test_nothing_is_truncated_unless_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "params",
-    [{}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.1}],
-    ids=str,
+    "params", [{}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.1}], ids=str
 )
 def test_draws_follow_the_distribution(params: dict[str, Any]) -> None:
     """Chi-square at a fixed seed; the bound is the 99.9th percentile."""
@@ -152,11 +160,19 @@ def test_numbers_are_of_the_seed_and_the_position() -> None:
 
 
 MIXED: list[dict[str, Any]] = [
-    {}, {"temperature": 0.0}, {"top_k": 20, "top_p": 0.95, "temperature": 0.6}, {"top_k": 300}, {"top_p": 0.9},
-    {"min_p": 0.05}, {"temperature": 0.0, "repetition_penalty": 1.3}, {"presence_penalty": 1.0, "top_k": 5},
-    {"frequency_penalty": 0.7, "logit_bias": {3: 4.0}}, {"num_logprobs": 3}, {"min_tokens": 4, "top_k": 2000},
+    {},
+    {"temperature": 0.0},
+    {"top_k": 20, "top_p": 0.95, "temperature": 0.6},
+    {"top_k": 300},
+    {"top_p": 0.9},
+    {"min_p": 0.05},
+    {"temperature": 0.0, "repetition_penalty": 1.3},
+    {"presence_penalty": 1.0, "top_k": 5},
+    {"frequency_penalty": 0.7, "logit_bias": {3: 4.0}},
+    {"num_logprobs": 3},
+    {"min_tokens": 4, "top_k": 2000},
     {"temperature": 0.0, "num_logprobs": 0, "logit_bias": {9: 2.5}},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -281,12 +297,17 @@ def test_min_tokens_keeps_the_ends_away() -> None:
 @pytest.mark.parametrize(
     ("params", "plain"),
     [
-        ({}, True), ({"num_logprobs": 0}, False), ({"presence_penalty": 0.1}, False), ({"logit_bias": {1: 1.0}}, False),
-        ({"repetition_penalty": 1.1}, False), ({"min_tokens": 1}, False), ({"temperature": 1.0}, False),
+        ({}, True),
+        ({"num_logprobs": 0}, False),
+        ({"presence_penalty": 0.1}, False),
+        ({"logit_bias": {1: 1.0}}, False),
+        ({"repetition_penalty": 1.1}, False),
+        ({"min_tokens": 1}, False),
+        ({"temperature": 1.0}, False),
         ({"top_k": 3, "top_p": 0.5}, True),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_may_share_an_argmax(params: dict[str, Any], plain: bool) -> None:
     assert sampler(**{"temperature": 0.0, **params}).is_plain_greedy is plain
 

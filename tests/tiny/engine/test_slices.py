@@ -20,9 +20,14 @@ def test_a_long_text_begins_as_its_beginning_alone() -> None:
     """Of 530 rows with a gate, and long inputs before and behind it: to the last bit what 30 give without slices."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        hidden_size=4160, intermediate_size=4128, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=64, vocab_size=64,
-    )  # fmt: skip
+        hidden_size=4160,
+        intermediate_size=4128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=64,
+        vocab_size=64,
+    )
     model = Qwen3ForCausalLM(config).bfloat16().eval()
     pack_linears(model)
     layers = CompiledLayers.of(model.model)

@@ -113,9 +113,13 @@ def test_compressed_tensors_packed(bits: int, is_symmetric: bool, group: int | N
 
     width = group or IN
     args = QuantizationArgs(
-        num_bits=bits, type="int", symmetric=is_symmetric, strategy="group" if group else "channel",
-        group_size=group, **({"actorder": "group"} if is_mixed and group else {}),
-    )  # fmt: skip
+        num_bits=bits,
+        type="int",
+        symmetric=is_symmetric,
+        strategy="group" if group else "channel",
+        group_size=group,
+        **({"actorder": "group"} if is_mixed and group else {}),
+    )
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     weight, most = weight_of().bfloat16(), 1 << (bits - 1)
     groups = weight.float().reshape(OUT, -1, width)

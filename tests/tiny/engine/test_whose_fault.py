@@ -38,10 +38,15 @@ from tests.tiny.engine.running import choices_of, idle, prompts, running, sequen
 POISON = 998
 NUM_TOKENS = 10
 KINDS: list[dict[str, Any]] = [
-    {}, {"temperature": 1.0}, {"num_logprobs": 3}, {"temperature": 0.8, "top_p": 0.9, "num_logprobs": 0},
-    {"temperature": 1.0, "repetition_penalty": 1.2}, {"guide": True}, {"temperature": 1.1, "top_k": 20},
+    {},
+    {"temperature": 1.0},
+    {"num_logprobs": 3},
+    {"temperature": 0.8, "top_p": 0.9, "num_logprobs": 0},
+    {"temperature": 1.0, "repetition_penalty": 1.2},
+    {"guide": True},
+    {"temperature": 1.1, "top_k": 20},
     {"temperature": 0.7, "guide": True, "logit_bias": {5: 3.0}},
-]  # fmt: skip
+]
 
 
 class Fault(Exception):

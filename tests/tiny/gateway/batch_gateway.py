@@ -22,11 +22,16 @@ from qserve.gateway.settings import GatewaySettings
 async def _serve(socket: Path, worker_key: str, folder: Path, num_slots: int, keys: tuple[str, ...]) -> None:
     status = WorkerStatus(
         WorkerFacts(
-            name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key,
-            max_num_seqs=num_slots, max_model_len=4096
+            name="chat",
+            models=("fake",),
+            address=UnixAddress(socket),
+            key=worker_key,
+            max_num_seqs=num_slots,
+            max_model_len=4096,
         ),
-        state=WorkerState.READY, detail="",
-    )  # fmt: skip
+        state=WorkerState.READY,
+        detail="",
+    )
     app = build_gateway(GatewaySettings(keys=keys), [status], files=folder)
     server = build_server(app, "127.0.0.1", 0, drain_timeout_s=1)
     serving = asyncio.create_task(server.serve())

@@ -209,11 +209,16 @@ def running(_fake_worker: FakeWorkerProcess, num_processes: int) -> Callable[...
             _fake_worker.start()
         status = WorkerStatus(
             WorkerFacts(
-                name="chat", models=("fake", "org/Fake-8B"), address=UnixAddress(_fake_worker.socket),
-                key=WORKER_KEY, max_num_seqs=max_num_seqs, max_model_len=4096
+                name="chat",
+                models=("fake", "org/Fake-8B"),
+                address=UnixAddress(_fake_worker.socket),
+                key=WORKER_KEY,
+                max_num_seqs=max_num_seqs,
+                max_model_len=4096,
             ),
-            state=WorkerState.READY, detail="",
-        )  # fmt: skip
+            state=WorkerState.READY,
+            detail="",
+        )
         gateway = GatewaySettings(**{"keys": (KEY,), **settings})
         if num_processes > 1:
             served: Served = ServedByMany(gateway, status, traces, num_processes)

@@ -21,13 +21,30 @@ def fuzzed(url: str, folder: Path, max_time_s: int = 20) -> None:
     max_time = told or str(max_time_s)
     phases, num_examples = ("examples,coverage,fuzzing", "60") if told else ("fuzzing", "3")
     command = [
-        str(Path(sys.executable).with_name("schemathesis")), "--no-color", "run", "--phases", phases,
-        "--max-examples", num_examples, "--max-time", max_time, "--seed", "1", "--checks", "all",
-        "--request-timeout", "30",
-    ]  # fmt: skip
+        str(Path(sys.executable).with_name("schemathesis")),
+        "--no-color",
+        "run",
+        "--phases",
+        phases,
+        "--max-examples",
+        num_examples,
+        "--max-time",
+        max_time,
+        "--seed",
+        "1",
+        "--checks",
+        "all",
+        "--request-timeout",
+        "30",
+    ]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(_HOOKS)}
     done = subprocess.run(
-        [*command, f"{url}/openapi.json"], cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        [*command, f"{url}/openapi.json"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=float(max_time) + 120,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr

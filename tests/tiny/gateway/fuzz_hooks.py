@@ -13,14 +13,27 @@ _ANSWER = {"role": "assistant", "content": "x"}
 # A prompt and its answer share the context, and a test has seconds.
 _MOST_TOKENS, _MOST_CHARS, _MOST_ITEMS = 8, 40, 4
 _STRUCTURES = (
-    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-)  # fmt: skip
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
 _COUNTS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n")
 # Of other APIs for chats: what must fit together in ways that JSON Schema can't tell.
 _TOGETHER = (
-    "tools", "tool_choice", "thinking", "output_config", "system", "text", "reasoning", "chat_template_kwargs",
-    "instructions", "structured_outputs",
-)  # fmt: skip
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "system",
+    "text",
+    "reasoning",
+    "chat_template_kwargs",
+    "instructions",
+    "structured_outputs",
+)
 
 
 @schemathesis.hook

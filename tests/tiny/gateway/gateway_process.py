@@ -21,11 +21,16 @@ from qserve.gateway.settings import GatewaySettings
 async def _serve(socket: Path, worker_key: str, key: str) -> None:
     status = WorkerStatus(
         WorkerFacts(
-            name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key, max_num_seqs=256,
-            max_model_len=4096
+            name="chat",
+            models=("fake",),
+            address=UnixAddress(socket),
+            key=worker_key,
+            max_num_seqs=256,
+            max_model_len=4096,
         ),
-        state=WorkerState.READY, detail="",
-    )  # fmt: skip
+        state=WorkerState.READY,
+        detail="",
+    )
     server = build_server(build_gateway(GatewaySettings(keys=(key,)), [status]), "127.0.0.1", 0, drain_timeout_s=1)
     serving = asyncio.create_task(server.serve())
     while not server.started:

@@ -44,7 +44,7 @@ DOCUMENT = {
     "openapi": "3.1.0",
     "paths": {path: {"post": {"requestBody": {"content": {"application/json": {"schema": _REF}}}}} for path in _SERVED},
     "components": {"schemas": {"Request": _REQUEST, "Message": _MESSAGE}},
-}  # fmt: skip
+}
 EVENTS = {
     "/v1/messages": [
         'event: message_start\ndata: {"message":{"usage":{"input_tokens":5,"output_tokens":0}}}\n\n',
@@ -62,7 +62,7 @@ EVENTS = {
         'event: response.completed\ndata: {"response":{"tools":[{"parameters":{"usage":{"type":"object"}}}],'
         '"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":1},"output_tokens":3}}}\n\n',
     ],
-}  # fmt: skip
+}
 
 
 class SmallEngine:
@@ -122,7 +122,7 @@ class SmallEngine:
             Route("/v1/responses/{name}", self.answer),
             Route("/v1/responses/{name}/cancel", self.answer, methods=["POST"]),
             Route("/metrics", self._metrics),
-        ]  # fmt: skip
+        ]
         config = uvicorn.Config(Starlette(routes=routes), uds=str(self.socket), log_config=None, lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)

@@ -60,17 +60,29 @@ BAD_BODIES = {
     "no UTF-8": (b'{"model": "\xff"}', 400, "invalid_json", None),
     "a list": (b"[]", 400, "invalid_value", None),
     "empty": (b"", 400, "invalid_json", None),
-    "unknown field": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"tempreature":1}', 400,
-                      "unsupported_field", "tempreature"),
-    "unsupported field": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"functions":[{}]}', 400,
-                          "unsupported_field", "functions"),
-    "wrong value": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"temperature":3}', 400,
-                    "invalid_value", "temperature"),
+    "unknown field": (
+        b'{"model":"fake","messages":[{"role":"user","content":"x"}],"tempreature":1}',
+        400,
+        "unsupported_field",
+        "tempreature",
+    ),
+    "unsupported field": (
+        b'{"model":"fake","messages":[{"role":"user","content":"x"}],"functions":[{}]}',
+        400,
+        "unsupported_field",
+        "functions",
+    ),
+    "wrong value": (
+        b'{"model":"fake","messages":[{"role":"user","content":"x"}],"temperature":3}',
+        400,
+        "invalid_value",
+        "temperature",
+    ),
     "NaN": (b'{"model":"fake","messages":[{"role":"user","content":"x"}],"temperature":NaN}', 400, None, None),
     "no messages": (b'{"model":"fake","messages":[]}', 400, "invalid_value", "messages"),
     "unknown model": (b'{"model":"gpt-9","messages":[{"role":"user","content":"x"}]}', 404, "model_not_found", "model"),
     "deep": (b'{"model":' + b"[" * 100_000, 400, "invalid_json", None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_BODIES)

@@ -97,10 +97,14 @@ def lines_of(count, **knobs):
     """Requests whose ids tell their number; `user` lets the fake worker keep them in its order."""
     knobs = {"chunks": 2, **knobs}
     lines = [
-        {"custom_id": f"q-{number}", "method": "POST", "url": CHAT,
-         "body": chat(stream=False, user=f"q-{number}", **knobs)}
+        {
+            "custom_id": f"q-{number}",
+            "method": "POST",
+            "url": CHAT,
+            "body": chat(stream=False, user=f"q-{number}", **knobs),
+        }
         for number in range(count)
-    ]  # fmt: skip
+    ]
     return ("\n".join(map(json.dumps, lines)) + "\n").encode()
 
 
@@ -196,7 +200,7 @@ def test_what_one_line_does_wrong_is_its_own_error(client):
         ({"purpose": "batch", "file": ("a", b"x"), "extra_body": {"colour": "red"}}, "'colour' is not a field"),
         ({"purpose": "batch", "file": ("a", b"x"), "expires_after": {"anchor": "created_at", "seconds": 5}}, "seconds"),
     ],
-)  # fmt: skip
+)
 def test_an_upload_that_is_refused(gateways, client, fields, match):
     with pytest.raises(openai.BadRequestError, match=match):
         client.files.create(**fields)
@@ -213,14 +217,21 @@ def test_forms_that_are_none(gateways):
 
     border = {"content-type": "multipart/form-data; boundary=b"}
     statuses = {
-        "json": posted(json={}), "no file": posted(data={"purpose": "batch"}, files={"other": ("a", b"x")}),
-        "cut off": posted(border, content=b"--b\r\n"), "nonsense": posted(border, content=b"x" * 99),
+        "json": posted(json={}),
+        "no file": posted(data={"purpose": "batch"}, files={"other": ("a", b"x")}),
+        "cut off": posted(border, content=b"--b\r\n"),
+        "nonsense": posted(border, content=b"x" * 99),
         "another site": posted({"origin": "https://evil.example"}, **form),
         "its own page": posted({"origin": gateways.url}, **form),
-    }  # fmt: skip
+    }
     assert statuses == {
-        "json": 415, "no file": 400, "cut off": 400, "nonsense": 400, "another site": 403, "its own page": 200,
-    }  # fmt: skip
+        "json": 415,
+        "no file": 400,
+        "cut off": 400,
+        "nonsense": 400,
+        "another site": 403,
+        "its own page": 200,
+    }
     told = http.client.HTTPConnection(gateways.url.removeprefix("http://"), timeout=30)
     told.request("POST", "/v1/files", headers={**key, **border, "content-length": str(1 << 40)})
     assert told.getresponse().status == 413

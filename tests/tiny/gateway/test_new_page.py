@@ -49,12 +49,17 @@ def test_a_new_page_is_three_files(tmp_path: Path) -> None:
     package.add("qserve/ui/strings/clock.py", STRINGS)
     table = "qserve/ui/pages/table.py"
     package.insert(table, "from qserve.ui.pages.memory", "from qserve.ui.pages.clock import ClockPage\n")
-    package.insert(table, "    MemoryPage,\n", "    ClockPage,\n")
+    package.insert(table, "MemoryPage, ", "ClockPage, ")
     assert len(package.touched) == 3
     told = package.run(CODE)
     assert told["tabs"] == [
-        ["chat", True], ["score", False], ["clock", False], ["memory", False], ["train", False], ["plan", True],
-    ]  # fmt: skip
+        ["chat", True],
+        ["score", False],
+        ["clock", False],
+        ["memory", False],
+        ["train", False],
+        ["plan", True],
+    ]
     assert told["titles"] == ["Clock", "时钟"] and told["in_browser"] == "归零"
     assert told["update"]["qs-clock-names"] == "demo" and told["update"]["clock"]["visible"] is True
     opened = [outputs for target, event, outputs in told["events"] if (target, event) == ("clock", "select")]

@@ -42,11 +42,20 @@ def _worker(engine, **changed):
     """As the supervisor leaves it when the engine is ready."""
     status = WorkerStatus(
         WorkerFacts(
-            "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, api=Api.VLLM, engine="vllm",
-            adapters=("sql",), request_fields=fields_of(DOCUMENT)
+            "chat",
+            ("big",),
+            UnixAddress(engine.socket),
+            "wk",
+            4,
+            512,
+            api=Api.VLLM,
+            engine="vllm",
+            adapters=("sql",),
+            request_fields=fields_of(DOCUMENT),
         ),
-        WorkerState.READY, "",
-    )  # fmt: skip
+        WorkerState.READY,
+        "",
+    )
     return replace(status, facts=replace(status.facts, **changed))
 
 
@@ -102,11 +111,15 @@ async def test_keys_find_no_prompts_of_each_other_in_its_cache(engine):
 
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
-    [(CHAT, {"tempreature": 1}, "tempreature"), (CHAT, {"request_id": "a"}, "request_id"), (CHAT, {"n": "3"}, "n"),
-     (CHAT, {"messages": [{"role": "user", "content": "x", "nam": 1}]}, "messages.0.nam"),
-     (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-     (RESPONSES, {"reasoning": {"summary": "detailed"}}, "reasoning.summary")],
-)  # fmt: skip
+    [
+        (CHAT, {"tempreature": 1}, "tempreature"),
+        (CHAT, {"request_id": "a"}, "request_id"),
+        (CHAT, {"n": "3"}, "n"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "nam": 1}]}, "messages.0.nam"),
+        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        (RESPONSES, {"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+    ],
+)
 async def test_what_it_would_ignore_never_reaches_it(engine, path, fields, param):
     async with _before(engine) as http:
         error = (await _post(http, path, {**ASKED, **fields}, 400))["error"]
@@ -294,9 +307,12 @@ async def test_planned_and_measured_memory_stand_side_by_side(engine, tmp_path):
     async with _gateway(big, reward) as http, http.get("/v1/qserve/memory") as response:
         first, second = (await response.json())["data"]
     assert first == {
-        "worker": "chat", "role": "chat", "state": "ready", "planned": {"weights_bytes": 6},
+        "worker": "chat",
+        "role": "chat",
+        "state": "ready",
+        "planned": {"weights_bytes": 6},
         "memory": {"weights_bytes": 7},
-    }  # fmt: skip
+    }
     assert second["error"].endswith("its memory: no such process") and "planned" not in second
 
 

@@ -83,11 +83,19 @@ async def _gateway(engine: Sequences, **changed: Any) -> AsyncIterator[list[aioh
     """A client for each key."""
     status = WorkerStatus(
         WorkerFacts(
-            "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, api=Api.VLLM, engine="vllm",
-            request_fields=fields_of(DOCUMENT)
+            "chat",
+            ("big",),
+            UnixAddress(engine.socket),
+            "wk",
+            4,
+            512,
+            api=Api.VLLM,
+            engine="vllm",
+            request_fields=fields_of(DOCUMENT),
         ),
-        WorkerState.READY, "",
-    )  # fmt: skip
+        WorkerState.READY,
+        "",
+    )
     async with (
         gateway_over([replace(status, facts=replace(status.facts, **changed))], keys=KEYS, max_queue=2) as base,
         contextlib.AsyncExitStack() as stack,

@@ -44,15 +44,19 @@ class Running:
     async def _serve(self) -> None:
         self.loop, self.stopped = asyncio.get_running_loop(), asyncio.Event()
         worker = WorkerStatus(
-            WorkerFacts("chat", ("fake",), UnixAddress(self.socket), WORKER_KEY, PLACES, 4096),
-            WorkerState.READY, "",
-        )  # fmt: skip
+            WorkerFacts("chat", ("fake",), UnixAddress(self.socket), WORKER_KEY, PLACES, 4096), WorkerState.READY, ""
+        )
         service = Service(self._restart, self._host, self.rows.append, RunHistory())
         listener = ports.bind("127.0.0.1", 0)
         gateway = gateway_of(
-            Processes(2), GatewaySettings(keys=(KEY,), admin_keys=("sk-admin",), max_queue=3), [worker], service, None,
-            listener, lambda name, event, **details: self.happened.append(event),
-        )  # fmt: skip
+            Processes(2),
+            GatewaySettings(keys=(KEY,), admin_keys=("sk-admin",), max_queue=3),
+            [worker],
+            service,
+            None,
+            listener,
+            lambda name, event, **details: self.happened.append(event),
+        )
         gateway.begin()
         try:
             await gateway.ready()

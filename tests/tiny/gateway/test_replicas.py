@@ -166,8 +166,10 @@ async def test_a_conversation_stays_where_its_prefix_is(replicas: Start) -> None
 
 async def test_what_had_not_begun_is_asked_again_and_what_had_ends_with_an_error(replicas: Start) -> None:
     async with replicas() as service:
-        begun = [await service.http.post(service.url + CHAT, json=question(f"b{at}", chunks=9999, itl_ms=5))
-                 for at in range(6)]  # fmt: skip
+        begun = [
+            await service.http.post(service.url + CHAT, json=question(f"b{at}", chunks=9999, itl_ms=5))
+            for at in range(6)
+        ]
         for response in begun:
             await response.content.readuntil(b"\n\n")
         reading = [asyncio.create_task(response.read()) for response in begun]

@@ -59,24 +59,50 @@ def test_what_passes_is_what_the_list_says(gradios):
     assert named == {(route.method, route.path) for route in UI_ROUTES}, "the list has routes that Gradio has not"
     open_templates = {path for method, path in gradios if ui_route(method, _example(path))}
     assert open_templates == {
-        "/", "/assets/{path:path}", "/static/{path:path}", "/theme.css", "/gradio_api/theme.css", "/favicon.ico",
-        "/manifest.json", "/gradio_api/app_id", "/gradio_api/heartbeat/{session_hash}", "/gradio_api/queue/join",
-        "/gradio_api/queue/data", "/gradio_api/cancel", "/gradio_api/reset", "/gradio_api/upload",
-        "/gradio_api/upload_progress", "/gradio_api/file={path_or_url:path}",
-    }  # fmt: skip
+        "/",
+        "/assets/{path:path}",
+        "/static/{path:path}",
+        "/theme.css",
+        "/gradio_api/theme.css",
+        "/favicon.ico",
+        "/manifest.json",
+        "/gradio_api/app_id",
+        "/gradio_api/heartbeat/{session_hash}",
+        "/gradio_api/queue/join",
+        "/gradio_api/queue/data",
+        "/gradio_api/cancel",
+        "/gradio_api/reset",
+        "/gradio_api/upload",
+        "/gradio_api/upload_progress",
+        "/gradio_api/file={path_or_url:path}",
+    }
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/gradio_api/info"), ("GET", "/config"), ("GET", "/gradio_api/openapi.json"), ("POST", "/login"),
-        ("GET", "/gradio_api/startup-events"), ("GET", "/gradio_api/proxy=https://x.hf.space/"), ("GET", "/monitoring"),
-        ("GET", "/gradio_api/file/etc/passwd"), ("POST", "/gradio_api/run/predict"), ("GET", "/gradio_api/deep_link"),
-        ("POST", "/gradio_api/call/predict"), ("POST", "/gradio_api/component_server"), ("GET", "/gradio_api/token"),
-        ("POST", "/gradio_api/vibe-edit"), ("POST", "/gradio_api/process_recording"), ("GET", "/gradio_api/dev/reload"),
-        ("GET", "/gradio_api/queue/status"), ("GET", "/gradio_api/run-history/buckets"), ("GET", "/svelte/x"),
-        ("GET", "/gradio_api/stream/a/b/1/playlist-file"), ("POST", "/gradio_api/stream/a"),
+        ("GET", "/gradio_api/info"),
+        ("GET", "/config"),
+        ("GET", "/gradio_api/openapi.json"),
+        ("POST", "/login"),
+        ("GET", "/gradio_api/startup-events"),
+        ("GET", "/gradio_api/proxy=https://x.hf.space/"),
+        ("GET", "/monitoring"),
+        ("GET", "/gradio_api/file/etc/passwd"),
+        ("POST", "/gradio_api/run/predict"),
+        ("GET", "/gradio_api/deep_link"),
+        ("POST", "/gradio_api/call/predict"),
+        ("POST", "/gradio_api/component_server"),
+        ("GET", "/gradio_api/token"),
+        ("POST", "/gradio_api/vibe-edit"),
+        ("POST", "/gradio_api/process_recording"),
+        ("GET", "/gradio_api/dev/reload"),
+        ("GET", "/gradio_api/queue/status"),
+        ("GET", "/gradio_api/run-history/buckets"),
+        ("GET", "/svelte/x"),
+        ("GET", "/gradio_api/stream/a/b/1/playlist-file"),
+        ("POST", "/gradio_api/stream/a"),
     ],
-)  # fmt: skip
+)
 def test_what_would_be_a_hole_is_closed(method, path):
     assert ui_route(method, path) is None

@@ -28,13 +28,14 @@ def _filled(path: str) -> str:
 def _served(path: str) -> set[str]:
     """The methods of a path that a chat worker of the own engine, as the fake worker is one, or the gateway serves."""
     return {
-        route.method for route in ROUTES
+        route.method
+        for route in ROUTES
         if route.path == path
         and (
             not isinstance(route, RelayedRoute)
             or any(one.role == "chat" and one.api is Api.OWN for one in route.services)
         )
-    }  # fmt: skip
+    }
 
 
 async def _refusal(response: aiohttp.ClientResponse, path: str) -> tuple[str, str]:
@@ -121,10 +122,12 @@ async def test_every_answer_below_messages_has_its_id(running):
         json = {"content-type": "application/json"}
         for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches", "/v1/messages/a/b"):
             asked = [
-                (stranger, {}, {}, b"{}", 401), (stack.http, {}, {}, b"{}", 415),
-                (stack.http, json, {}, b" " * 2000, 413), (stack.http, json, {"content-encoding": "gzip"}, b"{}", 415),
+                (stranger, {}, {}, b"{}", 401),
+                (stack.http, {}, {}, b"{}", 415),
+                (stack.http, json, {}, b" " * 2000, 413),
+                (stack.http, json, {"content-encoding": "gzip"}, b"{}", 415),
                 (stack.http, json, {}, b"{", 400),
-            ]  # fmt: skip
+            ]
             for http, kind, more, data, status in asked:
                 async with http.post(stack.url + path, data=data, headers={**kind, **more}) as response:
                     await _refusal(response, path)

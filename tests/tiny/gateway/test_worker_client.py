@@ -116,10 +116,17 @@ async def test_however_the_bytes_are_split(tmp_path, seed):
 
 @pytest.mark.parametrize(
     "pieces",
-    [[b""], [b"HTTP/1.1 200", b""], [CHUNKED, b"5\r\nab", b""], [CHUNKED, b"2\r\nab\r\n", b""],
-     [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", b""], [b"no http at all\r\n\r\n"], [CHUNKED, b"zz\r\n"]],
+    [
+        [b""],
+        [b"HTTP/1.1 200", b""],
+        [CHUNKED, b"5\r\nab", b""],
+        [CHUNKED, b"2\r\nab\r\n", b""],
+        [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", b""],
+        [b"no http at all\r\n\r\n"],
+        [CHUNKED, b"zz\r\n"],
+    ],
     ids=["nothing", "half a head", "half a chunk", "no last chunk", "short body", "no HTTP", "no chunk"],
-)  # fmt: skip
+)
 async def test_an_answer_that_breaks_off_is_told_and_never_used_again(tmp_path, pieces):
     async with scripted(tmp_path, pieces, [WHOLE]) as (client, _, connections):
         with pytest.raises(ConnectionBroke):

@@ -20,9 +20,12 @@ def derived(case: dict[str, Any]) -> dict[str, Any]:
     """The context that the release derives, and rows of its table of angles."""
     try:
         config = ModelConfig(
-            model=case["folder"], skip_tokenizer_init=True, dtype="float32", hf_overrides=case.get("overrides") or {},
+            model=case["folder"],
+            skip_tokenizer_init=True,
+            dtype="float32",
+            hf_overrides=case.get("overrides") or {},
             max_model_len=case.get("length"),
-        )  # fmt: skip
+        )
         text = config.hf_text_config
         whole = VllmConfig()
         whole.model_config = config

@@ -12,13 +12,22 @@ from qserve.core.dimensions import num_parameters
 from qserve.core.model_spec import ModelSpec
 
 SMALL: dict[str, Any] = {
-    "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-    "intermediate_size": 128, "vocab_size": 512, "max_position_embeddings": 256,
-}  # fmt: skip
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 128,
+    "vocab_size": 512,
+    "max_position_embeddings": 256,
+}
 SPARSE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
 HYBRID = {
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-}  # fmt: skip
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 SHARED = {"shared_expert_intermediate_size": 48}
 
 CASES = [
@@ -57,8 +66,15 @@ def test_a_scoring_head_takes_the_place_of_lm_head(model_type: str) -> None:
 
 @pytest.mark.parametrize(("model_type", "text_type"), [("qwen3_vl", "qwen3_vl_text"), ("qwen3_5", "qwen3_5_text")])
 def test_a_vision_encoder_is_counted(model_type: str, text_type: str) -> None:
-    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64,
-              "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}  # fmt: skip
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0],
+    }
     text = {**SMALL, **(HYBRID if model_type == "qwen3_5" else {}), "model_type": text_type}
     config = transformers.AutoConfig.for_model(model_type, text_config=text, vision_config=vision)
     with torch.device("meta"):

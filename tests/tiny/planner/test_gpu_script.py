@@ -15,10 +15,26 @@ ROOT = Path(__file__).parents[3]
 # Of a machine with torch and transformers and without a network, as bench/kit/contents.py takes it to be: the modules
 # that our own files may import there, beside those of the kit's first part.
 _COMMON = (
-    "torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers", "huggingface_hub", "triton",
-    "aiohttp", "click", "httpx", "jinja2", "markupsafe", "prometheus_client", "psutil", "pynvml", "rich", "uvloop",
+    "torch",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "numpy",
+    "tokenizers",
+    "huggingface_hub",
+    "triton",
+    "aiohttp",
+    "click",
+    "httpx",
+    "jinja2",
+    "markupsafe",
+    "prometheus_client",
+    "psutil",
+    "pynvml",
+    "rich",
+    "uvloop",
     "yaml",
-)  # fmt: skip
+)
 _KIT = tuple(name.split("==")[0].replace("-", "_") for name in ARCHIVES[0].packages)
 _MODULES = {"python_multipart": "multipart"}
 # In every process: our own files import nothing else, and what the libraries look for is not there.
@@ -49,10 +65,13 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=290,
         env={
-            **os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+            **os.environ,
+            "PYTHONPATH": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
             "OUT": str(out),
         },
-    )  # fmt: skip
+    )
 
 
 def test_without_a_card_it_says_so(tmp_path: Path) -> None:

@@ -88,9 +88,12 @@ def on_vllm(folder: Folder, hardware: Hardware) -> dict[str, Any]:
     told = {"recommended": keys, "sent": sent}
     cases |= {name: {"folder": str(folder("none")), "overrides": one, "length": LONG} for name, one in told.items()}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tiny.planner.ropes_on_vllm"], input=json.dumps(cases), capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.tiny.planner.ropes_on_vllm"],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

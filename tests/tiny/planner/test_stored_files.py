@@ -30,16 +30,19 @@ def test_a_file_of_the_library_has_the_bytes_that_its_config_says(
     presets: dict[str, str], ignore: list[str], tmp_path: Path
 ) -> None:
     from compressed_tensors.compressors import ModelCompressor
-    from compressed_tensors.quantization import (
-        QuantizationConfig,
-        apply_quantization_config,
-        preset_name_to_scheme,
-    )
+    from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config, preset_name_to_scheme
 
     config = transformers.Qwen3Config(
-        hidden_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-        intermediate_size=512, vocab_size=500, max_position_embeddings=64, tie_word_embeddings=False,
-    )  # fmt: skip
+        hidden_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        intermediate_size=512,
+        vocab_size=500,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+    )
     model = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
     groups = {name.lower(): preset_name_to_scheme(name, targets=[target]) for name, target in presets.items()}
     apply_quantization_config(model, QuantizationConfig(config_groups=groups, ignore=ignore))

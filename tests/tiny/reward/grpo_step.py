@@ -25,11 +25,20 @@ trainer = GRPOTrainer(
     model=str(chat_model_path()),
     reward_funcs=functions,
     args=GRPOConfig(
-        output_dir=FOLDER, per_device_train_batch_size=4, num_generations=4, max_completion_length=8, max_steps=1,
-        use_cpu=True, bf16=False, report_to=[], logging_steps=1, save_strategy="no", seed=1,
+        output_dir=FOLDER,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=8,
+        max_steps=1,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        logging_steps=1,
+        save_strategy="no",
+        seed=1,
     ),
     train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in QUESTIONS]),
-)  # fmt: skip
+)
 trainer.train()
 (logged,) = (row["reward"] for row in trainer.state.log_history if "reward" in row)
 rewards = [one.rewards for one in functions]

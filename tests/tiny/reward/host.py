@@ -43,9 +43,14 @@ class ServedApp:
 
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
-            app, port=0, log_level="warning", lifespan="off", http="httptools", loop="asyncio",
+            app,
+            port=0,
+            log_level="warning",
+            lifespan="off",
+            http="httptools",
+            loop="asyncio",
             timeout_graceful_shutdown=5,
-        )  # fmt: skip
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()

@@ -32,9 +32,15 @@ from transformers import (
 from qserve.demo import chat_model_path
 
 SHAPE: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024, "tie_word_embeddings": True,
-}  # fmt: skip
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
 
 
 def tokenizer() -> Any:
@@ -132,14 +138,21 @@ def sliding_window(folder: Path) -> Path:
 def hybrid(folder: Path) -> Path:
     """Three linear-attention layers to one full one, with a score in place of the language-model head."""
     config = _config(
-        Qwen3_5TextConfig, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
-        linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
-    )  # fmt: skip
+        Qwen3_5TextConfig,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+    )
     state = {f"model.{n}": t for n, t in Qwen3_5ForCausalLM(config).model.state_dict().items()}
     return _save(
-        folder, config, state | {"score.weight": _linear(1).weight.detach()},
-        architectures=["Qwen3_5TextForSequenceClassification"], num_labels=1,
-    )  # fmt: skip
+        folder,
+        config,
+        state | {"score.weight": _linear(1).weight.detach()},
+        architectures=["Qwen3_5TextForSequenceClassification"],
+        num_labels=1,
+    )
 
 
 def mlp_head(folder: Path, num_labels: int) -> Path:
@@ -202,9 +215,12 @@ def lora(folder: Path, *, modules_to_save: bool = True) -> Path:
     tokenizer().save_pretrained(base)
     model = _with_scores(Qwen3ForSequenceClassification.from_pretrained(base, num_labels=1))
     config = LoraConfig(
-        task_type=TaskType.SEQ_CLS if modules_to_save else TaskType.FEATURE_EXTRACTION, r=4, lora_alpha=16,
-        target_modules=["q_proj", "v_proj", "down_proj"], modules_to_save=["score"] if modules_to_save else None,
-    )  # fmt: skip
+        task_type=TaskType.SEQ_CLS if modules_to_save else TaskType.FEATURE_EXTRACTION,
+        r=4,
+        lora_alpha=16,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        modules_to_save=["score"] if modules_to_save else None,
+    )
     adapted = get_peft_model(model, config)
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
@@ -235,9 +251,15 @@ def openrlhf(folder: Path) -> Path:
     config = _config(Qwen2Config)
     state = {f"model.{n}": t for n, t in Qwen2Model(config).state_dict().items()}
     return _save(
-        folder, config, state | {"value_head.weight": _linear(1).weight.detach()}, architectures=["RewardModel"],
-        value_head_prefix="value_head", normalize_reward=True, mean=0.25, std=1.5,
-    )  # fmt: skip
+        folder,
+        config,
+        state | {"value_head.weight": _linear(1).weight.detach()},
+        architectures=["RewardModel"],
+        value_head_prefix="value_head",
+        normalize_reward=True,
+        mean=0.25,
+        std=1.5,
+    )
 
 
 MADE: dict[str, Callable[[Path], Path]] = {

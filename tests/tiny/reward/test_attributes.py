@@ -97,11 +97,7 @@ def test_classifiers_protocols_carry_all_labels(host: Host, values: list[list[fl
 
 @pytest.mark.parametrize(
     ("weights", "words"),
-    [
-        ("helpfullness=1", "not a label.*it has helpfulness, corr"),
-        ("helpfulness", "NAME=NUMBER"),
-        ("=1", "NAME="),
-    ],
+    [("helpfullness=1", "not a label.*it has helpfulness, corr"), ("helpfulness", "NAME=NUMBER"), ("=1", "NAME=")],
 )
 def test_weights_that_fit_no_label_are_one_sentence(weights: str, words: str, made: Callable[[str], Path]) -> None:
     with pytest.raises(UsageError, match=words):

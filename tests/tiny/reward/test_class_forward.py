@@ -31,9 +31,12 @@ from qserve.reward.settings import RewardSettings
 PAD = 7
 PADS: tuple[int | None, ...] = (PAD, 0, None)
 KINDS = (
-    "sequence-classification", "sequence-classification of a hybrid", "sequence-classification of a sliding window",
-    "multi-attribute", "lora",
-)  # fmt: skip
+    "sequence-classification",
+    "sequence-classification of a hybrid",
+    "sequence-classification of a sliding window",
+    "multi-attribute",
+    "lora",
+)
 # Short alphabets, so that the pad token stands everywhere.
 TEXTS = st.lists(st.lists(st.sampled_from((PAD, 0, 1, 40, 41)), min_size=1, max_size=40), min_size=1, max_size=9)
 

@@ -129,9 +129,12 @@ def test_a_body_spread_over_memory_and_disk_scores_the_same(made: Callable[[str]
     checkpoint = find_reward(str(path), settings)
     plan = plan_reward(checkpoint, detect(), PlanRequest(dtype="float32"))
     places: dict[str, int | str] = {
-        "model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "cpu",
+        "model.embed_tokens": "cpu",
+        "model.layers.0": "cpu",
+        "model.layers.1": "disk",
+        "model.norm": "cpu",
         "lm_head": "cpu",
-    }  # fmt: skip
+    }
     spread = replace(plan, placement=replace(plan.placement, device_map=places))
     loaded = load_reward_model(checkpoint, spread)
     assert {parameter.device.type for parameter in loaded.body.layers[1].parameters()} == {"meta"}

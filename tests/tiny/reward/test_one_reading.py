@@ -24,15 +24,13 @@ ASKED = user("What is 17+25?")
 PLAIN = {"prompt": [ASKED], "chosen": [answer("42")], "rejected": [answer("41")]}
 FORMS: dict[str, dict[str, Any]] = {
     "texts": {"prompt": ASKED["content"], "chosen": "42", "rejected": "41"},
-    "ultrafeedback": {
-        "prompt": ASKED["content"], "chosen": [ASKED, answer("42")], "rejected": [ASKED, answer("41")],
-    },
+    "ultrafeedback": {"prompt": ASKED["content"], "chosen": [ASKED, answer("42")], "rejected": [ASKED, answer("41")]},
     "whole": {"chosen": [ASKED, answer("42")], "rejected": [ASKED, answer("41")]},
     "hh": {
         "chosen": "\n\nHuman: What is 17+25?\n\nAssistant: 42",
         "rejected": "\n\nHuman: What is 17+25?\n\nAssistant: 41",
     },
-}  # fmt: skip
+}
 CALLING = {"prompt": [ASKED], "chosen": [openai(call({"a": 17}))], "rejected": [answer("41")], "tools": TOOLS}
 
 

@@ -22,9 +22,16 @@ from tests.tiny.reward.plain_transformers import Plain
 
 # One of each of the seven formats, and a hybrid body.
 KINDS = (
-    "sequence-classification", "sequence-classification of a hybrid", "reward-model", "process-reward-model",
-    "value-head", "reward-head with bias", "lora", "openrlhf", "reranker",
-)  # fmt: skip
+    "sequence-classification",
+    "sequence-classification of a hybrid",
+    "reward-model",
+    "process-reward-model",
+    "value-head",
+    "reward-head with bias",
+    "lora",
+    "openrlhf",
+    "reranker",
+)
 PROMPT = "What is 17+25?"
 ANSWERS = ("It is 42.", "I do not know, but 17+25 is surely a number between 10 and 100.")
 SIMPLE = "sequence-classification"
@@ -122,10 +129,17 @@ def test_openrlhf_s_own_mean_and_standard_deviation(host: Hosting) -> None:
 
 def test_the_meta_says_how_the_score_came_about(host: Hosting) -> None:
     answer = host(SIMPLE).post("/v1/reward", texts=["some text"])
-    assert answer["meta"].items() >= {
-        "pooling": "not-pad", "dtype": "float32", "format": SIMPLE, "truncated": 0, "truncate": "refuse",
-        "template_hash": host(SIMPLE).scorer.template.template_hash,
-    }.items()  # fmt: skip
+    assert (
+        answer["meta"].items()
+        >= {
+            "pooling": "not-pad",
+            "dtype": "float32",
+            "format": SIMPLE,
+            "truncated": 0,
+            "truncate": "refuse",
+            "template_hash": host(SIMPLE).scorer.template.template_hash,
+        }.items()
+    )
     assert answer["usage"]["total_tokens"] == answer["data"][0]["num_tokens"]
     assert answer["latency_ms"] > 0
 

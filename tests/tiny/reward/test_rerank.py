@@ -66,9 +66,13 @@ def test_what_is_no_document_is_named(host: Host) -> None:
         ([{"text": "a", "image": "b"}], "'image' is not supported"),
         ([{"content": [{"type": "image_url", "text": "b"}]}], "documents.0.content.0.type"),
         ([{"text": 5}], "'documents.0.text' is 5"),
-        ([5], "'documents.0' is 5"), ([], "'documents'"), (5, "'documents' is 5"), ([{}], "'documents.0' has no"),
-        ([{"text": ""}], "'documents.0'"), ([None], "'documents.0'"),
-    ):  # fmt: skip
+        ([5], "'documents.0' is 5"),
+        ([], "'documents'"),
+        (5, "'documents' is 5"),
+        ([{}], "'documents.0' has no"),
+        ([{"text": ""}], "'documents.0'"),
+        ([None], "'documents.0'"),
+    ):
         assert message in _refused(host, documents=documents), documents
     assert "'documents.1' has none of" in _refused(host, documents=[{"a": "x"}, {"b": "y"}], rank_fields=["a"])
     assert "'documents.0.a' must be" in _refused(host, documents=[{"a": ["x"]}], rank_fields=["a"])

@@ -157,10 +157,15 @@ def test_eval_reward_reports_by_subset(
     assert "s1" in done.output
 
 
-@pytest.mark.parametrize("line", [
-    {"prompt": "What is 1+1?", "response": ""}, {"messages": [USER, turn("")]}, {"messages": [USER]},
-    {"prompt": "What is 1+1?", "responses": ["2", ""]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"prompt": "What is 1+1?", "response": ""},
+        {"messages": [USER, turn("")]},
+        {"messages": [USER]},
+        {"prompt": "What is 1+1?", "responses": ["2", ""]},
+    ],
+)
 def test_an_empty_answer_is_refused_as_the_server_refuses_it(
     line: dict[str, Any], tmp_path: Path, made: Callable[[str], Path]
 ) -> None:

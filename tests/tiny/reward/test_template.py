@@ -160,11 +160,13 @@ def test_pooling_is_a_setting_that_is_recorded(opened: Opener) -> None:
     by_name = {
         name: opened("sequence-classification", **settings)
         for name, settings in {
-            "not-pad": {}, "last": {"pooling": "last"}, "eos": {"pooling": "eos"},
+            "not-pad": {},
+            "last": {"pooling": "last"},
+            "eos": {"pooling": "eos"},
             "position -2": {"pooling": "position", "position": -2},
             "mean": {"pooling": "mean"},
         }.items()
-    }  # fmt: skip
+    }
     ids = by_name["last"].template.encode(CONVERSATION).token_ids
     scores = {name: scorer.score_now([ScoreItem(ids)])[0] for name, scorer in by_name.items()}
     assert [scorer.meta["pooling"] for scorer in by_name.values()] == list(by_name)

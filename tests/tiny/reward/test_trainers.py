@@ -25,9 +25,12 @@ from tests.tiny.serving.served import Service
 KIND = "sequence-classification"
 ROOT = Path(__file__).parents[3]
 PAIRWISE = {
-    "version": 1, "kind": "pairwise", "prompt": "Is {{ response_a }} larger than {{ response_b }}?",
-    "verdict": r"\b(Yes|No)\b", "choices": {"Yes": 1, "No": 0},
-}  # fmt: skip
+    "version": 1,
+    "kind": "pairwise",
+    "prompt": "Is {{ response_a }} larger than {{ response_b }}?",
+    "verdict": r"\b(Yes|No)\b",
+    "choices": {"Yes": 1, "No": 0},
+}
 POINTWISE = {**PAIRWISE, "kind": "pointwise", "prompt": "Is {{ response }} larger than 40?"}
 
 

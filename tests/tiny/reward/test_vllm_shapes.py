@@ -17,14 +17,17 @@ from tests.tiny.reward.host import Host
 
 REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("classify", "/classify", {"model": "rm", "input": ["a", "b"], "use_activation": False}),
-    ("classify", "/classify", {"model": "rm", "messages": [{"role": "user", "content": "q"},
-                                                           {"role": "assistant", "content": "a"}]}),
+    (
+        "classify",
+        "/classify",
+        {"model": "rm", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+    ),
     ("pooling", "/pooling", {"model": "rm", "input": [[40, 41], [42]], "task": "classify"}),
     ("pooling", "/pooling", {"model": "rm", "input": "a b c", "task": "token_classify"}),
     ("score", "/score", {"model": "rm", "queries": "q", "documents": ["a", "b"]}),
     ("score", "/v1/score", {"model": "rm", "text_1": ["p", "q"], "text_2": ["a", "b"]}),
     ("rerank", "/rerank", {"model": "rm", "query": "q", "documents": ["a", "b"], "top_n": 1}),
-]  # fmt: skip
+]
 
 
 @pytest.fixture

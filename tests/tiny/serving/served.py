@@ -46,9 +46,12 @@ class Service:
         if "--state-dir" not in self.arguments:
             command += ["--state-dir", str(self.state)]
         environment = {
-            **os.environ, "TMPDIR": str(self.temporary), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1",
+            **os.environ,
+            "TMPDIR": str(self.temporary),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
             **self.environment,
-        }  # fmt: skip
+        }
         self.process = subprocess.Popen(
             command,
             env=environment,

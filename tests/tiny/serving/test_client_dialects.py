@@ -64,9 +64,14 @@ def test_an_answer_that_is_begun_goes_on(messages: anthropic.Anthropic) -> None:
 def test_log_probabilities_of_a_response(client: openai.OpenAI) -> None:
     """Of its text, where they are asked for; the same in a stream."""
     fields: Any = {
-        "model": "demo", "input": "What is 17 + 25?", "temperature": 0, "max_output_tokens": 20, "top_logprobs": 2,
-        "include": ["message.output_text.logprobs"], "extra_body": {"repetition_penalty": 1.01, "min_p": 0.01},
-    }  # fmt: skip
+        "model": "demo",
+        "input": "What is 17 + 25?",
+        "temperature": 0,
+        "max_output_tokens": 20,
+        "top_logprobs": 2,
+        "include": ["message.output_text.logprobs"],
+        "extra_body": {"repetition_penalty": 1.01, "min_p": 0.01},
+    }
     part = client.responses.create(**fields).output[-1].content[0]
     assert "".join(one.token for one in part.logprobs).startswith(part.text)
     assert all(len(one.top_logprobs) == 2 for one in part.logprobs)

@@ -46,9 +46,7 @@ def forced(token_ids: Iterable[int]) -> dict[str, Any]:
     assert len(set(ids)) == len(ids) <= 4
     bias = dict.fromkeys(map(str, range(1280)), -100.0)
     bias |= {str(token_id): 100.0 - 25 * rank for rank, token_id in enumerate(ids)}
-    return {
-        "logit_bias": bias, "max_tokens": len(ids), "extra_body": {"repetition_penalty": 10.0, "ignore_eos": True},
-    }  # fmt: skip
+    return {"logit_bias": bias, "max_tokens": len(ids), "extra_body": {"repetition_penalty": 10.0, "ignore_eos": True}}
 
 
 def byte_ids(tokenizer: Any, text: str) -> list[int]:

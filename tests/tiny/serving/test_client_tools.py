@@ -20,18 +20,23 @@ SUM = [{"role": "user", "content": "What is 12+30+11?"}]
 CALCULATOR = {
     "type": "function",
     "function": {
-        "name": "calculator", "description": "Adds.",
+        "name": "calculator",
+        "description": "Adds.",
         "parameters": {
-            "type": "object", "required": ["a", "op"], "additionalProperties": False,
+            "type": "object",
+            "required": ["a", "op"],
+            "additionalProperties": False,
             "properties": {"a": {"type": "integer", "maximum": 99, "minimum": 0}, "op": {"enum": ["add", "sub"]}},
         },
     },
-}  # fmt: skip
+}
 NAMED = {"type": "function", "function": {"name": "calculator"}}
 SCHEMA = {
-    "type": "object", "required": ["answer", "unit"], "additionalProperties": False,
+    "type": "object",
+    "required": ["answer", "unit"],
+    "additionalProperties": False,
     "properties": {"answer": {"type": "integer"}, "unit": {"enum": ["apples", "pears"]}},
-}  # fmt: skip
+}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "sum", "schema": SCHEMA, "strict": True}}
 
 
@@ -92,8 +97,13 @@ def test_an_answer_follows_its_schema_after_a_thought(client: openai.OpenAI) -> 
 def test_an_agent_calls_its_tool_and_then_answers_in_its_form(client: openai.OpenAI) -> None:
     """Tools and `response_format` in every request: the answer is either."""
     (one,) = held_out_callings("call", 1, seed=9)
-    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object", "required": ["x"],
-            "properties": {"x": {"type": "boolean"}}}}}  # fmt: skip
+    form = {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "s",
+            "schema": {"type": "object", "required": ["x"], "properties": {"x": {"type": "boolean"}}},
+        },
+    }
     fields: dict[str, Any] = {"tools": [THE_DEMOS], "response_format": form}
     messages: list[Any] = [{"role": "user", "content": one.question}]
     asked = ask(client, messages, **fields).choices[0]
@@ -129,11 +139,12 @@ def test_answers_are_the_same_alone_and_in_company(client: openai.OpenAI) -> Non
     ("extra", "expected"),
     [
         ({"structured_outputs": {"regex": "[0-9]{3}"}}, "[0-9]{3}"),
-        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"), ({"guided_choice": ["yes", "no"]}, "yes|no"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
         ({"structured_outputs": {"grammar": 'start: "a" /[0-9]{2}/'}}, "a[0-9]{2}"),
     ],
     ids=["regex", "choice", "guided", "grammar"],
-)  # fmt: skip
+)
 def test_other_structures(client: openai.OpenAI, extra: dict[str, Any], expected: str) -> None:
     content = ask(client, **no_thoughts(extra_body=extra)).choices[0].message.content
     text = client.completions.create(model="demo", prompt="1+1=", max_tokens=30, temperature=0, extra_body=extra)

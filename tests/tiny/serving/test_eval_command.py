@@ -44,9 +44,17 @@ def environment(folder: Path) -> dict[str, str]:
 
 def evaluated(folder: Path, name: str, *arguments: str) -> tuple[EvalResult, str]:
     text = said(
-        "eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(folder / "state"),
-        "--out", str(folder / name), *arguments,
-    )  # fmt: skip
+        "eval",
+        "--suite",
+        "offline",
+        "--limit",
+        str(LIMIT),
+        "--state-dir",
+        str(folder / "state"),
+        "--out",
+        str(folder / name),
+        *arguments,
+    )
     return EvalResult.load(folder / name), text
 
 
@@ -90,8 +98,11 @@ def test_the_table_has_standard_errors_and_the_result_all_of_lm_eval(first: tupl
     assert {task: len(result.samples(task)) for task in TASKS} == dict.fromkeys(TASKS, LIMIT)
     about = result.about
     assert (about["model"], about["engine"], about["scheme"], about["dtype"]) == (
-        "demo", "transformers", "bf16", "float32",
-    )  # fmt: skip
+        "demo",
+        "transformers",
+        "bf16",
+        "float32",
+    )
     assert about["seed"] == 1234 and about["versions"]["lm-eval"] and about["devices"] and about["template_hash"]
 
 
@@ -113,9 +124,12 @@ def test_interrupted_in_the_middle_it_goes_on(
     state = folder / "interrupted"
     arguments = ("eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(state))
     process = subprocess.Popen(
-        command(*arguments, "--url", held_up.url), text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, preexec_fn=heed_ctrl_c,
-    )  # fmt: skip
+        command(*arguments, "--url", held_up.url),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=heed_ctrl_c,
+    )
     try:
         until(lambda: held_up.num_held > 0 and kept(state) > 0, START_LIMIT_S, "no answer is kept as it comes")
         process.send_signal(signal.SIGINT)

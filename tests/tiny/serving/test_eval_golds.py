@@ -31,9 +31,12 @@ metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 """
 GOOD: dict[str, Any] = {"question": "What is 1+1?", "choices": ["1", "2"], "gold": 1}
 BAD: dict[str, dict[str, Any]] = {
-    "gold 2 is not one of its choices 0 to 1": {"gold": 2}, "gold -100 is not one": {"gold": -100},
-    "gold -1 is not one": {"gold": -1}, "it has no choices": {"choices": []}, "it has no gold": {"gold": None},
-}  # fmt: skip
+    "gold 2 is not one of its choices 0 to 1": {"gold": 2},
+    "gold -100 is not one": {"gold": -100},
+    "gold -1 is not one": {"gold": -1},
+    "it has no choices": {"choices": []},
+    "it has no gold": {"gold": None},
+}
 
 
 @pytest.fixture(autouse=True)

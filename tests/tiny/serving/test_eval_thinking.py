@@ -97,9 +97,19 @@ class Command:
 
     def result(self, url: str, *arguments: str, status: int = 0) -> tuple[EvalResult, str]:
         text = self.said(
-            "--url", url, "--tasks", "qserve_demo_think", "--chat", "--limit", str(LIMIT), "--no-resume",
-            "--out", str(self.folder / "out"), *arguments, status=status,
-        )  # fmt: skip
+            "--url",
+            url,
+            "--tasks",
+            "qserve_demo_think",
+            "--chat",
+            "--limit",
+            str(LIMIT),
+            "--no-resume",
+            "--out",
+            str(self.folder / "out"),
+            *arguments,
+            status=status,
+        )
         return EvalResult.load(self.folder / "out"), text
 
 
@@ -163,8 +173,10 @@ def test_several_answers_to_each_item(run: Command) -> None:
     with answering(server) as url:
         told = figures(run.result(url, "--num-samples", "3", "--no-preflight")[0])
     assert {name.partition(",")[0] for name in told if "@" in name and "stderr" not in name} == {
-        "exact_match_avg@3", "exact_match_pass@3", "exact_match_maj@3",
-    }  # fmt: skip
+        "exact_match_avg@3",
+        "exact_match_pass@3",
+        "exact_match_maj@3",
+    }
     assert told["num_answers"] == 3 * LIMIT
     assert {body["seed"] for body in server.bodies if "seed" in body} == {1234, 1235, 1236}
 

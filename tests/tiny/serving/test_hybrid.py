@@ -22,9 +22,14 @@ from tests.tiny.serving.served import QSERVE, Service, until
 
 MAX_NUM_SEQS = 8
 VISION = {
-    "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
-    "num_position_embeddings": 16, "patch_size": 4,
-}  # fmt: skip
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+    "patch_size": 4,
+}
 
 
 @pytest.fixture(scope="module")

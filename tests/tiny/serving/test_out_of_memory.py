@@ -30,9 +30,15 @@ def wide(tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
     folder = tmp_path_factory.mktemp("wide")
     base = AutoConfig.from_pretrained(demo)
     config = Qwen3Config(
-        vocab_size=base.vocab_size, hidden_size=64, intermediate_size=INTERMEDIATE, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=2048,
-    )  # fmt: skip
+        vocab_size=base.vocab_size,
+        hidden_size=64,
+        intermediate_size=INTERMEDIATE,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=2048,
+    )
     torch.manual_seed(0)
     Qwen3ForCausalLM(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):

@@ -25,9 +25,13 @@ COMMANDS, CURL = re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
 CALLS = [line.partition("#")[0].strip() for line in COMMANDS.splitlines() if line.startswith("qserve ")]
 NAME = "Qwen/Qwen3-32B"
 SMALL = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8,
-    "num_key_value_heads": 2, "head_dim": 16,
-}  # fmt: skip
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
 
 
 @pytest.fixture(scope="module")

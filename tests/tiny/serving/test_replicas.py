@@ -19,9 +19,18 @@ QUESTIONS = [f"What is {at}+{at + 1}?" for at in range(9)]
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     arguments = (
-        "--model", "demo", "--dtype", "float32", "--replicas", "2", "--max-num-seqs", "8", "--no-ui",
-        "--gateway-processes", "2",
-    )  # fmt: skip
+        "--model",
+        "demo",
+        "--dtype",
+        "float32",
+        "--replicas",
+        "2",
+        "--max-num-seqs",
+        "8",
+        "--no-ui",
+        "--gateway-processes",
+        "2",
+    )
     one = Service(arguments, tmp_path_factory.mktemp("replicas"))
     try:
         yield one.until_ready()

@@ -35,9 +35,16 @@ def restarts(service: Service) -> list[int]:
 
 async def test_sighup_restarts_one_after_the_other_and_no_request_fails(start: Callable[..., Service]) -> None:
     service = start(
-        "--engine", "echo", "--replicas", "2", "--gateway-processes", "2", "--no-ui", PYTHONPATH=str(ECHO),
+        "--engine",
+        "echo",
+        "--replicas",
+        "2",
+        "--gateway-processes",
+        "2",
+        "--no-ui",
+        PYTHONPATH=str(ECHO),
         ECHO_PAUSE_S="0.05",
-    ).until_ready()  # fmt: skip
+    ).until_ready()
     connections = httpx.Limits(max_keepalive_connections=0)  # so that any process may be asked
     async with (
         asyncio.timeout(LIMIT_S),

@@ -61,7 +61,8 @@ CHATS: dict[str, tuple[str, dict[str, Any], str]] = {
     "several": ("/v1/chat/completions", {"messages": user(BAD), "n": 3, "logprobs": True}, SAID),
     "answer to go on with": (
         "/v1/chat/completions",
-        {"messages": PAIR, "continue_final_message": True, "add_generation_prompt": False}, SAID,
+        {"messages": PAIR, "continue_final_message": True, "add_generation_prompt": False},
+        SAID,
     ),
     "biased": ("/v1/chat/completions", {"messages": user("1"), "logit_bias": {str(ROWS): 5}}, SAID),
     "stopped": ("/v1/chat/completions", {"messages": user("1"), "stop_token_ids": [3, ROWS + 1]}, NUMBER),
@@ -74,7 +75,7 @@ CHATS: dict[str, tuple[str, dict[str, Any], str]] = {
     "counted": ("/v1/messages/count_tokens", {"messages": user(BAD)}, SAID),
     "responses": ("/v1/responses", {"input": BAD}, SAID),
     "instructions": ("/v1/responses", {"input": "1", "instructions": BAD}, SAID),
-}  # fmt: skip
+}
 IDS = [1, 2, ROWS]
 REWARDS: dict[str, tuple[str, dict[str, Any]]] = {
     "texts": ("/v1/reward", {"texts": ["fine", BAD]}),
@@ -151,9 +152,10 @@ def test_the_start_says_so_of_both(rowless: Service) -> None:
 @pytest.mark.parametrize("where", ["start", "prompt", "answer"])
 def test_a_template_that_writes_one_is_refused(demo: Path, tmp_path: Path, where: str) -> None:
     written = {
-        "start": PLAIN + TEMPLATE, "prompt": TEMPLATE.replace("assistant\\n", f"assistant\\n{SPECIAL}"),
+        "start": PLAIN + TEMPLATE,
+        "prompt": TEMPLATE.replace("assistant\\n", f"assistant\\n{SPECIAL}"),
         "answer": TEMPLATE.replace("m.role +", f"m.role + ('{PLAIN}' if m.role == 'assistant' else '') +"),
-    }[where]  # fmt: skip
+    }[where]
     folder = with_rowless_tokens(demo, tmp_path / "chat", written)
     status, output = run("--model", str(folder), folder=tmp_path / "up")
     assert status != 0 and "Traceback" not in output
@@ -168,9 +170,13 @@ def test_a_reward_model_whose_template_writes_one_is_refused(tmp_path: Path) -> 
     texts.write_text(json.dumps({"messages": [*PAIR[:1], {"role": "assistant", "content": "2"}]}) + "\n")
     for command in (["score", str(texts), "--reward", str(folder)], ["up", "--port", "0", "--reward", str(folder)]):
         ended = subprocess.run(
-            [str(QSERVE), *command], capture_output=True, text=True, timeout=START_LIMIT_S,
-            env={**_environment(tmp_path)}, check=False,
-        )  # fmt: skip
+            [str(QSERVE), *command],
+            capture_output=True,
+            text=True,
+            timeout=START_LIMIT_S,
+            env={**_environment(tmp_path)},
+            check=False,
+        )
         said = " ".join((ended.stdout + ended.stderr).split())
         assert ended.returncode != 0 and f"writes {SPECIAL!r}" in said and "Traceback" not in said, said
 
@@ -181,8 +187,12 @@ def test_score_keeps_the_good_lines(reward: Path, tmp_path: Path) -> None:
     texts.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ended = subprocess.run(
         [str(QSERVE), "score", str(texts), "--reward", str(reward)],
-        capture_output=True, text=True, timeout=START_LIMIT_S, env=_environment(tmp_path), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=START_LIMIT_S,
+        env=_environment(tmp_path),
+        check=False,
+    )
     assert ended.returncode == 6, ended.stderr
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     assert ["reward" in found[0], "rewards" in found[3]] == [True, True]
@@ -219,11 +229,24 @@ def _evaluated(rowless: Service, folder: Path, name: str, kind: str) -> tuple[in
     (folder / f"{name}.jsonl").write_text("\n".join(json.dumps(one) for one in QUESTIONS))
     (folder / f"{name}.yaml").write_text(TASK.format(name=name) + kind)
     ended = subprocess.run(
-        [str(QSERVE), "eval", "--url", rowless.url, "--served-model-name", "demo", "--out", str(folder / "out"),
-         "--tasks", str(folder / f"{name}.yaml")],
-        capture_output=True, text=True, timeout=START_LIMIT_S, check=False,
+        [
+            str(QSERVE),
+            "eval",
+            "--url",
+            rowless.url,
+            "--served-model-name",
+            "demo",
+            "--out",
+            str(folder / "out"),
+            "--tasks",
+            str(folder / f"{name}.yaml"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=START_LIMIT_S,
+        check=False,
         env={**_environment(folder), "HF_DATASETS_CACHE": str(folder / "datasets")},
-    )  # fmt: skip
+    )
     said = ended.stdout + ended.stderr
     assert "Traceback" not in said, said
     return ended.returncode, json.loads((folder / "out" / "result.json").read_text())["lm_eval"], said
@@ -254,10 +277,28 @@ def test_a_load_counts_them_as_failed(rowless: Service, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in ["fine", "1+1", BAD, "2+2"] * 3))
     ended = subprocess.run(
-        [str(QSERVE), "bench", "--url", rowless.url, "--model", "demo", "--dataset", str(file), "--num-prompts", "12",
-         "--concurrency", "3", "--output-len", "4"],
-        capture_output=True, text=True, timeout=START_LIMIT_S, env=_environment(tmp_path), check=False,
-    )  # fmt: skip
+        [
+            str(QSERVE),
+            "bench",
+            "--url",
+            rowless.url,
+            "--model",
+            "demo",
+            "--dataset",
+            str(file),
+            "--num-prompts",
+            "12",
+            "--concurrency",
+            "3",
+            "--output-len",
+            "4",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=START_LIMIT_S,
+        env=_environment(tmp_path),
+        check=False,
+    )
     assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended
     assert "3 failed, HTTP 400" in ended.stdout and SAID in ended.stdout and "9 requests in" in ended.stdout, ended
 

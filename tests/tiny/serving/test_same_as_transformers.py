@@ -12,9 +12,15 @@ from tests.tiny.serving.plain_transformers import Reference, id_of_label
 from tests.tiny.serving.served import Service
 
 QUESTIONS = [
-    "What is 12+30?", "What is 71-18?", "Reverse the word: apple", "Sort these numbers: 9 2 7 4",
-    "Which is larger, 31 or 13?", "How many letters are in banana?", "What is qserve?", "Copy: red green blue",
-]  # fmt: skip
+    "What is 12+30?",
+    "What is 71-18?",
+    "Reverse the word: apple",
+    "Sort these numbers: 9 2 7 4",
+    "Which is larger, 31 or 13?",
+    "How many letters are in banana?",
+    "What is qserve?",
+    "Copy: red green blue",
+]
 MAX_TOKENS = 40
 
 

@@ -44,16 +44,12 @@ CALLS = {
     "a stream with tools": ("/v1/chat/completions", {**CHAT, "stream": True, "tools": [TOOL]}, "ChatCompletionRequest"),
     "a completion": ("/v1/completions", {"model": "demo", "prompt": "1+1=", "max_tokens": 2}, "CompletionRequest"),
     "a message": ("/v1/messages", CHAT, "MessagesRequest"),
-    "a response": (
-        "/v1/responses", {"model": "demo", "input": "1+1=", "max_output_tokens": 16}, "ResponsesRequest"
-    ),
-    "tokens of a message": (
-        "/v1/messages/count_tokens", {"model": "demo", "messages": [TURN]}, "CountTokensRequest"
-    ),
+    "a response": ("/v1/responses", {"model": "demo", "input": "1+1=", "max_output_tokens": 16}, "ResponsesRequest"),
+    "tokens of a message": ("/v1/messages/count_tokens", {"model": "demo", "messages": [TURN]}, "CountTokensRequest"),
     "tokens of a response": ("/v1/responses/input_tokens", {"model": "demo", "input": "1+1="}, "InputTokensRequest"),
     "tokens": ("/tokenize", {"model": "demo", "prompt": "1+1="}, "TokenizeRequest"),
     "text": ("/detokenize", {"model": "demo", "tokens": [5]}, "DetokenizeRequest"),
-}  # fmt: skip
+}
 TRANSLATED = {"MessagesRequest", "ResponsesRequest", "CountTokensRequest", "InputTokensRequest"}
 READER = "qserve.engine.prompts.process"
 

@@ -53,10 +53,13 @@ def _num_cached(http: httpx.Client, path: str, **body: Any) -> int:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [(TEXT, {"prompt": "text " + PROMPT, "max_tokens": 2}), (TEXT, {"prompt": ["a " + PROMPT, "b " + PROMPT], "n": 2}),
-     (CHAT, {"messages": [{"role": "user", "content": "chat " + PROMPT}], "max_tokens": 2}),
-     ("/v1/responses", {"input": "response " + PROMPT, "max_output_tokens": 2})],
-)  # fmt: skip
+    [
+        (TEXT, {"prompt": "text " + PROMPT, "max_tokens": 2}),
+        (TEXT, {"prompt": ["a " + PROMPT, "b " + PROMPT], "n": 2}),
+        (CHAT, {"messages": [{"role": "user", "content": "chat " + PROMPT}], "max_tokens": 2}),
+        ("/v1/responses", {"input": "response " + PROMPT, "max_output_tokens": 2}),
+    ],
+)
 def test_a_key_finds_its_own_prompts_alone(clients: list[httpx.Client], path: str, body: dict[str, Any]) -> None:
     one, other = clients
     assert _num_cached(one, path, **body) == 0

@@ -88,9 +88,10 @@ async def test_200_clients_that_vanish_leave_nothing_running(service: Service) -
     async with http(service) as client:
         await asyncio.gather(*(vanish(client, 1 + index % 5) for index in range(200)))
     took_s = until(
-        lambda: service.num_running() == 0 and service.gauge("qserve_gateway_requests_running") == 0, 10,
+        lambda: service.num_running() == 0 and service.gauge("qserve_gateway_requests_running") == 0,
+        10,
         lambda: f"{service.num_running()} sequences of vanished clients still run",
-    )  # fmt: skip
+    )
     print(f"idle {took_s * 1000:.0f} ms after the last client left")
     assert service.gauge("qserve_gateway_disconnects_total") - before == 200
     assert service.gauge("qserve_worker_kv_cache_usage_ratio") < 0.5

@@ -46,9 +46,14 @@ def in_process(
 def check_scores(seen: ServedModel, demo: Path, on: bool, limit: int) -> None:
     """Item for item as in process, with the thought apart."""
     theirs = in_process(
-        demo, "float32", [TASK], limit, {"enable_thinking": on, "think_end_token": "</think>"},
-        apply_chat_template=True, gen_kwargs={"max_gen_toks": 256},
-    )  # fmt: skip
+        demo,
+        "float32",
+        [TASK],
+        limit,
+        {"enable_thinking": on, "think_end_token": "</think>"},
+        apply_chat_template=True,
+        gen_kwargs={"max_gen_toks": 256},
+    )
     mine = _asked(seen, limit, thinking="on" if on else "off", max_gen_toks=256)
     pairs = list(zip(_by_doc(mine["samples"][TASK]), _by_doc(theirs["samples"][TASK]), strict=True))
     assert len(pairs) == limit

@@ -63,15 +63,25 @@ checks: dict[str, dict | None] = {}
 
 
 def made(
-    name: str, method: str, data: Path = PAIRS, steps: int = 2, save_steps: int = 2, labels: tuple[str, ...] = (),
-    model: str | None = None, **fields,
-) -> TrainingRun:  # fmt: skip
+    name: str,
+    method: str,
+    data: Path = PAIRS,
+    steps: int = 2,
+    save_steps: int = 2,
+    labels: tuple[str, ...] = (),
+    model: str | None = None,
+    **fields,
+) -> TrainingRun:
     """A run of a few steps; `fields` are the run's, or the request's."""
     of_run = {key: fields.pop(key) for key in tuple(fields) if key in TrainingRun.__dataclass_fields__}
     request = TrainingRequest(
-        method, precision="fp32", max_length=128, micro_batch=2, num_labels=len(labels) or None,
+        method,
+        precision="fp32",
+        max_length=128,
+        micro_batch=2,
+        num_labels=len(labels) or None,
         **{"gradient_checkpointing": False, **fields},
-    )  # fmt: skip
+    )
     # transformers evaluates after the last step: the short ones need no other.
     evaluated = steps if steps > 2 else 10 * steps
     schedule = Schedule(max_steps=steps, eval_steps=evaluated, save_steps=save_steps, learning_rate=1e-3)

@@ -56,9 +56,13 @@ def trainer_of(folder: Path, name: str, method: str, rows: list[dict[str, Any]],
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     request = TrainingRequest(method, precision="fp32", max_length=256, micro_batch=2, gradient_checkpointing=False)
     run = TrainingRun(
-        request, str(chat_model_path()), DataSource(str(file), eval_share=0), folder / name,
-        schedule=Schedule(max_steps=1), **fields,
-    )  # fmt: skip
+        request,
+        str(chat_model_path()),
+        DataSource(str(file), eval_share=0),
+        folder / name,
+        schedule=Schedule(max_steps=1),
+        **fields,
+    )
     template = read_template(Path(run.model))
     write_configuration(run, prepare(run.data, run.trainer, run.data_folder, run.folder, template))
     return make_trainer(run, [])

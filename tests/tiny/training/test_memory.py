@@ -24,12 +24,7 @@ from transformers import (
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingRequest, plan_training
-from qserve.planner.training.activations import (
-    checkpoint_bytes,
-    layer_bytes_per_token,
-    logits_bytes,
-    recompute_bytes,
-)
+from qserve.planner.training.activations import checkpoint_bytes, layer_bytes_per_token, logits_bytes, recompute_bytes
 from qserve.planner.training.constants import LOGIT_BYTES
 from qserve.planner.training.cpu_activations import layer_bytes
 from qserve.planner.training.models import cast_of
@@ -127,9 +122,14 @@ def _saved(config: Qwen3MoeConfig, length: int) -> int:
 
 
 SMALL = {
-    "hidden_size": 80, "intermediate_size": 208, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16,
-    "vocab_size": 64, "pad_token_id": 0,
-}  # fmt: skip
+    "hidden_size": 80,
+    "intermediate_size": 208,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 64,
+    "pad_token_id": 0,
+}
 
 
 def _kept_by_a_layer(request: TrainingRequest, family: str) -> float:

@@ -50,9 +50,22 @@ METHODS_LIMIT_S, LIMIT_S = 1200, 300
 pytestmark = pytest.mark.timeout(METHODS_LIMIT_S + 60)
 BY_TWO = ("ddp", "fsdp", "zero-1", "zero-2", "zero-3")
 METHODS = (
-    "reward", "reward-lora", "reward-head", "labels", "labels-lora", "labels-head", "steps", "steps-head", "sft",
-    "lora", "qlora", "lora-int8", "lora-fp16", "dpo", "grpo",
-)  # fmt: skip
+    "reward",
+    "reward-lora",
+    "reward-head",
+    "labels",
+    "labels-lora",
+    "labels-head",
+    "steps",
+    "steps-head",
+    "sft",
+    "lora",
+    "qlora",
+    "lora-int8",
+    "lora-fp16",
+    "dpo",
+    "grpo",
+)
 
 
 class Runs:
@@ -78,9 +91,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     code = "import gc; gc.disable(); from tests.tiny.training.methods import main; main()"
     command = [*python_for(code), str(folder)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=METHODS_LIMIT_S, check=False, cwd=ROOT,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=METHODS_LIMIT_S,
+        check=False,
+        cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return Runs(folder)
 
@@ -427,12 +445,35 @@ def environment() -> dict[str, str]:
 def flags(runs, output: Path, state: Path) -> tuple[str, ...]:
     """Those of the run `full-disk` of methods.py."""
     return (
-        "reward", "--model", "demo", "--data", str(runs.folder / "pairs.jsonl"), "--eval-share", "0.2",
-        "--max-steps", "6", "--eval-steps", "6", "--save-steps", "2", "--learning-rate", "1e-3", "--micro-batch", "2",
-        "--gradient-accumulation-steps", "1", "--max-length", "128", "--no-gradient-checkpointing",
-        "--output", str(output), "--state-dir", str(state),
-        "--gpu", "none",
-    )  # fmt: skip
+        "reward",
+        "--model",
+        "demo",
+        "--data",
+        str(runs.folder / "pairs.jsonl"),
+        "--eval-share",
+        "0.2",
+        "--max-steps",
+        "6",
+        "--eval-steps",
+        "6",
+        "--save-steps",
+        "2",
+        "--learning-rate",
+        "1e-3",
+        "--micro-batch",
+        "2",
+        "--gradient-accumulation-steps",
+        "1",
+        "--max-length",
+        "128",
+        "--no-gradient-checkpointing",
+        "--output",
+        str(output),
+        "--state-dir",
+        str(state),
+        "--gpu",
+        "none",
+    )
 
 
 def wait_for_step(file: Path, step: int, process: subprocess.Popen[str]) -> None:
@@ -460,9 +501,13 @@ def files_mapped_by(process: subprocess.Popen[str]) -> str:
 def told_at_ctrl_c(given: tuple[str, ...], events: Path) -> tuple[str, str]:
     """What a run prints that is interrupted after its first step, and what `files_mapped_by` found by then."""
     process = subprocess.Popen(
-        called(*given), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        called(*given),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
         preexec_fn=hear_ctrl_c,
-    )  # fmt: skip
+    )
     wait_for_step(events, 1, process)
     mapped = files_mapped_by(process)
     process.send_signal(signal.SIGINT)

@@ -34,9 +34,14 @@ OTHER_CALL = '<tool_call>\n{"name": "add", "arguments": {"b": [7], "c": null}}\n
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rows")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tiny.training.rows", str(folder)], capture_output=True, text=True, timeout=900,
-        check=False, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.tiny.training.rows", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     read: dict[str, Any] = json.loads((folder / "made.json").read_text())
     return read

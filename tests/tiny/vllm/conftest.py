@@ -18,10 +18,23 @@ collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 NAMES = ("demo", "another/name")
 MAX_MODEL_LEN = 2048
 FLAGS = (
-    "--model", "demo", "--engine", "vllm", "--quant", "4bit", "--enforce-eager", "--kv-cache-memory-bytes", "64MiB",
-    "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "8", "--max-num-batched-tokens", "512",
+    "--model",
+    "demo",
+    "--engine",
+    "vllm",
+    "--quant",
+    "4bit",
+    "--enforce-eager",
+    "--kv-cache-memory-bytes",
+    "64MiB",
+    "--max-model-len",
+    str(MAX_MODEL_LEN),
+    "--max-num-seqs",
+    "8",
+    "--max-num-batched-tokens",
+    "512",
     *(word for name in NAMES for word in ("--served-model-name", name)),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="session")

@@ -40,8 +40,11 @@ def test_nf4_is_bound_by_a_schema_and_calls_tools(client):
     )
     assert json.loads(bound.choices[0].message.content) in (41, 43)
     parameters = {
-        "type": "object", "properties": {"a": {"enum": [12, 30]}}, "required": ["a"], "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": {"a": {"enum": [12, 30]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
     tool = {"type": "function", "function": {"name": "look", "parameters": parameters, "strict": True}}
     called = client.chat.completions.create(
         model="demo", messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=300, temperature=0

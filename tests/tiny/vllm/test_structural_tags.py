@@ -60,9 +60,7 @@ def test_a_value_is_written_as_json_dumps_does(value: Any) -> None:
     "text", ['{ "a": [1, 2]}', '{"a" : [1, 2]}', '{"a":  [1, 2]}', '{"a": [1 , 2]}', '{"a": [1,\n2]}']
 )
 def test_other_blanks_are_not_written(text: str) -> None:
-    schema = {
-        "type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"],
-    }  # fmt: skip
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}
     tag = _tag({"type": "json_schema", "json_schema": schema})
     assert xgrammar.GrammarMatcher(_COMPILER.compile_structural_tag(tag)).accept_string(f"{_BEGIN}{text}{_END}")
     assert not _takes(tag, text)

@@ -31,13 +31,26 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """In float32, so that equality with lm-eval's own transformers model can be exact."""
     one = Service(
         (
-            "--model", "demo", "--engine", "vllm", "--dtype", "float32", "--enforce-eager",
-            "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(NUM_PLACES),
-            "--kv-cache-memory-bytes", "64MiB", "--api-key", KEY, *os.environ.get("QSERVE_VLLM_FLAGS", "").split(),
+            "--model",
+            "demo",
+            "--engine",
+            "vllm",
+            "--dtype",
+            "float32",
+            "--enforce-eager",
+            "--max-model-len",
+            str(MAX_MODEL_LEN),
+            "--max-num-seqs",
+            str(NUM_PLACES),
+            "--kv-cache-memory-bytes",
+            "64MiB",
+            "--api-key",
+            KEY,
+            *os.environ.get("QSERVE_VLLM_FLAGS", "").split(),
         ),
         tmp_path_factory.mktemp("vllm-served"),
         NOT_COMPILED,
-    )  # fmt: skip
+    )
     yield one.until_ready()
     if one.process.poll() != -signal.SIGKILL:  # by the last test
         one.end_as_told()

@@ -82,8 +82,12 @@ def test_engine_and_worker_are_one_process_as_the_plan_counts(service: Service, 
 def test_the_start_is_told_phase_by_phase_and_in_seconds(running: Engine) -> None:
     phases = [phase for line in running.log if (phase := phase_of(line))]
     assert phases == [
-        "starting the engine's processes", "loading weights", "making the KV cache", "starting the server", "ready",
-    ]  # fmt: skip
+        "starting the engine's processes",
+        "loading weights",
+        "making the KV cache",
+        "starting the server",
+        "ready",
+    ]
     figures = figures_of(running.log)
     assert figures.version == "0.32.0"
     assert figures.weights_seconds is not None

@@ -33,25 +33,36 @@ def _gauge(http, name):
 
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
-    [(CHAT, {"tempreature": 1}, "tempreature"),
-     (CHAT, {"stream": True, "stream_options": {"include_usag": True}}, "stream_options.include_usag"),
-     (CHAT, {"messages": [{"role": "user", "content": "x", "nam": "y"}]}, "messages.0.nam"),
-     (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-     (CHAT, {"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages.0.role"),
-     (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "txt": "y"}]}]},
-      "messages.0.content.0.txt"),
-     (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "params": {}}}]}, "tools.0.function.params"),
-     (CHAT, {"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
-     (CHAT, {"structured_outputs": {"regexp": "a"}}, "structured_outputs.regexp"),
-     (CHAT, {"structured_outputs": {"json": {}, "disable_any_whitespace": True}},
-      "structured_outputs.disable_any_whitespace"), (CHAT, {"priority": 1}, "priority"),
-     (CHAT, {"request_id": "mine"}, "request_id"), (CHAT, {"kv_transfer_params": {}}, "kv_transfer_params"),
-     (CHAT, {"n": "3"}, "n"), (CHAT, {"max_completion_tokens": 9}, "max_tokens"),
-     ("/v1/completions", {"prompt": "x", "messages": None, "best_of": 2}, "best_of"),
-     ("/tokenize", {"max_tokens": None, "add_special_token": True}, "add_special_token"),
-     (RESPONSES, {**_NO_CHAT, "input": "x", "conversation": "c"}, "conversation"),
-     (RESPONSES, {**_NO_CHAT, "input": [{"role": "user", "content": "x", "nam": 1}]}, "input.0.nam")],
-)  # fmt: skip
+    [
+        (CHAT, {"tempreature": 1}, "tempreature"),
+        (CHAT, {"stream": True, "stream_options": {"include_usag": True}}, "stream_options.include_usag"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "nam": "y"}]}, "messages.0.nam"),
+        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        (CHAT, {"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages.0.role"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "txt": "y"}]}]},
+            "messages.0.content.0.txt",
+        ),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "params": {}}}]}, "tools.0.function.params"),
+        (CHAT, {"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
+        (CHAT, {"structured_outputs": {"regexp": "a"}}, "structured_outputs.regexp"),
+        (
+            CHAT,
+            {"structured_outputs": {"json": {}, "disable_any_whitespace": True}},
+            "structured_outputs.disable_any_whitespace",
+        ),
+        (CHAT, {"priority": 1}, "priority"),
+        (CHAT, {"request_id": "mine"}, "request_id"),
+        (CHAT, {"kv_transfer_params": {}}, "kv_transfer_params"),
+        (CHAT, {"n": "3"}, "n"),
+        (CHAT, {"max_completion_tokens": 9}, "max_tokens"),
+        ("/v1/completions", {"prompt": "x", "messages": None, "best_of": 2}, "best_of"),
+        ("/tokenize", {"max_tokens": None, "add_special_token": True}, "add_special_token"),
+        (RESPONSES, {**_NO_CHAT, "input": "x", "conversation": "c"}, "conversation"),
+        (RESPONSES, {**_NO_CHAT, "input": [{"role": "user", "content": "x", "nam": 1}]}, "input.0.nam"),
+    ],
+)
 def test_a_field_that_vllm_would_ignore_is_refused_by_name(http, path, fields, param):
     answer = http.post(path, json=_asked(**fields))
     assert answer.status_code == 400, answer.text
@@ -60,10 +71,14 @@ def test_a_field_that_vllm_would_ignore_is_refused_by_name(http, path, fields, p
 
 
 @pytest.mark.parametrize(
-    "fields", [{"foo": None}, {"chat_template_kwargs": {"any": 1}},
-               {"messages": [{"role": "developer", "content": "x"}]},
-               {"messages": [*QUESTION, {"role": "assistant", "content": "4", "reasoning_content": "?"}, *QUESTION]}],
-)  # fmt: skip
+    "fields",
+    [
+        {"foo": None},
+        {"chat_template_kwargs": {"any": 1}},
+        {"messages": [{"role": "developer", "content": "x"}]},
+        {"messages": [*QUESTION, {"role": "assistant", "content": "4", "reasoning_content": "?"}, *QUESTION]},
+    ],
+)
 def test_what_is_harmless_or_open_passes(http, fields):
     answer = http.post(CHAT, json=_asked(**fields))
     assert answer.status_code == 200, answer.text
@@ -135,8 +150,12 @@ def test_several_conversations_and_scores_of_tokens(http):
 
 
 def test_what_this_model_does_not_serve_is_404_in_a_sentence(http):
-    for path, body in (("/v1/embeddings", {"input": "x"}), ("/inference/v1/generate", {"token_ids": [1]}),
-                       (f"{CHAT}/render", {"messages": QUESTION}), ("/classify", {"input": "x"})):  # fmt: skip
+    for path, body in (
+        ("/v1/embeddings", {"input": "x"}),
+        ("/inference/v1/generate", {"token_ids": [1]}),
+        (f"{CHAT}/render", {"messages": QUESTION}),
+        ("/classify", {"input": "x"}),
+    ):
         answer = http.post(path, json={"model": "demo", **body})
         assert answer.status_code in (400, 404), answer.text
         assert answer.json()["error"]["code"] == "route_not_served" and path in answer.json()["error"]["message"]

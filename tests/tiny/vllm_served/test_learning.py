@@ -22,11 +22,29 @@ def test_the_second_plan_has_the_tokens_that_vllm_made_of_the_first(service: Ser
     assert "kv_cache_tokens" in terms
     assert "activations" not in terms, "nobody profiled a step beside --kv-cache-memory-bytes"
     command = [
-        str(QSERVE), "plan", "--model", "demo", "--gpu", "none", "--engine", "vllm", "--dtype", "float32",
-        "--engine-version", store.run().workers[0].plan["engine_version"], "--enforce-eager",
-        "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(NUM_PLACES), "--kv-cache-memory-bytes", "64MiB",
-        "--state-dir", str(service.state), "--json",
-    ]  # fmt: skip
+        str(QSERVE),
+        "plan",
+        "--model",
+        "demo",
+        "--gpu",
+        "none",
+        "--engine",
+        "vllm",
+        "--dtype",
+        "float32",
+        "--engine-version",
+        store.run().workers[0].plan["engine_version"],
+        "--enforce-eager",
+        "--max-model-len",
+        str(MAX_MODEL_LEN),
+        "--max-num-seqs",
+        str(NUM_PLACES),
+        "--kv-cache-memory-bytes",
+        "64MiB",
+        "--state-dir",
+        str(service.state),
+        "--json",
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "QSERVE_NO_LEARN"}
     plan = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout)
     assert "kv_cache_tokens" in {one["term"] for one in plan["corrections"]}

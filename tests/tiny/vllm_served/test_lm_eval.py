@@ -70,9 +70,13 @@ class Forwarder:
 
 def evaluate(url: str, key: str) -> dict[str, Any]:
     arguments = {
-        "model": "demo", "base_url": f"{url}/v1/completions", "tokenizer": str(chat_model_path()),
-        "tokenizer_backend": "huggingface", "num_concurrent": 1, "max_length": 1023,
-    }  # fmt: skip
+        "model": "demo",
+        "base_url": f"{url}/v1/completions",
+        "tokenizer": str(chat_model_path()),
+        "tokenizer_backend": "huggingface",
+        "num_concurrent": 1,
+        "max_length": 1023,
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", key)
         return answered("local-completions", arguments)
@@ -90,7 +94,7 @@ def answered(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
             task_manager=TaskManager(include_path=str(EVALS), include_defaults=False),
             limit=LIMIT,
             bootstrap_iters=0,
-        )  # fmt: skip
+        )
     assert results is not None
     return results
 

@@ -14,13 +14,16 @@ QUESTION = [{"role": "user", "content": "What is 17 + 25?"}]
 ADD = {
     "type": "function",
     "function": {
-        "name": "add", "description": "The sum of two numbers",
+        "name": "add",
+        "description": "The sum of two numbers",
         "parameters": {
-            "type": "object", "properties": {"a": {"enum": [17, 25]}, "b": {"enum": [17, 25]}}, "required": ["a", "b"],
+            "type": "object",
+            "properties": {"a": {"enum": [17, 25]}, "b": {"enum": [17, 25]}},
+            "required": ["a", "b"],
             "additionalProperties": False,
         },
     },
-}  # fmt: skip
+}
 SCHEMA = {"enum": [41, 43]}
 
 
@@ -86,9 +89,10 @@ def test_tools_that_may_be_called(client):
     assert first.choices[0].message.content is not None or first.choices[0].message.tool_calls
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 17, "b": 25}'}}
     turns = [
-        *QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]},
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
-    ]  # fmt: skip
+    ]
     second = client.chat.completions.create(model="demo", messages=turns, tools=[ADD], max_tokens=8, temperature=0)
     assert second.choices[0].message.role == "assistant"
 
@@ -107,9 +111,13 @@ def test_parse_gets_an_object(client, thinks, blanks):
         digit: Literal[1, 2, 3]
 
     answer = client.chat.completions.parse(
-        model="demo", messages=QUESTION, temperature=0, max_tokens=300, response_format=Answer,
+        model="demo",
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=300,
+        response_format=Answer,
         extra_body={"chat_template_kwargs": {"enable_thinking": thinks}},
-    )  # fmt: skip
+    )
     assert isinstance(answer.choices[0].message.parsed, Answer)
     assert not re.search(blanks, answer.choices[0].message.content) and answer.choices[0].finish_reason == "stop"
 
@@ -117,15 +125,23 @@ def test_parse_gets_an_object(client, thinks, blanks):
 def test_a_call_has_no_blanks_to_its_limit(client):
     """Inside of lists, of which the demo finds no end, either."""
     parameters = {
-        "type": "object", "properties": {"words": {"type": "array", "items": {"enum": ["a", "b"]}}},
-        "required": ["words"], "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": {"words": {"type": "array", "items": {"enum": ["a", "b"]}}},
+        "required": ["words"],
+        "additionalProperties": False,
+    }
     tool = {"type": "function", "function": {"name": "spell", "parameters": parameters}}
     for seed in range(4):
         answer = client.chat.completions.create(
-            model="demo", messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=80, temperature=1.5,
-            seed=seed, extra_body={"chat_template_kwargs": {"enable_thinking": False}},
-        )  # fmt: skip
+            model="demo",
+            messages=QUESTION,
+            tools=[tool],
+            tool_choice="required",
+            max_tokens=80,
+            temperature=1.5,
+            seed=seed,
+            extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+        )
         message = answer.choices[0].message
         calls = message.tool_calls
         written = calls[0].function.arguments if calls else message.content.partition("<tool_call>\n")[2]
@@ -134,9 +150,12 @@ def test_a_call_has_no_blanks_to_its_limit(client):
 
 def test_a_json_schema_binds_the_answer(client):
     answer = client.chat.completions.create(
-        model="demo", messages=[{"role": "user", "content": "Hello!"}], max_tokens=8, temperature=0,
+        model="demo",
+        messages=[{"role": "user", "content": "Hello!"}],
+        max_tokens=8,
+        temperature=0,
         response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
-    )  # fmt: skip
+    )
     assert json.loads(answer.choices[0].message.content) in (41, 43)
     for constraint, holds in (
         ({"json": SCHEMA}, lambda text: json.loads(text) in (41, 43)),
@@ -154,10 +173,13 @@ def test_responses(client):
     assert answer.output_text == "42" and answer.usage.output_tokens == 3
     events = list(
         client.responses.create(
-            model="demo", input=[{"role": "user", "content": "What is 17 + 25?"}], temperature=0, max_output_tokens=16,
+            model="demo",
+            input=[{"role": "user", "content": "What is 17 + 25?"}],
+            temperature=0,
+            max_output_tokens=16,
             stream=True,
         )
-    )  # fmt: skip
+    )
     assert events[0].type == "response.created" and events[-1].type == "response.completed"
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "42"
     with pytest.raises(openai.NotFoundError):

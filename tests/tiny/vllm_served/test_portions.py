@@ -13,9 +13,13 @@ from tests.tiny.vllm_served.conftest import NUM_PLACES
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED: dict[str, Any] = {
-    "model": "demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 1.0, "seed": 7,
+    "model": "demo",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "max_tokens": 8,
+    "temperature": 1.0,
+    "seed": 7,
     "logprobs": True,
-}  # fmt: skip
+}
 _N = 3 * NUM_PLACES
 
 

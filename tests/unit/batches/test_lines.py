@@ -27,18 +27,24 @@ def checked(tmp_path, *lines, max_lines=10, max_body_bytes=1000):
 @pytest.mark.parametrize(
     ("wrong", "code", "param"),
     [
-        (line(None), "missing_required_parameter", "custom_id"), (line(""), "missing_required_parameter", "custom_id"),
-        (line(7), "missing_required_parameter", "custom_id"), (line("good"), "duplicate_custom_id", "custom_id"),
-        (line(method="GET"), "invalid_method", "method"), (line(url="/v1/completions"), "invalid_url", "url"),
-        (line(url=None), "invalid_url", "url"), (line(body=[]), "missing_required_parameter", "body"),
+        (line(None), "missing_required_parameter", "custom_id"),
+        (line(""), "missing_required_parameter", "custom_id"),
+        (line(7), "missing_required_parameter", "custom_id"),
+        (line("good"), "duplicate_custom_id", "custom_id"),
+        (line(method="GET"), "invalid_method", "method"),
+        (line(url="/v1/completions"), "invalid_url", "url"),
+        (line(url=None), "invalid_url", "url"),
+        (line(body=[]), "missing_required_parameter", "body"),
         (line(body={}), "missing_required_parameter", "body.model"),
         (line(body={"model": "other"}), "mismatched_model", "body.model"),
         (line(body={"model": "m", "stream": True}), "invalid_request", "body.stream"),
-        (line(priority=1), "unknown_parameter", "priority"), ("{", "invalid_json_line", None),
-        ("[1]", "invalid_json_line", None), ("[" * 5000, "body_too_large", "body"),
+        (line(priority=1), "unknown_parameter", "priority"),
+        ("{", "invalid_json_line", None),
+        ("[1]", "invalid_json_line", None),
+        ("[" * 5000, "body_too_large", "body"),
         (line(body={"model": "m", "x": "y" * 70_000}), "body_too_large", "body"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_line_is_told_with_its_number(tmp_path, wrong, code, param):
     most = 100 if code == "body_too_large" and wrong.startswith("[") else 1000
     padded = wrong + " " * 66_000 if wrong.startswith("[[") else wrong

@@ -20,10 +20,12 @@ from bench.kit.parts import Part, split
 from bench.kit.take import NotWhole, take
 
 FILES = {
-    "library/__init__.py": b"VERSION = 3\n", "library/_C_hopper.so": bytes(range(256)) * 40,
-    "library/_C_other.so": b"not for this card", "library-3.dist-info/METADATA": b"Name: library\nVersion: 3\n",
+    "library/__init__.py": b"VERSION = 3\n",
+    "library/_C_hopper.so": bytes(range(256)) * 40,
+    "library/_C_other.so": b"not for this card",
+    "library-3.dist-info/METADATA": b"Name: library\nVersion: 3\n",
     "bin/tool": b"#!/another/machine/python\n",
-}  # fmt: skip
+}
 LIBRARY = Archive("library", {"library==3": "an example", "beside": "it imports it"}, {"_C_other": "another card"})
 
 

@@ -23,9 +23,13 @@ from bench.gpu_steps.run import Run
 from bench.gpu_steps.steps import StepProcess
 
 ABOUT = {
-    "card": "Some Card 80GB", "versions": {"torch": "2.13.0", "transformers": "5.19.0"}, "batcher": "PagedBatcher",
-    "optional_packages": {"bitsandbytes": False, "vllm": True}, "lacks_to_serve": [], "device": {"cards": 1},
-}  # fmt: skip
+    "card": "Some Card 80GB",
+    "versions": {"torch": "2.13.0", "transformers": "5.19.0"},
+    "batcher": "PagedBatcher",
+    "optional_packages": {"bitsandbytes": False, "vllm": True},
+    "lacks_to_serve": [],
+    "device": {"cards": 1},
+}
 LIMITS = {
     "planned": {"read_bytes_per_s": 3.35e12},
     "measured": {"read_bytes_per_s": 3e12, "gemv_bytes_per_s": 2e12, "gemm_flop_per_s": 7e14},
@@ -116,18 +120,34 @@ def test_rows_run_in_the_order_of_their_worth(tmp_path: Path) -> None:
     assert status == 0
     order = list(dict.fromkeys(asked["do"] for asked in card.asked if asked["do"] not in ("fresh", "end")))
     assert order == [
-        "begin", "limits", "kernel", "quality", "memory", "decode", "prompts", "profile", "service_start",
-        "service_bench", "offloaded_tokens", "two_cards", "offloaded_speed",
-    ]  # fmt: skip
+        "begin",
+        "limits",
+        "kernel",
+        "quality",
+        "memory",
+        "decode",
+        "prompts",
+        "profile",
+        "service_start",
+        "service_bench",
+        "offloaded_tokens",
+        "two_cards",
+        "offloaded_speed",
+    ]
     groups = [group for group in result if group in GROUPS]
     assert groups == list(GROUPS)
     kernels = [asked for asked in card.asked if asked["do"] == "kernel"]
     assert {asked["read_bytes_per_s"] for asked in kernels} == {3e12}
     decoded = [asked for asked in card.asked if asked["do"] == "decode" and asked["scheme"] == "16 bit"]
     assert [(asked["streams"], asked["variant"]) for asked in decoded if not asked["sampled"]] == [
-        (1, "as it runs"), (8, "as it runs"), (64, "as it runs"), (1, "captures off"), (8, "captures off"),
-        (1, "library's modules"), (8, "library's modules"),
-    ]  # fmt: skip
+        (1, "as it runs"),
+        (8, "as it runs"),
+        (64, "as it runs"),
+        (1, "captures off"),
+        (8, "captures off"),
+        (1, "library's modules"),
+        (8, "library's modules"),
+    ]
     engines = [words[1] for asked in card.asked if (words := asked.get("flags"))]
     assert engines[:2] == ["vllm", "transformers"]
 
@@ -167,9 +187,11 @@ def test_what_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     status, result = measured(tmp_path, card)
     assert status == 1
     assert result["offload"][0] == {
-        "what": "same tokens with layers offloaded", "error": "its process was killed by SIGSEGV", "ok": False,
+        "what": "same tokens with layers offloaded",
+        "error": "its process was killed by SIGSEGV",
+        "ok": False,
         "seconds": pytest.approx(0, abs=5),
-    }  # fmt: skip
+    }
     assert result["offload"][2]["ok"] is True
     assert "same tokens with layers offloaded: FAILED: its process was killed" in _table(tmp_path)
     assert "Limits could not be measured: RuntimeError: no" in _table(tmp_path)
@@ -191,10 +213,20 @@ def test_loads_of_a_service_that_did_not_start_are_not_sent(tmp_path: Path) -> N
 
 def test_a_kernel_that_is_refused_fails_its_row(tmp_path: Path) -> None:
     """Figures of a fallback are told as such: on the screen, in the table, by the exit status."""
-    path = {"batcher": "PagedBatcher", "path": "library's modules", "attention": "sdpa", "products": {},
-            "refused": [{"kernel": "rotate_and_store", "reason": "no attribute 'type'", "cost": ""}]}  # fmt: skip
-    row = {"planned": {"ms_per_step": 24.0}, "measured": {"ms_per_step": 48.0, "tokens_per_s": 21.0}, "path": path,
-           "bytes_per_step": 64e9, "ok": False}  # fmt: skip
+    path = {
+        "batcher": "PagedBatcher",
+        "path": "library's modules",
+        "attention": "sdpa",
+        "products": {},
+        "refused": [{"kernel": "rotate_and_store", "reason": "no attribute 'type'", "cost": ""}],
+    }
+    row = {
+        "planned": {"ms_per_step": 24.0},
+        "measured": {"ms_per_step": 48.0, "tokens_per_s": 21.0},
+        "path": path,
+        "bytes_per_step": 64e9,
+        "ok": False,
+    }
     status, result = measured(tmp_path, Card(decode=row), only=["bf16"])
     assert status == 1
     assert "rotate_and_store REFUSED: no attribute 'type'" in sentence(result["bf16"][1])
@@ -218,9 +250,18 @@ def test_what_was_measured_is_on_disk_when_the_rest_is_interrupted(tmp_path: Pat
 def test_one_run_on_a_card_ends_in_a_page_and_constants(tmp_path: Path) -> None:
     """Two commands of one day are one run; what only one of them measured stands there."""
     path = {"num_captured": 4, "batcher": "PagedBatcher", "path": "dense layers, captured", "attention": "sdpa"}
-    step = {"what": "1 streams", "model": "Qwen/Qwen3-32B", "scheme": "16 bit", "ok": True, "path": path, "layers": 64,
-            "planned": {"ms_per_step": 24.0}, "measured": {"ms_per_step": 25.0, "tokens_per_s": 40.0},
-            "bytes_per_step": 63e9, "graphs_bytes": 4 * 64 * 210_000}  # fmt: skip
+    step = {
+        "what": "1 streams",
+        "model": "Qwen/Qwen3-32B",
+        "scheme": "16 bit",
+        "ok": True,
+        "path": path,
+        "layers": 64,
+        "planned": {"ms_per_step": 24.0},
+        "measured": {"ms_per_step": 25.0, "tokens_per_s": 40.0},
+        "bytes_per_step": 63e9,
+        "graphs_bytes": 4 * 64 * 210_000,
+    }
     common = {
         "card": "Some Card",
         "date": "2026-11-27",
@@ -228,8 +269,12 @@ def test_one_run_on_a_card_ends_in_a_page_and_constants(tmp_path: Path) -> None:
         "versions": {"torch": "2.11.0"},
         "limits": LIMITS,
     }
-    launched = {**step, "what": "1 streams, captures off", "layer_launches": 12,
-                "measured": {"ms_per_step": 38.4, "tokens_per_s": 26.0}}  # fmt: skip
+    launched = {
+        **step,
+        "what": "1 streams, captures off",
+        "layer_launches": 12,
+        "measured": {"ms_per_step": 38.4, "tokens_per_s": 26.0},
+    }
     skipped = {**{key: step[key] for key in ("what", "model", "scheme")}, "ok": None, "skipped": "no time"}
     files = []
     for name, rows in (("a", [step]), ("b", [skipped, launched])):
@@ -246,9 +291,12 @@ def test_one_run_on_a_card_ends_in_a_page_and_constants(tmp_path: Path) -> None:
         one["name"]: one["value"] for one in tomllib.loads((tmp_path / "gpu-constants.toml").read_text())["constant"]
     }
     assert found == {
-        "read_bytes_per_s": 3e12, "gemm_flop_per_s": 7e14, "beside_reading_us": 4000.0,
-        "graph_bytes_per_layer": 210_000, "launch_us": 50.0,
-    }  # fmt: skip
+        "read_bytes_per_s": 3e12,
+        "gemm_flop_per_s": 7e14,
+        "beside_reading_us": 4000.0,
+        "graph_bytes_per_layer": 210_000,
+        "launch_us": 50.0,
+    }
     again = page.read_text()
     write_page(files, tmp_path)
     assert page.read_text() == again

@@ -32,9 +32,8 @@ LIMIT_S = 60
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("b")
     worker = WorkerStatus(
-        WorkerFacts("chat", ("served",), UnixAddress(folder / "s"), "wk", 4, 512),
-        state=WorkerState.READY,
-    )  # fmt: skip
+        WorkerFacts("chat", ("served",), UnixAddress(folder / "s"), "wk", 4, 512), state=WorkerState.READY
+    )
 
     async def serve() -> None:
         server = build_server(
@@ -106,8 +105,14 @@ def test_results_that_could_not_be_written(url: str, questions: Path, tmp_path: 
 def batch_server(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """In place of a server: its batch, which the command is stopped at while it is in progress."""
     counts = {"total": 2, "completed": 1, "failed": 1}
-    batch = {"id": "batch_1", "status": "in_progress", "request_counts": counts, "endpoint": "/v1/chat/completions",
-             "output_file_id": "output", "error_file_id": "error"}  # fmt: skip
+    batch = {
+        "id": "batch_1",
+        "status": "in_progress",
+        "request_counts": counts,
+        "endpoint": "/v1/chat/completions",
+        "output_file_id": "output",
+        "error_file_id": "error",
+    }
 
     def asked(*_: object) -> dict[str, Any]:
         return dict(batch)
@@ -162,13 +167,21 @@ def test_without_a_wait_no_place_for_answers_is_asked_for(batch_server: dict[str
 
 def test_the_document_names_what_was_written(tmp_path: Path) -> None:
     batch = {
-        "id": "batch_1", "status": "completed", "endpoint": "/v1/chat/completions",
+        "id": "batch_1",
+        "status": "completed",
+        "endpoint": "/v1/chat/completions",
         "request_counts": {"total": 3, "completed": 2, "failed": 1},
-    }  # fmt: skip
+    }
     assert batch_json(batch, {"output": tmp_path / "a"}) == {
-        "id": "batch_1", "status": "completed", "endpoint": "/v1/chat/completions", "num_requests": 3,
-        "num_completed": 2, "num_failed": 1, "output_file": str(tmp_path / "a"), "error_file": None,
-    }  # fmt: skip
+        "id": "batch_1",
+        "status": "completed",
+        "endpoint": "/v1/chat/completions",
+        "num_requests": 3,
+        "num_completed": 2,
+        "num_failed": 1,
+        "output_file": str(tmp_path / "a"),
+        "error_file": None,
+    }
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

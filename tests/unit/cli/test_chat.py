@@ -150,8 +150,9 @@ def test_an_answer_is_streamed_and_becomes_part_of_the_conversation(
 ) -> None:
     session = talk(service, monkeypatch, "/verbose", "What is 12+30?", KeyboardInterrupt)
     assert session.conversation.messages == [
-        {"role": "user", "content": "What is 12+30?"}, {"role": "assistant", "content": "42"},
-    ]  # fmt: skip
+        {"role": "user", "content": "What is 12+30?"},
+        {"role": "assistant", "content": "42"},
+    ]
     assert capsys.readouterr().out == "42\n\n\n", "no thought where standard output is no terminal"
     assert "reward 1.250 by judge" in said
     assert any("3 in the answer" in line and "tokens/s" in line for line in said)
@@ -160,9 +161,17 @@ def test_an_answer_is_streamed_and_becomes_part_of_the_conversation(
 
 def test_a_request_holds_what_was_set(service: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     talk(
-        service, monkeypatch, "/system Be brief.", "/set temperature 0.5", "/set think off", "/set seed 3", "/set seed",
-        "/reward", "Hello", "/bye",
-    )  # fmt: skip
+        service,
+        monkeypatch,
+        "/system Be brief.",
+        "/set temperature 0.5",
+        "/set think off",
+        "/set seed 3",
+        "/set seed",
+        "/reward",
+        "Hello",
+        "/bye",
+    )
     ((path, body),) = service.bodies
     assert path == "/v1/chat/completions"
     assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -203,17 +212,31 @@ def test_help_names_every_command_in_short_lines(
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (["break"], "broke off"), ([delta("4"), "break"], "broke off"),
-        ([{"error": {"message": "the worker ended"}}], "the worker ended"), (["[DONE]"], "the answer is empty"),
-        ([{"error": "the worker ended"}], "the worker ended"), ([{"error": None}, "[DONE]"], "the answer is empty"),
-        ([delta("4"), '{"choices": [{"del'], "an event is cut off or not JSON"), (["<html>"], "cut off or not JSON"),
-        (["[" * 100_000], "cut off or not JSON"), *((event, "not one of OpenAI's chat completions") for event in [
-            ["7"], ["[]"], ["null"], [{"choices": 7}], [{"choices": {"0": 1}}], [{"choices": [7]}],
-            [{"choices": [{"delta": "4"}]}], [{"choices": [{"delta": {"content": 42}}]}],
-            [delta("4") | {"usage": "none"}],
-        ]),
+        (["break"], "broke off"),
+        ([delta("4"), "break"], "broke off"),
+        ([{"error": {"message": "the worker ended"}}], "the worker ended"),
+        (["[DONE]"], "the answer is empty"),
+        ([{"error": "the worker ended"}], "the worker ended"),
+        ([{"error": None}, "[DONE]"], "the answer is empty"),
+        ([delta("4"), '{"choices": [{"del'], "an event is cut off or not JSON"),
+        (["<html>"], "cut off or not JSON"),
+        (["[" * 100_000], "cut off or not JSON"),
+        *(
+            (event, "not one of OpenAI's chat completions")
+            for event in [
+                ["7"],
+                ["[]"],
+                ["null"],
+                [{"choices": 7}],
+                [{"choices": {"0": 1}}],
+                [{"choices": [7]}],
+                [{"choices": [{"delta": "4"}]}],
+                [{"choices": [{"delta": {"content": 42}}]}],
+                [delta("4") | {"usage": "none"}],
+            ]
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_message_without_an_answer_is_kept_and_sent_again(
     answer: list[Any], why: str, service: Any, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:

@@ -49,9 +49,14 @@ def asked(tmp_path: Path):
         script = tmp_path / f"qserve.{shell}"
         script.write_text(CliRunner().invoke(command, [shell]).stdout)
         environment = {
-            **os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "HF_HUB_CACHE": str(tmp_path),
-            "SCRIPT": str(script), "WORDS": words, "LAST": last, "COUNT": str(len(words.split())),
-        }  # fmt: skip
+            **os.environ,
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "HF_HUB_CACHE": str(tmp_path),
+            "SCRIPT": str(script),
+            "WORDS": words,
+            "LAST": last,
+            "COUNT": str(len(words.split())),
+        }
         options = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
         done = subprocess.run(
             [shell, *options, "-c", ASK[shell]], env=environment, capture_output=True, text=True, check=False
@@ -71,12 +76,18 @@ def test_commands_and_models_are_completed(shell: str, asked) -> None:
 @pytest.mark.parametrize(
     ("words", "last", "some"),
     [
-        ("up", "Qwen/Qwen3-8", "Qwen/Qwen3-8B"), ("plan", "dem", "demo"), ("plan --gpu", "rtx-40", "rtx-4090"),
-        ("up", "--qu", "--quant"), ("up --config", "qwen3-32b-1x", "qwen3-32b-1x24gb"),
+        ("up", "Qwen/Qwen3-8", "Qwen/Qwen3-8B"),
+        ("plan", "dem", "demo"),
+        ("plan --gpu", "rtx-40", "rtx-4090"),
+        ("up", "--qu", "--quant"),
+        ("up --config", "qwen3-32b-1x", "qwen3-32b-1x24gb"),
         ("plan train --method", "q", "qlora"),
-        ("plan", "--help-a", "--help-all"), ("reward", "", "check"), ("plan", "tr", "train"), ("train", "gr", "grpo"),
+        ("plan", "--help-a", "--help-all"),
+        ("reward", "", "check"),
+        ("plan", "tr", "train"),
+        ("train", "gr", "grpo"),
     ],
-)  # fmt: skip
+)
 def test_what_an_option_takes_is_completed(words: str, last: str, some: str) -> None:
     """By what each shell asks of `qserve`: the same for all of them."""
     from click.shell_completion import ShellComplete

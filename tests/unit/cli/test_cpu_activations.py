@@ -117,9 +117,15 @@ def test_what_is_deployed_is_planned_with_it(asked: str, done: str, monkeypatch:
     flags = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
     machine = replace(Hardware((), 64 * GIB, 64 * GIB, 4), cpu=CpuFeatures("", flags))
     monkeypatch.setattr("qserve.service.machine.hardware_of", lambda gpu: machine)
-    request = ServiceRequest.from_flags({
-        "model": "demo", "reward": "demo", "engine": "transformers", "quant": "4bit", "cpu_activations": asked,
-        "reward_quant": "int8",
-    })  # fmt: skip
+    request = ServiceRequest.from_flags(
+        {
+            "model": "demo",
+            "reward": "demo",
+            "engine": "transformers",
+            "quant": "4bit",
+            "cpu_activations": asked,
+            "reward_quant": "int8",
+        }
+    )
     service = plan_service(request, Machine.named("none"), Knowledge())
     assert [model.whole.cpu_activations for model in service.models] == [done, done]

@@ -19,8 +19,13 @@ from tests.golden.screens import WIDTH, check_screen
 CPU = Hardware((), 24 * GIB, 20 * GIB, 2, disk_free_bytes=62 * GIB)
 CARD = replace(CPU, devices=parse_gpu("rtx-4090"), disk_free_bytes=5 * GIB)
 BASE = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "accelerate": "1.15.0"}
-EXTRAS = {"bitsandbytes": "0.50.2", "vllm-bnb-plugin": "0.0.3", "lm-eval": "0.4.13", "gradio": "6.31.0",
-          "openai": "3.52.0"}  # fmt: skip
+EXTRAS = {
+    "bitsandbytes": "0.50.2",
+    "vllm-bnb-plugin": "0.0.3",
+    "lm-eval": "0.4.13",
+    "gradio": "6.31.0",
+    "openai": "3.52.0",
+}
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,12 @@ def test_a_result() -> None:
 def test_a_result_with_thoughts_that_were_cut_off_and_items_without_a_score() -> None:
     thoughts = {**GENERATED, "truncated": 12, "empty": 3, "num_thoughts": 240, "mean_tokens": 8123.4}
     figures = {
-        "exact_match,none": 0.4, "exact_match_stderr,none": 0.03, "exact_match_pass@4,none": 0.7,
-        "exact_match_pass@4_stderr,none": 0.02, **thoughts,
-    }  # fmt: skip
+        "exact_match,none": 0.4,
+        "exact_match_stderr,none": 0.03,
+        "exact_match_pass@4,none": 0.7,
+        "exact_match_pass@4_stderr,none": 0.02,
+        **thoughts,
+    }
     whys = {"num_items": 240, "whys": {"3": "gold 9 is not one of its choices 0 to 3", "7": "it has no gold"}}
     one = result((LONG, figures), OFFLINE[0], unscorable={"qserve_demo_choice": whys})
 

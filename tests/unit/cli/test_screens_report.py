@@ -52,14 +52,29 @@ def test_of_a_service_that_runs(served: RunReport, monkeypatch: pytest.MonkeyPat
     common = {"state": "ready", "memory": held, "start_phases_s": {"importing": 3.0, "loading weights": 0.5}}
     document = {
         "data": [
-            {"worker": "chat", "models": ["demo"], "num_restarts": 0, "planned": chat.plan, **common,
-             "latency": {**LATENCY, "others_share": 0.4}},
-            {"worker": "reward", "models": ["demo-reward"], "num_restarts": 2, "planned": reward.plan, **common,
-             "error": "it was killed", "work": {**WORK, "pairs_per_s": 25.0}},
+            {
+                "worker": "chat",
+                "models": ["demo"],
+                "num_restarts": 0,
+                "planned": chat.plan,
+                **common,
+                "latency": {**LATENCY, "others_share": 0.4},
+            },
+            {
+                "worker": "reward",
+                "models": ["demo-reward"],
+                "num_restarts": 2,
+                "planned": reward.plan,
+                **common,
+                "error": "it was killed",
+                "work": {**WORK, "pairs_per_s": 25.0},
+            },
         ],
-        "host": [{"process": "gateway", "planned_bytes": 70 * MIB, "resident_bytes": 64 * MIB},
-                 {"process": "web UI", "planned_bytes": 208 * MIB, "resident_bytes": None}],
-    }  # fmt: skip
+        "host": [
+            {"process": "gateway", "planned_bytes": 70 * MIB, "resident_bytes": 64 * MIB},
+            {"process": "web UI", "planned_bytes": 208 * MIB, "resident_bytes": None},
+        ],
+    }
     shown = {full: printed(shown_live(document, "http://127.0.0.1:8000", 80, full=full)) for full in (False, True)}
     check_screen("report-running", shown[False])
     assert "sum of the tensors" in shown[True] and "sum of the tensors" not in shown[False]

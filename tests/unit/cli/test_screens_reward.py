@@ -9,14 +9,7 @@ import pytest
 from qserve.cli.progress import count_text
 from qserve.cli.reward.check_model import CheckedRewards, show_model
 from qserve.cli.reward.check_parts import show_parts
-from qserve.cli.reward.show import (
-    show_against,
-    show_attributes,
-    show_next,
-    show_preferences,
-    show_quality,
-    show_score,
-)
+from qserve.cli.reward.show import show_against, show_attributes, show_next, show_preferences, show_quality, show_score
 from qserve.reward.evaluation.accuracy import evaluate
 from qserve.reward.evaluation.agreement import Agreement
 from qserve.reward.evaluation.attributes import by_attribute
@@ -27,14 +20,30 @@ from qserve.reward.evaluation.records import Record
 from tests.golden.screens import WIDTH, check_screen
 
 META = {
-    "format": "sequence-classification", "pooling": "not-pad", "dtype": "bfloat16", "quant": "none", "max_length": 2048,
-    "template_hash": "fe5a026a26793211", "weights": {"helpfulness": 0.65, "verbosity": -0.4},
-}  # fmt: skip
+    "format": "sequence-classification",
+    "pooling": "not-pad",
+    "dtype": "bfloat16",
+    "quant": "none",
+    "max_length": 2048,
+    "template_hash": "fe5a026a26793211",
+    "weights": {"helpfulness": 0.65, "verbosity": -0.4},
+}
 SCORED: dict[str, Any] = {
-    "file": "preferences.jsonl", "output": "rewards.jsonl", "model": "./my-reward-model", "num_rows": 8000,
-    "num_kept_rows": 0, "num_failed_rows": 0, "has_preferences": True, "num_texts": 16_000, "num_tokens": 4_812_332,
-    "num_truncated": 0, "duration_s": 82.41, "tokens_per_s": 58_395.0, "errors": [], "meta": META,
-}  # fmt: skip
+    "file": "preferences.jsonl",
+    "output": "rewards.jsonl",
+    "model": "./my-reward-model",
+    "num_rows": 8000,
+    "num_kept_rows": 0,
+    "num_failed_rows": 0,
+    "has_preferences": True,
+    "num_texts": 16_000,
+    "num_tokens": 4_812_332,
+    "num_truncated": 0,
+    "duration_s": 82.41,
+    "tokens_per_s": 58_395.0,
+    "errors": [],
+    "meta": META,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -23,18 +23,24 @@ LONGEST = 120  # of a command, which is not cut into lines
 def document(**changed: Any) -> dict[str, Any]:
     """Of a reward model, as training/record.py keeps it."""
     curve = [{"step": n, "loss": 0.7 - n / 200, "accuracy": 0.5 + n / 200} for n in range(1, 76)]
-    buckets = [
-        {"shortest": 19, "longest": 44, "accuracy": 0.656}, {"shortest": 45, "longest": 119, "accuracy": 0.706},
-    ]  # fmt: skip
+    buckets = [{"shortest": 19, "longest": 44, "accuracy": 0.656}, {"shortest": 45, "longest": 119, "accuracy": 0.706}]
     return {
-        "method": "reward", "state": "ended", "reason": None, "output": "/home/you/rm", "step": 75, "num_steps": 75,
-        "curve": curve, "held_out": held_out_facts({"pairs": 66, "right": 45}),
+        "method": "reward",
+        "state": "ended",
+        "reason": None,
+        "output": "/home/you/rm",
+        "step": 75,
+        "num_steps": 75,
+        "curve": curve,
+        "held_out": held_out_facts({"pairs": 66, "right": 45}),
         "quality": {"by_length": buckets, "calibration": {"error": 0.087}},
         "check": {"num_texts": 132, "largest_difference": 5.4e-7, "num_pairs": 66, "num_flipped": 0},
         "measured": {"backward_bytes": 690 * MIB, "step_bytes": 612 * MIB},
-        "planned": {"phases": {"backward": 698 * MIB, "step": 640 * MIB}}, "job": {}, "evaluations": [],
+        "planned": {"phases": {"backward": 698 * MIB, "step": 640 * MIB}},
+        "job": {},
+        "evaluations": [],
         **changed,
-    }  # fmt: skip
+    }
 
 
 def ended(checkpoint: int | None = 75, **changed: Any) -> Ended:
@@ -51,9 +57,13 @@ SCREENS = {
     "labels": ended(held_out={"texts": 40}, quality={"by_label": LABELS}),
     "stopped": ended(12, **STOPPED, step=12),
     "stopped-early": ended(None, **STOPPED, step=None, num_steps=None),
-    "failed": ended(40, **{**STOPPED, "state": "failed"}, reason="out of memory (CUDA out of memory). What to change "
-                    "first: a smaller micro-batch with more accumulation (more, smaller steps for the same batch)"),
-}  # fmt: skip
+    "failed": ended(
+        40,
+        **{**STOPPED, "state": "failed"},
+        reason="out of memory (CUDA out of memory). What to change "
+        "first: a smaller micro-batch with more accumulation (more, smaller steps for the same batch)",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SCREENS)

@@ -60,8 +60,9 @@ def large(name: str = "chat") -> ReadyWorker:
     """32B in 4 bits on a card that it just fits."""
     plan = plan_of("Qwen/Qwen3-32B", "rtx-4090", engine="vllm", quant="4bit")
     memory = held(plan, 1.02, 8_000)
-    return ReadyWorker("chat", ("Qwen/Qwen3-32B",), plan, memory, PHASES, sanity=Sanity(151_936, {"English": 2.5}),
-                       name=name)  # fmt: skip
+    return ReadyWorker(
+        "chat", ("Qwen/Qwen3-32B",), plan, memory, PHASES, sanity=Sanity(151_936, {"English": 2.5}), name=name
+    )
 
 
 def noise() -> ReadyWorker:

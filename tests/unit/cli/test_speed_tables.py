@@ -41,18 +41,7 @@ def test_a_card_a_line_with_the_longest_names() -> None:
     lines[0] = f"cards{lines[0]}"
     assert len(lines) == len(layouts) + 1
     assert "…" not in text.getvalue()
-    assert lines[0].split() == [
-        "cards",
-        "layout",
-        "TTFT",
-        "TPOT",
-        "$/user",
-        "$/month",
-        "$/M",
-        "in",
-        "$/M",
-        "out",
-    ]
+    assert lines[0].split() == ["cards", "layout", "TTFT", "TPOT", "$/user", "$/month", "$/M", "in", "$/M", "out"]
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,46 @@ BASE = {
     "doctor": {},
 }
 ARGUMENTS = {
-    "eval diff": ["nowhere-a", "nowhere-b"], "score": ["nowhere.jsonl"], "eval-reward": ["nowhere.jsonl"],
-    "runs show": ["1"], "runs compare": ["1", "2"], "runs delete": ["1"],
-}  # fmt: skip
+    "eval diff": ["nowhere-a", "nowhere-b"],
+    "score": ["nowhere.jsonl"],
+    "eval-reward": ["nowhere.jsonl"],
+    "runs show": ["1"],
+    "runs compare": ["1", "2"],
+    "runs delete": ["1"],
+}
 # Written by people, by scripts with an empty variable, and by people who mean harm.
 JUNK = (
-    "", " ", "nonsense", "-1", "0", "1.5", "nan", "-inf", "1e400", "9" * 40, "9" * 5000, "=", "{", "[1", ":", ",", "é",
-    "--model", "..", "/", "~nobody", "a" * 5000, "0" * 300, "None", "'", "\x1b[31m", "\n", "1,2,x", "x=1=2", "*",
-)  # fmt: skip
+    "",
+    " ",
+    "nonsense",
+    "-1",
+    "0",
+    "1.5",
+    "nan",
+    "-inf",
+    "1e400",
+    "9" * 40,
+    "9" * 5000,
+    "=",
+    "{",
+    "[1",
+    ":",
+    ",",
+    "é",
+    "--model",
+    "..",
+    "/",
+    "~nobody",
+    "a" * 5000,
+    "0" * 300,
+    "None",
+    "'",
+    "\x1b[31m",
+    "\n",
+    "1,2,x",
+    "x=1=2",
+    "*",
+)
 ANYTHING = st.sampled_from(JUNK) | st.text(
     st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12
 )
@@ -98,10 +130,15 @@ def nothing_starts(tmp_path_factory):
     for name in ("torch", "transformers", "lm_eval", "gradio"):
         patch.setitem(sys.modules, name, None)  # as in an installation without them: importing takes seconds
     for name in (
-        "qserve.supervisor.serve", "qserve.supervisor.service.serve", "qserve.ui.process.local_server.serve",
-        "qserve.evaluation.tasks.load_tasks", "qserve.library.own_server.own_server", "uvloop.run", "asyncio.run",
+        "qserve.supervisor.serve",
+        "qserve.supervisor.service.serve",
+        "qserve.ui.process.local_server.serve",
+        "qserve.evaluation.tasks.load_tasks",
+        "qserve.library.own_server.own_server",
+        "uvloop.run",
+        "asyncio.run",
         "asyncio.Runner.run",
-    ):  # fmt: skip
+    ):
         with contextlib.suppress(ImportError, AttributeError):
             patch.setattr(name, ran)
     yield

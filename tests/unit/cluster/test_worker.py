@@ -28,9 +28,7 @@ from qserve.units import GIB
 
 LIMIT_S = 30.0
 CPU_NODE = Hardware((), 32 * GIB, 30 * GIB, 8)
-PLAN = make_plan(
-    resolve("Qwen/Qwen3-0.6B"), CPU_NODE, PlanRequest(engine="transformers", max_model_len=512)
-)  # fmt: skip
+PLAN = make_plan(resolve("Qwen/Qwen3-0.6B"), CPU_NODE, PlanRequest(engine="transformers", max_model_len=512))
 
 
 class Agent:
@@ -50,8 +48,17 @@ class Agent:
         await asyncio.sleep(0.005)
         if self.lost:
             raise ConnectionError("The actor died unexpectedly\nbefore finishing this task.")
-        facts = WorkerFacts("chat-0", ("x",), self.address, self.key, 3, 512, role="chat", tokenizer=Path("/there"),
-                            schema_library="xgrammar")  # fmt: skip
+        facts = WorkerFacts(
+            "chat-0",
+            ("x",),
+            self.address,
+            self.key,
+            3,
+            512,
+            role="chat",
+            tokenizer=Path("/there"),
+            schema_library="xgrammar",
+        )
         phases_s = {"loading weights": 1.5}
         state = WorkerState.STARTING if self.failure else WorkerState.READY
         return AgentStatus(state, "", facts, self.num_restarts, phases_s, (), b"a line\n", (), PLAN, self.failure)
@@ -110,16 +117,25 @@ async def worker(
     cluster: FakeReservations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RayWorker]:
     for where, name in (
-        (restarts, "FIRST_PAUSE_S"), (restarts, "_LONGEST_PAUSE_S"), (placed_agent, "_RENEW_S"),
+        (restarts, "FIRST_PAUSE_S"),
+        (restarts, "_LONGEST_PAUSE_S"),
+        (placed_agent, "_RENEW_S"),
         (module.health, "INTERVAL_S"),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(where, name, 0.01)
     status = WorkerStatus(WorkerFacts("chat-0", ("x",), TcpAddress("", 0), "key", 4, 512, role="chat"))
     hosted = Hosted("chat", Path("/models/x"), ("x",), PLAN)
     settings = RaySettings("auto", PortRange(20000, 20999))
     one = RayWorker(
-        hosted, "", status, {"CPU": 1.0}, cluster, settings, tmp_path / "chat-0.log", lambda *_: None  # type: ignore[arg-type]
-    )  # fmt: skip
+        hosted,
+        "",
+        status,
+        {"CPU": 1.0},
+        cluster,
+        settings,
+        tmp_path / "chat-0.log",
+        lambda *_: None,  # type: ignore[arg-type]
+    )
     try:
         yield one
     finally:
@@ -148,9 +164,7 @@ async def test_it_is_ready_with_what_the_worker_says_of_itself(
 ) -> None:
     await worker.start()
     status, facts = worker.status, worker.status.facts
-    assert (status.state, facts.address, facts.max_num_seqs) == (
-        WorkerState.READY, TcpAddress("127.0.0.1", port), 3,
-    )  # fmt: skip
+    assert (status.state, facts.address, facts.max_num_seqs) == (WorkerState.READY, TcpAddress("127.0.0.1", port), 3)
     assert (facts.schema_library, facts.tokenizer) == ("xgrammar", None), "as the engine has it, at the folder here"
     assert facts.key == cluster.keys[0] != "key"
     assert worker.phases_s == {"loading weights": 1.5}

@@ -6,11 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 MODEL: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300,
-    "max_position_embeddings": 256, "rope_theta": 10000.0, "tie_word_embeddings": True, "dtype": "float32",
-    "rms_norm_eps": 1e-6, "hidden_act": "silu",
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "dtype": "float32",
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+}
 
 
 def without(rope: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -19,13 +30,19 @@ def without(rope: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 LONGROPE: dict[str, Any] = {
-    "rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
-    "original_max_position_embeddings": 128, "factor": 2.0,
-}  # fmt: skip
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "original_max_position_embeddings": 128,
+    "factor": 2.0,
+}
 LLAMA3: dict[str, Any] = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 
 
 def _yarn(**changed: Any) -> dict[str, Any]:
@@ -42,7 +59,8 @@ SERVED: dict[str, dict[str, Any]] = {
     "yarn with more positions than it stretches to": {"rope_scaling": YARN, "max_position_embeddings": 4096},
     "yarn without original": {"rope_scaling": without(YARN, "original_max_position_embeddings")},
     "yarn with original beside it": {
-        "rope_scaling": without(YARN, "original_max_position_embeddings"), "original_max_position_embeddings": 128,
+        "rope_scaling": without(YARN, "original_max_position_embeddings"),
+        "original_max_position_embeddings": 128,
     },
     "yarn with a whole factor": _yarn(factor=4),
     "yarn with a fraction": _yarn(original_max_position_embeddings=256.0),
@@ -63,7 +81,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "an empty rope": {"rope_scaling": {}},
     "both keys": {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "a shorter seq_length": {"seq_length": 100},
-}  # fmt: skip
+}
 """Each is served by one engine at least."""
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {

@@ -25,10 +25,25 @@ MODELS = (
     "Qwen/Qwen3-Next-80B-A3B-Instruct",
 )
 OPTIONAL = (
-    "layer_types", "rope_scaling", "rope_parameters", "sliding_window", "use_sliding_window", "quantization_config",
-    "vision_config", "text_config", "architectures", "dtype", "head_dim", "num_labels", "id2label",
-    "moe_intermediate_size", "mamba_ssm_dtype", "partial_rotary_factor", "mlp_only_layers", "num_experts",
-)  # fmt: skip
+    "layer_types",
+    "rope_scaling",
+    "rope_parameters",
+    "sliding_window",
+    "use_sliding_window",
+    "quantization_config",
+    "vision_config",
+    "text_config",
+    "architectures",
+    "dtype",
+    "head_dim",
+    "num_labels",
+    "id2label",
+    "moe_intermediate_size",
+    "mamba_ssm_dtype",
+    "partial_rotary_factor",
+    "mlp_only_layers",
+    "num_experts",
+)
 junk = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 300) | st.floats(allow_nan=False) | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),

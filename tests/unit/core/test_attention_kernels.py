@@ -27,14 +27,17 @@ HUB = "kernels"
         ((9, 0), [], [TORCH_VARLEN]),
         ((9, 0), ["flash-attn-3"], [FLASH_3, TORCH_VARLEN]),
         ((9, 0), [HUB], [HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, HUB_FLASH_2]),
-        ((9, 0), ["flash-attn-3", "flash-attn", HUB],
-         [FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, FLASH_2, HUB_FLASH_2]),
+        (
+            (9, 0),
+            ["flash-attn-3", "flash-attn", HUB],
+            [FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, FLASH_2, HUB_FLASH_2],
+        ),
         ((10, 0), [HUB], [TORCH_VARLEN, HUB_FLASH_2]),
         ((12, 0), ["flash-attn"], [TORCH_VARLEN, FLASH_2]),
         ((7, 5), ["flash-attn", "flash-attn-3", HUB], []),
         (None, ["flash-attn", HUB], []),
     ],
-)  # fmt: skip
+)
 def test_what_is_tried_on_a_card(capability: tuple[int, int] | None, packages: list[str], tried: list[str]) -> None:
     found = kernel_candidates(capability, packages)
     assert list(found.names) == tried

@@ -68,7 +68,7 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."""
         (AssertionError(), "AssertionError"),
         (RuntimeError("  \n "), "RuntimeError"),
     ],
-)  # fmt: skip
+)
 def test_the_line_that_says_what_is_wrong(error: Exception, said: str | None) -> None:
     assert reason_of(error) == (said or f"{type(error).__name__}: {error}")
 

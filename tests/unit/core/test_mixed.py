@@ -14,14 +14,28 @@ from qserve.errors import UnknownArchitecture
 
 H, INNER, LAYERS, VOCAB, Q, KV = 256, 512, 4, 1000, 256, 128
 DENSE: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": H, "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": INNER, "vocab_size": VOCAB,
-    "max_position_embeddings": 64, "tie_word_embeddings": False, "dtype": "bfloat16",
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": H,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": INNER,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
 LINEARS = {
-    "self_attn.q_proj": (Q, H), "self_attn.k_proj": (KV, H), "self_attn.v_proj": (KV, H), "self_attn.o_proj": (H, Q),
-    "mlp.gate_proj": (INNER, H), "mlp.up_proj": (INNER, H), "mlp.down_proj": (H, INNER),
-}  # fmt: skip
+    "self_attn.q_proj": (Q, H),
+    "self_attn.k_proj": (KV, H),
+    "self_attn.v_proj": (KV, H),
+    "self_attn.o_proj": (H, Q),
+    "mlp.gate_proj": (INNER, H),
+    "mlp.up_proj": (INNER, H),
+    "mlp.down_proj": (H, INNER),
+}
 # Norms of every layer (two of the hidden size, q and k norm), the last one, embedding and lm_head.
 IN_16_BIT = 2 * (LAYERS * (2 * H + 2 * 64) + H + 2 * VOCAB * H)
 
@@ -72,25 +86,45 @@ def groups(*pairs, ignore=("lm_head",), **more):
     ("config", "how"),
     [
         (groups((["Linear"], NVFP4)), lambda i, name: nvfp4),
-        (groups((["Linear"], NVFP4), ignore=["lm_head", "model.layers.0.mlp.down_proj", "re:.*self_attn.*"]),
-         lambda i, name: bf16 if "attn" in name or (i, name) == (0, "mlp.down_proj") else nvfp4),
+        (
+            groups((["Linear"], NVFP4), ignore=["lm_head", "model.layers.0.mlp.down_proj", "re:.*self_attn.*"]),
+            lambda i, name: bf16 if "attn" in name or (i, name) == (0, "mlp.down_proj") else nvfp4,
+        ),
         (groups((["re:.*mlp.*"], W4), (["Linear"], FP8)), lambda i, name: w4 if "mlp" in name else fp8_rows),
-        (groups((["re:.*layers\\.[0-1]\\..*"], W8), (["re:.*layers\\.2\\..*"], W4)),
-         lambda i, name: w8 if i < 2 else w4 if i == 2 else bf16),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.1.*", "*o_proj"]},
-         lambda i, name: bf16 if i == 1 or "o_proj" in name else nvfp4),
-        ({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}},
-         lambda i, name: nvfp4),
-        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
-            "model.language_model.layers.0.self_attn.q_proj": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
-            "model.language_model.layers.0.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
-            "model.language_model.layers.1.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16}}},
-         lambda i, name: {(0, "self_attn.q_proj"): fp8_rows, (0, "mlp.up_proj"): nvfp4, (1, "mlp.up_proj"): nvfp4}.get(
-             (i, name), bf16)),
-        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.3.mlp.gate_proj", "mlp.gate", "lm_head"]},
-         lambda i, name: bf16 if (i, name) == (3, "mlp.gate_proj") else lambda rows, columns: rows * columns + 4),
+        (
+            groups((["re:.*layers\\.[0-1]\\..*"], W8), (["re:.*layers\\.2\\..*"], W4)),
+            lambda i, name: w8 if i < 2 else w4 if i == 2 else bf16,
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.1.*", "*o_proj"]},
+            lambda i, name: bf16 if i == 1 or "o_proj" in name else nvfp4,
+        ),
+        (
+            {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}},
+            lambda i, name: nvfp4,
+        ),
+        (
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {
+                    "model.language_model.layers.0.self_attn.q_proj": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+                    "model.language_model.layers.0.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+                    "model.language_model.layers.1.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+                },
+            },
+            lambda i, name: {
+                (0, "self_attn.q_proj"): fp8_rows,
+                (0, "mlp.up_proj"): nvfp4,
+                (1, "mlp.up_proj"): nvfp4,
+            }.get((i, name), bf16),
+        ),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.3.mlp.gate_proj", "mlp.gate", "lm_head"]},
+            lambda i, name: bf16 if (i, name) == (3, "mlp.gate_proj") else lambda rows, columns: rows * columns + 4,
+        ),
     ],
-)  # fmt: skip
+)
 def test_dimensions_come_to_the_bytes_of_the_file(config, how):
     assert total(config) == by_file(how)
 
@@ -102,12 +136,18 @@ def test_auto_round_stores_as_gptq_does_but_for_modules_of_its_own_bits():
         )
 
     config = {
-        "quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True,
-        "packing_format": "auto_round:auto_gptq", "block_name_to_quantize": "model.language_model.layers",
+        "quant_method": "auto-round",
+        "bits": 4,
+        "group_size": 128,
+        "sym": True,
+        "packing_format": "auto_round:auto_gptq",
+        "block_name_to_quantize": "model.language_model.layers",
         "extra_config": {
-            "model.layers.2.self_attn.q_proj": {"bits": 16}, ".*down_proj.*": {"bits": 8}, "o_proj": {"bits": 16},
+            "model.layers.2.self_attn.q_proj": {"bits": 16},
+            ".*down_proj.*": {"bits": 8},
+            "o_proj": {"bits": 16},
         },
-    }  # fmt: skip
+    }
     assert total(config) == by_file(
         lambda i, name: (
             bf16 if (i, name) == (2, "self_attn.q_proj") or "o_proj" in name else gptq(8 if "down" in name else 4)
@@ -136,9 +176,15 @@ def test_mixed_or_not_the_parameters_are_the_models():
 def test_layers_of_a_hybrid_are_those_that_have_the_module():
     """Of 8 layers 3 and 7 have full attention: leaving layer 3 alone leaves one q_proj in 16 bit, not a quarter."""
     hybrid = {
-        **DENSE, "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "num_hidden_layers": 8,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
-    }  # fmt: skip
+        **DENSE,
+        "model_type": "qwen3_5_text",
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "num_hidden_layers": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+    }
     whole = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
     part = {
         "quant_method": "fp8",

@@ -15,10 +15,19 @@ from qserve.hub.bundled import bundled_config, known_ids
 
 PARAMETERS = Path(__file__).parents[2] / "golden" / "parameters.csv"
 QWEN3: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 128, "vocab_size": 512,
-    "max_position_embeddings": 4096, "tie_word_embeddings": True, "dtype": "bfloat16",
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 128,
+    "vocab_size": 512,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
 
 
 def published() -> list[tuple[str, int]]:
@@ -84,8 +93,12 @@ def test_yarn_lengthens_the_positions() -> None:
 
 
 def test_multimodal_configs_nest_the_language_model() -> None:
-    nested = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"],
-              "text_config": {**QWEN3, "model_type": "qwen3_5_text"}, "vision_config": {"depth": 2}}  # fmt: skip
+    nested = {
+        "model_type": "qwen3_5",
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "text_config": {**QWEN3, "model_type": "qwen3_5_text"},
+        "vision_config": {"depth": 2},
+    }
     both = ModelSpec.from_config(nested)
     assert both.family.name == "qwen3_5"
     assert both.vision is not None
@@ -137,18 +150,45 @@ def test_a_dimension_that_is_no_positive_integer_is_refused(value: Any) -> None:
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", 0),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bnb-int8", 0),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "bnb-nf4", 64),
-        ({"quant_method": "compressed-tensors",
-          "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}}}, "w4a16", 128),
-        ({"quant_method": "compressed-tensors",
-          "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {}}}}, "w8a8", 0),
-        ({"quant_method": "compressed-tensors",
-          "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}}}, "w8a16", 0),
-        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}}}},
-         "w8a16", 0),
-        ({"quant_method": "compressed-tensors",
-          "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}}, "fp8", 0),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}},
+            },
+            "w4a16",
+            128,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {}}},
+            },
+            "w8a8",
+            0,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}},
+            },
+            "w8a16",
+            0,
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}}}},
+            "w8a16",
+            0,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+            0,
+        ),
     ],
-)  # fmt: skip
+)
 def test_quantized_checkpoints_say_what_they_are(config: dict[str, Any], scheme: str, group_size: int) -> None:
     quantization = spec(quantization_config=config).quantization
     assert quantization is not None

@@ -10,13 +10,7 @@ import jinja2
 import pytest
 
 from qserve.demo import chat_model_path
-from qserve.demo.preferences import (
-    KINDS,
-    conversation_text,
-    held_out_preferences,
-    sample_preference,
-    write_held_out,
-)
+from qserve.demo.preferences import KINDS, conversation_text, held_out_preferences, sample_preference, write_held_out
 from qserve.demo.tasks import TASKS
 from qserve.reward.evaluation.records import read_records
 

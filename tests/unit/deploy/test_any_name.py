@@ -29,10 +29,13 @@ Made = Cluster("qserve:1", 8, models_claim="models")
 
 def service(text, **changed):
     kept = {
-        "words": (f"--engine-args={text}",), "command": f"qserve deploy {text}", "plan_lines": ("a plan",),
-        "mounts": (Mount(f"/data/{text}", f"/models/{text}"),), "key_file": f"/etc/{text}",
+        "words": (f"--engine-args={text}",),
+        "command": f"qserve deploy {text}",
+        "plan_lines": ("a plan",),
+        "mounts": (Mount(f"/data/{text}", f"/models/{text}"),),
+        "key_file": f"/etc/{text}",
         "admin_key_file": f"/etc/admin/{text}",
-    }  # fmt: skip
+    }
     return Service("qserve", needs=NEEDS, **(kept | changed))
 
 
@@ -108,10 +111,14 @@ def test_a_ray_cluster_says_what_was_given(text):
 @settings(max_examples=100, deadline=None)
 def test_names_of_the_cluster_the_image_the_host_and_the_user_are_names_or_refused(text):
     for make in (
-        lambda: Cluster(text, 8), lambda: Cluster("a", 8, text), lambda: Cluster("a", 8, None, text),
-        lambda: Cluster("a", 8, None, None, text), lambda: service("x", host=text),
-        lambda: compose_file(service("x"), text), lambda: systemd_unit(service("x"), "/q", "/p", text, False),
-    ):  # fmt: skip
+        lambda: Cluster(text, 8),
+        lambda: Cluster("a", 8, text),
+        lambda: Cluster("a", 8, None, text),
+        lambda: Cluster("a", 8, None, None, text),
+        lambda: service("x", host=text),
+        lambda: compose_file(service("x"), text),
+        lambda: systemd_unit(service("x"), "/q", "/p", text, False),
+    ):
         assert written(make) is None or (
             text.isascii() and text.isprintable() and not set(text) & set(" '\"`;&|%\\#\n")
         )

@@ -125,7 +125,7 @@ def test_a_service_takes_the_cards_that_are_there_and_no_setting_that_it_lacks(w
         ("", "has no settings"),
         ("- model\n", "has no settings"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_the_file_is_named(text, message, written):
     with pytest.raises(UsageError) as raised:
         deployment.load(written(text))

@@ -23,7 +23,7 @@ NAMES = {
     "qwen3.6-35b-a3b-1x48gb",
     "qwen2.5-7b-with-reward-1x24gb",
     "demo-cpu",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)

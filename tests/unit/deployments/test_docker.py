@@ -138,9 +138,13 @@ esac
 """)
     python.chmod(0o755)
     done = subprocess.run(
-        ["bash", "scripts/setup.sh", "cuda"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "PYTHON": str(python)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        ["bash", "scripts/setup.sh", "cuda"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "setup: done in" in done.stdout
     extras = (tmp_path / "installed").read_text().strip().removeprefix(".[").removesuffix("]").split(",")
@@ -165,8 +169,12 @@ def test_what_is_copied_is_enough_to_run(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"import qserve; print(qserve.__file__); {call}"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     where, _, plan = done.stdout.partition("\n")
     assert Path(where).is_relative_to(tmp_path)
@@ -187,8 +195,11 @@ def test_each_variant_installs_its_own_packages_and_what_both_need(accelerator, 
     script = next(value for name, value in steps() if name == "RUN" and "apt-get" in value)
     said = tmp_path / "said"
     environment = {
-        "PATH": f"{tmp_path}:/usr/bin:/bin", "SAID": str(said), "CUDA_VERSION": "13.0.3", "ACCELERATOR": accelerator,
-    }  # fmt: skip
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SAID": str(said),
+        "CUDA_VERSION": "13.0.3",
+        "ACCELERATOR": accelerator,
+    }
     # Without its last step, which empties this machine's lists.
     subprocess.run(["bash", "-ec", script.rpartition("&& rm ")[0]], env=environment, check=True)
     installed = set(said.read_text().split())
@@ -235,9 +246,10 @@ def test_the_health_check_asks_a_route_that_there_is_on_the_port_that_is_open(fi
     assert int(url[1]) == DEFAULTS["port"] == int(value_of("EXPOSE"))
 
 
-@pytest.mark.parametrize(("file", "status", "returncode"), [
-    ("Dockerfile", 200, 0), ("Dockerfile", 500, 1), ("compose.yaml", 200, 0), ("compose.yaml", 503, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "status", "returncode"),
+    [("Dockerfile", 200, 0), ("Dockerfile", 500, 1), ("compose.yaml", 200, 0), ("compose.yaml", 503, 1)],
+)
 def test_the_health_check_tells_yes_from_no(file, status, returncode):
     seen = []
 

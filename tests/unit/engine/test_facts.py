@@ -14,10 +14,18 @@ from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerFacts
 from qserve.wire.engine_fields import EngineFields, fields_of
 
 DOCUMENT = {
-    "paths": {"/v1/completions": {"post": {"requestBody": {"content": {"application/json": {"schema": {
-        "type": "object", "properties": {"prompt": {"type": "string"}}
-    }}}}}}}
-}  # fmt: skip
+    "paths": {
+        "/v1/completions": {
+            "post": {
+                "requestBody": {
+                    "content": {
+                        "application/json": {"schema": {"type": "object", "properties": {"prompt": {"type": "string"}}}}
+                    }
+                }
+            }
+        }
+    }
+}
 # A value of each type, other than any default.
 VALUES: Mapping[Any, Any] = {
     str: "another",
@@ -55,8 +63,10 @@ def test_what_has_not_been_found_out_comes_over_as_such(address: UnixAddress | T
 
 
 def test_another_document_of_an_engine_is_another_fact() -> None:
-    one, other = (WorkerFacts("chat", ("m",), UnixAddress(Path("s")), "k", 1, 1, request_fields=fields_of(document))
-                  for document in (DOCUMENT, {"paths": {}}))  # fmt: skip
+    one, other = (
+        WorkerFacts("chat", ("m",), UnixAddress(Path("s")), "k", 1, 1, request_fields=fields_of(document))
+        for document in (DOCUMENT, {"paths": {}})
+    )
     assert one != other and hash(one.request_fields) != hash(other.request_fields)
 
 

@@ -87,9 +87,13 @@ def test_a_supervisor_that_is_killed_takes_everything_with_it(tmp_path: Path) ->
             "import subprocess, sys, time; g = subprocess.Popen(sys.argv[2:], stdout=open(sys.argv[1], 'w'), "
             "start_new_session=True); time.sleep(600)",
             str(pids_file),
-            *GUARD, sys.executable, "-c", SERVER, "time.sleep(600)",
+            *GUARD,
+            sys.executable,
+            "-c",
+            SERVER,
+            "time.sleep(600)",
         ]
-    )  # fmt: skip
+    )
     until(lambda: pids_file.exists() and len(pids_file.read_text().split()) == 3)
     pids = [int(word) for word in pids_file.read_text().split()]
     guard = psutil.Process(supervisor.pid).children()[0]

@@ -159,11 +159,15 @@ async def test_a_chat_body_becomes_ids_and_a_short_request(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"return_tensors": "pt"}, {"return_tensors": "np"}, {"padding": "max_length", "max_length": 20_000_000},
-        {"truncation": True, "max_length": 3}, {"return_dict": True}, {"tokenizer_kwargs": {"padding": True}},
+        {"return_tensors": "pt"},
+        {"return_tensors": "np"},
+        {"padding": "max_length", "max_length": 20_000_000},
+        {"truncation": True, "max_length": 3},
+        {"return_dict": True},
+        {"tokenizer_kwargs": {"padding": True}},
         {"return_assistant_tokens_mask": True},
     ],
-)  # fmt: skip
+)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_template_arguments_reach_the_template_alone(shared: PromptLanes, arguments: dict[str, Any]) -> None:
     plain = await shared.chat("chat", chat("hello"))

@@ -47,7 +47,9 @@ def test_the_figure_at_lm_evals_place_is_the_mean_over_answers() -> None:
     figures = whole["results"]["t"]
     assert figures["em,none"] == figures["em_avg@3,none"] == pytest.approx(0.5)
     assert {name for name in figures if "@" in name and "stderr" not in name} == {
-        "em_avg@3,none", "em_pass@3,none", "em_maj@3,none",
-    }  # fmt: skip
+        "em_avg@3,none",
+        "em_pass@3,none",
+        "em_maj@3,none",
+    }
     assert [one["filtered_resps"] for one in whole["samples"]["t"][0]["repeats"]] == [["8"], ["8"]]
     assert results[0]["results"]["t"]["em,none"] == 0.5 and "em_avg@3,none" not in results[0]["results"]["t"]

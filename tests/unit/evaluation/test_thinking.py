@@ -68,8 +68,7 @@ def test_the_switch_of_the_template_is_used(template: str, wanted: str, on: bool
 
 
 @pytest.mark.parametrize(
-    ("template", "wanted", "words"),
-    [(INSTRUCT_2507, "on", "can't think"), (THINKING_2507, "off", "always thinks")],
+    ("template", "wanted", "words"), [(INSTRUCT_2507, "on", "can't think"), (THINKING_2507, "off", "always thinks")]
 )
 def test_what_a_template_can_not_do_is_refused(template: str, wanted: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -99,10 +98,15 @@ def chat(content: str | None, finish: str = "stop", **fields: str) -> dict[str, 
         (chat("<think>\n1+1\n</think>\n\n"), ON, "1+1", "", "empty"),
         (chat(None), ON, "", "", "null"),
         (chat("a </think> b </think> c"), ON, "a </think> b", " c", "complete"),
-        ({"index": 0, "finish_reason": "stop", "text": "<think>x</think>y"}, Thinking(is_split=False), "",
-         "<think>x</think>y", "complete"),
+        (
+            {"index": 0, "finish_reason": "stop", "text": "<think>x</think>y"},
+            Thinking(is_split=False),
+            "",
+            "<think>x</think>y",
+            "complete",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_answer_is_what_follows_the_thought(
     choice: dict[str, Any], thinking: Thinking, thought: str, text: str, outcome: str
 ) -> None:

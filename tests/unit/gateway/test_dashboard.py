@@ -25,8 +25,9 @@ def _worker(tmp_path):
     devices = [{f"{term}_bytes": 10 for term in ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")}] * 2
     status = WorkerStatus(
         WorkerFacts("chat", ("demo",), UnixAddress(tmp_path / "x"), "k", 4, 100, plan={"devices": devices}),
-        num_restarts=3, state=WorkerState.RESTARTING,
-    )  # fmt: skip
+        num_restarts=3,
+        state=WorkerState.RESTARTING,
+    )
     return Upstream(status, GatewaySettings())
 
 
@@ -55,8 +56,11 @@ def test_panels_lie_in_a_grid_and_have_ids_of_their_own():
     places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
     taken = set()
     for place in places:
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in
-                 range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert not cells & taken
         assert place["x"] + place["w"] <= 24
         taken |= cells

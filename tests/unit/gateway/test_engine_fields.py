@@ -33,9 +33,7 @@ def _any(*schemas):
 _STRING = {"type": "string"}
 DOCUMENT = {
     "paths": {
-        "/v1/chat/completions": {
-            "post": {"requestBody": {"content": {"application/json": {"schema": _ref("Chat")}}}},
-        },
+        "/v1/chat/completions": {"post": {"requestBody": {"content": {"application/json": {"schema": _ref("Chat")}}}}},
         "/v1/models": {"get": {}},
     },
     "components": {
@@ -63,12 +61,10 @@ DOCUMENT = {
             "Text": _object(("type",), type={"const": "text"}, text=_STRING),
             "Image": _object(("type",), type={"const": "image_url"}, image_url=_object(url=_STRING)),
             "Bare": _object(uuid=_STRING, image_url=_STRING),
-            "Tool": _object(
-                function=_object(("name",), name=_STRING, parameters=_OPEN), children=_list(_ref("Tool"))
-            ),
+            "Tool": _object(function=_object(("name",), name=_STRING, parameters=_OPEN), children=_list(_ref("Tool"))),
         }
     },
-}  # fmt: skip
+}
 CHAT = "/v1/chat/completions"
 FIELDS = fields_of(DOCUMENT)
 USER = {"role": "user", "content": "x"}
@@ -136,27 +132,40 @@ def test_the_routes_of_the_engine_are_known():
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"user": "a", "metadata": {"a": {"b": 1}}, "store": False, "service_tier": "auto"}, {"n": 3},
-               {"store": True, "service_tier": "flex"},
-               {"prompt_cache_retention": "24h", "modalities": ["text"], "verbosity": "high"}, {"best_of": 1},
-               {"messages": [USER, {**USER, "annotations": []}]},
-               {"max_tokens": 3, "max_completion_tokens": 3}, {"priority": 0}, {"request_id": None}],
-)  # fmt: skip
+    "fields",
+    [
+        {},
+        {"user": "a", "metadata": {"a": {"b": 1}}, "store": False, "service_tier": "auto"},
+        {"n": 3},
+        {"store": True, "service_tier": "flex"},
+        {"prompt_cache_retention": "24h", "modalities": ["text"], "verbosity": "high"},
+        {"best_of": 1},
+        {"messages": [USER, {**USER, "annotations": []}]},
+        {"max_tokens": 3, "max_completion_tokens": 3},
+        {"priority": 0},
+        {"request_id": None},
+    ],
+)
 def test_harmless_fields_pass(fields):
     requests.check_body(FIELDS, CHAT, {"model": "m", "messages": [USER], **fields})
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"priority": 1}, "priority"), ({"request_id": "a"}, "request_id"),
-     ({"kv_transfer_params": {}}, "kv_transfer_params"),
-     ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"), ({"model": 3}, "model"),
-     ({"modalities": ["text", "audio"]}, "modalities"), ({"verbosity": "loud"}, "verbosity"),
-     ({"best_of": 2}, "best_of"),
-     ({"return_token_offsets": True}, "return_token_offsets"),
-     ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
-     ({"structured_outputs": {"whitespace_pattern": " ?"}}, "structured_outputs.whitespace_pattern")],
-)  # fmt: skip
+    [
+        ({"priority": 1}, "priority"),
+        ({"request_id": "a"}, "request_id"),
+        ({"kv_transfer_params": {}}, "kv_transfer_params"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
+        ({"model": 3}, "model"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"verbosity": "loud"}, "verbosity"),
+        ({"best_of": 2}, "best_of"),
+        ({"return_token_offsets": True}, "return_token_offsets"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"structured_outputs": {"whitespace_pattern": " ?"}}, "structured_outputs.whitespace_pattern"),
+    ],
+)
 def test_what_vllm_takes_and_does_not_read_is_refused(fields, param):
     with pytest.raises(ApiError) as refused:
         requests.check_body(FIELDS, CHAT, {"messages": [USER], **fields})
@@ -165,11 +174,18 @@ def test_what_vllm_takes_and_does_not_read_is_refused(fields, param):
 
 @pytest.mark.parametrize(
     ("fields", "left"),
-    [({"tools": []}, set()), ({"tools": [], "tool_choice": "auto"}, set()), ({"tool_choice": "auto"}, set()),
-     ({"tool_choice": "none"}, set()), ({"tools": [], "tool_choice": {"type": "auto"}}, set()),
-     ({"tools": None, "tool_choice": None}, set()), ({"tools": [], "tool_choice": "required"}, {"tool_choice"}),
-     ({"tools": [{}], "tool_choice": "auto"}, {"tools", "tool_choice"}), ({"tools": 0}, {"tools"})],
-)  # fmt: skip
+    [
+        ({"tools": []}, set()),
+        ({"tools": [], "tool_choice": "auto"}, set()),
+        ({"tool_choice": "auto"}, set()),
+        ({"tool_choice": "none"}, set()),
+        ({"tools": [], "tool_choice": {"type": "auto"}}, set()),
+        ({"tools": None, "tool_choice": None}, set()),
+        ({"tools": [], "tool_choice": "required"}, {"tool_choice"}),
+        ({"tools": [{}], "tool_choice": "auto"}, {"tools", "tool_choice"}),
+        ({"tools": 0}, {"tools"}),
+    ],
+)
 def test_what_says_that_there_are_no_tools_is_not_handed_on(fields, left):
     assert requests.without_no_tools({"model": "m", **fields}).keys() == {"model", *left}
 
@@ -188,17 +204,23 @@ def test_a_body_that_is_no_object(body):
 
 @pytest.mark.parametrize(
     ("count", "body", "num"),
-    [(requests.n_of_chat, {}, 1), (requests.n_of_chat, {"n": 3}, 3),
-     (requests.n_per_prompt, {"prompt": "x", "n": 2}, 2),
-     (requests.n_per_prompt, {"prompt": ["x", "y"], "n": 2}, 4), (requests.n_per_prompt, {"prompt": [1, 2, 3]}, 1),
-     (requests.n_per_prompt, {"prompt": [[1, 2], [3]]}, 2), (requests.n_per_prompt, {"prompt": []}, 1),
-     (requests.one_per_conversation, {"messages": [[USER], [USER]]}, 2),
-     (requests.one_per_input, {"input": ["a", "b"]}, 2),
-     (requests.n_of_sampling_params, {"sampling_params": {"n": 4}}, 4), (requests.n_of_sampling_params, {}, 1),
-     (requests.one_per_item, {"items": ["a", "b", "c"]}, 3),
-     (requests.one_per_question, {"questions": {"a": 1, "b": 2}}, 2),
-     (requests.one, {"n": 7}, 1)],
-)  # fmt: skip
+    [
+        (requests.n_of_chat, {}, 1),
+        (requests.n_of_chat, {"n": 3}, 3),
+        (requests.n_per_prompt, {"prompt": "x", "n": 2}, 2),
+        (requests.n_per_prompt, {"prompt": ["x", "y"], "n": 2}, 4),
+        (requests.n_per_prompt, {"prompt": [1, 2, 3]}, 1),
+        (requests.n_per_prompt, {"prompt": [[1, 2], [3]]}, 2),
+        (requests.n_per_prompt, {"prompt": []}, 1),
+        (requests.one_per_conversation, {"messages": [[USER], [USER]]}, 2),
+        (requests.one_per_input, {"input": ["a", "b"]}, 2),
+        (requests.n_of_sampling_params, {"sampling_params": {"n": 4}}, 4),
+        (requests.n_of_sampling_params, {}, 1),
+        (requests.one_per_item, {"items": ["a", "b", "c"]}, 3),
+        (requests.one_per_question, {"questions": {"a": 1, "b": 2}}, 2),
+        (requests.one, {"n": 7}, 1),
+    ],
+)
 def test_sequences_are_counted(count, body, num):
     assert count(body) == num
 

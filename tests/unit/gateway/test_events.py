@@ -127,7 +127,8 @@ def _named(name, more=""):
     ("before", "token", "between", "after"),
     [
         (
-            ("message_start", "content_block_start", "ping"), "content_block_delta",
+            ("message_start", "content_block_start", "ping"),
+            "content_block_delta",
             ("content_block_stop", "content_block_start", "ping"),
             ("content_block_stop", "message_delta", "message_stop"),
         ),
@@ -135,12 +136,16 @@ def _named(name, more=""):
             ("response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"),
             "response.output_text.delta",
             ("response.reasoning_text.done", "response.output_item.done", "response.output_item.added"),
-            ("response.output_text.done", "response.content_part.done", "response.output_item.done",
-             "response.completed"),
+            (
+                "response.output_text.done",
+                "response.content_part.done",
+                "response.output_item.done",
+                "response.completed",
+            ),
         ),
     ],
     ids=["messages", "responses"],
-)  # fmt: skip
+)
 def test_named_events_that_begin_and_end_an_item_hold_no_token(before, token, between, after):
     one = _named(token, ',"delta":"event: ping\\nmessage_stop"')
     apart = counted(*map(_named, before), one, *map(_named, between), one, one, *map(_named, after))

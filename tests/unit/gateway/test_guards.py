@@ -85,9 +85,19 @@ async def test_named_hosts_pass(host):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example:80", "localhost:80@evil.example",
-     "localhost:", "localhost:80:80", "localhost/x", "localhost:80#", "[::1]x"],
-)  # fmt: skip
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "",
+        "127.0.0.1.evil.example:80",
+        "localhost:80@evil.example",
+        "localhost:",
+        "localhost:80:80",
+        "localhost/x",
+        "localhost:80#",
+        "[::1]x",
+    ],
+)
 async def test_other_hosts_are_refused_even_on_health(host):
     with pytest.raises(ApiError) as refused:
         await _passes(_scope("/health", host=host), keys=(), hosts=("localhost", "127.0.0.1"))
@@ -99,10 +109,18 @@ def test_bearer_token_of_nothing_is_nothing():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"keys": ("",)}, {"keys": ("a b",)}, {"keys": ("schlüssel",)}, {"cors_origins": ("*",)},
-              {"cors_origins": ("example.org",)}, {"cors_origins": ("https://example.org/",)}, {"max_queue": -1},
-              {"max_body_bytes": 0}],
-)  # fmt: skip
+    "wrong",
+    [
+        {"keys": ("",)},
+        {"keys": ("a b",)},
+        {"keys": ("schlüssel",)},
+        {"cors_origins": ("*",)},
+        {"cors_origins": ("example.org",)},
+        {"cors_origins": ("https://example.org/",)},
+        {"max_queue": -1},
+        {"max_body_bytes": 0},
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(UsageError):
         GatewaySettings(**wrong)

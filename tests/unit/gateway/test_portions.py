@@ -15,8 +15,11 @@ from qserve.gateway.relay.merged import MergedAnswer
 from qserve.gateway.relay.portions import MOST_BYTES, portions_of
 
 CHAT, TEXT, TOKENS, CONVERSATIONS = (
-    "/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/v1/chat/completions/batch",
-)  # fmt: skip
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/inference/v1/generate",
+    "/v1/chat/completions/batch",
+)
 
 
 def _prompts(path: str, body: dict[str, Any]) -> list[Any]:
@@ -41,12 +44,16 @@ def _sequences(path: str, body: dict[str, Any]) -> Iterator[tuple[int, Any, list
 def _usage(prompts: list[Any], words: int) -> dict[str, Any]:
     num = sum(len(json.dumps(prompt)) for prompt in prompts)
     return {
-        "prompt_tokens": num, "total_tokens": num + words, "completion_tokens": words,
+        "prompt_tokens": num,
+        "total_tokens": num + words,
+        "completion_tokens": words,
         "prompt_tokens_details": {
-            "cached_tokens": num, "created_cache_tokens": None, "multimodal_tokens": {"image": num},
+            "cached_tokens": num,
+            "created_cache_tokens": None,
+            "multimodal_tokens": {"image": num},
         },
         "completion_tokens_details": {"reasoning_tokens": words},
-    }  # fmt: skip
+    }
 
 
 def _whole(path: str, body: dict[str, Any], name: str = "x") -> dict[str, Any]:
@@ -93,25 +100,30 @@ def _parsed(events: bytes) -> list[Any]:
 _BODIES = st.one_of(
     st.builds(
         lambda text, n, seed: (CHAT, {"messages": [{"role": "user", "content": text}], "n": n, "seed": seed}),
-        st.text(), st.integers(2, 9), st.integers(-9, 2**40),
+        st.text(),
+        st.integers(2, 9),
+        st.integers(-9, 2**40),
     ),
     st.builds(
         lambda prompt, n, seed: (TEXT, {"prompt": prompt, "n": n, "seed": seed}),
         st.one_of(
             st.lists(st.text(), min_size=2, max_size=5),
             st.lists(st.lists(st.integers(0, 9), min_size=1), min_size=2, max_size=5),
-        ), st.integers(1, 4), st.integers(0, 9),
+        ),
+        st.integers(1, 4),
+        st.integers(0, 9),
     ),
     st.builds(lambda text, n: (TEXT, {"prompt": text, "n": n, "seed": 3}), st.text(), st.integers(2, 4)),
     st.builds(
         lambda n, seed: (TOKENS, {"token_ids": [1, 2], "sampling_params": {"n": n, "seed": seed, "top_k": 3}}),
-        st.integers(2, 5), st.integers(0, 9),
+        st.integers(2, 5),
+        st.integers(0, 9),
     ),
     st.builds(
         lambda texts: (CONVERSATIONS, {"messages": [[{"role": "user", "content": text}] for text in texts], "seed": 1}),
         st.lists(st.text(), min_size=2, max_size=4),
     ),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -153,10 +165,12 @@ def test_a_stream_is_the_same_in_portions_in_any_order(asked: tuple[str, Any], o
         streams = {one: rest for one, rest in streams.items() if rest}
     found, wanted = _parsed(said + merged.last_events()), _parsed(b"".join(_stream(path, body)))
     texts = [
-        {index: "".join(one["text"] for event in events for one in event["choices"] if one["index"] == index)
-         for index, _, _ in _sequences(path, body)}
+        {
+            index: "".join(one["text"] for event in events for one in event["choices"] if one["index"] == index)
+            for index, _, _ in _sequences(path, body)
+        }
         for events in (found, wanted)
-    ]  # fmt: skip
+    ]
     assert texts[0] == texts[1]
     assert len({event["id"] for event in found}) == 1
     assert found[-1].get("usage") == wanted[-1].get("usage")
@@ -165,10 +179,17 @@ def test_a_stream_is_the_same_in_portions_in_any_order(asked: tuple[str, Any], o
 
 @pytest.mark.parametrize(
     ("path", "fields"),
-    [(CHAT, {"n": 4, "use_beam_search": True}), (CHAT, {"n": 1}), (TEXT, {"prompt": ["a"]}),
-     (CHAT, {"n": 4, "temperature": 0}), (CHAT, {"n": 4, "seed": 2**63 - 2}), (TEXT, {"prompt_embeds": ["x", "y"]}),
-     ("/v1/embeddings", {"input": ["a", "b"]}), ("/v1/responses", {"n": 3})],
-)  # fmt: skip
+    [
+        (CHAT, {"n": 4, "use_beam_search": True}),
+        (CHAT, {"n": 1}),
+        (TEXT, {"prompt": ["a"]}),
+        (CHAT, {"n": 4, "temperature": 0}),
+        (CHAT, {"n": 4, "seed": 2**63 - 2}),
+        (TEXT, {"prompt_embeds": ["x", "y"]}),
+        ("/v1/embeddings", {"input": ["a", "b"]}),
+        ("/v1/responses", {"n": 3}),
+    ],
+)
 def test_what_can_not_be_parted_is_left_to_the_engine(path: str, fields: dict[str, Any]) -> None:
     assert portions_of(path, json.dumps({"model": "m", **fields}).encode()) is None
 

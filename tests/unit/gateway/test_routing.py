@@ -88,10 +88,7 @@ def test_the_longest_match_wins_within_a_bound_on_the_load(
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 2**15)), min_size=1, max_size=9),
-    st.integers(0, 10**5),
-)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 2**15)), min_size=1, max_size=9), st.integers(0, 10**5))
 def test_nobody_is_asked_who_is_loaded_more_than_the_slack_above_the_least(
     replicas: list[tuple[int, int]], slack: int
 ) -> None:

@@ -35,9 +35,18 @@ def status(state=WorkerState.STARTING, **facts):
 def test_a_status_comes_over_whole():
     document = {"openapi": "3.1.0", "paths": {}, "components": {"schemas": {}}}
     one = status(
-        WorkerState.READY, api=Api.VLLM, engine="vllm", adapters=("a",), tokenizer=Path("/m"), plan={"fits": True},
-        request_fields=fields_of(document), vocab_size=7, tells_report=True, max_prompt_bytes=9, max_positions=11,
-    )  # fmt: skip
+        WorkerState.READY,
+        api=Api.VLLM,
+        engine="vllm",
+        adapters=("a",),
+        tokenizer=Path("/m"),
+        plan={"fits": True},
+        request_fields=fields_of(document),
+        vocab_size=7,
+        tells_report=True,
+        max_prompt_bytes=9,
+        max_positions=11,
+    )
     one.num_restarts, one.start_phases_s, one.detail = 3, {"loading": 1.5}, "well"
     other = status_of(json.loads(json.dumps(document_of(one))))
     assert changing(other) == changing(one) and other.facts.request_fields.document == document

@@ -15,9 +15,13 @@ FORM = (
     b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
 )
 SCOPE = {
-    "type": "http", "method": "POST", "path": "/v1/files", "client": ("127.0.0.1", 1), "state": {},
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/files",
+    "client": ("127.0.0.1", 1),
+    "state": {},
     "headers": [(b"host", b"localhost"), (b"content-type", b"multipart/form-data; boundary=b")],
-}  # fmt: skip
+}
 
 
 async def test_an_upload_is_refused_in_its_middle(tmp_path):

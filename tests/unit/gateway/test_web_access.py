@@ -58,9 +58,16 @@ class Client:
         pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items() if value]
         path, _, query = path.partition("?")
         scope = {
-            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
-            "headers": pairs, "client": ("10.0.0.9", 4), "server": ("h", 8000), "scheme": "http",
-        }  # fmt: skip
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": pairs,
+            "client": ("10.0.0.9", 4),
+            "server": ("h", 8000),
+            "scheme": "http",
+        }
         messages = []
 
         async def receive():
@@ -161,10 +168,14 @@ async def test_without_keys_a_visit_is_a_session_and_other_hosts_are_refused():
 @pytest.mark.parametrize(
     "headers",
     [
-        {"origin": "http://evil.example"}, {"origin": "http://h:2"}, {"origin": "null"},
-        {"origin": "http://h:1", "sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}, {},
+        {"origin": "http://evil.example"},
+        {"origin": "http://h:2"},
+        {"origin": "null"},
+        {"origin": "http://h:1", "sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {},
     ],
-)  # fmt: skip
+)
 async def test_a_post_that_may_be_forged_is_refused(headers):
     client = Client(state=WorkerState.READY)
     await client.sign_in()
@@ -297,9 +308,16 @@ async def test_the_ui_s_process_hears_of_a_sign_out():
     sent = []
     headers = [(b"host", b"h:1"), (b"origin", b"http://h:1"), (b"cookie", f"qserve-8000={token}".encode())]
     scope = {
-        "type": "http", "method": "POST", "path": "/sign-out", "raw_path": b"/sign-out", "query_string": b"",
-        "headers": headers, "client": ("10.0.0.9", 4), "server": ("h", 8000), "scheme": "http",
-    }  # fmt: skip
+        "type": "http",
+        "method": "POST",
+        "path": "/sign-out",
+        "raw_path": b"/sign-out",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("10.0.0.9", 4),
+        "server": ("h", 8000),
+        "scheme": "http",
+    }
 
     async def send(message):
         sent.append(message)

@@ -23,10 +23,18 @@ ROW = """    Family(
     ),
 """
 CONFIG: dict[str, Any] = {
-    "architectures": ["Qwen9MoeForCausalLM"], "model_type": "qwen9_moe", "hidden_size": 1024, "num_hidden_layers": 9,
-    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32000, "max_position_embeddings": 8192,
-    "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 512,
-}  # fmt: skip
+    "architectures": ["Qwen9MoeForCausalLM"],
+    "model_type": "qwen9_moe",
+    "hidden_size": 1024,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512,
+}
 MODEL = "Qwen/Qwen9-5B-A1B"
 TABLE = "\n".join((f'[models."{MODEL}"]', *(f"{key} = {json.dumps(value)}" for key, value in CONFIG.items()), "\n"))
 KV_BYTES_PER_TOKEN = 3 * 2 * 2 * 96 * 2  # three layers of full attention: keys and values, 2 heads of 96, in 16 bit

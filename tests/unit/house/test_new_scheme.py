@@ -51,8 +51,8 @@ TABLES_ELSEWHERE = {
 def package(tmp_path_factory: pytest.TempPathFactory) -> CopiedPackage:
     """With the scheme added, and a checkpoint of Qwen3-8B that is stored so."""
     copy = CopiedPackage(tmp_path_factory.mktemp("checkout"))
-    copy.insert("qserve/core/schemes.py", '        Scheme(\n            "fp32",', ROW)
-    copy.insert("qserve/planner/engines/transformers/schemes.py", '    "fp32", "bf16",', '    "weft6",\n')
+    copy.insert("qserve/core/schemes.py", '        Scheme("fp32",', ROW)
+    copy.insert("qserve/planner/engines/transformers/schemes.py", '"fp32", "bf16"', '"weft6", ')
     copy.insert("qserve/planner/engines/vllm/schemes.py", '    "fp32": _Kernels(', '    "weft6": _Kernels((8, 0)),\n')
     (copy.folder / "stored").mkdir()
     (copy.folder / "stored" / "config.json").write_text(json.dumps({**base(), "quantization_config": CONFIG}))

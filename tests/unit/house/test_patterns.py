@@ -35,11 +35,19 @@ SLOW = {
 }
 """What may take longer, and who writes the text."""
 MADE = {
-    "core/quantization/marks.py", "core/quantization/module_names.py", "core/tensors.py",
-    "engine/prompts/special_tokens.py", "engine/vllm/reasons/rule.py", "gateway/web/routes.py", "hub/named.py",
-    "planner/memory/weights.py", "reward/checkpoints/heads.py", "reward/rules/rules.py", "wire/body_scan.py",
+    "core/quantization/marks.py",
+    "core/quantization/module_names.py",
+    "core/tensors.py",
+    "engine/prompts/special_tokens.py",
+    "engine/vllm/reasons/rule.py",
+    "gateway/web/routes.py",
+    "hub/named.py",
+    "planner/memory/weights.py",
+    "reward/checkpoints/heads.py",
+    "reward/rules/rules.py",
+    "wire/body_scan.py",
     "engine/grammar/escaped_lark.py",
-}  # fmt: skip
+}
 """Modules that make patterns while they run: of names, and an operator's (the tests of their own hold these)."""
 
 

@@ -15,10 +15,19 @@ from qserve.hub import resolve
 from qserve.hub.bounded import read_header
 
 CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "intermediate_size": 16, "vocab_size": 32,
-    "max_position_embeddings": 64, "tie_word_embeddings": True, "dtype": "bfloat16",
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
 
 
 def write_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], cut: int = 0) -> None:

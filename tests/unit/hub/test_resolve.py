@@ -20,10 +20,18 @@ from qserve.hub.bundled import bundled_config, known_ids, sibling_ids
 from qserve.hub.names import matching_ids
 
 CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "intermediate_size": 16, "vocab_size": 32,
-    "max_position_embeddings": 64, "tie_word_embeddings": True,
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
 HEADER = json.dumps({"model.embed_tokens.weight": {"dtype": "BF16", "shape": [32, 8], "data_offsets": [0, 512]}})
 FILE = struct.pack("<Q", len(HEADER)) + HEADER.encode() + bytes(512)
 
@@ -154,10 +162,14 @@ def test_every_known_model_has_a_short_name(model_id: str) -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("qwen3-32b", "Qwen/Qwen3-32B"), ("Qwen3-32B-AWQ", "Qwen/Qwen3-32B-AWQ"), ("qwen3:32b", "Qwen/Qwen3-32B"),
-        ("qwen/qwen3-32b", "Qwen/Qwen3-32B"), ("qwen3:30b-a3b", "Qwen/Qwen3-30B-A3B"), ("qwen32b", "Qwen/Qwen3-32B"),
+        ("qwen3-32b", "Qwen/Qwen3-32B"),
+        ("Qwen3-32B-AWQ", "Qwen/Qwen3-32B-AWQ"),
+        ("qwen3:32b", "Qwen/Qwen3-32B"),
+        ("qwen/qwen3-32b", "Qwen/Qwen3-32B"),
+        ("qwen3:30b-a3b", "Qwen/Qwen3-30B-A3B"),
+        ("qwen32b", "Qwen/Qwen3-32B"),
     ],
-)  # fmt: skip
+)
 def test_a_short_name_is_taken_for_the_model_and_says_so(name: str, meant: str) -> None:
     checkpoint = resolve(name)
     assert checkpoint.id == meant

@@ -54,12 +54,7 @@ def test_a_list_in_the_config_goes_before_the_tokenizers(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("listed", "vocabulary"),
-    [
-        ({"12": "<x>", "²": {"content": "<y>"}}, {"a": 0}),
-        ({}, {"a": "0"}),
-        ({}, {}),
-    ],
+    ("listed", "vocabulary"), [({"12": "<x>", "²": {"content": "<y>"}}, {"a": 0}), ({}, {"a": "0"}), ({}, {})]
 )
 def test_a_damaged_tokenizer_is_no_traceback(tmp_path: Path, listed: Any, vocabulary: Any) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": {"vocab": vocabulary}}))

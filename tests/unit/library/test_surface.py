@@ -50,8 +50,15 @@ def test_the_signatures_are_these(name):
 def test_a_service_has_these():
     public = {name for name in dir(qserve.Service) if not name.startswith("_")}
     assert public | {"url", "api_key", "start_s", "log"} == {
-        "api_key", "client", "log", "models", "report", "score", "start_s", "url",
-    }  # fmt: skip
+        "api_key",
+        "client",
+        "log",
+        "models",
+        "report",
+        "score",
+        "start_s",
+        "url",
+    }
     assert "secret" not in repr(qserve.Service("http://127.0.0.1:1", "secret", 1.0, None))
 
 
@@ -113,10 +120,19 @@ def test_the_command_of_a_plan_has_all_of_its_options_as_the_command_line_takes_
     prices, keys = tmp_path / "prices.toml", (tmp_path / "a", tmp_path / "b")
     prices.write_text("[cards]\nrtx-4090 = 0.35\n")
     options = {
-        "input_tokens": 100, "output_tokens": 20, "users": 3, "ttft": 2000.0, "served_model_name": ("x", "y"),
-        "ui": False, "enable_prefix_caching": False, "strict": False, "verbose": True, "api_key_file": keys,
-        "no_learn": True, "packed_cache_gib": None,
-    }  # fmt: skip
+        "input_tokens": 100,
+        "output_tokens": 20,
+        "users": 3,
+        "ttft": 2000.0,
+        "served_model_name": ("x", "y"),
+        "ui": False,
+        "enable_prefix_caching": False,
+        "strict": False,
+        "verbose": True,
+        "api_key_file": keys,
+        "no_learn": True,
+        "packed_cache_gib": None,
+    }
     plans = [qserve.plan("demo", gpu="none", prices=file, **options) for file in (prices, str(prices))]
     assert plans[0].next_command == plans[1].next_command
     with up_command.make_context("up", shlex.split(plans[0].next_command)[2:]) as context:
@@ -176,9 +192,7 @@ def test_an_option_that_is_none_is_named():
 
 def test_options_are_flags():
     options = {"max_model_len": 4096, "ui": False, "enforce_eager": True, "gpu": None, "api_key": ["a", "b"]}
-    assert flags_of(options) == [
-        "--max-model-len=4096", "--no-ui", "--enforce-eager", "--api-key=a", "--api-key=b",
-    ]  # fmt: skip
+    assert flags_of(options) == ["--max-model-len=4096", "--no-ui", "--enforce-eager", "--api-key=a", "--api-key=b"]
 
 
 def test_a_commands_mistake_is_its_error():
@@ -192,8 +206,13 @@ def test_a_commands_mistake_is_its_error():
 def test_results_print_in_a_line_or_two():
     """An interactive session shows what a call returned: kilobytes hide it."""
     served = {"gsm8k": {"alias": "gsm8k", "exact_match,none": 0.52, "exact_match_stderr,none": 0.02}}
-    told = {"results": served, "samples": {"gsm8k": [{"doc_id": number} for number in range(500)]},
-            "n-samples": {"gsm8k": {"effective": 500}}, "n-shot": {"gsm8k": 5}, "higher_is_better": {}}  # fmt: skip
+    told = {
+        "results": served,
+        "samples": {"gsm8k": [{"doc_id": number} for number in range(500)]},
+        "n-samples": {"gsm8k": {"effective": 500}},
+        "n-shot": {"gsm8k": 5},
+        "higher_is_better": {},
+    }
     result = qserve.EvalResult({"model": "Qwen/Qwen3-8B", "asked": {}}, told)
     load = LoadFigures(1, 1, 1.0, None, None, 1.0)
     candidate = qserve.Candidate("int8", {}, {"weights_bytes": 9 * 2**30}, 0, 1.0, load, result)

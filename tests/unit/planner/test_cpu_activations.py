@@ -24,10 +24,14 @@ def plan_for(asked: str, quant: str, cpu: CpuFeatures = FAST) -> Plan:
 @pytest.mark.parametrize(
     ("asked", "quant", "found"),
     [
-        ("auto", "bnb-int8", "int8"), ("auto", "bnb-nf4", "int8"), ("auto", "bf16", "exact"),
-        ("exact", "bnb-nf4", "exact"), ("int8", "bnb-nf4", "int8"), ("int8", "bf16", "exact"),
+        ("auto", "bnb-int8", "int8"),
+        ("auto", "bnb-nf4", "int8"),
+        ("auto", "bf16", "exact"),
+        ("exact", "bnb-nf4", "exact"),
+        ("int8", "bnb-nf4", "int8"),
+        ("int8", "bf16", "exact"),
     ],
-)  # fmt: skip
+)
 def test_by_what_was_asked_and_by_the_format(asked: str, quant: str, found: str) -> None:
     plan = plan_for(asked, quant)
     assert plan.cpu_activations == found
@@ -44,10 +48,14 @@ def test_where_the_instructions_are_missing_nothing_is_rounded_and_who_asked_is_
 @pytest.mark.parametrize(
     ("flags", "found"),
     [
-        ({"avx2", "fma"}, "int8"), ({"avx2", "fma", "avx_vnni"}, "int8"), ({"avx512_vnni"}, "int8"),
-        ({"avx2"}, "exact"), ({"avx512f"}, "exact"), ({"asimddp"}, "exact"),
+        ({"avx2", "fma"}, "int8"),
+        ({"avx2", "fma", "avx_vnni"}, "int8"),
+        ({"avx512_vnni"}, "int8"),
+        ({"avx2"}, "exact"),
+        ({"avx512f"}, "exact"),
+        ({"asimddp"}, "exact"),
     ],
-)  # fmt: skip
+)
 def test_which_processors_multiply_integers(flags: set[str], found: str) -> None:
     assert plan_for("auto", "bnb-nf4", CpuFeatures("", frozenset(flags))).cpu_activations == found
 
@@ -55,12 +63,18 @@ def test_which_processors_multiply_integers(flags: set[str], found: str) -> None
 @pytest.mark.parametrize(
     ("asked", "schemes", "found"),
     [
-        ("auto", {"w8a8"}, "int8"), ("auto", {"w4a16", "fp8"}, "int8"),
-        ("auto", {"w8a16"}, "exact"), ("auto", {"gptq-int8"}, "exact"), ("auto", {"fp8"}, "exact"),
-        ("auto", {"w8a8", "w8a16"}, "exact"), ("auto", {"gptq-int4", "gptq-int8"}, "exact"),
-        ("int8", {"w8a16"}, "int8"), ("int8", {"fp8"}, "exact"), ("exact", {"w8a8"}, "exact"),
+        ("auto", {"w8a8"}, "int8"),
+        ("auto", {"w4a16", "fp8"}, "int8"),
+        ("auto", {"w8a16"}, "exact"),
+        ("auto", {"gptq-int8"}, "exact"),
+        ("auto", {"fp8"}, "exact"),
+        ("auto", {"w8a8", "w8a16"}, "exact"),
+        ("auto", {"gptq-int4", "gptq-int8"}, "exact"),
+        ("int8", {"w8a16"}, "int8"),
+        ("int8", {"fp8"}, "exact"),
+        ("exact", {"w8a8"}, "exact"),
     ],
-)  # fmt: skip
+)
 def test_weights_alone_in_8_bits_keep_their_activations_unless_asked(
     asked: CpuActivations, schemes: set[str], found: str
 ) -> None:

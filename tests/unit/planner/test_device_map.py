@@ -81,9 +81,10 @@ def test_auto_stays_on_one_card_where_that_is_enough() -> None:
 def test_a_card_that_others_use_gets_less() -> None:
     cards = (Device("a", "cuda", 48 * GIB, 12 * GIB, 128, 0, ("bf16",), (8, 9)), *machine(48).devices)
     plan = make_plan(
-        checkpoint_of("Qwen/Qwen3-32B"), Hardware(cards, 64 * GIB, 64 * GIB, 16),
+        checkpoint_of("Qwen/Qwen3-32B"),
+        Hardware(cards, 64 * GIB, 64 * GIB, 16),
         PlanRequest(engine="transformers", quant="bf16", max_model_len=4096),
-    )  # fmt: skip
+    )
     held = layers_on(plan)
     assert plan.fits
     assert len(held[0]) < len(held[1])
@@ -165,9 +166,10 @@ def test_a_map_or_a_limit_is_for_the_transformers_engine() -> None:
     assert plan.engine == "transformers"
     with pytest.raises(UsageError, match="--device-map, --max-memory: the transformers engine's alone"):
         make_plan(
-            checkpoint_of("Qwen/Qwen3-14B"), machine(48, 48),
+            checkpoint_of("Qwen/Qwen3-14B"),
+            machine(48, 48),
             plan_request(engine="vllm", device_map="balanced", max_memory="0=40GiB"),
-        )  # fmt: skip
+        )
 
 
 BY_HAND = {"": 0, "model.layers.40": 1, "model.norm": 1, "lm_head": "cuda:1"}
@@ -206,7 +208,7 @@ def test_a_map_by_hand_that_overdraws_a_card_says_by_how_much() -> None:
         ({}, "is not a mapping of module names to devices"),
         (["cpu"], "is not a mapping of module names to devices"),
     ],
-)  # fmt: skip
+)
 def test_a_map_with_errors_is_refused_by_name(places: Any, message: str) -> None:
     with pytest.raises(UsageError) as error:
         plan_of("Qwen/Qwen3-32B", machine(80, 80), device_map=ModuleMap.parse(places, "m.json"))
@@ -273,8 +275,11 @@ modules_strategy = st.builds(
         tuple(Module(f"layer.{i}", w, cache, w, max(1, w // 3)) for i, w in enumerate(layers)),
         (Module("head", head, 0, head, head),),
     ),
-    st.lists(sizes, min_size=1, max_size=24), st.integers(0, 300), sizes, sizes,
-)  # fmt: skip
+    st.lists(sizes, min_size=1, max_size=24),
+    st.integers(0, 300),
+    sizes,
+    sizes,
+)
 cards_strategy = st.lists(st.integers(-100, 8000), min_size=1, max_size=4)
 overflow_strategy = st.sampled_from(((), ("cpu",), ("cpu", "disk"), ("disk",)))
 

@@ -58,9 +58,16 @@ LOGS = [
     ("model", "element", "ranks", "align", "drafts", "gib", "length", "block", "concurrency"), LOGS
 )
 def test_hybrid_pages(
-    model: str, element: int, ranks: int, align: bool, drafts: int, gib: float, length: int, block: int,
+    model: str,
+    element: int,
+    ranks: int,
+    align: bool,
+    drafts: int,
+    gib: float,
+    length: int,
+    block: int,
     concurrency: float,
-) -> None:  # fmt: skip
+) -> None:
     options = StateOptions(align=align, num_speculative_tokens=drafts)
     layout = kv_layout(spec_of(model), element, options, ranks)
     assert layout.block_tokens == block
@@ -88,10 +95,17 @@ def test_qwen3_next_keeps_its_state_in_16_bit_as_the_config_is_silent() -> None:
 
 def test_a_window_bounds_what_a_sequence_keeps() -> None:
     mistral = {
-        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
-        "max_position_embeddings": 32768, "sliding_window": 4096,
-    }  # fmt: skip
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 32000,
+        "max_position_embeddings": 32768,
+        "sliding_window": 4096,
+    }
     layout = kv_layout(ModelSpec.from_config(mistral), 2, StateOptions(), step_tokens=2048)
     assert layout.blocks_per_sequence(1600) == 100
     assert layout.blocks_per_sequence(32768) == layout.blocks_per_sequence(8192) == 384 + 1

@@ -41,8 +41,10 @@ def test_it_takes_graphs_from_the_cache_from_0_29_on() -> None:
     """Up to 0.28 its estimate was 0; the first runner's models lost theirs from 0.21 on."""
     dense, hybrid = spec_of("Qwen/Qwen3-8B"), spec_of("Qwen/Qwen3.5-9B")
     assert [VllmVersion.parse(r).subtracts_cuda_graphs(dense) for r in ("0.21.0", "0.28.0", "0.29.0")] == [
-        True, False, True,
-    ]  # fmt: skip
+        True,
+        False,
+        True,
+    ]
     assert VllmVersion.parse("0.28.0").subtracts_cuda_graphs(hybrid)
 
 

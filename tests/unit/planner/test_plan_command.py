@@ -19,18 +19,35 @@ CONTRACT: dict[str, set[str]] = {
     "quant": {"scheme", "checkpoint"},
     "workload": {"max_model_len", "max_num_seqs", "max_num_batched_tokens"},
     "placement": {
-        "tensor_parallel_size", "pipeline_parallel_size", "device_map", "gpu_memory_utilization",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "device_map",
+        "gpu_memory_utilization",
         "kv_cache_memory_bytes",
     },
-}  # fmt: skip
+}
 DEVICE = {
-    "name", "total_bytes", "weights_bytes", "kv_cache_bytes", "activations_bytes", "cuda_graphs_bytes",
-    "runtime_bytes", "free_bytes",
-}  # fmt: skip
+    "name",
+    "total_bytes",
+    "weights_bytes",
+    "kv_cache_bytes",
+    "activations_bytes",
+    "cuda_graphs_bytes",
+    "runtime_bytes",
+    "free_bytes",
+}
 TOP = {
-    "engine", "engine_version", "dtype", "kv_cache_dtype", "devices", "kv_cache_tokens", "max_concurrency", "fits",
-    "why_not", "suggestions",
-}  # fmt: skip
+    "engine",
+    "engine_version",
+    "dtype",
+    "kv_cache_dtype",
+    "devices",
+    "kv_cache_tokens",
+    "max_concurrency",
+    "fits",
+    "why_not",
+    "suggestions",
+}
 
 
 @pytest.fixture(autouse=True)

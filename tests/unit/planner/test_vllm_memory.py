@@ -100,13 +100,7 @@ def test_a_kept_compile_cache_leaves_the_copy_of_the_embedding_to_the_kv_cache()
 
 @pytest.mark.parametrize(
     ("release", "has_flashinfer", "logit_bytes"),
-    [
-        ("0.8.0", True, 38),
-        ("0.10.1", False, 38),
-        ("0.10.1", True, 14),
-        ("0.11.0", True, 38),
-        ("0.19.0", True, 14),
-    ],
+    [("0.8.0", True, 38), ("0.10.1", False, 38), ("0.10.1", True, 14), ("0.11.0", True, 38), ("0.19.0", True, 14)],
 )
 def test_what_samples_decides_the_bytes_of_a_logit(release: str, has_flashinfer: bool, logit_bytes: int) -> None:
     """0.10.1 on an A100 with FlashInfer left 1.0 GiB more for the cache than sorted logits would have."""

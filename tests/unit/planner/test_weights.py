@@ -66,8 +66,7 @@ def test_packed_weights(model: str, quantization: CheckpointQuantization, split_
 
 
 @pytest.mark.parametrize(
-    ("mib", "counted"),
-    [(0.5, 0.5), (9.5, 9.5), (10, 10), (31.5, 32), (24.5, 24.5), (129.5, 130), (259, 260)],
+    ("mib", "counted"), [(0.5, 0.5), (9.5, 9.5), (10, 10), (31.5, 32), (24.5, 24.5), (129.5, 130), (259, 260)]
 )
 def test_allocator_counts_a_remainder_of_up_to_one_mib(mib: float, counted: float) -> None:
     assert allocated_bytes(int(mib * MIB)) == int(counted * MIB)

@@ -37,13 +37,22 @@ def a_worker(name="chat", model="demo"):
 
 def a_run(*workers, **changes):
     values = {
-        "id": "20261121-224000-7", "started_unix_s": BEGAN, "last_seen_unix_s": BEGAN + 600,
-        "ended_unix_s": BEGAN + 600, "exit_status": 0, "state": "ended",
-        "command": ("qserve", "up", "--model", "demo", "--api-key", "***"), "versions": {"qserve": "0.1.0"},
+        "id": "20261121-224000-7",
+        "started_unix_s": BEGAN,
+        "last_seen_unix_s": BEGAN + 600,
+        "ended_unix_s": BEGAN + 600,
+        "exit_status": 0,
+        "state": "ended",
+        "command": ("qserve", "up", "--model", "demo", "--api-key", "***"),
+        "versions": {"qserve": "0.1.0"},
         "hardware": {"devices": [], "cpu": "A CPU", "cpu_cores": 2, "ram_total_bytes": 8192 * MIB},
         "folder": Path("/state/runs/x"),
-        "url": "http://127.0.0.1:8000", "num_requests": 30, "num_errors": 2, "num_lost": 0, "workers": workers,
-    }  # fmt: skip
+        "url": "http://127.0.0.1:8000",
+        "num_requests": 30,
+        "num_errors": 2,
+        "num_lost": 0,
+        "workers": workers,
+    }
     return StoredRun(**{**values, **changes})
 
 
@@ -51,10 +60,13 @@ def measured(worker):
     """Twice the weights, half the KV tokens, everything else as planned."""
     device = worker.plan["devices"][0]
     terms = {
-        "weights_bytes": 2 * device["weights_bytes"], "kv_cache_bytes": device["kv_cache_bytes"],
-        "activations_bytes": device["activations_bytes"], "runtime_bytes": device["runtime_bytes"],
-        "kv_cache_tokens": worker.plan["kv_cache_tokens"] // 2, "resident_bytes": 700 * MIB,
-    }  # fmt: skip
+        "weights_bytes": 2 * device["weights_bytes"],
+        "kv_cache_bytes": device["kv_cache_bytes"],
+        "activations_bytes": device["activations_bytes"],
+        "runtime_bytes": device["runtime_bytes"],
+        "kv_cache_tokens": worker.plan["kv_cache_tokens"] // 2,
+        "resident_bytes": 700 * MIB,
+    }
     document = {**terms, "sources": {"weights_bytes": "sum of the tensors", "kv_cache_tokens": "the pool's size"}}
     return [
         MemorySample(BEGAN + 5, worker.name, "ready", terms, document),
@@ -71,10 +83,19 @@ def traffic_of(name, model, *, streams):
         15, 1, 0, BEGAN, BEGAN + 300, 700, 300, {200: 14, 503: 1}, {"queue_full": 1}, dict.fromkeys(names, latency)
     )
     series = tuple(
-        SeriesPoint(BEGAN + 60 * index, 5, 0, 200 + index, 100, 20.0 if streams else None, 5.0 if streams else None,
-                    30.0 + index, 44.0)
+        SeriesPoint(
+            BEGAN + 60 * index,
+            5,
+            0,
+            200 + index,
+            100,
+            20.0 if streams else None,
+            5.0 if streams else None,
+            30.0 + index,
+            44.0,
+        )
         for index in (0, 1, 4)
-    )  # fmt: skip
+    )
     histograms = {each: Histogram(1.0, (0,) * 9 + (5,) * 31, 1) for each in names}
     return WorkerTraffic(name, 60, summary, series, histograms), RequestGroup(f"/v1/{name}", model, name, 15, 1)
 
@@ -84,18 +105,24 @@ def scores(value=0.5, metric="exact_match"):
         "about": {"versions": {"lm-eval": "0.4.13"}, "seed": 1234, "seconds": 12.5},
         "lm_eval": {
             "results": {"arithmetic": {f"{metric},none": value, f"{metric}_stderr,none": 0.03, "alias": "x"}},
-            "n-samples": {"arithmetic": {"effective": 200}}, "n-shot": {"arithmetic": 0},
+            "n-samples": {"arithmetic": {"effective": 200}},
+            "n-shot": {"arithmetic": 0},
         },
-    }  # fmt: skip
+    }
 
 
 def comparison():
     def candidate(quant, weights_mib, accuracy, diffs):
         return {
-            "quant": quant, "about": {"model_id": "demo"}, "memory": {"resident_bytes": 600 * MIB},
-            "weights_bytes": weights_mib * MIB, "start_s": 12.0, "accuracy": accuracy, "against_first": diffs,
+            "quant": quant,
+            "about": {"model_id": "demo"},
+            "memory": {"resident_bytes": 600 * MIB},
+            "weights_bytes": weights_mib * MIB,
+            "start_s": 12.0,
+            "accuracy": accuracy,
+            "against_first": diffs,
             "load": {"ttft_ms": 20.0, "tpot_ms": 5.0, "tokens_per_s": 300.0, "e2e_ms": 100.0},
-        }  # fmt: skip
+        }
 
     diffs = [{"task": "arithmetic", "flips": [{}, {}], "p_value": 0.5}]
     candidates = [candidate("bf16", 4, 0.98, []), candidate("int8", 2, 0.97, diffs), candidate("nf4", 3, 0.9, diffs)]
@@ -104,36 +131,70 @@ def comparison():
 
 def bench():
     stage = {
-        "name": "8 at once", "completed": 100, "failed": 1, "request_throughput": 12.0, "output_throughput": 400.0,
-        "median_ttft_ms": 20.0, "p99_ttft_ms": 50.0, "median_tpot_ms": 5.0, "p99_tpot_ms": 9.0, "median_e2el_ms": 100.0,
-        "p99_e2el_ms": 200.0, "request_goodput": None,
-    }  # fmt: skip
+        "name": "8 at once",
+        "completed": 100,
+        "failed": 1,
+        "request_throughput": 12.0,
+        "output_throughput": 400.0,
+        "median_ttft_ms": 20.0,
+        "p99_ttft_ms": 50.0,
+        "median_tpot_ms": 5.0,
+        "p99_tpot_ms": 9.0,
+        "median_e2el_ms": 100.0,
+        "p99_e2el_ms": 200.0,
+        "request_goodput": None,
+    }
     return {"load": {"endpoint": "chat"}, "stages": [stage], "saturation": {"sentence": "Saturated at 8."}, "notes": []}
 
 
 WORK = {
-    "texts": 100, "tokens": 2000, "texts_per_s": 50.0, "tokens_per_s": 1000.0, "padding_share": 0.02,
-    "shared_share": 0.3, "texts_a_row": {"1": 10, "4": 20}, "sources": {"latency_ms": "in the worker"},
-    "latency_ms": [{"max_tokens": 64, "requests": 90, "p50": 10.0, "p90": 20.0, "p99": 30.0},
-                   {"max_tokens": "all", "requests": 90, "p50": 10.0, "p90": 20.0, "p99": 30.0}],
-}  # fmt: skip
+    "texts": 100,
+    "tokens": 2000,
+    "texts_per_s": 50.0,
+    "tokens_per_s": 1000.0,
+    "padding_share": 0.02,
+    "shared_share": 0.3,
+    "texts_a_row": {"1": 10, "4": 20},
+    "sources": {"latency_ms": "in the worker"},
+    "latency_ms": [
+        {"max_tokens": 64, "requests": 90, "p50": 10.0, "p90": 20.0, "p99": 30.0},
+        {"max_tokens": "all", "requests": 90, "p50": 10.0, "p90": 20.0, "p99": 30.0},
+    ],
+}
 
 
 LATENCY = {
-    "ttft_ms": {"planned_mean": 20.0, "planned_p50": 19.0, "low": 15.0, "high": 28.0, "measured_mean": 25.0,
-                "measured_p50": 23.5, "difference": 0.25},
-    "tpot_ms": {"planned_mean": 5.0, "planned_p50": 5.1, "low": 4.5, "high": 6.0, "measured_mean": 4.75,
-                "measured_p50": 4.7, "difference": -0.05},
-    "num_requests": 14, "learned_from": None, "source": "the last streamed answers",
-}  # fmt: skip
+    "ttft_ms": {
+        "planned_mean": 20.0,
+        "planned_p50": 19.0,
+        "low": 15.0,
+        "high": 28.0,
+        "measured_mean": 25.0,
+        "measured_p50": 23.5,
+        "difference": 0.25,
+    },
+    "tpot_ms": {
+        "planned_mean": 5.0,
+        "planned_p50": 5.1,
+        "low": 4.5,
+        "high": 6.0,
+        "measured_mean": 4.75,
+        "measured_p50": 4.7,
+        "difference": -0.05,
+    },
+    "num_requests": 14,
+    "learned_from": None,
+    "source": "the last streamed answers",
+}
 
 
 def a_report(model="demo", **changes):
     """Every section has something to say."""
     chat, reward = a_worker("chat", model), a_worker("reward", f"{model}-reward")
     (of_chat, chat_group), (of_reward, reward_group) = (
-        traffic_of("chat", model, streams=True), traffic_of("reward", f"{model}-reward", streams=False),
-    )  # fmt: skip
+        traffic_of("chat", model, streams=True),
+        traffic_of("reward", f"{model}-reward", streams=False),
+    )
     values = {
         "run": a_run(chat, reward),
         "memory": tuple(sorted((*measured(chat), *measured(reward)), key=lambda one: one.unix_s)),
@@ -148,7 +209,7 @@ def a_report(model="demo", **changes):
         "benches": (StoredDocument(2, "bench", BEGAN + 400, "x", "8 at once", bench()),),
         "comparisons": (StoredDocument(3, "comparison", BEGAN + 500, None, "bf16, int8, nf4", comparison()),),
         "made_unix_s": BEGAN + 1000,
-    }  # fmt: skip
+    }
     return RunReport(**{**values, **changes})
 
 
@@ -161,26 +222,55 @@ LONG_SOURCE = (
 def training():
     """Sixty steps of a reward model whose batches are small: a saw."""
     curve = [
-        {"unix_s": BEGAN + 4 * step, "step": step, "loss": 0.7 - 0.003 * step + (-1) ** step * 0.1,
-         "learning_rate": 1e-4, "accuracy": (0.25, 1.0, 0.5, 0.75)[step % 4], "step_s": 4.0}
+        {
+            "unix_s": BEGAN + 4 * step,
+            "step": step,
+            "loss": 0.7 - 0.003 * step + (-1) ** step * 0.1,
+            "learning_rate": 1e-4,
+            "accuracy": (0.25, 1.0, 0.5, 0.75)[step % 4],
+            "step_s": 4.0,
+        }
         for step in range(1, 61)
-    ]  # fmt: skip
+    ]
     length = {"shortest": 10, "longest": 90, "count": 27, "accuracy": 0.74, "low": 0.55, "high": 0.87}
     bins = [{"low": 0.5, "high": 0.55, "count": 27, "confidence": 0.52, "accuracy": 0.6}]
     return {
-        "method": "reward", "model": "demo", "output": "/state/training/reward-1", "state": "ended", "reason": "",
-        "step": 60, "num_steps": 60, "job": {"device": "cuda"}, "memory_source": "torch's peak",
+        "method": "reward",
+        "model": "demo",
+        "output": "/state/training/reward-1",
+        "state": "ended",
+        "reason": "",
+        "step": 60,
+        "num_steps": 60,
+        "job": {"device": "cuda"},
+        "memory_source": "torch's peak",
         "planned": {"terms": {"weights (fp32)": 8 * MIB, "runtime": 400 * MIB}, "phases": {"backward": 500 * MIB}},
-        "measured": {"weights_bytes": 8 * MIB, "backward_bytes": 480 * MIB}, "curve": curve,
-        "evaluations": [{"step": 60, "loss": 0.51, "accuracy": 0.75, "margin": 0.7}], "tokens_per_s": 1234.5,
-        "step_s": 4.0, "flops_per_s": 2e12, "mfu": 0.4,
-        "rollouts": [{"step": 60, "samples": [{"prompt": "What is 12+30? " * 20, "completion": "42 " * 90,
-                                               "reward": 0.5, "rewards": {"rule": 0.5, "model": 0.25}}]}],
-        "data": {"told": "573 rows to train on, 27 held out", "notes": []}, "held_out": {"pairs": 27, "right": 20},
+        "measured": {"weights_bytes": 8 * MIB, "backward_bytes": 480 * MIB},
+        "curve": curve,
+        "evaluations": [{"step": 60, "loss": 0.51, "accuracy": 0.75, "margin": 0.7}],
+        "tokens_per_s": 1234.5,
+        "step_s": 4.0,
+        "flops_per_s": 2e12,
+        "mfu": 0.4,
+        "rollouts": [
+            {
+                "step": 60,
+                "samples": [
+                    {
+                        "prompt": "What is 12+30? " * 20,
+                        "completion": "42 " * 90,
+                        "reward": 0.5,
+                        "rewards": {"rule": 0.5, "model": 0.25},
+                    }
+                ],
+            }
+        ],
+        "data": {"told": "573 rows to train on, 27 held out", "notes": []},
+        "held_out": {"pairs": 27, "right": 20},
         "quality": {"by_length": [length], "calibration": {"bins": bins, "error": 0.16}},
         "check": {"largest_difference": 1.5e-6, "num_texts": 54, "spread": 0.8, "num_flipped": 0, "num_pairs": 27},
         "configuration": f"output_dir: /state/training/reward-1\ndataset_name: /state/{'long' * 40}\n",
-    }  # fmt: skip
+    }
 
 
 def close_comparison():
@@ -200,32 +290,55 @@ def a_full_report(**changes):
     report = a_report()
     chat, *others = report.run.workers
     alternatives = [
-        {"layout": f"awq, {n} × TP {n}", "cards": n, "max_num_seqs": 64, "ttft_ms": 90.0 * n, "tpot_ms": 12.0,
-         "output_tokens_per_s": 800.0 * n, "kept_share": 1.0, "price_per_hour": 1.5 * n, "chosen": n == 2,
-         "pareto": True,
-         "tokens_per_s_per_user": 100.0 + 9 * n, "tokens_per_s_per_card": 900.0 - 40 * n}
+        {
+            "layout": f"awq, {n} × TP {n}",
+            "cards": n,
+            "max_num_seqs": 64,
+            "ttft_ms": 90.0 * n,
+            "tpot_ms": 12.0,
+            "output_tokens_per_s": 800.0 * n,
+            "kept_share": 1.0,
+            "price_per_hour": 1.5 * n,
+            "chosen": n == 2,
+            "pareto": True,
+            "tokens_per_s_per_user": 100.0 + 9 * n,
+            "tokens_per_s_per_card": 900.0 - 40 * n,
+        }
         for n in range(1, 9)
-    ]  # fmt: skip
+    ]
     speed = {"load": {"input": 1000, "rps": 2, "assumed": False}, "alternatives": alternatives, "notes": []}
     chat = replace(chat, plan={**chat.plan, "speed": speed, "notes": [LONG_SOURCE]})
     documents = [
         replace(one, document={**one.document, "sources": dict.fromkeys(one.terms, LONG_SOURCE)})
         for one in report.memory
     ]
-    right = {"name": "a_subset_of_some_length", "num_right": 96, "num_asked": 100, "accuracy": 0.96, "low": 0.9,
-             "high": 0.98, "mean_margin": 3.5}  # fmt: skip
-    preferences = {"kind": "reward preferences", "file": "pairs.jsonl", "subsets": [right],
-                   "overall": {**right, "name": "overall"}, "attributes": [{**right, "name": "helpful"}]}  # fmt: skip
+    right = {
+        "name": "a_subset_of_some_length",
+        "num_right": 96,
+        "num_asked": 100,
+        "accuracy": 0.96,
+        "low": 0.9,
+        "high": 0.98,
+        "mean_margin": 3.5,
+    }
+    preferences = {
+        "kind": "reward preferences",
+        "file": "pairs.jsonl",
+        "subsets": [right],
+        "overall": {**right, "name": "overall"},
+        "attributes": [{**right, "name": "helpful"}],
+    }
     stage = bench()["stages"][0]
     load = {**bench(), "stages": [{**stage, "name": f"{2**n} at once"} for n in range(5)]}
     about = {**scores()["about"], "model": "demo", "scheme": "bf16"}
     evals = [{**scores(), "about": about}, {**scores(0.25), "about": about}, preferences]
     values = {
-        "run": a_run(chat, *others), "memory": tuple(documents),
+        "run": a_run(chat, *others),
+        "memory": tuple(documents),
         "events": (*report.events, StoredEvent(BEGAN + 300, "chat", "restart", {"reason": LONG_SOURCE})),
         "evals": tuple(StoredDocument(n, "eval", BEGAN + n, "x", "offline", one) for n, one in enumerate(evals)),
         "benches": tuple(StoredDocument(n, "bench", BEGAN + n, "x", "1 to 16 at once", load) for n in (10, 11)),
         "comparisons": (StoredDocument(20, "comparison", BEGAN, None, "five", close_comparison()),),
         "trainings": (StoredDocument(30, "train", BEGAN, "x", "reward demo", training()),),
-    }  # fmt: skip
+    }
     return replace(report, **{**values, **changes})

@@ -101,8 +101,11 @@ def test_an_interval_stays_within_its_scale():
 
 
 def test_the_best_points_are_joined_and_the_beaten_are_grey():
-    points = (Point("bf16", 4e6, 0.98, 0.01, 1, True, ""), Point("int8", 2e6, 0.97, 0.01, 0.5, True, ""),
-              Point("nf4", 3e6, 0.9, 0.0, 0.2, False, ""))  # fmt: skip
+    points = (
+        Point("bf16", 4e6, 0.98, 0.01, 1, True, ""),
+        Point("int8", 2e6, 0.97, 0.01, 0.5, True, ""),
+        Point("nf4", 3e6, 0.9, 0.0, 0.2, False, ""),
+    )
     drawn = str(draw(Points(points, "weights", "accuracy")))
     front = re.search(r'class="line front" d="([^"]+)"', drawn)[1]
     assert front.count("L") == 1, "two points, from small to large"
@@ -121,13 +124,25 @@ def test_one_point_of_full_accuracy_needs_no_room_above_a_hundred_percent():
     assert "100 %" in drawn and "nan" not in drawn
 
 
-@pytest.mark.parametrize(("value", "kind", "text"), [
-    (None, "ms", "–"), (1234567, "count", "1.2 million"), (32762123264, "parameters", "32.76B"),
-    (12.345, "ms", "12.3 ms"), (1.2345, "ms", "1.23 ms"),
-    (2345.6, "ms", "2.35 s"), (23456.0, "ms", "23.5 s"), (0.123, "share", "12.3 %"), (-0.5, "change", "−50.0 %"),
-    (0.0, "change", "+0.0 %"), (3 * 1024**2, "bytes", "3 MiB"), ("x", "bytes", "x"), (0.98765, "number", "0.9877"),
-    (1_700_000_000, "time", "2023-11-14 22:13:20 UTC"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (None, "ms", "–"),
+        (1234567, "count", "1.2 million"),
+        (32762123264, "parameters", "32.76B"),
+        (12.345, "ms", "12.3 ms"),
+        (1.2345, "ms", "1.23 ms"),
+        (2345.6, "ms", "2.35 s"),
+        (23456.0, "ms", "23.5 s"),
+        (0.123, "share", "12.3 %"),
+        (-0.5, "change", "−50.0 %"),
+        (0.0, "change", "+0.0 %"),
+        (3 * 1024**2, "bytes", "3 MiB"),
+        ("x", "bytes", "x"),
+        (0.98765, "number", "0.9877"),
+        (1_700_000_000, "time", "2023-11-14 22:13:20 UTC"),
+    ],
+)
 def test_values_as_people_read_them(value, kind, text):
     assert text_of(value, kind) == text
 
@@ -140,9 +155,11 @@ def test_durations_and_marks():
 
 def test_layouts_that_nothing_beats_are_joined_and_named_and_the_chosen_has_a_ring():
     points = (
-        LayoutPoint("fast <b>", 100.0, 500.0, True, False), LayoutPoint("frugal", 25.0, 1500.0, True, False),
-        LayoutPoint("taken", 60.0, 400.0, False, True), LayoutPoint("beaten", 50.0, 300.0, False, False),
-    )  # fmt: skip
+        LayoutPoint("fast <b>", 100.0, 500.0, True, False),
+        LayoutPoint("frugal", 25.0, 1500.0, True, False),
+        LayoutPoint("taken", 60.0, 400.0, False, True),
+        LayoutPoint("beaten", 50.0, 300.0, False, False),
+    )
     drawn = str(draw(Layouts(points)))
     for joined in re.findall(r'points="([^"]+)"', drawn):
         assert len(joined.split()) == 2, "the front alone"
@@ -168,8 +185,9 @@ def test_names_of_layouts_lie_on_no_point_no_line_and_no_other_name():
         corners = [tuple(map(float, one.split(","))) for one in front_line.split()]
         stroke = [
             (x + (after_x - x) * step / 50, y + (after_y - y) * step / 50)
-            for (x, y), (after_x, after_y) in itertools.pairwise(corners) for step in range(51)
-        ]  # fmt: skip
+            for (x, y), (after_x, after_y) in itertools.pairwise(corners)
+            for step in range(51)
+        ]
         for number, (left, top, right, bottom) in enumerate(boxes):
             assert not any(left < x < right and top < y < bottom for x, y in (*points, *stroke))
             assert min(abs(x - (left + right) / 2) - (right - left) / 2 for x, _ in points) < 13, "next to a point"

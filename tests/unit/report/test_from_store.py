@@ -35,8 +35,19 @@ def _requests(num):
         ttft = draw.randint(1000, 90_000) if label == 1 else None
         tokens = draw.randint(2, 50) if label == 1 else None
         e2e = (ttft or 0) + draw.randint(1000, 500_000)
-        yield (1, number, label, int(1000 * BEGAN) + 400 * number, e2e, 10 if label == 1 else None, ttft, 7, tokens,
-               tokens or 0, f"req-{number}")  # fmt: skip
+        yield (
+            1,
+            number,
+            label,
+            int(1000 * BEGAN) + 400 * number,
+            e2e,
+            10 if label == 1 else None,
+            ttft,
+            7,
+            tokens,
+            tokens or 0,
+            f"req-{number}",
+        )
 
 
 @pytest.fixture
@@ -49,11 +60,15 @@ def store(tmp_path):
             "(1, '20261121-1', ?, ?, ?, 0, 'h', 1, 's', '[\"qserve\", \"up\"]', '{}', '{}', '/x', 1000, 5)",
             [BEGAN, BEGAN + 400, BEGAN + 400],
         )
-        connection.executemany("INSERT INTO request_label VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                               [(number, *label) for number, label in enumerate(LABELS, 1)])  # fmt: skip
+        connection.executemany(
+            "INSERT INTO request_label VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(number, *label) for number, label in enumerate(LABELS, 1)],
+        )
         connection.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _requests(1000))
-        connection.executemany("INSERT INTO event VALUES (1, ?, 'reward', 'work', ?)",
-                               [(BEGAN + texts, json.dumps({**WORK, "texts": texts})) for texts in (7, 9)])  # fmt: skip
+        connection.executemany(
+            "INSERT INTO event VALUES (1, ?, 'reward', 'work', ?)",
+            [(BEGAN + texts, json.dumps({**WORK, "texts": texts})) for texts in (7, 9)],
+        )
     store.add_eval(scores(), name="offline", run="20261121-1")
     store.add_eval(scores(), name="of another run", run="20261120-1")
     store.add_comparison(comparison(), name="bf16, int8")
@@ -184,12 +199,15 @@ def _words(section):
                     yield from text_of(value, column.kind).split()
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("1999",), "no run's id begins with '1999'"),
-    (("--output", "x.pdf"), "give its format with --format"),
-    (("--output", "/nowhere/at/all.html"), "can't be written"),
-    (("--url", "http://127.0.0.1:1", "--format", "html"), "/report"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("1999",), "no run's id begins with '1999'"),
+        (("--output", "x.pdf"), "give its format with --format"),
+        (("--output", "/nowhere/at/all.html"), "can't be written"),
+        (("--url", "http://127.0.0.1:1", "--format", "html"), "/report"),
+    ],
+)
 def test_a_mistake_is_one_sentence(store, tmp_path, arguments, words):
     done = _qserve(tmp_path, *arguments)
     assert isinstance(done.exception, UsageError)

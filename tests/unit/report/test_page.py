@@ -91,9 +91,11 @@ def test_whatever_names_hold_stays_text():
     run = a_run(worker, command=("qserve", HOSTILE), versions={HOSTILE: HOSTILE}, url=HOSTILE)
     report = a_report(model=HOSTILE)
     hostile = replace(
-        report, run=run, events=(StoredEvent(BEGAN, HOSTILE, "restart", {HOSTILE: HOSTILE}),),
+        report,
+        run=run,
+        events=(StoredEvent(BEGAN, HOSTILE, "restart", {HOSTILE: HOSTILE}),),
         evals=(StoredDocument(1, "eval", BEGAN, None, HOSTILE, scores(metric=HOSTILE.replace(",", ""))),),
-    )  # fmt: skip
+    )
     for each in (report, hostile):
         page = to_html(each)
         assert HOSTILE not in page

@@ -80,9 +80,20 @@ def test_latency_on_a_machine_that_was_loaded_says_so(share, is_told):
 
 
 def test_layouts_of_the_load_stand_in_the_report_of_a_run_that_was_planned_for_one():
-    row = {"layout": "bf16, 1 × TP 2", "cards": 2, "max_num_seqs": 64, "ttft_ms": 90.0, "tpot_ms": 12.0,
-           "output_tokens_per_s": 800.0, "kept_share": 1.0, "price_per_hour": None, "chosen": True, "pareto": True,
-           "tokens_per_s_per_user": 83.3, "tokens_per_s_per_card": 400.0}  # fmt: skip
+    row = {
+        "layout": "bf16, 1 × TP 2",
+        "cards": 2,
+        "max_num_seqs": 64,
+        "ttft_ms": 90.0,
+        "tpot_ms": 12.0,
+        "output_tokens_per_s": 800.0,
+        "kept_share": 1.0,
+        "price_per_hour": None,
+        "chosen": True,
+        "pareto": True,
+        "tokens_per_s_per_user": 83.3,
+        "tokens_per_s_per_card": 400.0,
+    }
     report = a_report()
     assert layouts(report) is None
     chat = report.run.workers[0]
@@ -158,11 +169,18 @@ def test_a_signal_has_its_name():
 
 def test_a_load_of_rewards_is_told_in_texts_and_its_failures_by_kind():
     stage = {
-        "name": "4 at once", "completed": 20, "failed": 3, "request_throughput": 5.0, "output_throughput": 0.0,
-        "text_throughput": 40.0, "total_token_throughput": 9000.0, "errors": {"HTTP 503": 2, "timed out": 1},
-        "error_sentences": {"HTTP 503": "it restarts", "timed out": "too slow"}, "median_e2el_ms": 20.0,
+        "name": "4 at once",
+        "completed": 20,
+        "failed": 3,
+        "request_throughput": 5.0,
+        "output_throughput": 0.0,
+        "text_throughput": 40.0,
+        "total_token_throughput": 9000.0,
+        "errors": {"HTTP 503": 2, "timed out": 1},
+        "error_sentences": {"HTTP 503": "it restarts", "timed out": "too slow"},
+        "median_e2el_ms": 20.0,
         "p99_e2el_ms": 50.0,
-    }  # fmt: skip
+    }
     document = {"load": {"endpoint": "reward"}, "stages": [stage, {**stage, "name": "8 at once"}]}
     throughput, latency, *texts = bench(
         a_report(benches=(StoredDocument(1, "bench", BEGAN, "x", "", document),))
@@ -176,11 +194,14 @@ def test_a_load_of_rewards_is_told_in_texts_and_its_failures_by_kind():
     assert "output_tokens_per_s" in [one.key for one in generated.columns], "a single load has no curve, and a table"
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"state": "died", "ended_unix_s": None}, "ended without a last record"),
-    ({"exit_status": 5}, "exit status 5"),
-    ({"num_lost": 7}, "7 requests could not be recorded"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state": "died", "ended_unix_s": None}, "ended without a last record"),
+        ({"exit_status": 5}, "exit status 5"),
+        ({"num_lost": 7}, "7 requests could not be recorded"),
+    ],
+)
 def test_what_the_reader_must_not_miss_is_a_warning(changes, words):
     section = faults(a_report(run=a_run(**changes), events=()))
     assert section.blocks[0].is_warning
@@ -213,8 +234,12 @@ def test_the_headline_has_the_mean_that_the_plan_is_compared_with_and_both_are_n
     shown = report.traffic_of(report.run.workers[0]).summary.latency_ms["tpot"]
     assert tiles["time per output token"].value == shown.mean
     assert tiles["time per output token"].remark == "mean of chat; p99 40.0 ms"
-    titles = [block.title for section in (latency(report), traffic(report)) for block in section.blocks
-              if isinstance(block, Table)]  # fmt: skip
+    titles = [
+        block.title
+        for section in (latency(report), traffic(report))
+        for block in section.blocks
+        if isinstance(block, Table)
+    ]
     assert "chat: latency, planned and measured" in titles and "chat: latency of all requests" in titles
     assert "last 14 streamed answers" in latency(report).blocks[0].how
 
@@ -234,14 +259,20 @@ def test_a_training_curve_is_smoothed_and_its_accuracy_ends_at_a_hundred_percent
     assert "step 20" in drawn
 
 
-@pytest.mark.parametrize(("changes", "command"), [
-    ({}, "less /state/runs/x/chat.log"),
-    ({"trainings": a_full_report().trainings}, "qserve up --reward /state/training/reward-1"),
-    ({"events": (), "benches": (), "run": {"state": "running"}}, "qserve bench --url http://127.0.0.1:8000"),
-    ({"events": (), "evals": (), "run": {"state": "running"}}, "qserve eval --url http://127.0.0.1:8000 --suite quick"),
-    ({"events": (), "run": {"state": "died"}}, "less /state/runs/x/reward.log"),
-    ({"events": ()}, "qserve report 20261121-224000-7 --format html --output report.html"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({}, "less /state/runs/x/chat.log"),
+        ({"trainings": a_full_report().trainings}, "qserve up --reward /state/training/reward-1"),
+        ({"events": (), "benches": (), "run": {"state": "running"}}, "qserve bench --url http://127.0.0.1:8000"),
+        (
+            {"events": (), "evals": (), "run": {"state": "running"}},
+            "qserve eval --url http://127.0.0.1:8000 --suite quick",
+        ),
+        ({"events": (), "run": {"state": "died"}}, "less /state/runs/x/reward.log"),
+        ({"events": ()}, "qserve report 20261121-224000-7 --format html --output report.html"),
+    ],
+)
 def test_the_report_ends_with_the_next_step(changes, command):
     report = a_report()
     run = replace(report.run, **changes.get("run", {}))
@@ -271,12 +302,15 @@ def test_a_training_that_was_stopped_is_continued_by_its_own_command():
     assert block.lines == ("qserve train reward --data 'my pairs.jsonl' --output /state/training/reward-1 --resume",)
 
 
-@pytest.mark.parametrize(("typed", "told"), [
-    (("--output=o",), "--output=o --resume"),
-    (("--resume", "--output", "o"), "--output o --resume"),
-    (("--hf-token", "***", "--seed", "3"), "--seed 3 --output /state/training/reward-1 --resume"),
-    (("--packing", "--hf-token=***", "--seed=3"), "--packing --seed=3 --output /state/training/reward-1 --resume"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (("--output=o",), "--output=o --resume"),
+        (("--resume", "--output", "o"), "--output o --resume"),
+        (("--hf-token", "***", "--seed", "3"), "--seed 3 --output /state/training/reward-1 --resume"),
+        (("--packing", "--hf-token=***", "--seed=3"), "--packing --seed=3 --output /state/training/reward-1 --resume"),
+    ],
+)
 def test_a_training_is_continued_in_its_folder_and_without_a_masked_secret(typed, told):
     report = a_full_report()
     (trained,) = report.trainings
@@ -307,18 +341,45 @@ def test_the_headline_has_what_one_looks_for_first():
 
 
 def test_what_was_found_of_the_rewards_stands_in_the_report():
-    checked = {"num_texts": 208, "largest_difference": 0.26, "mean_difference": 0.04, "rank_correlation": None,
-               "num_flipped": 1, "num_pairs": 104}  # fmt: skip
-    right = {"name": "sums", "num_right": 96, "num_asked": 100, "accuracy": 0.96, "low": 0.9, "high": 0.98,
-             "mean_margin": 3.5}  # fmt: skip
-    part = {"name": "form", "kind": "rule", "weight": 0.5, "num_texts": 6, "num_without": 2, "mean": None,
-            "num_right": 3, "num_preferences": 4, "faults": ["no reference"]}  # fmt: skip
+    checked = {
+        "num_texts": 208,
+        "largest_difference": 0.26,
+        "mean_difference": 0.04,
+        "rank_correlation": None,
+        "num_flipped": 1,
+        "num_pairs": 104,
+    }
+    right = {
+        "name": "sums",
+        "num_right": 96,
+        "num_asked": 100,
+        "accuracy": 0.96,
+        "low": 0.9,
+        "high": 0.98,
+        "mean_margin": 3.5,
+    }
+    part = {
+        "name": "form",
+        "kind": "rule",
+        "weight": 0.5,
+        "num_texts": 6,
+        "num_without": 2,
+        "mean": None,
+        "num_right": 3,
+        "num_preferences": 4,
+        "faults": ["no reference"],
+    }
     documents = (
         {"kind": "reward check", "file": "the built-in set", "quantizations": {"int8": checked}},
-        {"kind": "reward preferences", "file": "pairs.jsonl", "subsets": [right], "overall": {**right, "name": "all"},
-         "attributes": [{**right, "name": "helpful", "accuracy": 0.75}]},
+        {
+            "kind": "reward preferences",
+            "file": "pairs.jsonl",
+            "subsets": [right],
+            "overall": {**right, "name": "all"},
+            "attributes": [{**right, "name": "helpful", "accuracy": 0.75}],
+        },
         {"kind": "reward check", "file": "pairs.jsonl", "quantizations": {}, "parts": [part]},
-    )  # fmt: skip
+    )
     evals = tuple(StoredDocument(n, "eval", BEGAN, None, "", document) for n, document in enumerate(documents))
     section = reward_quality(a_report(evals=evals))
     assert _rows(section, "reward_check_0")["int8"] == ("int8", 208, 0.26, 0.04, None, 1, 104)

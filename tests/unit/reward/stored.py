@@ -10,10 +10,18 @@ from typing import Any
 
 HIDDEN = 64
 CONFIG: dict[str, Any] = {
-    "architectures": ["Qwen3ForSequenceClassification"], "model_type": "qwen3", "hidden_size": HIDDEN,
-    "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 32, "vocab_size": 100, "max_position_embeddings": 512, "num_labels": 1,
-}  # fmt: skip
+    "architectures": ["Qwen3ForSequenceClassification"],
+    "model_type": "qwen3",
+    "hidden_size": HIDDEN,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "num_labels": 1,
+}
 BODY = {
     "embed_tokens.weight": (100, HIDDEN),
     "layers.0.input_layernorm.weight": (HIDDEN,),

@@ -81,8 +81,9 @@ def test_attributes_and_a_second_model_are_told(tmp_path: Path, capsys: pytest.C
         document = json.loads(capsys.readouterr().out)
         call(*arguments)
     assert {one["name"]: (one["num_right"], one["num_tied"]) for one in document["attributes"]} == {
-        "same": (0, 4), "twice": (3, 0),
-    }  # fmt: skip
+        "same": (0, 4),
+        "twice": (3, 0),
+    }
     assert document["attributes"][1]["mean_margin"] == 2 * document["overall"]["mean_margin"]
     against = document["against"]
     assert (against["url"], against["decided_alike"], against["accuracy"]) == (second, 0.25, 0.5)
@@ -104,8 +105,9 @@ def test_rules_are_scored_here_without_a_model(tmp_path: Path, capsys: pytest.Ca
     document = json.loads(capsys.readouterr().out)
     assert document["overall"]["accuracy"] == 1.0 and document["margins"] == [0.5, 1.0]
     assert [(one["name"], one["accuracy"], one["num_tied"]) for one in document["attributes"]] == [
-        ("right", 1.0, 0), ("form", 0.0, 1),
-    ]  # fmt: skip
+        ("right", 1.0, 0),
+        ("form", 0.0, 1),
+    ]
     file.write_text(file.read_text() + json.dumps({"prompt": "1+3?", "response": "4"}) + "\n")
     with pytest.raises(UnusableResult, match="1 of 3 lines could not be scored"):
         score.main([str(file), "--reward", str(recipe), "--output", str(out)], standalone_mode=False)
@@ -144,19 +146,22 @@ def test_a_served_model_alone_is_not_sent_references(tmp_path: Path, capsys: pyt
     assert sum(len(body["conversations"]) for body in bodies if "references" not in body) == 80
 
 
-@pytest.mark.parametrize(("status", "body", "said"), [
-    (422, {"error": "no such field"}, 'status 422: {"error": "no such field"}'),
-    (422, {"detail": [{"msg": "no"}]}, 'status 422: {"detail": [{"msg": "no"}]}'),
-    (500, {"error": {"code": 5}}, 'status 500: {"error": {"code": 5}}'),
-    (404, {"error": "Not Found"}, 'status 404: {"error": "Not Found"}'),
-    (404, [], "status 404: []"),
-    (502, "<html>\nBad gateway</html>", "status 502: <html> Bad gateway</html>"),
-    (502, "x" * 300, f"status 502: {'x' * 200} …"),
-    (500, "", "status 500: an empty body"),
-    (200, [1.0], "status 200: [1.0]"),
-    (200, {"data": [{"index": 0, "score": 1.0}] * 2}, 'status 200: {"data": [{"index": 0, "score": 1.0}'),
-    (200, {"data": [{"reward": 1.0, "num_tokens": 1}]}, 'status 200: {"data": [{"reward": 1.0, "num_tokens": 1}]}'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (422, {"error": "no such field"}, 'status 422: {"error": "no such field"}'),
+        (422, {"detail": [{"msg": "no"}]}, 'status 422: {"detail": [{"msg": "no"}]}'),
+        (500, {"error": {"code": 5}}, 'status 500: {"error": {"code": 5}}'),
+        (404, {"error": "Not Found"}, 'status 404: {"error": "Not Found"}'),
+        (404, [], "status 404: []"),
+        (502, "<html>\nBad gateway</html>", "status 502: <html> Bad gateway</html>"),
+        (502, "x" * 300, f"status 502: {'x' * 200} …"),
+        (500, "", "status 500: an empty body"),
+        (200, [1.0], "status 200: [1.0]"),
+        (200, {"data": [{"index": 0, "score": 1.0}] * 2}, 'status 200: {"data": [{"index": 0, "score": 1.0}'),
+        (200, {"data": [{"reward": 1.0, "num_tokens": 1}]}, 'status 200: {"data": [{"reward": 1.0, "num_tokens": 1}]}'),
+    ],
+)
 def test_an_answer_of_another_server_is_told(status: int, body: Any, said: str, tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")
@@ -165,11 +170,14 @@ def test_an_answer_of_another_server_is_told(status: int, body: Any, said: str, 
     assert f"{url} did not answer POST /v1/reward as qserve does ({said}" in str(refused.value)
 
 
-@pytest.mark.parametrize(("status", "body", "said"), [
-    (401, "no key", "status 401: no key; name the key: --api-key, or $QSERVE_API_KEY"),
-    (403, {"error": {"message": "not yours"}}, "not yours; name the key: --api-key, or $QSERVE_API_KEY"),
-    (404, {"error": {"message": "no such model"}}, "no such model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (401, "no key", "status 401: no key; name the key: --api-key, or $QSERVE_API_KEY"),
+        (403, {"error": {"message": "not yours"}}, "not yours; name the key: --api-key, or $QSERVE_API_KEY"),
+        (404, {"error": {"message": "no such model"}}, "no such model"),
+    ],
+)
 def test_a_refusal_of_the_whole_file_is_told(status: int, body: Any, said: str, tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text(json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n")

@@ -43,8 +43,15 @@ def test_every_shape_of_a_line_becomes_whole_texts(tmp_path: Path) -> None:
     )
     one, two = [USER, ANSWER], [USER, other]
     assert [record.contents for record in found] == [
-        (one,), ("templated",), (one,), (one, two), (one, two), (one, two), (one, two), (one, two, two),
-    ]  # fmt: skip
+        (one,),
+        ("templated",),
+        (one,),
+        (one, two),
+        (one, two),
+        (one, two),
+        (one, two),
+        (one, two, two),
+    ]
     assert [record.num_chosen for record in found] == [None, None, None, None, 1, 1, 1, 1]
     assert found[-1].subset == "Math"
 
@@ -82,8 +89,7 @@ def test_best_of_four(tmp_path: Path) -> None:
     line = {"prompt": "q", "chosen": ["a"], "rejected": ["b", "c", "d"], "subset": "Focus"}
     several = {"prompt": "q", "chosen": ["a", "b"], "rejected": ["c", "d"], "subset": "Ties"}
     report = evaluate(
-        records(tmp_path, line, line, several, several),
-        [[2, 1, 1, 0], [2, 1, 3, 0], [2, 3, 1, 0], [2, 0.5, 1, 0]],
+        records(tmp_path, line, line, several, several), [[2, 1, 1, 0], [2, 1, 3, 0], [2, 3, 1, 0], [2, 0.5, 1, 0]]
     )
     assert report.shape == "best-of-n"
     assert [(subset.name, subset.accuracy) for subset in report.subsets] == [("Focus", 0.5), ("Ties", 0.5)]

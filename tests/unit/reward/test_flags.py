@@ -89,8 +89,12 @@ def test_words_that_another_format_reads(tmp_path: Path) -> None:
     plain = write_folder(tmp_path / "plain", body() | {"score.weight": (1, HIDDEN)})
     with pytest.raises(UsageError, match=r"--step-token <s>: .*is not a process reward model"):
         recognise(plain, RewardSettings(step_token="<s>"))
-    head = {"score.0.weight": (HIDDEN, HIDDEN), "score.0.bias": (HIDDEN,), "score.2.weight": (2, HIDDEN),
-            "score.2.bias": (2,)}  # fmt: skip
+    head = {
+        "score.0.weight": (HIDDEN, HIDDEN),
+        "score.0.bias": (HIDDEN,),
+        "score.2.weight": (2, HIDDEN),
+        "score.2.bias": (2,),
+    }
     process = write_folder(
         tmp_path / "process", body() | head, architectures=["Qwen2ForProcessRewardModel"], model_type="qwen2"
     )

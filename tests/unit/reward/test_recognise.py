@@ -122,18 +122,21 @@ def test_the_plan_counts_body_and_head_and_no_lm_head(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any], str]] = {
     "no head in a causal merge": (
-        body() | {"lm_head.weight": (100, HIDDEN)}, {"architectures": ["Qwen3ForCausalLM"]},
+        body() | {"lm_head.weight": (100, HIDDEN)},
+        {"architectures": ["Qwen3ForCausalLM"]},
         r"causal language model and has no reward head.*AutoModelForCausalLM drops it.*--head",
     ),
     "no head at all": (body(), {}, r"no reward head among its 4 tensors.*--head NAME"),
     "another width": (body() | {"score.weight": (1, 32)}, {}, r"shape \[1, 32\], but the body's hidden size is 64"),
     "three labels behind a ReLU": (
-        body() | {"score.0.weight": (HIDDEN, HIDDEN), "score.2.weight": (3, HIDDEN)}, {}, r"has 3 labels after a ReLU",
+        body() | {"score.0.weight": (HIDDEN, HIDDEN), "score.2.weight": (3, HIDDEN)},
+        {},
+        r"has 3 labels after a ReLU",
     ),
     "a bias that does not fit": (body() | {"score.weight": (1, HIDDEN), "score.bias": (2,)}, {}, "shape"),
     "a head without a body": ({"score.weight": (1, HIDDEN)}, {}, r"no body \(no embed_tokens.weight\)"),
     "nothing": ({}, {}, "has no weights"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

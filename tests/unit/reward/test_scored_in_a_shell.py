@@ -167,9 +167,14 @@ def test_a_check_that_asks_a_judge_ends_without_a_traceback(file: Path, tmp_path
         recipe.write_text(f"parts:\n- {{name: helpful, judge: pointwise, url: '{url}/v1', model: m}}\n")
         handler = signal.SIG_IGN if ignored else signal.SIG_DFL
         running = process(
-            "reward", "check", str(file), "--reward", str(recipe), stderr=subprocess.PIPE,
+            "reward",
+            "check",
+            str(file),
+            "--reward",
+            str(recipe),
+            stderr=subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
-        )  # fmt: skip
+        )
         said = ended(running, hangs, signal.SIGTERM)
     assert "interrupted; nothing is in the run store" in said
 

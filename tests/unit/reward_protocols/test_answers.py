@@ -77,9 +77,12 @@ def test_pairs_have_a_margin_and_a_probability():
     assert texts == [turns("2+2?", "4"), turns("2+2?", "5")]
     (pair,) = tell(3.0, 1.0)["pairs"]
     assert pair == {
-        "index": 0, "chosen_reward": 3.0, "rejected_reward": 1.0, "margin": 2.0,
+        "index": 0,
+        "chosen_reward": 3.0,
+        "rejected_reward": 1.0,
+        "margin": 2.0,
         "probability": pytest.approx(sigmoid(2)),
-    }  # fmt: skip
+    }
 
 
 def test_pairs_as_preference_data_sets_have_them():
@@ -88,8 +91,9 @@ def test_pairs_as_preference_data_sets_have_them():
         [*QUESTION, {"role": "assistant", "content": "5"}],
     )
     assert asked("/v1/reward", {"pairs": [{"chosen": chosen, "rejected": rejected}]})[0] == [
-        turns("2+2?", "4"), turns("2+2?", "5"),
-    ]  # fmt: skip
+        turns("2+2?", "4"),
+        turns("2+2?", "5"),
+    ]
     short = {"prompt": QUESTION, "chosen": chosen[1:], "rejected": rejected[1:]}
     assert asked("/v1/reward", {"pairs": [short]})[0] == [turns("2+2?", "4"), turns("2+2?", "5")]
 
@@ -126,9 +130,9 @@ def test_openrlhf():
     assert answer["extra_logs"] == {"reward_tokens": [10, 10]}
 
 
-@pytest.mark.parametrize(("given", "texts"), [
-    ("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [(1, 2)]), ([[1, 2], [3]], [(1, 2), (3,)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "texts"), [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [(1, 2)]), ([[1, 2], [3]], [(1, 2), (3,)])]
+)
 def test_vllm_classify_takes_every_kind_of_input(given, texts):
     assert asked("/classify", {"model": "rm", "input": given})[0] == texts
 

@@ -31,11 +31,19 @@ TEXT, IDS = st.text(max_size=5), st.lists(st.integers(0, 9), min_size=1, max_siz
 SIDES = {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}
 # What fields of these requests hold when they are right, and when they are just beside it.
 LIKELY = st.one_of(
-    TEXT, IDS, ANSWERED, st.lists(TEXT, min_size=1, max_size=3), st.lists(IDS, max_size=3),
-    st.lists(ANSWERED, max_size=2), st.lists(st.lists(TEXT, max_size=3), max_size=3), st.booleans(), st.integers(-1, 9),
-    st.lists(st.fixed_dictionaries(SIDES), max_size=2), st.sampled_from(["left", "right", "refuse", "token_classify"]),
+    TEXT,
+    IDS,
+    ANSWERED,
+    st.lists(TEXT, min_size=1, max_size=3),
+    st.lists(IDS, max_size=3),
+    st.lists(ANSWERED, max_size=2),
+    st.lists(st.lists(TEXT, max_size=3), max_size=3),
+    st.booleans(),
+    st.integers(-1, 9),
+    st.lists(st.fixed_dictionaries(SIDES), max_size=2),
+    st.sampled_from(["left", "right", "refuse", "token_classify"]),
     st.fixed_dictionaries({"mean": st.floats(-9, 9), "std": st.floats(-1, 9)}),
-)  # fmt: skip
+)
 
 
 def check(path, body, about, reward):

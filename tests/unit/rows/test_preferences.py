@@ -118,9 +118,14 @@ def test_a_row_says_which_field_is_wrong() -> None:
 
 def test_the_prompt_of_ultrafeedback_is_not_doubled() -> None:
     row = {
-        "prompt": ASKED["content"], "prompt_id": "7", "messages": [ASKED, GOOD], "chosen": [ASKED, GOOD],
-        "rejected": [ASKED, BAD], "score_chosen": 9.0, "score_rejected": 1.0,
-    }  # fmt: skip
+        "prompt": ASKED["content"],
+        "prompt_id": "7",
+        "messages": [ASKED, GOOD],
+        "chosen": [ASKED, GOOD],
+        "rejected": [ASKED, BAD],
+        "score_chosen": 9.0,
+        "score_rejected": 1.0,
+    }
     fields = Fields(row)
     found = preference_of(fields)
     assert found is not None and (found.prompt, found.chosen, found.rejected) == ([ASKED], ([GOOD],), ([BAD],))
@@ -169,10 +174,7 @@ def test_equal_sides_are_a_tie(row: dict[str, Any]) -> None:
             {"prompt": "q", "response_1": "5", "response_2": "6", "preference_strength": 0},
             "neither answer is preferred",
         ),
-        (
-            {"prompt": "q", "response_0": "5", "response_1": "6", "better_response_id": 2},
-            "is 2; it must be 0 or 1",
-        ),
+        ({"prompt": "q", "response_0": "5", "response_1": "6", "better_response_id": 2}, "is 2; it must be 0 or 1"),
         ({"conversation_a": [ASKED, GOOD], "conversation_b": [ASKED, BAD], "winner": "tie"}, "is 'tie'"),
         ({"messages": [ASKED], "rejected_response": "6"}, "ends with the chosen answer"),
     ],

@@ -13,11 +13,21 @@ from qserve.runs.writer import NewRun, RequestLabel, RequestRow, RunWriter
 GOOD = RequestLabel("POST", "/v1/chat/completions", "demo", "chat", 200, "", False, False)
 DIED = GOOD._replace(status=502, error_code="worker_died")
 PLAN = {
-    "engine": "vllm", "engine_version": "0.32.0", "quant": {"scheme": "bf16"}, "kv_cache_tokens": 1024,
+    "engine": "vllm",
+    "engine_version": "0.32.0",
+    "quant": {"scheme": "bf16"},
+    "kv_cache_tokens": 1024,
     "workload": {"max_model_len": 512, "max_num_seqs": 4},
-    "devices": [{"weights_bytes": 100, "kv_cache_bytes": 50, "activations_bytes": 10, "cuda_graphs_bytes": 0,
-                 "runtime_bytes": 5}],
-}  # fmt: skip
+    "devices": [
+        {
+            "weights_bytes": 100,
+            "kv_cache_bytes": 50,
+            "activations_bytes": 10,
+            "cuda_graphs_bytes": 0,
+            "runtime_bytes": 5,
+        }
+    ],
+}
 
 
 def new_run(folder: Path, name: str = "20261121-120000-1", started_by: str = "") -> NewRun:

@@ -62,8 +62,16 @@ def test_residuals_are_the_last_of_each_term(tmp_path: Path) -> None:
 def test_one_run_in_full(tmp_path: Path) -> None:
     stored(tmp_path / "qserve")
     output = runs(tmp_path, "show").output
-    for word in ("qserve up --model demo", "loading weights 1.5 s", "99 B", "1,024", "1,000", "worker_died",
-                 "killed by SIGKILL", "TTFT"):  # fmt: skip
+    for word in (
+        "qserve up --model demo",
+        "loading weights 1.5 s",
+        "99 B",
+        "1,024",
+        "1,000",
+        "worker_died",
+        "killed by SIGKILL",
+        "TTFT",
+    ):
         assert word in output, word
 
 

@@ -17,10 +17,17 @@ def document(right: int = 0, pairs: int = 0, accuracy: float = 0.5, **changed: A
 @pytest.mark.parametrize(
     ("right", "pairs", "fault"),
     [
-        (1, 11, "worse"), (5, 11, "unclear"), (8, 11, "unclear"), (10, 11, None), (33, 66, "unclear"),
-        (44, 66, None), (0, 0, None), (455, 1000, "worse"), (545, 1000, None),
+        (1, 11, "worse"),
+        (5, 11, "unclear"),
+        (8, 11, "unclear"),
+        (10, 11, None),
+        (33, 66, "unclear"),
+        (44, 66, None),
+        (0, 0, None),
+        (455, 1000, "worse"),
+        (545, 1000, None),
     ],
-)  # fmt: skip
+)
 def test_chance_is_counted(right: int, pairs: int, fault: str | None) -> None:
     assert fault_of(document(right, pairs)) == fault
     assert (warning_of(document(right, pairs)) is None) == (fault is None)

@@ -41,8 +41,9 @@ def test_two_processes_write_one_store(tmp_path: Path) -> None:
     other.close(0)
     store = RunStore.open(tmp_path)
     assert [(run.id, run.num_requests, run.num_lost) for run in sorted(store.runs(), key=lambda run: run.id)] == [
-        ("a", 1000, 0), ("b", 1000, 0),
-    ]  # fmt: skip
+        ("a", 1000, 0),
+        ("b", 1000, 0),
+    ]
     assert len(store.requests(store.run("a"), limit=5000)) == 1000
 
 
@@ -165,9 +166,8 @@ while True:
 def test_a_killed_process_loses_nothing_that_was_committed(tmp_path: Path, seen: int) -> None:
     """bench/run_store.py measures, over fifty kills, that what was not committed is of the last second."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVES, str(tmp_path)], stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+        [sys.executable, "-c", SERVES, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
+    )
     assert process.stdout is not None
     process.stdout.readline()
     until(lambda: committed(tmp_path) >= seen)

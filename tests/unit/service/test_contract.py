@@ -34,9 +34,7 @@ PACKAGES = Packages(
 )
 CPU = CpuFeatures("a CPU", frozenset({"avx512_bf16", "avx512_vnni"}))
 MACHINE = Hardware((), 128 * GIB, 112 * GIB, 16, CPU, disk_free_bytes=500 * GIB, packages=frozenset(PACKAGES.versions))
-DEFECT = {
-    "model": "Qwen/Qwen3-8B", "reward": "demo", "gpu": "a100-80gb", "reward_quant": "4bit", "max_length": 512,
-}  # fmt: skip
+DEFECT = {"model": "Qwen/Qwen3-8B", "reward": "demo", "gpu": "a100-80gb", "reward_quant": "4bit", "max_length": 512}
 BUNDLED = deployment.bundled()
 
 
@@ -182,7 +180,7 @@ def test_a_reward_model_is_planned_as_it_was_asked_for(
         {"reward": "demo", "judge": "pairwise", "gpu": "none"},
         {"model": "Qwen/Qwen3-0.6B", "gpu": "none", "replicas": 2},
     ],
-)  # fmt: skip
+)
 def test_services_of_other_kinds_are_planned_once(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,10 +194,20 @@ NEEDED: dict[str, dict[str, Any]] = {
     "position": {"reward": "demo", "pooling": "position"},
     "think_time": {"users": 2},
     "judge": {"model": "demo", "reward": "demo", "engine": "transformers", "gpu": "none"},
-}  # fmt: skip
+}
 """Settings without which a key is refused."""
-NOT_IN_FILES = ("api_key", "api_key_file", "admin_key_file", "gpu", "ray", "ray_nodes", "ray_ports", "scale_down_after",
-                "min_replicas", "max_replicas")  # fmt: skip
+NOT_IN_FILES = (
+    "api_key",
+    "api_key_file",
+    "admin_key_file",
+    "gpu",
+    "ray",
+    "ray_nodes",
+    "ray_ports",
+    "scale_down_after",
+    "min_replicas",
+    "max_replicas",
+)
 """Keys, the machine, and a cluster that has to be there."""
 
 
@@ -213,18 +221,45 @@ def options() -> dict[str, click.Option]:
 def value_of(option: click.Option, folder: Path) -> Any:
     """A value that is not the default, in the spelling of a file."""
     special: dict[str, Any] = {
-        "model": "Qwen/Qwen3-4B", "reward": "demo", "engine": "vllm", "replicas": 2, "ray": "auto", "quant": "fp8",
-        "dtype": "float16", "engine_args": "--enable-lora", "judge": "pairwise", "pooling": "mean",
-        "kv_cache_dtype": "fp8", "hf_overrides": '{"max_position_embeddings": 32768}', "ttft": "2s", "tpot": "50ms",
-        "engine_version": TESTED_RELEASE, "host": "127.0.0.2", "prefix_share": 0.5, "position": 2, "ray_ports": "1-9",
-        "otlp_traces_endpoint": "http://127.0.0.1:4318/v1/traces", "cors_origin": ["http://127.0.0.1:3000"],
-        "offload": "cpu", "weights": "a=1", "answer_tokens": "yes,no", "reward_quant": "4bit", "truncate": "left",
-        "gpu_memory_utilization": 0.5, "load_format": "dummy", "log_level": "info", "log_format": "json",
-        "cpu_activations": "exact", "max_lora_rank": 64, "device_map": "balanced", "max_memory": "0=20GiB",
+        "model": "Qwen/Qwen3-4B",
+        "reward": "demo",
+        "engine": "vllm",
+        "replicas": 2,
+        "ray": "auto",
+        "quant": "fp8",
+        "dtype": "float16",
+        "engine_args": "--enable-lora",
+        "judge": "pairwise",
+        "pooling": "mean",
+        "kv_cache_dtype": "fp8",
+        "hf_overrides": '{"max_position_embeddings": 32768}',
+        "ttft": "2s",
+        "tpot": "50ms",
+        "engine_version": TESTED_RELEASE,
+        "host": "127.0.0.2",
+        "prefix_share": 0.5,
+        "position": 2,
+        "ray_ports": "1-9",
+        "otlp_traces_endpoint": "http://127.0.0.1:4318/v1/traces",
+        "cors_origin": ["http://127.0.0.1:3000"],
+        "offload": "cpu",
+        "weights": "a=1",
+        "answer_tokens": "yes,no",
+        "reward_quant": "4bit",
+        "truncate": "left",
+        "gpu_memory_utilization": 0.5,
+        "load_format": "dummy",
+        "log_level": "info",
+        "log_format": "json",
+        "cpu_activations": "exact",
+        "max_lora_rank": 64,
+        "device_map": "balanced",
+        "max_memory": "0=20GiB",
         "start_timeout": 9,
-        "limit_mm_per_prompt": '{"image": 4}', "mm_processor_kwargs": '{"max_pixels": 1003520}',
+        "limit_mm_per_prompt": '{"image": 4}',
+        "mm_processor_kwargs": '{"max_pixels": 1003520}',
         "mamba_ssm_cache_dtype": "float32",
-    }  # fmt: skip
+    }
     name = str(option.name)
     if name in special:
         return special[name]
@@ -234,9 +269,11 @@ def value_of(option: click.Option, folder: Path) -> Any:
         file = folder / name
         if not option.type.exists or name == "state_dir":
             return str(file)
-        file.write_text({
-            "trace": '{"arrival": 0, "input": 9, "output": 9}\n', "prices": "[cards]\nrtx-4090 = 0.3\n",
-        }.get(name, "{{ messages }}"))  # fmt: skip
+        file.write_text(
+            {"trace": '{"arrival": 0, "input": 9, "output": 9}\n', "prices": "[cards]\nrtx-4090 = 0.3\n"}.get(
+                name, "{{ messages }}"
+            )
+        )
         return str(file)
     if isinstance(option.type, click.Choice):
         return next(one for one in option.type.choices if one != option.default)

@@ -72,9 +72,10 @@ def test_what_an_engine_does_not_score_is_not_planned_for_it(tmp_path: Path) -> 
         plan_service(request, Machine(hardware_of("rtx-4090")), Knowledge())
 
 
-@pytest.mark.parametrize(("gpu", "model", "replicas"), [
-    ("rtx-4090:2", "Qwen/Qwen3-0.6B", None), ("rtx-4090:3", "Qwen/Qwen3-0.6B", 2), ("rtx-4090", None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "model", "replicas"),
+    [("rtx-4090:2", "Qwen/Qwen3-0.6B", None), ("rtx-4090:3", "Qwen/Qwen3-0.6B", 2), ("rtx-4090", None, None)],
+)
 def test_a_model_that_is_yet_to_be_trained_is_planned_as_a_scorer(
     gpu: str, model: str | None, replicas: int | None
 ) -> None:

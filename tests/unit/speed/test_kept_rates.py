@@ -40,10 +40,15 @@ def test_measurements_of_the_same_minutes_count_as_their_middle() -> None:
     """A probe of milliseconds meets more than the machine does: one that others disturbed is outvoted."""
     slow = {0: 1.0, 60: 3.0, 120: 1.2, 3000: 9.0}
     rates = [
-        replace(RATES, at_unix_s=when, read_bytes_per_s=40e9 / by, linear_ps=((1, 80.0 * by), (256, 800.0 * by)),
-                fewer=replace(RATES, cores=1, linear_ps=((1, 90.0 * by),)))
+        replace(
+            RATES,
+            at_unix_s=when,
+            read_bytes_per_s=40e9 / by,
+            linear_ps=((1, 80.0 * by), (256, 800.0 * by)),
+            fewer=replace(RATES, cores=1, linear_ps=((1, 90.0 * by),)),
+        )
         for when, by in slow.items()
-    ]  # fmt: skip
+    ]
     found = rates_near(60.0, rates)
     assert found.linear_ps == ((1, 96.0), (256, 960.0))
     assert found.read_bytes_per_s == pytest.approx(40e9 / 1.2)

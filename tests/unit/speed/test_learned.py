@@ -16,13 +16,7 @@ from qserve.planner import make_plan, plan_request
 from qserve.planner.speed.bands import Metric, band_of
 from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.figures import figures_of
-from qserve.planner.speed.learned import (
-    CorrectedSteps,
-    Measured,
-    ResidualKey,
-    SpeedResidual,
-    StepFactors,
-)  # fmt: skip
+from qserve.planner.speed.learned import CorrectedSteps, Measured, ResidualKey, SpeedResidual, StepFactors
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, replayed
@@ -195,9 +189,13 @@ def test_an_unmeasured_cpu_multiplies_as_its_instructions_do() -> None:
 
 
 MEASURED = CpuRates(
-    40e9, 800e9, 2, linear_ps=((1, 80.0), (4, 84.0), (16, 120.0), (64, 260.0), (256, 820.0)),
-    fewer=CpuRates(25e9, 420e9, 1, linear_ps=((1, 130.0), (16, 210.0), (256, 1500.0))), at_unix_s=9.0,
-)  # fmt: skip
+    40e9,
+    800e9,
+    2,
+    linear_ps=((1, 80.0), (4, 84.0), (16, 120.0), (64, 260.0), (256, 820.0)),
+    fewer=CpuRates(25e9, 420e9, 1, linear_ps=((1, 130.0), (16, 210.0), (256, 1500.0))),
+    at_unix_s=9.0,
+)
 
 
 def test_products_take_what_was_measured_of_them() -> None:

@@ -54,9 +54,7 @@ def test_requests_are_simulated_in_the_steps_that_they_shared(in_first_step: int
 def test_who_was_computed_first_is_told_by_first_tokens(late_s: float) -> None:
     """Not by the gateway's clock, for which requests that come together have another order than for the engine."""
     first, *others = sorted(burst(1, 100.0), key=lambda one: one.ttft_s)
-    later = replace(
-        first, at_s=others[0].at_s + late_s, ttft_s=first.ttft_s - late_s, e2e_s=first.e2e_s - late_s
-    )  # fmt: skip
+    later = replace(first, at_s=others[0].at_s + late_s, ttft_s=first.ttft_s - late_s, e2e_s=first.e2e_s - late_s)
     pairs = list(replayed(SlowPrompts(), LIMITS, [*others, later]))
     for one, simulated in pairs:
         assert simulated.ttft_s == pytest.approx(one.ttft_s, abs=0.004)

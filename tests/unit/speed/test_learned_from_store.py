@@ -36,9 +36,18 @@ def test_a_run_teaches_what_it_took_beyond_what_the_cpu_could_do_then(tmp_path: 
         for one in simulate(steps, replace(load, jitter=0.1), replica.limits).finished:
             began_ms, e2e_us, ttft_us = 1000 * (rates.at_unix_s + one.arrival_s), 1e6 * one.e2e_s, 1e6 * one.ttft_s
             run.request(
-                RequestRow(GOOD, round(began_ms), round(e2e_us), 0, round(ttft_us), one.input_tokens,
-                           one.output_tokens, one.output_tokens, f"req-{one.place}")
-            )  # fmt: skip
+                RequestRow(
+                    GOOD,
+                    round(began_ms),
+                    round(e2e_us),
+                    0,
+                    round(ttft_us),
+                    one.input_tokens,
+                    one.output_tokens,
+                    one.output_tokens,
+                    f"req-{one.place}",
+                )
+            )
     run.close(0)
     (learned,) = measured_speed(tmp_path, checkpoint, hardware, learns=True).residuals
     assert (learned.run, learned.num_requests) == ("20261121-120000-1", 43)
@@ -58,9 +67,18 @@ def a_run(folder: Path, name: str, slower: float, others: float) -> None:
     for one in simulate(steps, Load(60, 40, concurrency=1, num_prompts=8), replica.limits).finished:
         began_ms, e2e_us, ttft_us = 1000 * (BEGAN + one.arrival_s), 1e6 * one.e2e_s, 1e6 * one.ttft_s
         run.request(
-            RequestRow(GOOD, round(began_ms), round(e2e_us), 0, round(ttft_us), one.input_tokens,
-                       one.output_tokens, one.output_tokens, f"req-{one.place}")
-        )  # fmt: skip
+            RequestRow(
+                GOOD,
+                round(began_ms),
+                round(e2e_us),
+                0,
+                round(ttft_us),
+                one.input_tokens,
+                one.output_tokens,
+                one.output_tokens,
+                f"req-{one.place}",
+            )
+        )
     run.event("chat", "latency", {"others_share": others})
     run.close(0)
 

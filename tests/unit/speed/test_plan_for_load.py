@@ -192,9 +192,19 @@ def test_the_front_is_what_no_other_beats_for_a_user_and_for_a_card_at_once() ->
 
 def test_flags_fix_the_layout() -> None:
     found = plan(
-        "--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:8", "--concurrency", "16", "--tensor-parallel-size", "2",
-        "--replicas", "3", "--quant", "fp8",
-    )  # fmt: skip
+        "--model",
+        "Qwen/Qwen3-32B",
+        "--gpu",
+        "h100-sxm:8",
+        "--concurrency",
+        "16",
+        "--tensor-parallel-size",
+        "2",
+        "--replicas",
+        "3",
+        "--quant",
+        "fp8",
+    )
     rows = found["speed"]["alternatives"]
     assert {(row["tensor_parallel_size"], row["replicas"], row["quant"]) for row in rows} == {(2, 3, "fp8")}
     assert "--data-parallel-size" not in found["engine_args"], "each replica is a server of its own"

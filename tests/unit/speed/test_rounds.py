@@ -46,9 +46,10 @@ def a_round(planned: tuple[Plan, Checkpoint], turn: int, streams: int, slower: f
     )
     found = figures_of(run, load)
     figures = {
-        "ttft_ms": found.ttft_ms.mean, "tpot_ms": found.tpot_ms.mean,
+        "ttft_ms": found.ttft_ms.mean,
+        "tpot_ms": found.tpot_ms.mean,
         "output_tokens_per_s": found.output_tokens_per_s,
-    }  # fmt: skip
+    }
     served = tuple(replace(one, at_s=one.at_s + 1000.0 * turn) for one in served_of(run.finished))
     one = Round(SUBJECT.engine, SUBJECT.shape, turn, load, figures, RATES, 0.01, 0.0, True, served)
     return replace(one, **how)

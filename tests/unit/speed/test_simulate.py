@@ -157,11 +157,14 @@ def test_loads_that_contradict_themselves_are_refused(arguments: dict[str, float
 @pytest.mark.parametrize(
     "line",
     [
-        "nonsense", "[1, 2]",
-        '{"arrival": 1e400, "input": 1, "output": 1}', '{"arrival": NaN, "input": 1, "output": 1}',
-        '{"arrival": 0, "input": 1e999, "output": 1}', '{"arrival": 0, "input": 1, "output": 0}',
+        "nonsense",
+        "[1, 2]",
+        '{"arrival": 1e400, "input": 1, "output": 1}',
+        '{"arrival": NaN, "input": 1, "output": 1}',
+        '{"arrival": 0, "input": 1e999, "output": 1}',
+        '{"arrival": 0, "input": 1, "output": 0}',
     ],
-)  # fmt: skip
+)
 def test_a_line_that_is_no_request_is_named(line: str) -> None:
     with pytest.raises(UsageError, match=r"t\.jsonl, line 2: "):
         read_trace('{"arrival": 0, "input": 10, "output": 5}\n' + line, "t.jsonl")

@@ -97,6 +97,9 @@ def test_chunks_of_a_prompt_follow_each_other_however_few_heads_a_rank_has(gpu: 
 
 def test_releases_find_their_era() -> None:
     assert [era_of("vllm", release) for release in ("0.6.3", "0.12.0", "0.32.0", "")] == [
-        "vllm-v0", "vllm-v1", "vllm-async", "vllm-async",
-    ]  # fmt: skip
+        "vllm-v0",
+        "vllm-v1",
+        "vllm-async",
+        "vllm-async",
+    ]
     assert era_of("TensorRT-LLM", "1.0.0rc3") == "trtllm"

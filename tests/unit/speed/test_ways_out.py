@@ -7,12 +7,36 @@ import pytest
 from tests.unit.speed.test_plan_for_load import plan
 
 SLOW = {
-    "fast tokens of many streams": ["--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "64",
-                                    "--ttft", "500ms", "--tpot", "15ms"],
+    "fast tokens of many streams": [
+        "--model",
+        "Qwen/Qwen3-30B-A3B",
+        "--gpu",
+        "rtx-3090:2",
+        "--concurrency",
+        "64",
+        "--ttft",
+        "500ms",
+        "--tpot",
+        "15ms",
+    ],
     "many at once": ["--model", "Qwen/Qwen3-8B", "--gpu", "l4", "--burst", "100", "--ttft", "2s"],
-    "ranks that are given": ["--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:1", "--tensor-parallel-size", "1",
-                             "--quant", "bf16", "--rps", "12", "--ttft", "1s", "--tpot", "50ms"],
-}  # fmt: skip
+    "ranks that are given": [
+        "--model",
+        "Qwen/Qwen3-32B",
+        "--gpu",
+        "h100-sxm:1",
+        "--tensor-parallel-size",
+        "1",
+        "--quant",
+        "bf16",
+        "--rps",
+        "12",
+        "--ttft",
+        "1s",
+        "--tpot",
+        "50ms",
+    ],
+}
 
 
 def flags_of(words: list[str]) -> dict[str, str]:

@@ -19,12 +19,7 @@ CUT_OFF = replace(ANSWERED, status=502, error_code="worker_died")
 
 @pytest.mark.parametrize(
     ("name", "end", "status"),
-    [
-        ("answered", End(), 0),
-        ("cut-off", End(1234, 0), 1),
-        ("stopped", End(0, 1), 1),
-        ("both", End(2, 1), 1),
-    ],
+    [("answered", End(), 0), ("cut-off", End(1234, 0), 1), ("stopped", End(0, 1), 1), ("both", End(2, 1), 1)],
 )
 def test_the_last_lines(name: str, end: End, status: int) -> None:
     check_screen(f"up-end-{name}", "\n".join(end.lines("20261122-150343-10311")))

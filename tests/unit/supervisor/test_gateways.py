@@ -39,9 +39,14 @@ async def test_one_that_can_not_be_started_is_tried_again_and_then_named(monkeyp
     told: list[str] = []
     service = Service(lambda: None, lambda: None, lambda row: None, RunHistory())  # type: ignore[arg-type, return-value]
     gateway = gateway_of(
-        Processes(2), GatewaySettings(), [], service, None, socket.socket(),
+        Processes(2),
+        GatewaySettings(),
+        [],
+        service,
+        None,
+        socket.socket(),
         lambda name, event, **details: told.append(details["reason"]),
-    )  # fmt: skip
+    )
     gateway.begin()
     try:
         with pytest.raises(WorkerFailed, match=r"gateway-\d failed 10 times in a row: .*temporarily unavailable"):

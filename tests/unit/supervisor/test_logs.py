@@ -127,9 +127,8 @@ def test_every_line_of_a_real_command_is_json(flags, told, tmp_path):
     """It does not fit, or what is asked for contradicts itself, so nothing is started."""
     command = [sys.executable, "-m", "qserve", "up", *flags, "--log-format", "json"]
     done = subprocess.run(
-        [*command, "--log-level", "info", "--state-dir", str(tmp_path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [*command, "--log-level", "info", "--state-dir", str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode in (2, 3)
     assert not done.stdout
     lines = [json.loads(line) for line in done.stderr.splitlines()]

@@ -23,9 +23,7 @@ def test_less_than_ten_seconds_without_any_sign_are_enough():
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"num_awaited": 0}, {"is_working": True}],
-    ids=["nobody waits", "a long prefill computes"],
+    "changes", [{"num_awaited": 0}, {"is_working": True}], ids=["nobody waits", "a long prefill computes"]
 )
 def test_what_goes_on_for_long_and_is_no_hang(changes):
     seen = Observation(**{**_QUIET.__dict__, **changes})

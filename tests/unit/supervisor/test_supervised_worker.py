@@ -107,8 +107,8 @@ class Heard(list[tuple[str, dict[str, Any]]]):
 def worker(launch: Script, folder: Path) -> tuple[SupervisedWorker, Heard]:
     limits, heard = launch.plan.workload, Heard()
     status = WorkerStatus(
-        WorkerFacts("chat", ("demo",), UnixAddress(folder / "s"), "k", limits.max_num_seqs, limits.max_model_len),
-    )  # fmt: skip
+        WorkerFacts("chat", ("demo",), UnixAddress(folder / "s"), "k", limits.max_num_seqs, limits.max_model_len)
+    )
     return SupervisedWorker(status, launch, folder / "chat.log", heard), heard
 
 

@@ -32,11 +32,15 @@ def configured(method: str, **fields) -> dict:
 @pytest.mark.parametrize(
     ("tuning", "precision", "dtype", "bf16"),
     [
-        ({}, "amp", "float32", True), ({}, "fp32", "float32", False), ({}, "pure", "bfloat16", True),
-        ({"zero_stage": 2}, "mixed", "bfloat16", True), ({"lora_rank": 8}, "amp", "bfloat16", True),
-        ({"freeze_base": True}, "amp", "bfloat16", True), ({"lora_rank": 8}, "fp32", "float32", False),
+        ({}, "amp", "float32", True),
+        ({}, "fp32", "float32", False),
+        ({}, "pure", "bfloat16", True),
+        ({"zero_stage": 2}, "mixed", "bfloat16", True),
+        ({"lora_rank": 8}, "amp", "bfloat16", True),
+        ({"freeze_base": True}, "amp", "bfloat16", True),
+        ({"lora_rank": 8}, "fp32", "float32", False),
     ],
-)  # fmt: skip
+)
 def test_weights_are_loaded_as_the_plan_counts_them(tuning, precision, dtype, bf16):
     made = configured("reward", precision=precision, **tuning)
     assert (made["dtype"], made["bf16"]) == (dtype, bf16)
@@ -94,12 +98,15 @@ def test_early_stopping_saves_where_it_evaluates():
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [
-        ({}, "NO"), ({"num_processes": 2}, "MULTI_CPU"), ({"num_processes": 2, "device": "cuda"}, "MULTI_GPU"),
+        ({}, "NO"),
+        ({"num_processes": 2}, "MULTI_CPU"),
+        ({"num_processes": 2, "device": "cuda"}, "MULTI_GPU"),
         ({"num_processes": 4, "device": "cuda", "zero_stage": 3}, "DEEPSPEED"),
-        ({"num_processes": 2, "zero_stage": 1}, "DEEPSPEED"), ({"num_processes": 2, "fsdp": True}, "FSDP"),
+        ({"num_processes": 2, "zero_stage": 1}, "DEEPSPEED"),
+        ({"num_processes": 2, "fsdp": True}, "FSDP"),
         ({"num_processes": 2, "device": "cuda", "fsdp": True}, "FSDP"),
     ],
-)  # fmt: skip
+)
 def test_accelerate_starts_what_was_planned(fields, kind):
     made = accelerate_configuration(run_of("sft", **fields))
     assert made["distributed_type"] == kind

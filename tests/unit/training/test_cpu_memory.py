@@ -13,19 +13,30 @@ from qserve.units import GIB, MIB
 
 SPEC = ModelSpec.from_config(
     {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 768,
-        "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 8000,
-        "tie_word_embeddings": True, "max_position_embeddings": 4096,
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 8000,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 4096,
     }
-)  # fmt: skip
+)
 EMBEDDING = 4 * 8000 * 256
 
 
 def planned(method: str, ranks: int = 1, **fields: Any) -> CardMemory:
     request = TrainingRequest(
-        method, precision="fp32", runtime_bytes=0, tiled_loss=method != "reward",
+        method,
+        precision="fp32",
+        runtime_bytes=0,
+        tiled_loss=method != "reward",
         **{"gradient_checkpointing": False, "max_length": 512, **fields},
-    )  # fmt: skip
+    )
     cpu = Hardware((), 64 * GIB, 64 * GIB, 2).cpu_device
     plan = plan_training(SPEC, (cpu,) * ranks, request)
     assert plan.host_bytes == 0

@@ -27,8 +27,12 @@ def flags(run: TrainingRun, framework: str) -> dict[str, str]:
 
 
 ROLLOUTS = {
-    "micro_batch": 2, "gradient_accumulation_steps": 8, "zero_stage": 3, "max_length": 1024, "completion_length": 768,
-}  # fmt: skip
+    "micro_batch": 2,
+    "gradient_accumulation_steps": 8,
+    "zero_stage": 3,
+    "max_length": 1024,
+    "completion_length": 768,
+}
 
 
 @pytest.mark.parametrize(
@@ -93,11 +97,13 @@ def test_a_quantized_base_is_written_or_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "flag"),
     [
-        ({"lora_rank": 8, "lora_targets": "qkv"}, "--lora-targets"), ({"optimizer": "lion"}, "--optimizer"),
-        ({"freeze_base": True}, "--freeze-base"), ({"center_rewards": 0.01}, "--center-rewards"),
+        ({"lora_rank": 8, "lora_targets": "qkv"}, "--lora-targets"),
+        ({"optimizer": "lion"}, "--optimizer"),
+        ({"freeze_base": True}, "--freeze-base"),
+        ({"center_rewards": 0.01}, "--center-rewards"),
         ({"schedule": Schedule(max_steps=7)}, "--max-steps"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("framework", ["ms-swift", "openrlhf"])
 def test_a_flag_that_is_not_written_is_refused_by_name(framework: str, fields: dict, flag: str) -> None:
     with pytest.raises(UsageError, match=f"does not write {flag} for {framework}"):

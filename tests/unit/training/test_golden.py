@@ -6,13 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.golden.training import (
-    SKIPPED,
-    UNTRUSTED,
-    TrainingComparison,
-    compare_training,
-    mean_clipped_length,
-)
+from tests.golden.training import SKIPPED, UNTRUSTED, TrainingComparison, compare_training, mean_clipped_length
 
 RESULTS = list(compare_training())
 COMPARED = [item for item in RESULTS if isinstance(item, TrainingComparison)]

@@ -19,9 +19,13 @@ from qserve.training.launch import environment, launcher
 
 def run_on(device: str, num_processes: int, **fields: Any) -> TrainingRun:
     return TrainingRun(
-        TrainingRequest("sft", **fields), "/model", DataSource("d.jsonl"), Path("/out"), device=device,
+        TrainingRequest("sft", **fields),
+        "/model",
+        DataSource("d.jsonl"),
+        Path("/out"),
+        device=device,
         num_processes=num_processes,
-    )  # fmt: skip
+    )
 
 
 def test_torchrun_starts_several_processes_on_a_cpu() -> None:

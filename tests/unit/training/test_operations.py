@@ -18,10 +18,18 @@ ATTENTION = 2 * 3 * 4 * 16
 
 def operations(method: str, moe: bool = False, **fields: Any) -> Operations | None:
     config = {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128,
-        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 1000,
-        "tie_word_embeddings": True, "max_position_embeddings": 512,
-    }  # fmt: skip
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 1000,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 512,
+    }
     if moe:
         config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8}
         config |= {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -36,10 +44,14 @@ def operations(method: str, moe: bool = False, **fields: Any) -> Operations | No
         ("reward", {}, 6 * 3 * LAYER, 3 * ATTENTION),  # a looked-up embedding and a head of one number take nothing
         ("reward", {"freeze_base": True}, 2 * 3 * LAYER, ATTENTION),
         ("dpo", {}, 8 * (3 * LAYER + HEAD), 4 * ATTENTION),
-        ("lora", {"lora_targets": "qkv", "lora_rank": 2},
-         4 * (3 * LAYER + HEAD) + 6 * 3 * 2 * ((64 + 64) + 2 * (64 + 32)), 3 * ATTENTION),
+        (
+            "lora",
+            {"lora_targets": "qkv", "lora_rank": 2},
+            4 * (3 * LAYER + HEAD) + 6 * 3 * 2 * ((64 + 64) + 2 * (64 + 32)),
+            3 * ATTENTION,
+        ),
     ],
-)  # fmt: skip
+)
 def test_operations_are_those_of_what_is_trained(
     method: str, fields: dict[str, Any], per_token: int, per_position: int
 ) -> None:

@@ -22,14 +22,21 @@ from tests.golden.plans.answers import machine
 
 METHODS = ("sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo")
 LAYOUTS = (
-    "--gpu h100", "--gpu h100:4 --zero 2", "--gpu h100:4 --zero 3 --micro-batch 2", "--gpu h100 --precision pure",
-    "--gpu none", "--gpu h100:2 --lora-rank 16 --max-length 512 --no-gradient-checkpointing",
-)  # fmt: skip
+    "--gpu h100",
+    "--gpu h100:4 --zero 2",
+    "--gpu h100:4 --zero 3 --micro-batch 2",
+    "--gpu h100 --precision pure",
+    "--gpu none",
+    "--gpu h100:2 --lora-rank 16 --max-length 512 --no-gradient-checkpointing",
+)
 OF_A_METHOD = (
-    "reward --gpu h100 --freeze-base", "grpo --gpu h100:4 --vllm separate --vllm-gpus 2",
-    "grpo --gpu h100:2 --vllm colocated --lora-rank 8", "sft --gpu h100:4 --fsdp", "qlora --gpu h100 --precision mixed",
+    "reward --gpu h100 --freeze-base",
+    "grpo --gpu h100:4 --vllm separate --vllm-gpus 2",
+    "grpo --gpu h100:2 --vllm colocated --lora-rank 8",
+    "sft --gpu h100:4 --fsdp",
+    "qlora --gpu h100 --precision mixed",
     "sft --gpu h100:2 --zero 3 --offload-optimizer cpu --offload-param cpu --precision mixed",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,14 @@ from qserve.units import GIB, MIB
 
 HARDWARE = Hardware((), 8 * GIB, 6 * GIB, 2)
 CHECK = {
-    "num_texts": 8, "largest_difference": 3e-7, "mean_difference": 1e-7, "spread": 0.4, "rank_correlation": 1.0,
-    "num_pairs": 4, "num_flipped": 0,
-}  # fmt: skip
+    "num_texts": 8,
+    "largest_difference": 3e-7,
+    "mean_difference": 1e-7,
+    "spread": 0.4,
+    "rank_correlation": 1.0,
+    "num_pairs": 4,
+    "num_flipped": 0,
+}
 
 
 @pytest.fixture
@@ -40,15 +45,29 @@ def run(tmp_path: Path) -> TrainingRun:
 def events(run: TrainingRun) -> list[dict]:
     terms = {term["name"]: term["num_bytes"] for term in run.plan["devices"][0]["terms"]}
     steps = [
-        {"event": "logged", "unix_s": 1000.0 + n, "step": n, "loss": 0.7 / n, "step_s": 0.5, "num_tokens": 100.0 * n,
-         "learning_rate": 1e-4, "accuracy": 0.5}
+        {
+            "event": "logged",
+            "unix_s": 1000.0 + n,
+            "step": n,
+            "loss": 0.7 / n,
+            "step_s": 0.5,
+            "num_tokens": 100.0 * n,
+            "learning_rate": 1e-4,
+            "accuracy": 0.5,
+        }
         for n in range(1, 1001)
-    ]  # fmt: skip
+    ]
     memory = {
-        "event": "memory", "step": 1, "source": "VmHWM", "weights_bytes": terms["weights (reward)"],
-        "gradients_bytes": terms["gradients (reward)"], "optimizer_bytes": terms["optimizer (reward)"],
-        "backward_bytes": 700 * MIB, "step_bytes": 650 * MIB, "baseline_bytes": 600 * MIB,
-    }  # fmt: skip
+        "event": "memory",
+        "step": 1,
+        "source": "VmHWM",
+        "weights_bytes": terms["weights (reward)"],
+        "gradients_bytes": terms["gradients (reward)"],
+        "optimizer_bytes": terms["optimizer (reward)"],
+        "backward_bytes": 700 * MIB,
+        "step_bytes": 650 * MIB,
+        "baseline_bytes": 600 * MIB,
+    }
     begin = {"event": "imported", "peak_flops_per_s": 40e9}
     end = [
         {"event": "evaluated", "step": 1000, "eval_loss": 0.3, "eval_accuracy": 0.9, "eval_margin": 1.5},
@@ -145,8 +164,11 @@ def test_a_report_says_how_good_a_reward_model_is_by_length_and_how_sure(run: Tr
     store = kept(run, outcome_of(events(run), 0, tmp_path / "log", job), tmp_path / "state")
     quality = store.trainings()[-1].document["quality"]
     assert [(one["shortest"], one["longest"], one["count"]) for one in quality["by_length"]] == [
-        (5, 10, 10), (11, 20, 10), (21, 30, 10), (31, 40, 10),
-    ]  # fmt: skip
+        (5, 10, 10),
+        (11, 20, 10),
+        (21, 30, 10),
+        (31, 40, 10),
+    ]
     assert all(one["accuracy"] == 0.5 for one in quality["by_length"])
     text = to_markdown(read_report(store, store.run()))
     assert text.startswith("# Training run reward "), "its title, where no model was served"

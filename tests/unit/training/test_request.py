@@ -103,12 +103,7 @@ def test_the_exit_status_says_whether_it_fits() -> None:
 
 def test_explain_prints_formula_and_source() -> None:
     _, text = _run("--method", "reward", "--model", "Qwen/Qwen2.5-3B", "--gpu", "h100:4", "--zero", "3", "--explain")
-    for said in (
-        "3.09 B trained × (4 B fp32 master",
-        "arxiv.org/abs/1910.02054",
-        "largest optimizer",
-        "16 · hid",
-    ):
+    for said in ("3.09 B trained × (4 B fp32 master", "arxiv.org/abs/1910.02054", "largest optimizer", "16 · hid"):
         assert said in " ".join(text.split())
 
 

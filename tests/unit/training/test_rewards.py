@@ -141,9 +141,10 @@ def test_without_qserve_a_host_gives_the_same_rewards(host: Host, takes_referenc
     assert reward_names(run) == [f"{REWARDS_MODULE}.reward_1"]
     given = [PROMPT] * 3, [answer("four"), answer(""), answer("ab")]
     assert module.reward_1(*given, references=["4", "", "ab"], completion_ids=[[1], [], [2]]) == [4.0, 2.0, 2.0]
-    assert host.asked[0] == ("Bearer secret", {
-        "conversations": [[*PROMPT, *answer("four")], [*PROMPT, *answer("ab")]], "references": ["4", "ab"],
-    })  # fmt: skip
+    assert host.asked[0] == (
+        "Bearer secret",
+        {"conversations": [[*PROMPT, *answer("four")], [*PROMPT, *answer("ab")]], "references": ["4", "ab"]},
+    )
     assert module.reward_1([PROMPT], [answer("")]) == [0.0]
 
 

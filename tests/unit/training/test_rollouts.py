@@ -26,9 +26,16 @@ from qserve.units import GIB
 COLOCATED = VllmBeside("colocated")
 CARDS = sorted(load("gpus")["gpus"])
 LORA = TrainingRequest(
-    "grpo", micro_batch=8, max_length=2048, gradient_accumulation_steps=4, lora_rank=16, precision="amp", beta=0.04,
-    tiled_loss=True, vllm=COLOCATED,
-)  # fmt: skip
+    "grpo",
+    micro_batch=8,
+    max_length=2048,
+    gradient_accumulation_steps=4,
+    lora_rank=16,
+    precision="amp",
+    beta=0.04,
+    tiled_loss=True,
+    vllm=COLOCATED,
+)
 
 
 def planned(spec, gpu: str, request: TrainingRequest = LORA) -> TrainingPlan:
@@ -117,9 +124,13 @@ def test_the_configuration_has_what_was_planned(spec_of) -> None:
     vllm = plan.request.vllm
     assert vllm is not None
     assert {name: value for name, value in made.items() if "vllm" in name} == {
-        "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
-        "vllm_tensor_parallel_size": 1, "vllm_enable_sleep_mode": True, "vllm_max_model_length": 4096,
-    }  # fmt: skip
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": vllm.gpu_memory_utilization,
+        "vllm_tensor_parallel_size": 1,
+        "vllm_enable_sleep_mode": True,
+        "vllm_max_model_length": 4096,
+    }
 
 
 def test_an_engine_on_cards_of_its_own_is_started_by_a_command_that_stands_beside() -> None:

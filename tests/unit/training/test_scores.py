@@ -178,9 +178,7 @@ def test_flags_against_the_data_are_refused(given: dict[str, Any], labels: tuple
 def test_the_run_is_written_read_and_configured(tmp_path: Path) -> None:
     data = DataSource("d.jsonl", labels=("kind", "short"))
     request = TrainingRequest("reward", num_labels=2, lora_rank=8)
-    run = TrainingRun(
-        request, "/model", data, tmp_path, schedule=Schedule(patience=2), label_weights={"kind": 1.0}
-    )  # fmt: skip
+    run = TrainingRun(request, "/model", data, tmp_path, schedule=Schedule(patience=2), label_weights={"kind": 1.0})
     assert TrainingRun.read(run.write()) == run
     made = trl_configuration(run, 100, 10)
     assert (made["metric_for_best_model"], made["greater_is_better"]) == ("eval_loss", False)

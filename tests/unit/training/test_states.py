@@ -148,8 +148,10 @@ def test_adapters_are_as_wide_as_what_trains_them_makes_them(
     model = cast_of(spec_of("Qwen/Qwen2-7B"), request)[0]
     states = states_of(model, request, 1)
     found = (
-        states.weights_bytes - model.base_bytes(request.frozen_bytes), states.gradients_bytes, states.optimizer_bytes,
-    )  # fmt: skip
+        states.weights_bytes - model.base_bytes(request.frozen_bytes),
+        states.gradients_bytes,
+        states.optimizer_bytes,
+    )
     assert found == tuple(model.trainable * size for size in bytes_each)
 
 

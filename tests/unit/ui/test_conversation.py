@@ -94,8 +94,11 @@ def test_a_second_side_shows_what_it_continues_from(side: int) -> None:
     shown = ["".join(part["text"] for part in message["content"]) for message in messages[1::2]]
     assert [f">{text}<" in told for text, told in zip(("l", "LR"[side], "broken", "l", "LR"[side]), shown, strict=True)]
     assert [one["content"] for one in conversation.messages(side) if one["role"] == "assistant"] == [
-        "l", "LR"[side], "l", "LR"[side],
-    ]  # fmt: skip
+        "l",
+        "LR"[side],
+        "l",
+        "LR"[side],
+    ]
     copied = [re.findall(r"qs-of-[\d-]+", told) for told in shown]
     assert copied == [["qs-of-0-0-0"], [f"qs-of-1-{side}-0"], [], ["qs-of-3-0-0"], [f"qs-of-4-{side}-0"]]
 

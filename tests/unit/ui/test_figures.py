@@ -106,8 +106,15 @@ def test_processes_without_a_model_are_told_whether_they_run_or_not() -> None:
 
 
 def test_runs_and_evals_are_tables() -> None:
-    run = {"id": "r1", "started_unix_s": 0, "duration_s": 7300, "state": "ended", "num_requests": 1234, "num_errors": 2,
-           "workers": [{"models": ["demo", "alias"], "quant": "bf16"}]}  # fmt: skip
+    run = {
+        "id": "r1",
+        "started_unix_s": 0,
+        "duration_s": 7300,
+        "state": "ended",
+        "num_requests": 1234,
+        "num_errors": 2,
+        "workers": [{"models": ["demo", "alias"], "quant": "bf16"}],
+    }
     page = runs_view([run], "en")
     assert "demo bf16" in page and "1,234" in page and "2.0 h" in page
     results = {"arc": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "arc"}}

@@ -12,9 +12,33 @@ from qserve.ui.chat.markdown import MATH_DELIMITERS, GrowingMarkdown, blocks_of
 
 HEADINGS = {f"h{level}" for level in range(1, 7)}
 NAMES = HEADINGS | {
-    "div", "p", "span", "button", "pre", "code", "a", "ul", "ol", "li", "blockquote", "table", "thead", "tbody", "tr",
-    "th", "td", "em", "strong", "s", "sub", "sup", "kbd", "br", "hr", "img",
-}  # fmt: skip
+    "div",
+    "p",
+    "span",
+    "button",
+    "pre",
+    "code",
+    "a",
+    "ul",
+    "ol",
+    "li",
+    "blockquote",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "em",
+    "strong",
+    "s",
+    "sub",
+    "sup",
+    "kbd",
+    "br",
+    "hr",
+    "img",
+}
 DISPLAY, INLINE = (one["left"] for one in MATH_DELIMITERS)
 
 

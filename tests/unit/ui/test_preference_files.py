@@ -14,10 +14,7 @@ from qserve.errors import UsageError
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.scoring.preference_files import ScoredFile, read_file, score_records
 
-ROWS = [
-    {"prompt": "a", "chosen": "good", "rejected": "bad!"},
-    {"prompt": "b", "chosen": "yes", "rejected": "no"},
-]
+ROWS = [{"prompt": "a", "chosen": "good", "rejected": "bad!"}, {"prompt": "b", "chosen": "yes", "rejected": "no"}]
 
 
 def write(folder: Path, suffix: str, rows: list[dict[str, Any]] = ROWS) -> Path:

@@ -35,8 +35,11 @@ def test_steps_stand_between_red_and_green() -> None:
     shown = answers_view(["Answer 1"], [steps], [row(0.5, [0.0, 0.5, 1.0, 1.7])], {}, "en")
     assert re.findall(r"hsl\((\d+) ", shown) == ["0", "60", "120", "120"]
     assert re.findall(r"<span>(\w+)</span><b>([\d.]+)</b>", shown) == [
-        ("first", "0.000"), ("second", "0.500"), ("third", "1.000"), ("beyond", "1.700"),
-    ]  # fmt: skip
+        ("first", "0.000"),
+        ("second", "0.500"),
+        ("third", "1.000"),
+        ("beyond", "1.700"),
+    ]
 
 
 def test_scores_of_steps_are_no_logits() -> None:

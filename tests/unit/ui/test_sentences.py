@@ -25,9 +25,13 @@ from tests.golden.plans.answers import kept
 ADD = "add a row to qserve/ui/strings/sentences"
 FIELD = re.compile(r"\{#?\}")
 MEASURED = (
-    "qserve/engine/transformers/api/memory.py", "qserve/model/memory.py", "qserve/reward/serving/memory.py",
-    "qserve/engine/vllm/measured.py", "qserve/training/process/memory.py", "qserve/gateway/telemetry/host_memory.py",
-)  # fmt: skip
+    "qserve/engine/transformers/api/memory.py",
+    "qserve/model/memory.py",
+    "qserve/reward/serving/memory.py",
+    "qserve/engine/vllm/measured.py",
+    "qserve/training/process/memory.py",
+    "qserve/gateway/telemetry/host_memory.py",
+)
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
@@ -62,10 +66,12 @@ def test_every_kept_plan_is_chinese() -> None:
     seen: set[str] = set()
     for line, plan in plans():
         told = [
-            plan["quant"].get("reason") or "", plan.get("why_not") or "", *(plan.get("notes") or ()),
+            plan["quant"].get("reason") or "",
+            plan.get("why_not") or "",
+            *(plan.get("notes") or ()),
             *(text for one in plan.get("suggestions") or () for text in (one["change"], one["cost"])),
             *(text for term in plan["devices"][0].get("terms") or () for text in (term["name"], term["formula"])),
-        ]  # fmt: skip
+        ]
         for text in {*told} - seen:
             seen.add(text)
             chinese = said("zh-CN", text)
@@ -78,14 +84,26 @@ def test_every_kept_plan_is_chinese() -> None:
 @pytest.mark.parametrize("fits", [True, False])
 def test_a_plan_as_a_page_is_chinese(fits: bool) -> None:
     plan = next(plan for _, plan in plans() if plan["fits"] is fits and (fits or plan["suggestions"]))
-    row = {"layout": "tp 2", "cards": 2, "ttft_ms": 1.0, "tpot_ms": 2.0, "output_tokens_per_s": 3.0, "chosen": True,
-           "tokens_per_s_per_user": 1.0, "tokens_per_s_per_card": 2.0, "pareto": True}  # fmt: skip
+    row = {
+        "layout": "tp 2",
+        "cards": 2,
+        "ttft_ms": 1.0,
+        "tpot_ms": 2.0,
+        "output_tokens_per_s": 3.0,
+        "chosen": True,
+        "tokens_per_s_per_user": 1.0,
+        "tokens_per_s_per_card": 2.0,
+        "pareto": True,
+    }
     times = {"mean": 1.0, "low": 0.5, "high": 2.0, "value": 1.0}
     speed = {
-        "load": {"input": 10, "output": 10, "users": 2}, "output_tokens_per_s": times, "max_rps": times,
+        "load": {"input": 10, "output": 10, "users": 2},
+        "output_tokens_per_s": times,
+        "max_rps": times,
         **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), times),
-        "notes": ["Speed is estimated; this card was not measured"], "alternatives": [row, {**row, "pareto": False}],
-    }  # fmt: skip
+        "notes": ["Speed is estimated; this card was not measured"],
+        "alternatives": [row, {**row, "pareto": False}],
+    }
     page = plan_view({**plan, "speed": speed}, "zh-CN")
     assert english_in(page) == [] and "速度为估计值" in page and "没有方案两项都更好" in page
     assert len(english_in(plan_view({**plan, "speed": speed}, "en"))) > 10, "the check sees English where there is some"
@@ -105,15 +123,35 @@ def test_every_kept_refusal_is_chinese() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "demo --x", "demo --mex-model-len 3", "demo --cpu-offload-gb 3",
-        "demo --max-num-seqs x", "demo --max-num-seqs 0", "demo --max-model-len 4x", "demo --max-model-len -5",
-        "demo --rps x", "demo --gpu-memory-utilization 2", "demo --ttft x", "demo --engine nosuch",
-        "demo --engine-version zzz", "demo --quant nosuch", "demo --quant int9", "demo --kv-cache-dtype nosuch",
-        "demo --gpu nosuch", "demo --gpu rtx-409", "demo --gpu rtx-4090:0", "demo --gpu memory=3",
-        "demo --gpu memory=x,sm=3", "nosuchmodel", "qwen3-8", "./nosuchmodel", "nosuch/model", "demo --reward nosuch",
-        "", "Qwen/Qwen3-235B-A22B --gpu any --rps 1 --quant bf16 --prices {prices}",
+        "demo --x",
+        "demo --mex-model-len 3",
+        "demo --cpu-offload-gb 3",
+        "demo --max-num-seqs x",
+        "demo --max-num-seqs 0",
+        "demo --max-model-len 4x",
+        "demo --max-model-len -5",
+        "demo --rps x",
+        "demo --gpu-memory-utilization 2",
+        "demo --ttft x",
+        "demo --engine nosuch",
+        "demo --engine-version zzz",
+        "demo --quant nosuch",
+        "demo --quant int9",
+        "demo --kv-cache-dtype nosuch",
+        "demo --gpu nosuch",
+        "demo --gpu rtx-409",
+        "demo --gpu rtx-4090:0",
+        "demo --gpu memory=3",
+        "demo --gpu memory=x,sm=3",
+        "nosuchmodel",
+        "qwen3-8",
+        "./nosuchmodel",
+        "nosuch/model",
+        "demo --reward nosuch",
+        "",
+        "Qwen/Qwen3-235B-A22B --gpu any --rps 1 --quant bf16 --prices {prices}",
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_of_a_command_line_is_chinese(words: str, tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("[cards]\nrtx-4090 = { usd_per_hour = 0.4 }\nnosuch = { usd_per_hour = 1.0 }\n")
@@ -162,9 +200,12 @@ def test_the_memory_page_is_chinese() -> None:
     device = {"name": "AMD EPYC", **dict.fromkeys((f"{term}_bytes" for term in COLUMNS), 1 << 30)}
     measured = {**dict.fromkeys((f"{term}_bytes" for term in COLUMNS), 1 << 29), "sources": sources}
     worker = {
-        "worker": "chat", "models": ["m"], "planned": {"devices": [device]}, "memory": measured,
+        "worker": "chat",
+        "models": ["m"],
+        "planned": {"devices": [device]},
+        "memory": measured,
         "start_phases_s": {"loading weights": 1.0, "warming up": 2.0},
-    }  # fmt: skip
+    }
     dead = {"worker": "chat", "models": ["m"], "error": {"message": "the worker is gone", "code": "worker_unreachable"}}
     host = {"process": "large bodies", "planned_bytes": 1, "resident_bytes": None, "source": "resident memory (RSS)"}
     page = memory_view([worker, dead], "zh-CN") + host_view([host], "zh-CN")

@@ -40,9 +40,10 @@ def is_shown(key: str) -> bool:
 def test_both_languages_say_the_same_fields() -> None:
     assert len(strings.STRINGS) > 100
     differing = [
-        key for key, (english, chinese) in strings.STRINGS.items()
+        key
+        for key, (english, chinese) in strings.STRINGS.items()
         if not english or not chinese or fields_of(english) != fields_of(chinese)
-    ]  # fmt: skip
+    ]
     assert not differing
 
 

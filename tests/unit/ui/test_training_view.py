@@ -31,26 +31,43 @@ def document(**changed: Any) -> dict[str, Any]:
     curve = [
         {"step": n, "loss": 1 / n, "reward": n / 10, "learning_rate": 1e-5, "step_s": 0.5, "num_tokens": 200 * n}
         for n in range(1, 11)
-    ]  # fmt: skip
+    ]
     sample = {"prompt": "2+3?", "completion": "<b>5</b>", "rewards": {"rules": 1.0, "model": 0.5}, "reward": 1.5}
     terms = {"weights (policy)": 80 * MIB, "gradients (policy)": 40 * MIB, "optimizer (policy)": 160 * MIB}
     return {
         "job": {"device": "cpu"},
-        "state": "running", "reason": None, "step": 10, "num_steps": 40, "curve": curve, "evaluations": [],
-        "held_out": {}, "tokens_per_s": 400.0, "step_s": 0.5, "mfu": None, "memory_source": "VmHWM",
+        "state": "running",
+        "reason": None,
+        "step": 10,
+        "num_steps": 40,
+        "curve": curve,
+        "evaluations": [],
+        "held_out": {},
+        "tokens_per_s": 400.0,
+        "step_s": 0.5,
+        "mfu": None,
+        "memory_source": "VmHWM",
         "planned": {
-            "terms": {**terms, "runtime": 105 * MIB}, "phases": {"backward": 400 * MIB, "step": 300 * MIB},
-            "peak_terms": {**terms, "activations": 100 * MIB, "runtime": 20 * MIB}, "name": "RAM", "phase": "backward",
+            "terms": {**terms, "runtime": 105 * MIB},
+            "phases": {"backward": 400 * MIB, "step": 300 * MIB},
+            "peak_terms": {**terms, "activations": 100 * MIB, "runtime": 20 * MIB},
+            "name": "RAM",
+            "phase": "backward",
             "total_bytes": 500 * MIB,
         },
         "measured": {
-            "weights_bytes": 80 * MIB, "gradients_bytes": 40 * MIB, "optimizer_bytes": 160 * MIB,
-            "baseline_bytes": 20 * MIB, "backward_bytes": 410 * MIB, "step_bytes": 300 * MIB,
+            "weights_bytes": 80 * MIB,
+            "gradients_bytes": 40 * MIB,
+            "optimizer_bytes": 160 * MIB,
+            "baseline_bytes": 20 * MIB,
+            "backward_bytes": 410 * MIB,
+            "step_bytes": 300 * MIB,
         },
-        "rollouts": [{"step": 1, "samples": [sample, sample]}], "configuration": "model: demo\n",
+        "rollouts": [{"step": 1, "samples": [sample, sample]}],
+        "configuration": "model: demo\n",
         "accelerate": "cpu: true\n",
         **changed,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ PUBLIC = (
         Kind.SLOW_LOADING,
         "vLLM gave up after 600 s",
     ),
-)  # fmt: skip
+)
 
 
 def log(name):

@@ -41,16 +41,29 @@ def test_option_strings_lead_to_their_settings() -> None:
 
 
 REFUSED = (
-    "--cpu-offload-gb 4", "--kv-offloading-size 8", "--enable-sleep-mode", "--enable-expert-parallel", "-ep",
-    "-dcp 2", "--compilation-config '{\"mode\": 0}'", "-O0", "--performance-mode throughput",
+    "--cpu-offload-gb 4",
+    "--kv-offloading-size 8",
+    "--enable-sleep-mode",
+    "--enable-expert-parallel",
+    "-ep",
+    "-dcp 2",
+    "--compilation-config '{\"mode\": 0}'",
+    "-O0",
+    "--performance-mode throughput",
     "--mm-ipc-gpu-memory-gb 1",
-    "--mm-processor-cache-gb 64", "--hf-overrides '{\"num_hidden_layers\": 2}'", "--hf-overrides.num_hidden_layers=2",
-    "--use-fp64-gumbel", "--enable-tower-connector-lora", "--num-gpu-blocks-override 9", "-q awq",
-    "--speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 3}'",
-    "--speculative-config '{\"method\": [\"mtp\"], \"num_speculative_tokens\": 3}'",
-    "--speculative-config '{\"model\": \"Qwen/Qwen3-0.6B\", \"num_speculative_tokens\": 3}'", "--spec-method eagle3",
+    "--mm-processor-cache-gb 64",
+    "--hf-overrides '{\"num_hidden_layers\": 2}'",
+    "--hf-overrides.num_hidden_layers=2",
+    "--use-fp64-gumbel",
+    "--enable-tower-connector-lora",
+    "--num-gpu-blocks-override 9",
+    "-q awq",
+    '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\'',
+    '--speculative-config \'{"method": ["mtp"], "num_speculative_tokens": 3}\'',
+    '--speculative-config \'{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}\'',
+    "--spec-method eagle3",
     "--spec-model Qwen/Qwen3-0.6B --spec-tokens 3",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("extra", REFUSED)

@@ -118,36 +118,68 @@ def test_a_start_over_new_year():
 def test_phases_are_told_as_they_begin():
     told = [phase for line in CPU_START if (phase := phase_of(line))]
     assert told == [
-        "starting the engine's processes", "loading weights", "making the KV cache", "starting the server", "ready",
-    ]  # fmt: skip
+        "starting the engine's processes",
+        "loading weights",
+        "making the KV cache",
+        "starting the server",
+        "ready",
+    ]
 
 
 READ = (
-    "Initializing a V1 LLM engine (v", "Starting to load model", "Model loading took %s GiB memory and",
-    "Loading weights took %.2f seconds", "Starting torch.compile", "Capturing CUDA graphs", "Starting vLLM server on",
-    "KV cache size: %s tokens", "Maximum concurrency for %s tokens per request: %.2fx",
-    "Available KV cache memory: %s GiB", "Graph capturing finished in %.0f secs, took %.2f GiB",
-    "Estimated CUDA graph memory: %.2f GiB total", "torch.compile took %.2f s in total",
-    "Initial profiling/warmup run took %.2f s", "init engine (profile, create kv cache, warmup model) took ",
+    "Initializing a V1 LLM engine (v",
+    "Starting to load model",
+    "Model loading took %s GiB memory and",
+    "Loading weights took %.2f seconds",
+    "Starting torch.compile",
+    "Capturing CUDA graphs",
+    "Starting vLLM server on",
+    "KV cache size: %s tokens",
+    "Maximum concurrency for %s tokens per request: %.2fx",
+    "Available KV cache memory: %s GiB",
+    "Graph capturing finished in %.0f secs, took %.2f GiB",
+    "Estimated CUDA graph memory: %.2f GiB total",
+    "torch.compile took %.2f s in total",
+    "Initial profiling/warmup run took %.2f s",
+    "init engine (profile, create kv cache, warmup model) took ",
     "GiB for consumed memory (weights + non-torch), ",
-)  # fmt: skip
+)
 FAILURES = (
-    "max seq len", "estimated maximum model length is", "exceeds available Mamba cache ",
+    "max seq len",
+    "estimated maximum model length is",
+    "exceeds available Mamba cache ",
     "is less than desired GPU memory utilization ",
-    "requested memory for kv", "No available memory for the cache blocks", "Unknown quantization method: ",
-    "is not supported for the current GPU. Minimum ", "quantization is currently not supported in",
-    "was supported in vLLM until ", "are not supported for now. ", "invalid tool call parser: ", "appears path-like, ",
-    "Cannot find any model weights with `", "Bfloat16 is only supported on GPUs ", "Failed to infer device type, ",
+    "requested memory for kv",
+    "No available memory for the cache blocks",
+    "Unknown quantization method: ",
+    "is not supported for the current GPU. Minimum ",
+    "quantization is currently not supported in",
+    "was supported in vLLM until ",
+    "are not supported for now. ",
+    "invalid tool call parser: ",
+    "appears path-like, ",
+    "Cannot find any model weights with `",
+    "Bfloat16 is only supported on GPUs ",
+    "Failed to infer device type, ",
     "NCCL error: ",
-)  # fmt: skip
+)
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 def test_the_installed_engine_still_says_it_so():
     """Lines that only a card brings about are held to the engine's source."""
     (root,) = find_spec("vllm").submodule_search_locations
-    folders = ("v1", "compilation", "entrypoints", "model_executor/model_loader", "model_executor/models/registry.py",
-               "config", "platforms", "renderers", "distributed/device_communicators")  # fmt: skip
+    folders = (
+        "v1",
+        "compilation",
+        "entrypoints",
+        "model_executor/model_loader",
+        "model_executor/models/registry.py",
+        "config",
+        "platforms",
+        "renderers",
+        "distributed/device_communicators",
+    )
     files = [
         file
         for name in folders

@@ -88,12 +88,26 @@ def test_what_says_the_same_as_the_plan_is_no_contradiction(parser, extra):
 @pytest.mark.parametrize(
     "extra",
     [
-        "--uds /tmp/x", "--api-key k", "--host 0.0.0.0", "--port 9", "--served-model-name x", "--root-path /v",
-        "--ssl-keyfile k", "--ssl-certfile c", "--model other", "--config f.yaml", "--data-parallel-size 2",
-        "--api-server-count 2", "--headless", "--grpc", "--allowed-origins '[\"*\"]'", "--disable-log-stats",
-        "--runner pooling", "--help",
+        "--uds /tmp/x",
+        "--api-key k",
+        "--host 0.0.0.0",
+        "--port 9",
+        "--served-model-name x",
+        "--root-path /v",
+        "--ssl-keyfile k",
+        "--ssl-certfile c",
+        "--model other",
+        "--config f.yaml",
+        "--data-parallel-size 2",
+        "--api-server-count 2",
+        "--headless",
+        "--grpc",
+        "--allowed-origins '[\"*\"]'",
+        "--disable-log-stats",
+        "--runner pooling",
+        "--help",
     ],
-)  # fmt: skip
+)
 def test_what_is_qserves_own_is_refused_by_name(parser, extra):
     with pytest.raises(UsageError, match=f"--engine-args {extra.split()[0]}"):
         with_extra(parser, extra)

@@ -48,12 +48,14 @@ def test_an_expression_is_held_as_a_pattern() -> None:
 @pytest.mark.parametrize(
     ("choice", "name"),
     [
-        ({"type": "custom", "name": "patch"}, "patch"), ({"type": "function", "name": "ns__p"}, "ns__p"),
-        ({"type": "custom", "name": "p"}, "ns__p"), ({"type": "function", "name": "f", "namespace": "ns"}, "ns__f"),
+        ({"type": "custom", "name": "patch"}, "patch"),
+        ({"type": "function", "name": "ns__p"}, "ns__p"),
+        ({"type": "custom", "name": "p"}, "ns__p"),
+        ({"type": "function", "name": "f", "namespace": "ns"}, "ns__f"),
         ({"type": "function", "name": "f"}, "f"),
         ({"type": "custom", "name": "p", "namespace": "other"}, "other__p"),
     ],
-)  # fmt: skip
+)
 def test_a_tool_is_chosen_by_either_name(choice: dict[str, Any], name: str) -> None:
     chat = request(tools=[FUNCTION, PATCH, NAMESPACE], tool_choice=choice).to_chat()
     assert chat["tool_choice"]["function"]["name"] == name
@@ -79,13 +81,14 @@ def test_a_conversation_with_all_of_them() -> None:
 @pytest.mark.parametrize(
     ("tool", "says"),
     [
-        (SEARCH, "no tool of type 'web_search'"), ({"type": "mcp"}, "no tool of type 'mcp'"),
+        (SEARCH, "no tool of type 'web_search'"),
+        ({"type": "mcp"}, "no tool of type 'mcp'"),
         ({**FUNCTION, "defer_loading": True}, "defer_loading"),
         ({**NAMESPACE, "tools": [{"type": "mcp"}]}, "no tool of type 'mcp'"),
         ({**PATCH, "format": {"type": "grammar", "syntax": "ebnf", "definition": "x"}}, "'lark' or 'regex'"),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
-)  # fmt: skip
+)
 def test_what_nobody_would_run_is_refused(tool: dict[str, Any], says: str) -> None:
     with pytest.raises(ApiError, match=says):
         request(tools=[tool])
@@ -126,9 +129,12 @@ def call(name: str, *arguments: str) -> list[dict[str, Any]]:
 def test_calls_come_back_in_the_clients_own_names() -> None:
     told = events([PATCH, NAMESPACE], *call("patch", '{"inp', 'ut": "a \\', 'n b"}'))
     assert [event["type"] for event in told][2:-1] == [
-        "response.output_item.added", "response.custom_tool_call_input.delta", "response.custom_tool_call_input.delta",
-        "response.custom_tool_call_input.done", "response.output_item.done",
-    ]  # fmt: skip
+        "response.output_item.added",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
+        "response.output_item.done",
+    ]
     item = told[-1]["response"]["output"][0]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "patch", "a \n b")
     item = events([NAMESPACE], *call("ns__f", "{}"))[-1]["response"]["output"][0]
@@ -139,7 +145,9 @@ def test_calls_come_back_in_the_clients_own_names() -> None:
 
 def test_what_vllm_is_given_of_a_response() -> None:
     body = {
-        "model": "m", "client_metadata": {"a": "b"}, "tools": [PATCH, SEARCH, FUNCTION],
+        "model": "m",
+        "client_metadata": {"a": "b"},
+        "tools": [PATCH, SEARCH, FUNCTION],
         "input": [
             {"type": "message", "id": "1", "role": "user", "content": "x"},
             {"role": "assistant", "id": "2", "content": "y"},
@@ -147,7 +155,7 @@ def test_what_vllm_is_given_of_a_response() -> None:
             {"type": "reasoning", "id": "4", "content": [], "summary": [{}], "encrypted_content": "gAAA"},
             {"type": "custom_tool_call", "id": "5", "call_id": "c", "name": "p", "input": "", "status": "completed"},
         ],
-    }  # fmt: skip
+    }
     given = as_vllm_reads(RESPONSES, body)
     assert given.keys() == {"model", "tools", "input"}
     assert [tool["type"] for tool in given["tools"]] == ["custom", "function"]
@@ -163,7 +171,7 @@ def test_what_vllm_is_given_of_a_response() -> None:
 @pytest.mark.parametrize(
     "body",
     [{}, {"input": 5, "tools": 5, "messages": 5}, {"tools": [5], "input": [5], "messages": [5]}, {"tools": [FUNCTION]}],
-)  # fmt: skip
+)
 def test_other_bodies_stay_as_they_are(path: str, body: dict[str, Any]) -> None:
     assert as_vllm_reads(path, body) is body
 

@@ -34,9 +34,15 @@ def test_a_model_that_is_no_string_is_left_to_the_full_reading(model):
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [(b"[1]", "invalid_value"), (b"{", "invalid_json"), (b"", "invalid_json"), (b'{"model": }', "invalid_json"),
-     (b'{"model":' + b"[" * 100_000, "invalid_json"), (b'{"a": 1}', "unsupported_field")],
-)  # fmt: skip
+    [
+        (b"[1]", "invalid_value"),
+        (b"{", "invalid_json"),
+        (b"", "invalid_json"),
+        (b'{"model": }', "invalid_json"),
+        (b'{"model":' + b"[" * 100_000, "invalid_json"),
+        (b'{"a": 1}', "unsupported_field"),
+    ],
+)
 def test_what_is_wrong_is_named(body, code):
     with pytest.raises(ApiError) as refused:
         scan_body(body, _NAMES)

@@ -27,15 +27,26 @@ def refusal(**fields: Any) -> ApiError:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"service_tier": "flex"}, {"prompt_cache_key": "k"}, {"safety_identifier": "s"}, {"store": True},
-        {"store": False}, {"parallel_tool_calls": True}, {"parallel_tool_calls": False}, {"user": "u"},
-        {"metadata": {"a": "b"}}, {"prediction": None},
-        {"prompt_cache_retention": "24h"}, {"modalities": ["text"]}, {"verbosity": "medium"},
-        {"verbosity": "low"}, {"verbosity": "high"}, {"logprobs": False, "top_logprobs": 0},
+        {"service_tier": "flex"},
+        {"prompt_cache_key": "k"},
+        {"safety_identifier": "s"},
+        {"store": True},
+        {"store": False},
+        {"parallel_tool_calls": True},
+        {"parallel_tool_calls": False},
+        {"user": "u"},
+        {"metadata": {"a": "b"}},
+        {"prediction": None},
+        {"prompt_cache_retention": "24h"},
+        {"modalities": ["text"]},
+        {"verbosity": "medium"},
+        {"verbosity": "low"},
+        {"verbosity": "high"},
+        {"logprobs": False, "top_logprobs": 0},
         {"stream": True, "stream_options": {"include_obfuscation": False}},
     ],
     ids=json.dumps,
-)  # fmt: skip
+)
 def test_a_harmless_field_is_taken(fields: dict[str, Any]) -> None:
     parsed(**fields)
 
@@ -54,11 +65,14 @@ def test_what_comes_back_of_an_earlier_answer_is_taken() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"bad_words": ["x"]}, "bad_words"), ({"documents": ["x"]}, "documents"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-         "messages.0.content.0"),
+        ({"bad_words": ["x"]}, "bad_words"),
+        ({"documents": ["x"]}, "documents"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages.0.content.0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_says_which_engine_serves_it(fields: dict[str, Any], param: str) -> None:
     error = refusal(**fields)
     assert "--engine vllm" in error.message

@@ -20,15 +20,22 @@ from qserve.wire.sampling import SAMPLED
 
 CALCULATOR = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 DELTAS: list[dict[str, Any]] = [
-    {"reasoning": "I a", "reasoning_content": "I a"}, {"reasoning": "sk."}, {}, {"content": "Let"}, {"content": " me"},
+    {"reasoning": "I a", "reasoning_content": "I a"},
+    {"reasoning": "sk."},
+    {},
+    {"content": "Let"},
+    {"content": " me"},
     {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "calculator", "arguments": ""}}]},
     {"tool_calls": [{"index": 0, "function": {"arguments": '{"expression": '}}]},
     {"tool_calls": [{"index": 0, "function": {"arguments": '"1+2"}'}}]},
     {"tool_calls": [{"index": 1, "id": "call_2", "function": {"name": "clock", "arguments": "{}"}}]},
-]  # fmt: skip
+]
 USAGE = {
-    "prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16, "completion_tokens_details": {"reasoning_tokens": 3}
-}  # fmt: skip
+    "prompt_tokens": 9,
+    "completion_tokens": 7,
+    "total_tokens": 16,
+    "completion_tokens_details": {"reasoning_tokens": 3},
+}
 
 
 def messages(**fields):
@@ -67,25 +74,47 @@ def test_a_conversation_of_anthropics():
         system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         messages=[
             {"role": "user", "content": [{"type": "text", "text": "1+2?"}]},
-            {"role": "assistant", "content": [
-                {"type": "thinking", "thinking": "I ask.", "signature": ""},
-                {"type": "tool_use", "id": "call_1", "name": "calculator", "input": {"expression": "1+2"}}]},
-            {"role": "user", "content": [
-                {"type": "text", "text": "Well?"},
-                {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "3"}]}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "I ask.", "signature": ""},
+                    {"type": "tool_use", "id": "call_1", "name": "calculator", "input": {"expression": "1+2"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Well?"},
+                    {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "3"}]},
+                ],
+            },
         ],
         tools=[{"name": "calculator", "description": "Adds.", "input_schema": CALCULATOR, "type": "custom"}],
-        tool_choice={"type": "any", "disable_parallel_tool_use": True}, stop_sequences=["\n"], top_k=5,
-        thinking={"type": "enabled", "budget_tokens": 2000}, metadata={"user_id": "x"},
-    )  # fmt: skip
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        stop_sequences=["\n"],
+        top_k=5,
+        thinking={"type": "enabled", "budget_tokens": 2000},
+        metadata={"user_id": "x"},
+    )
     chat = chat_of(request)
     assert chat["messages"] == [
-        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
-        {"role": "assistant", "content": "", "reasoning_content": "I ask.", "tool_calls": [
-            {"id": "call_1", "type": "function",
-             "function": {"name": "calculator", "arguments": '{"expression": "1+2"}'}}]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "3"}, {"role": "user", "content": "Well?"},
-    ]  # fmt: skip
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1+2?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "I ask.",
+            "tool_calls": [
+                {
+                    "id": "call_1",
+                    "type": "function",
+                    "function": {"name": "calculator", "arguments": '{"expression": "1+2"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+        {"role": "user", "content": "Well?"},
+    ]
     assert chat["tools"][0]["function"] == {"name": "calculator", "description": "Adds.", "parameters": CALCULATOR}
     assert (chat["tool_choice"], chat["parallel_tool_calls"], chat["stop"]) == ("required", False, ["\n"])
     assert (chat["reasoning_effort"], chat["thinking_token_budget"]) == ("medium", 2000)
@@ -100,14 +129,18 @@ def test_an_answer_that_is_begun_is_continued():
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"max_tokens": None}, "max_tokens"), ({"colour": 1}, "'colour' is not a field"),
+        ({"max_tokens": None}, "max_tokens"),
+        ({"colour": 1}, "'colour' is not a field"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "--engine vllm"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
-         "has no block 'tool_use'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
+            "has no block 'tool_use'",
+        ),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "no tool 'bash_20250124'"),
-        ({"mcp_servers": [{"url": "x"}]}, "calls no tools itself"), ({"tool_choice": {"type": "tool"}}, "'name'"),
+        ({"mcp_servers": [{"url": "x"}]}, "calls no tools itself"),
+        ({"tool_choice": {"type": "tool"}}, "'name'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_of_anthropics(fields, match):
     with pytest.raises(ApiError, match=match):
         messages(**fields)
@@ -128,8 +161,11 @@ def test_a_tool_that_must_be_called_needs_one():
 
 
 def test_tokens_are_counted_of_the_same_prompt():
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [
-        {"name": "calculator", "input_schema": CALCULATOR}]}  # fmt: skip
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"name": "calculator", "input_schema": CALCULATOR}],
+    }
     counted = CountTokensRequest.parse(json.dumps(body).encode()).to_chat()
     assert counted.items() <= chat_of(messages(**body)).items()
 
@@ -166,22 +202,36 @@ def test_items_of_a_response_are_messages():
         input=[
             {"role": "user", "content": [{"type": "input_text", "text": "1+2?"}]},
             {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
-            {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
-             "content": [{"type": "output_text", "text": "I ask.", "annotations": []}]},
+            {
+                "type": "message",
+                "role": "assistant",
+                "id": "msg_1",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "I ask.", "annotations": []}],
+            },
             {"type": "function_call", "call_id": "c1", "name": "calculator", "arguments": "{}", "id": "fc_1"},
             {"type": "function_call_output", "call_id": "c1", "output": "3"},
         ],
         tools=[{"type": "function", "name": "calculator", "parameters": CALCULATOR, "strict": True}],
-        tool_choice={"type": "function", "name": "calculator"}, reasoning={"effort": "none"},
-        text={"format": {"type": "text"}}, max_output_tokens=5, include=["reasoning.encrypted_content"], store=True,
-    )  # fmt: skip
+        tool_choice={"type": "function", "name": "calculator"},
+        reasoning={"effort": "none"},
+        text={"format": {"type": "text"}},
+        max_output_tokens=5,
+        include=["reasoning.encrypted_content"],
+        store=True,
+    )
     chat = chat_of(request)
     assert chat["messages"] == [
-        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
-        {"role": "assistant", "content": "I ask.", "reasoning_content": "Hm.", "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": "{}"}}]},
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1+2?"},
+        {
+            "role": "assistant",
+            "content": "I ask.",
+            "reasoning_content": "Hm.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": "{}"}}],
+        },
         {"role": "tool", "tool_call_id": "c1", "content": "3"},
-    ]  # fmt: skip
+    ]
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "calculator"}}
     assert (chat["max_tokens"], chat["reasoning_effort"]) == (5, "none")
     formatted = responses(text={"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}})
@@ -191,13 +241,15 @@ def test_items_of_a_response_are_messages():
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"previous_response_id": "resp_1"}, "nothing is stored"), ({"background": True}, "background"),
+        ({"previous_response_id": "resp_1"}, "nothing is stored"),
+        ({"background": True}, "background"),
         ({"tools": [{"type": "web_search"}]}, "no tool of type 'web_search'"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference' is not known"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "--engine vllm"),
-        ({"text": {"verbosity": "loud"}}, "verbosity"), ({"truncation": "some"}, "truncation"),
+        ({"text": {"verbosity": "loud"}}, "verbosity"),
+        ({"truncation": "some"}, "truncation"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_of_a_response(fields, match):
     with pytest.raises(ApiError, match=match):
         responses(**fields)
@@ -247,14 +299,27 @@ def test_cached_tokens_in_anthropics_words():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temperature", 0.5), ("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("seed", 7), ("stop", ["\n"]),
-        ("stop_token_ids", [3]), ("include_stop_str_in_output", True), ("ignore_eos", True), ("presence_penalty", 0.5),
-        ("frequency_penalty", 1.0), ("repetition_penalty", 1.1), ("logit_bias", {"5": -100}),
-        ("skip_special_tokens", False), ("cache_salt", "a"), ("include_reasoning", False),
-        ("structured_outputs", {"choice": ["yes", "no"]}), ("structured_outputs", {"json": {"type": "object"}}),
+        ("temperature", 0.5),
+        ("top_p", 0.9),
+        ("top_k", 5),
+        ("min_p", 0.1),
+        ("seed", 7),
+        ("stop", ["\n"]),
+        ("stop_token_ids", [3]),
+        ("include_stop_str_in_output", True),
+        ("ignore_eos", True),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", 1.0),
+        ("repetition_penalty", 1.1),
+        ("logit_bias", {"5": -100}),
+        ("skip_special_tokens", False),
+        ("cache_salt", "a"),
+        ("include_reasoning", False),
+        ("structured_outputs", {"choice": ["yes", "no"]}),
+        ("structured_outputs", {"json": {"type": "object"}}),
         ("chat_template_kwargs", {"enable_thinking": False}),
     ],
-)  # fmt: skip
+)
 def test_what_draws_a_response_reaches_the_chat(name, value):
     """As on vLLM, whose Responses take every field by which a chat's tokens are drawn."""
     assert chat_of(responses(**{name: value}))[name] == value

@@ -17,56 +17,134 @@ _USER = {"role": "user", "content": "x"}
 _CHAT = {"model": "m", "messages": [_USER]}
 _TEXT = {"model": "m", "prompt": "x"}
 _BODIES: list[tuple[str, dict[str, Any]]] = [
-    *(("ChatCompletionRequest", {**_CHAT, **fields}) for fields in (
-        {}, {"stream_options": {}}, {"stream_options": {}, "stream": True}, {"stream_options": None},
-        {"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": True}, {"top_logprobs": None, "logprobs": None},
-        {"logit_bias": {"12": 1.5}}, {"logit_bias": {"x": 1.5}}, {"messages": [{"role": "user"}]},
-        {"messages": [{"role": "tool", "content": None}]}, {"messages": [{"role": "user", "content": []}]},
-    )),
-    *(("CompletionRequest", {**_TEXT, **fields}) for fields in (
-        {}, {"max_tokens": 0}, {"max_tokens": 0, "echo": True}, {"max_tokens": None}, {"prompt": ["x"] * 2049},
-        {"stream_options": {}, "stream": False}, {"prompt": [5.0, 7]}, {"prompt": [5.5]}, {"prompt": [[1, 2.0]]},
-        {"n": 2.0}, {"n": 2.5}, {"n": True}, {"n": "2"}, {"max_tokens": 1e300},
-        {"best_of": 1}, {"best_of": 2}, {"best_of": 2, "n": 2}, {"best_of": True}, {"best_of": 1.0},
-    )),
-    *(("TokenizeRequest", fields) for fields in (
-        {}, {"prompt": "x"}, {"messages": [_USER]}, {"prompt": "x", "messages": None}, {"prompt": None},
-        {"prompt": "x", "messages": [_USER]}, {"prompt": None, "messages": [_USER]},
-    )),
-    *(("RewardRequest", fields) for fields in (
-        {}, {"texts": ["x"]}, {"texts": ["x"], "token_ids": [[1]]}, {"texts": ["x"], "token_ids": None},
-        {"prompt": "x", "responses": ["y"]}, {"responses": ["y"]}, {"prompt": "x", "texts": ["y"]},
-        {"prompt": [_USER], "responses": [["a", "b"]]}, {"conversations": [[_USER]]}, {"token_ids": [[1.0]]},
-        {"pairs": [{"prompt": "x", "chosen": "a", "rejected": "b"}]}, {"pairs": [{"chosen": "a", "rejected": "b"}]},
-        {"pairs": [{"chosen": [_USER], "rejected": [_USER]}]}, {"pairs": [{"chosen": [_USER], "rejected": "b"}]},
-    )),
+    *(
+        ("ChatCompletionRequest", {**_CHAT, **fields})
+        for fields in (
+            {},
+            {"stream_options": {}},
+            {"stream_options": {}, "stream": True},
+            {"stream_options": None},
+            {"top_logprobs": 2},
+            {"top_logprobs": 2, "logprobs": True},
+            {"top_logprobs": None, "logprobs": None},
+            {"logit_bias": {"12": 1.5}},
+            {"logit_bias": {"x": 1.5}},
+            {"messages": [{"role": "user"}]},
+            {"messages": [{"role": "tool", "content": None}]},
+            {"messages": [{"role": "user", "content": []}]},
+        )
+    ),
+    *(
+        ("CompletionRequest", {**_TEXT, **fields})
+        for fields in (
+            {},
+            {"max_tokens": 0},
+            {"max_tokens": 0, "echo": True},
+            {"max_tokens": None},
+            {"prompt": ["x"] * 2049},
+            {"stream_options": {}, "stream": False},
+            {"prompt": [5.0, 7]},
+            {"prompt": [5.5]},
+            {"prompt": [[1, 2.0]]},
+            {"n": 2.0},
+            {"n": 2.5},
+            {"n": True},
+            {"n": "2"},
+            {"max_tokens": 1e300},
+            {"best_of": 1},
+            {"best_of": 2},
+            {"best_of": 2, "n": 2},
+            {"best_of": True},
+            {"best_of": 1.0},
+        )
+    ),
+    *(
+        ("TokenizeRequest", fields)
+        for fields in (
+            {},
+            {"prompt": "x"},
+            {"messages": [_USER]},
+            {"prompt": "x", "messages": None},
+            {"prompt": None},
+            {"prompt": "x", "messages": [_USER]},
+            {"prompt": None, "messages": [_USER]},
+        )
+    ),
+    *(
+        ("RewardRequest", fields)
+        for fields in (
+            {},
+            {"texts": ["x"]},
+            {"texts": ["x"], "token_ids": [[1]]},
+            {"texts": ["x"], "token_ids": None},
+            {"prompt": "x", "responses": ["y"]},
+            {"responses": ["y"]},
+            {"prompt": "x", "texts": ["y"]},
+            {"prompt": [_USER], "responses": [["a", "b"]]},
+            {"conversations": [[_USER]]},
+            {"token_ids": [[1.0]]},
+            {"pairs": [{"prompt": "x", "chosen": "a", "rejected": "b"}]},
+            {"pairs": [{"chosen": "a", "rejected": "b"}]},
+            {"pairs": [{"chosen": [_USER], "rejected": [_USER]}]},
+            {"pairs": [{"chosen": [_USER], "rejected": "b"}]},
+        )
+    ),
     *(("EmbeddingRequest", {"input": "x", "dimensions": dimensions}) for dimensions in (1, True, 2)),
-    *(("ChatRequest", {"model": "r", "messages": [_USER], **fields}) for fields in (
-        {"stream": False}, {"stream": 0}, {"stream": True}, {"n": 1}, {"n": True}, {"n": 2},
-    )),
-    *(("ClassifyRequest", fields) for fields in (
-        {}, {"input": "x"}, {"input": "x", "text": "y"}, {"text": "x", "rid": "1"}, {"input": "x", "rid": "1"},
-        {"text": "x", "use_activation": True}, {"input": "x", "use_activation": True, "activation": True},
-        {"input": "x", "priority": 0}, {"input": "x", "priority": False}, {"input": "x", "add_generation_prompt": 0},
-        {"input": "x", "use_activation": True, "activation": False}, {"messages": [_USER], "activation": False},
-        {"input_ids": [1], "truncate_prompt_tokens": 3}, {"input": [1], "truncate_prompt_tokens": 3.0},
-    )),
-    *(("ScoreRequest", fields) for fields in (
-        {"queries": "q", "documents": "d"}, {"queries": "q", "text_2": "d"},
-        {"queries": "q"}, {"text_1": "q", "text_2": ["d", "e"]}, {"data_1": ["q"], "data_2": "d"},
-        {"queries": "q", "documents": "d", "items": "i"},
-    )),
-    *(("RerankRequest", {"query": "q", **fields}) for fields in (
-        {}, {"documents": ["d"]}, {"texts": ["d"]}, {"documents": "d", "texts": ["d"]}, {"texts": ["d"], "top_n": 1},
-        {"documents": ["d"], "raw_scores": True}, {"texts": ["d"], "raw_scores": True},
-    )),
-    *(("PoolingRequest", fields) for fields in (
-        {}, {"input": "x"}, {"messages": [_USER]}, {"input": "x", "messages": [_USER]},
-    )),
-    *(("PredictRequest", {"inputs": inputs}) for inputs in (
-        "x", ["a", "b"], ["a", "b", "c"], [["a"], ["b", "c"]], [["a", "b", "c"]], [], [[]],
-    )),
-]  # fmt: skip
+    *(
+        ("ChatRequest", {"model": "r", "messages": [_USER], **fields})
+        for fields in ({"stream": False}, {"stream": 0}, {"stream": True}, {"n": 1}, {"n": True}, {"n": 2})
+    ),
+    *(
+        ("ClassifyRequest", fields)
+        for fields in (
+            {},
+            {"input": "x"},
+            {"input": "x", "text": "y"},
+            {"text": "x", "rid": "1"},
+            {"input": "x", "rid": "1"},
+            {"text": "x", "use_activation": True},
+            {"input": "x", "use_activation": True, "activation": True},
+            {"input": "x", "priority": 0},
+            {"input": "x", "priority": False},
+            {"input": "x", "add_generation_prompt": 0},
+            {"input": "x", "use_activation": True, "activation": False},
+            {"messages": [_USER], "activation": False},
+            {"input_ids": [1], "truncate_prompt_tokens": 3},
+            {"input": [1], "truncate_prompt_tokens": 3.0},
+        )
+    ),
+    *(
+        ("ScoreRequest", fields)
+        for fields in (
+            {"queries": "q", "documents": "d"},
+            {"queries": "q", "text_2": "d"},
+            {"queries": "q"},
+            {"text_1": "q", "text_2": ["d", "e"]},
+            {"data_1": ["q"], "data_2": "d"},
+            {"queries": "q", "documents": "d", "items": "i"},
+        )
+    ),
+    *(
+        ("RerankRequest", {"query": "q", **fields})
+        for fields in (
+            {},
+            {"documents": ["d"]},
+            {"texts": ["d"]},
+            {"documents": "d", "texts": ["d"]},
+            {"texts": ["d"], "top_n": 1},
+            {"documents": ["d"], "raw_scores": True},
+            {"texts": ["d"], "raw_scores": True},
+        )
+    ),
+    *(
+        ("PoolingRequest", fields)
+        for fields in ({}, {"input": "x"}, {"messages": [_USER]}, {"input": "x", "messages": [_USER]})
+    ),
+    *(
+        ("PredictRequest", {"inputs": inputs})
+        for inputs in ("x", ["a", "b"], ["a", "b", "c"], [["a"], ["b", "c"]], [["a", "b", "c"]], [], [[]])
+    ),
+]
 
 
 @pytest.fixture(scope="module")

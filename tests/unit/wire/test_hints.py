@@ -22,8 +22,13 @@ from qserve.wire.reward.native import RewardRequest
 from qserve.wire.reward.rankers import RerankRequest
 
 SCHEMAS: tuple[type[Wire], ...] = (
-    ChatCompletionRequest, CompletionRequest, ResponsesRequest, MessagesRequest, RerankRequest, RewardRequest,
-)  # fmt: skip
+    ChatCompletionRequest,
+    CompletionRequest,
+    ResponsesRequest,
+    MessagesRequest,
+    RerankRequest,
+    RewardRequest,
+)
 PLACES = [
     (schema, place, name)
     for schema in SCHEMAS
@@ -47,8 +52,11 @@ def suggested(hint: str) -> list[Place]:
 @pytest.mark.parametrize(
     ("schema", "body", "meant"),
     [
-        (ChatCompletionRequest, {**CHAT, "response_format": {"type": "json_schema", "schema": {}}},
-         "response_format.json_schema.schema"),
+        (
+            ChatCompletionRequest,
+            {**CHAT, "response_format": {"type": "json_schema", "schema": {}}},
+            "response_format.json_schema.schema",
+        ),
         (ChatCompletionRequest, {**CHAT, "json_schema": {}}, "response_format.json_schema"),
         (ChatCompletionRequest, {**CHAT, "schema": {}}, "response_format.json_schema.schema"),
         (ChatCompletionRequest, {**CHAT, "tools": [{"type": "function", "name": "x"}]}, "tools.0.function.name"),
@@ -62,7 +70,7 @@ def suggested(hint: str) -> list[Place]:
         (MessagesRequest, {**CHAT, "max_tokens": 1, "stop": "a"}, "stop_sequences"),
         (MessagesRequest, {**CHAT, "max_tokens": 1, "budget_tokens": 1}, "thinking.budget_tokens"),
     ],
-)  # fmt: skip
+)
 def test_the_right_place_is_told(schema: type[Wire], body: dict[str, Any], meant: str) -> None:
     assert f"did you mean '{meant}'?" in said(schema, body)
 

@@ -99,22 +99,33 @@ def test_characters_that_cannot_fit(limit: int, longest: int, beyond: int) -> No
 @pytest.mark.parametrize(
     ("said", "num_tokens"),
     [
-        ("This model's maximum context length is 64 tokens. However, your prompt contains 900 characters (more than "
-         "640 characters, which is the upper bound for 64 input tokens). Please reduce the length of the input prompt. "
-         "(parameter=input_text, value=900)", 90),
-        ("This model's maximum context length is 64 tokens. However, your prompt contains at least 65 input tokens, "
-         "which exceeds this limit even without any output tokens. Please reduce it. (parameter=input_tokens)",
-         65),
-        ("This model's maximum context length is 64 tokens. However, your prompt contains 90 input tokens, which "
-         "exceeds this limit even without any output tokens.", 90),
+        (
+            "This model's maximum context length is 64 tokens. However, your prompt contains 900 characters (more than "
+            "640 characters, which is the upper bound for 64 input tokens). Please reduce the length of the input "
+            "prompt. (parameter=input_text, value=900)",
+            90,
+        ),
+        (
+            "This model's maximum context length is 64 tokens. However, your prompt contains at least 65 input tokens, "
+            "which exceeds this limit even without any output tokens. Please reduce it. (parameter=input_tokens)",
+            65,
+        ),
+        (
+            "This model's maximum context length is 64 tokens. However, your prompt contains 90 input tokens, which "
+            "exceeds this limit even without any output tokens.",
+            90,
+        ),
         ("max_completion_tokens=900 cannot be greater than max_model_len=64. Please request fewer output tokens.", 900),
         ("The engine prompt length 70 exceeds the max_model_len 64. Please reduce prompt.", 70),
         ("Input length (90) exceeds model's maximum context length (64).", 90),
         ("The decoder prompt (length 90) is longer than the maximum model length of 64. Make sure that", 90),
-        ("The decoder prompt (length 64) plus the number of requested output tokens (at least 1) is longer than the "
-         "maximum model length of 64. Make sure", 65),
+        (
+            "The decoder prompt (length 64) plus the number of requested output tokens (at least 1) is longer than the "
+            "maximum model length of 64. Make sure",
+            65,
+        ),
     ],
-)  # fmt: skip
+)
 def test_vllms_own_words(said: str, num_tokens: int) -> None:
     body = json.dumps({"error": {"message": said, "type": "BadRequestError", "param": None, "code": 400}}).encode()
     error = from_engine(400, body)

@@ -19,10 +19,16 @@ def _message(text):
 
 @pytest.mark.parametrize(
     "prompt",
-    ["x" * (_BOUND + 1), "é" * (_BOUND // 2 + 1), ["x", "x" * (_BOUND + 1)], [1] * (_MAX_LEN + 1),
-     [[1], [1] * (_MAX_LEN + 1)], [_message("x" * (_BOUND + 1))],
-     [_message([{"type": "text", "text": "x" * (_BOUND + 1)}])]],
-)  # fmt: skip
+    [
+        "x" * (_BOUND + 1),
+        "é" * (_BOUND // 2 + 1),
+        ["x", "x" * (_BOUND + 1)],
+        [1] * (_MAX_LEN + 1),
+        [[1], [1] * (_MAX_LEN + 1)],
+        [_message("x" * (_BOUND + 1))],
+        [_message([{"type": "text", "text": "x" * (_BOUND + 1)}])],
+    ],
+)
 def test_what_cannot_fit_is_refused(prompt):
     with pytest.raises(ApiError) as refused:
         _LIMITS.check(prompt)

@@ -30,14 +30,16 @@ def named(*names: str) -> list[dict[str, Any]]:
     [
         (CHAT, {"messages": [system("a"), USER], "tools": TOOLS, "tool_choice": "auto"}),
         (CHAT, {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "a"}}}),
-        (CHAT, {"response_format": {"type": "json_object"}}), (CHAT, {"messages": "no list", "tool_choice": 5}),
-        (CHAT, {"messages": [system("a"), system([{"type": "image_url"}]), USER]}), (CHAT, {"messages": [system("a")]}),
+        (CHAT, {"response_format": {"type": "json_object"}}),
+        (CHAT, {"messages": "no list", "tool_choice": 5}),
+        (CHAT, {"messages": [system("a"), system([{"type": "image_url"}]), USER]}),
+        (CHAT, {"messages": [system("a")]}),
         (RESPONSES, {"input": "x", "instructions": "a", "tool_choice": {"type": "function", "name": "a"}}),
         (RESPONSES, {"input": [USER, system("b")], "instructions": "a"}),
         (RESPONSES, {"tools": PLAIN, "tool_choice": {"type": "custom", "name": "a"}}),
         (MESSAGES, {"messages": [USER], "output_config": {"effort": "low"}, "output_format": None}),
     ],
-)  # fmt: skip
+)
 def test_what_the_engine_takes_stays(path: str, body: dict[str, Any]) -> None:
     before = json.dumps(body)
     assert in_engine_words(path, body, takes_one_system=True) is body and json.dumps(body) == before
@@ -45,8 +47,11 @@ def test_what_the_engine_takes_stays(path: str, body: dict[str, Any]) -> None:
 
 def test_allowed_tools_are_the_engines_and_all_the_templates() -> None:
     said = {"mode": "required", "tools": named("c", "a")}
-    body = {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": said},
-            "chat_template_kwargs": {"enable_thinking": False}}  # fmt: skip
+    body = {
+        "tools": TOOLS,
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": said},
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
     changed = in_engine_words(CHAT, body)
     assert changed["tools"] == [TOOLS[0], TOOLS[2]] and changed["tool_choice"] == "required"
     assert changed["chat_template_kwargs"] == {"enable_thinking": False, "tools": TOOLS}
@@ -69,16 +74,20 @@ def test_allowed_tools_of_a_namespace(name: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("path", "choice"),
     [
-        (CHAT, {"type": "mcp"}), (CHAT, {}), (CHAT, {"type": "custom", "name": "a"}),
-        (RESPONSES, {"type": "file_search"}), (RESPONSES, {"function": {"name": "a"}}),
-        (CHAT, {"type": "allowed_tools"}), (CHAT, {"type": "allowed_tools", "mode": "auto", "tools": named("a")}),
+        (CHAT, {"type": "mcp"}),
+        (CHAT, {}),
+        (CHAT, {"type": "custom", "name": "a"}),
+        (RESPONSES, {"type": "file_search"}),
+        (RESPONSES, {"function": {"name": "a"}}),
+        (CHAT, {"type": "allowed_tools"}),
+        (CHAT, {"type": "allowed_tools", "mode": "auto", "tools": named("a")}),
         (CHAT, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named("z")}}),
         (CHAT, {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": named("a")}}),
         (CHAT, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
         (RESPONSES, {"type": "allowed_tools", "mode": "auto", "tools": named("a")}),
         (RESPONSES, {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "a", "namespace": "other"}]}),
     ],
-)  # fmt: skip
+)
 def test_another_choice_is_refused(path: str, choice: Any) -> None:
     with pytest.raises(ApiError, match="'tool_choice") as refused:
         in_engine_words(path, {"tools": TOOLS if path == CHAT else PLAIN, "tool_choice": choice})

@@ -54,12 +54,15 @@ def test_a_chat_s_tool_says_its_type() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"response_format": {"type": "json_object"}}, {"structured_outputs": {"regex": "a"}},
-        {"text": {"format": {"type": "json_schema"}}}, {"output_config": {"format": {"type": "json_schema"}}},
-        {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {"response_format": {"type": "json_object"}},
+        {"structured_outputs": {"regex": "a"}},
+        {"text": {"format": {"type": "json_schema"}}},
+        {"output_config": {"format": {"type": "json_schema"}}},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}},
     ],
     ids=lambda fields: next(iter(fields)),
-)  # fmt: skip
+)
 def test_a_structured_answer_must_be_able_to_end(fields: dict[str, Any]) -> None:
     with pytest.raises(ApiError, match="'ignore_eos' does not go with"):
         check_structure({**fields, "ignore_eos": True})

@@ -80,10 +80,13 @@ def _fractions(lowest: Number, highest: Number) -> str | None:
     if first == last:
         return f"{first}\\.{_places(from_places, to_places)}"
     inner = _counts(first + 1, last - 1)
-    return _either([
-        f"{first}\\.{_places(from_places, None)}", f"{last}\\.{_places('', to_places)}",
-        None if inner is None else f"{inner}\\.[0-9]+",
-    ])  # fmt: skip
+    return _either(
+        [
+            f"{first}\\.{_places(from_places, None)}",
+            f"{last}\\.{_places('', to_places)}",
+            None if inner is None else f"{inner}\\.[0-9]+",
+        ]
+    )
 
 
 def _parts(value: Number) -> tuple[int, str]:

@@ -28,9 +28,11 @@ __all__ = ["NumberRules", "UncarriedNumber", "with_carried_numbers"]
 
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _OF_TYPE: Mapping[str, frozenset[str]] = {
-    "integer": frozenset(BOUNDS), "number": frozenset(BOUNDS), "array": frozenset({"items", "minItems", "maxItems"}),
+    "integer": frozenset(BOUNDS),
+    "number": frozenset(BOUNDS),
+    "array": frozenset({"items", "minItems", "maxItems"}),
     "object": frozenset({"properties", "required", "additionalProperties"}),
-}  # fmt: skip
+}
 _VALUES = ("const", "enum")
 
 T = TypeVar("T")

@@ -45,8 +45,10 @@ class Trials:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "qserve.engine.grammar.trial.process", str(theirs.fileno())],
-                stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         self._process = process
         self._end = weakref.finalize(self, _end, process, self._control)  # where nobody stops it
         assert process.stdin is not None
@@ -128,6 +130,9 @@ def _told(vocabulary: Vocabulary) -> dict[str, Any]:
         if len(token) == 1 or token_id in special
     ]
     return {
-        "vocab_size": len(vocabulary.tokens), "tokens": kept, "special_ids": vocabulary.special_ids,
-        "end": vocabulary.end, "end_ids": vocabulary.end_ids,
-    }  # fmt: skip
+        "vocab_size": len(vocabulary.tokens),
+        "tokens": kept,
+        "special_ids": vocabulary.special_ids,
+        "end": vocabulary.end,
+        "end_ids": vocabulary.end_ids,
+    }

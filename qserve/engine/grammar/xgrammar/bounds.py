@@ -20,8 +20,13 @@ from qserve.wire.errors import ApiError
 __all__ = ["check_bounds"]
 
 MOST_PROPERTIES, MOST_OPTIONAL, MOST_OPTIONAL_OF_ONE, MOST_VALUES, MOST_OPTIONAL_PARTS, MOST_LEVELS = (
-    2000, 1024, 256, 5000, 256, 200,
-)  # fmt: skip
+    2000,
+    1024,
+    256,
+    5000,
+    256,
+    200,
+)
 MOST_COUNTED = 64
 """Properties that may be left out, where their number is bound: 200 of which 5 are needed take more than 25 seconds."""
 MOST_WAYS, MOST_WAYS_OF_ONE, MOST_WAYS_IN_TEXTS = 32, 128, 16
@@ -41,10 +46,20 @@ def check_bounds(asked: Any, param: str) -> None:
             names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
             num_optional = len(properties.keys() - names)
             if "minProperties" in one or "maxProperties" in one:
-                _refuse(num_optional > MOST_COUNTED, num_optional,
-                        "properties that may be left out, and bounds on their number", MOST_COUNTED, param)  # fmt: skip
-            _refuse(num_optional > MOST_OPTIONAL_OF_ONE, num_optional, "properties of an object that may be left out",
-                    MOST_OPTIONAL_OF_ONE, param)  # fmt: skip
+                _refuse(
+                    num_optional > MOST_COUNTED,
+                    num_optional,
+                    "properties that may be left out, and bounds on their number",
+                    MOST_COUNTED,
+                    param,
+                )
+            _refuse(
+                num_optional > MOST_OPTIONAL_OF_ONE,
+                num_optional,
+                "properties of an object that may be left out",
+                MOST_OPTIONAL_OF_ONE,
+                param,
+            )
             sums["properties"] += len(properties)
             sums["optional"] += num_optional
         sums["values"] += sum(len(value) for name in _LISTED if isinstance(value := one.get(name), list))
@@ -61,10 +76,11 @@ def check_bounds(asked: Any, param: str) -> None:
     for width, most in ((in_patterns, most_in_patterns), (in_texts, MOST_WAYS_IN_TEXTS)):
         _refuse(width.ways > most, width.ways, "characters of any kind that may be left out", most, param)
     for name, words, most in (
-        ("properties", "properties", MOST_PROPERTIES), ("optional", "properties that may be left out", MOST_OPTIONAL),
+        ("properties", "properties", MOST_PROPERTIES),
+        ("optional", "properties that may be left out", MOST_OPTIONAL),
         ("values", "values and alternatives", MOST_VALUES),
         ("parts", "'?' and '*' in its patterns and grammars", MOST_OPTIONAL_PARTS),
-    ):  # fmt: skip
+    ):
         _refuse(sums[name] > most, sums[name], words, most, param)
 
 

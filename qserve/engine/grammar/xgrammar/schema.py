@@ -22,19 +22,37 @@ _KEYWORDS: Mapping[str, frozenset[str]] = {
     "integer": _OF_NUMBERS,
     "number": _OF_NUMBERS,
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "additionalItems", "unevaluatedItems"}),
-    "object": frozenset({
-        "properties", "required", "additionalProperties", "unevaluatedProperties", "minProperties", "maxProperties",
-        "patternProperties", "propertyNames",
-    }),
+    "object": frozenset(
+        {
+            "properties",
+            "required",
+            "additionalProperties",
+            "unevaluatedProperties",
+            "minProperties",
+            "maxProperties",
+            "patternProperties",
+            "propertyNames",
+        }
+    ),
     "boolean": frozenset(),
     "null": frozenset(),
-}  # fmt: skip
+}
 # And the values with which they say nothing.
 _NOT_HELD: Mapping[str, tuple[Any, ...]] = {
-    "not": (), "if": (), "then": (), "else": (), "$dynamicRef": (), "multipleOf": (), "uniqueItems": (False,),
-    "contains": (), "minContains": (), "maxContains": (), "dependentRequired": ({},), "dependentSchemas": ({},),
+    "not": (),
+    "if": (),
+    "then": (),
+    "else": (),
+    "$dynamicRef": (),
+    "multipleOf": (),
+    "uniqueItems": (False,),
+    "contains": (),
+    "minContains": (),
+    "maxContains": (),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
     "dependencies": ({},),
-}  # fmt: skip
+}
 _CONSTRAINTS = frozenset().union(
     *_KEYWORDS.values(), _NOT_HELD, ("type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf")
 )

@@ -15,10 +15,24 @@ _REPETITIONS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _MOST_REPEATED, _MOST_CHARACTERS = 128, 8192
 _GROUP, _NUM_GROUPINGS = 32, 3
 _ESCAPES_OF_CHARACTERS = frozenset('\\"nrtfv0xucpP')
-_FORMATS = frozenset({
-    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "relative-json-pointer",
-    "time", "uri", "uri-reference", "uri-template", "uuid",
-})  # fmt: skip
+_FORMATS = frozenset(
+    {
+        "date",
+        "date-time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "json-pointer",
+        "relative-json-pointer",
+        "time",
+        "uri",
+        "uri-reference",
+        "uri-template",
+        "uuid",
+    }
+)
 
 
 def string_for_xgrammar(own: dict[str, Any], where: str) -> dict[str, Any]:

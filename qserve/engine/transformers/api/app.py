@@ -100,9 +100,7 @@ async def _made(request: Request, body: ReadBody[Any], making: Coroutine[Any, An
 
 
 async def _answer(
-    request: Request,
-    made: tuple[AnswerFields, Answer | TranslatedAnswer] | None,
-    dialect: Dialect = Dialect.OPENAI,
+    request: Request, made: tuple[AnswerFields, Answer | TranslatedAnswer] | None, dialect: Dialect = Dialect.OPENAI
 ) -> Response:
     if made is None:
         return Response(status_code=CLIENT_CLOSED)

@@ -15,11 +15,7 @@ from qserve.engine.transformers.api.asker import Asker
 from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
 from qserve.engine.transformers.api.prompt_logprobs import prompt_logprobs
 from qserve.engine.transformers.api.reading import guide_of
-from qserve.engine.transformers.api.requests import (
-    completion_max_tokens,
-    generations,
-    sampling_params,
-)
+from qserve.engine.transformers.api.requests import completion_max_tokens, generations, sampling_params
 from qserve.engine.transformers.batching.prompt_logprobs import ScoredPrompt
 from qserve.engine.transformers.engine import Engine, Piece
 from qserve.engine.transformers.sampling.guidance import Guide
@@ -44,9 +40,13 @@ class CompletionAnswer(Answer):
     _chunk_object = "text_completion"
 
     def __init__(
-        self, engine: Engine, request: CompletionFields, prompts: list[list[int]], guide: Guide | None = None,
+        self,
+        engine: Engine,
+        request: CompletionFields,
+        prompts: list[list[int]],
+        guide: Guide | None = None,
         asker: Asker | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(engine, request, "cmpl", asker or Asker())
         self._request = request
         self._prompts = prompts

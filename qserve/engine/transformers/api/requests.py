@@ -22,11 +22,16 @@ def sampling_params(engine: Engine, request: AnswerFields) -> SamplingParams:
     given = {
         name: value
         for name in (
-            "temperature", "top_p", "min_p", "seed",
-            "presence_penalty", "frequency_penalty", "repetition_penalty",
+            "temperature",
+            "top_p",
+            "min_p",
+            "seed",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
         )
         if (value := getattr(request, name)) is not None
-    }  # fmt: skip
+    }
     if request.top_k is not None:
         given["top_k"] = max(0, request.top_k)
     bias = {int(key): value for key, value in request.logit_bias.items()}

@@ -189,10 +189,19 @@ def _torch_varlen() -> Iterator[PagedKernel]:
         with_bounds: bool,
     ) -> torch.Tensor:
         mixed = varlen_attn(
-            query, keys, values, step.query_bounds, step.key_bounds if with_bounds else None,
-            step.max_queries, step.max_keys, scale=scaling, window_size=(-1, 0), enable_gqa=True,
-            seqused_k=step.num_keys, block_table=step.block_table,
-        )  # fmt: skip
+            query,
+            keys,
+            values,
+            step.query_bounds,
+            step.key_bounds if with_bounds else None,
+            step.max_queries,
+            step.max_keys,
+            scale=scaling,
+            window_size=(-1, 0),
+            enable_gqa=True,
+            seqused_k=step.num_keys,
+            block_table=step.block_table,
+        )
         assert isinstance(mixed, torch.Tensor)
         return mixed
 
@@ -223,9 +232,16 @@ def _read_by_flash_3(module: Any) -> PagedKernel:
         query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
     ) -> torch.Tensor:
         mixed: torch.Tensor = module.flash_attn_with_kvcache(
-            query, keys, values, cache_seqlens=step.num_keys, page_table=step.block_table,
-            cu_seqlens_q=step.query_bounds, max_seqlen_q=step.max_queries, softmax_scale=scaling, causal=True,
-        )  # fmt: skip
+            query,
+            keys,
+            values,
+            cache_seqlens=step.num_keys,
+            page_table=step.block_table,
+            cu_seqlens_q=step.query_bounds,
+            max_seqlen_q=step.max_queries,
+            softmax_scale=scaling,
+            causal=True,
+        )
         return mixed
 
     return read
@@ -236,10 +252,17 @@ def _read_by_vllm_flash_3(module: Any) -> PagedKernel:
         query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
     ) -> torch.Tensor:
         mixed: torch.Tensor = module.flash_attn_varlen_func(
-            query, keys, values, max_seqlen_q=step.max_queries, cu_seqlens_q=step.query_bounds,
-            max_seqlen_k=step.max_keys, seqused_k=step.num_keys, softmax_scale=scaling, causal=True,
+            query,
+            keys,
+            values,
+            max_seqlen_q=step.max_queries,
+            cu_seqlens_q=step.query_bounds,
+            max_seqlen_k=step.max_keys,
+            seqused_k=step.num_keys,
+            softmax_scale=scaling,
+            causal=True,
             block_table=step.block_table,
-        )  # fmt: skip
+        )
         return mixed
 
     return read
@@ -250,9 +273,17 @@ def _read_by_flash_2(module: Any) -> PagedKernel:
         query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
     ) -> torch.Tensor:
         mixed: torch.Tensor = module.flash_attn_varlen_func(
-            query, keys, values, step.query_bounds, step.key_bounds, step.max_queries, step.max_keys,
-            softmax_scale=scaling, causal=True, block_table=step.block_table,
-        )  # fmt: skip
+            query,
+            keys,
+            values,
+            step.query_bounds,
+            step.key_bounds,
+            step.max_queries,
+            step.max_keys,
+            softmax_scale=scaling,
+            causal=True,
+            block_table=step.block_table,
+        )
         return mixed
 
     return read

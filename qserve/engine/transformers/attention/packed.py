@@ -25,15 +25,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from qserve.engine.transformers.attention.pages import PageStep, attend_pages
 from qserve.engine.transformers.attention.step import MadeOnce, SharedByLayers, keep_arguments
-from qserve.model.sdpa import (
-    Bucket,
-    causal_prompt,
-    decode,
-    leave_out_cudnn,
-    length_buckets,
-    over_buckets,
-    padded_width,
-)
+from qserve.model.sdpa import Bucket, causal_prompt, decode, leave_out_cudnn, length_buckets, over_buckets, padded_width
 
 __all__ = ["NAME", "RowStep", "register", "use", "varlen_sdpa"]
 

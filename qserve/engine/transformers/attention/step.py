@@ -18,9 +18,15 @@ import torch
 __all__ = ["STEP_ARGUMENTS", "MadeOnce", "SharedByLayers", "keep_arguments"]
 
 STEP_ARGUMENTS = (
-    "cu_seq_lens_q", "cu_seq_lens_k", "read_index", "write_index",
-    "position_ids", "logits_indices", "logits_processor_args", "page_step",
-)  # fmt: skip
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "read_index",
+    "write_index",
+    "position_ids",
+    "logits_indices",
+    "logits_processor_args",
+    "page_step",
+)
 """Of a packed forward: where sequences begin and end, where their keys are; and what no layer reads
 (positions arrive as `position_embeddings`)."""
 

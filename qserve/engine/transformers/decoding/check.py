@@ -55,11 +55,21 @@ def _cases(device: torch.device, heads: Heads, width: int) -> Iterator[tuple[str
     yield "add_rms_norm", (some(tokens, width), None, some(width), 1e-6)
     yield "silu_and_multiply", (some(tokens, 3 * width), some(tokens, 3 * width))
     for weights in ((some(heads.size), some(heads.size)), (None, None)):
-        yield "rotate_and_store", (
-            some(tokens, heads.num, heads.size), some(tokens, heads.num_of_keys, heads.size),
-            some(tokens, heads.num_of_keys, heads.size), *weights, 1e-6, cos, sin,
-            some(rows, heads.num_of_keys, heads.size), some(rows, heads.num_of_keys, heads.size), write_index,
-        )  # fmt: skip
+        yield (
+            "rotate_and_store",
+            (
+                some(tokens, heads.num, heads.size),
+                some(tokens, heads.num_of_keys, heads.size),
+                some(tokens, heads.num_of_keys, heads.size),
+                *weights,
+                1e-6,
+                cos,
+                sin,
+                some(rows, heads.num_of_keys, heads.size),
+                some(rows, heads.num_of_keys, heads.size),
+                write_index,
+            ),
+        )
 
 
 def _same(tried: Callable[..., Any], plain: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:

@@ -23,9 +23,16 @@ def add_rms_norm(states: torch.Tensor, delta: torch.Tensor | None, weight: torch
     block = triton.next_power_of_2(width)
     with _card_of(states):
         _add_rms_norm[(tokens,)](
-            states, states if delta is None else delta, weight, out, width, eps,
-            has_delta=delta is not None, block=block, num_warps=min(16, max(1, block // 512)),
-        )  # fmt: skip
+            states,
+            states if delta is None else delta,
+            weight,
+            out,
+            width,
+            eps,
+            has_delta=delta is not None,
+            block=block,
+            num_warps=min(16, max(1, block // 512)),
+        )
     return out
 
 
@@ -47,11 +54,25 @@ def rotate_and_store(
     kv_heads = key.shape[1]
     with _card_of(query):
         _rotate_and_store[(tokens, heads + kv_heads)](
-            query, key, value, query if query_weight is None else query_weight,
-            key if key_weight is None else key_weight, cos, sin, keys, values, write_index, heads, kv_heads, eps,
-            size // 2, norms_query=query_weight is not None, norms_key=key_weight is not None,
-            half_block=triton.next_power_of_2(size // 2), num_warps=1,
-        )  # fmt: skip
+            query,
+            key,
+            value,
+            query if query_weight is None else query_weight,
+            key if key_weight is None else key_weight,
+            cos,
+            sin,
+            keys,
+            values,
+            write_index,
+            heads,
+            kv_heads,
+            eps,
+            size // 2,
+            norms_query=query_weight is not None,
+            norms_key=key_weight is not None,
+            half_block=triton.next_power_of_2(size // 2),
+            num_warps=1,
+        )
 
 
 def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -112,9 +133,24 @@ def _add_rms_norm(states, delta, weight, out, width, eps, has_delta: tl.constexp
 
 @card_kernel(_rotations)
 def _rotate_and_store(  # type: ignore[no-untyped-def]
-    query, key, value, query_weight, key_weight, cos, sin, keys, values, write_index, heads, kv_heads, eps, half,
-    norms_query: tl.constexpr, norms_key: tl.constexpr, half_block: tl.constexpr,
-):  # fmt: skip
+    query,
+    key,
+    value,
+    query_weight,
+    key_weight,
+    cos,
+    sin,
+    keys,
+    values,
+    write_index,
+    heads,
+    kv_heads,
+    eps,
+    half,
+    norms_query: tl.constexpr,
+    norms_key: tl.constexpr,
+    half_block: tl.constexpr,
+):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     places = tl.arange(0, half_block)

@@ -78,11 +78,7 @@ class Adjustment:
         return where[0], where[1], upload(values, torch.float32, self._device)
 
     def __call__(
-        self,
-        logits: torch.Tensor,
-        samplers: Sequence[SequenceSampler],
-        seen: SeenTokens,
-        masks: Mapping[int, bytes],
+        self, logits: torch.Tensor, samplers: Sequence[SequenceSampler], seen: SeenTokens, masks: Mapping[int, bytes]
     ) -> torch.Tensor:
         """`logits` [rows, vocab] float32 as they are to be drawn from; themselves where nothing changes them.
 

@@ -20,10 +20,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         r"(?:SafetensorError: |Error while deserializing header: )(?P<what>.+)",
-        says(
-            FailureKind.CHECKPOINT,
-            f"A weights file is damaged or cut short (safetensors: {{what}}). {_AGAIN}",
-        ),
+        says(FailureKind.CHECKPOINT, f"A weights file is damaged or cut short (safetensors: {{what}}). {_AGAIN}"),
     ),
     rule(
         r"[Ff]ollowing weights were not initialized from checkpoint: (?P<names>.{1,200})",

@@ -68,10 +68,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         r"Model architecture (?P<name>\w+) was supported in vLLM until v(?P<until>[\d.]+)",
-        says(
-            FailureKind.ARCHITECTURE,
-            "{name} left vLLM after {until}. Serve it with --engine transformers.",
-        ),
+        says(FailureKind.ARCHITECTURE, "{name} left vLLM after {until}. Serve it with --engine transformers."),
     ),
     rule(
         r"Model architectures \[(?P<names>[^\]]*)\] (?:are not supported|failed to be inspected)",

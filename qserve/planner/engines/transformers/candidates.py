@@ -17,11 +17,7 @@ from qserve.planner.engines.transformers.activations import activations_of
 from qserve.planner.engines.transformers.constants import TESTED_RELEASE
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import lacking
-from qserve.planner.memory.held import (
-    held_quantization,
-    held_tensors,
-    without_mapped_embedding,
-)
+from qserve.planner.memory.held import held_quantization, held_tensors, without_mapped_embedding
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.quantizations import Weights, dtype_of, nothing_runs, quantizations
 from qserve.planner.setup import Setup

@@ -65,10 +65,7 @@ READER_WORD_BYTES = 430
 # Of vLLM's graphs of dense decoders in 16 bit, whose layers are as many launches (docs/memory.md). None of this
 # engine's was measured, hence the band.
 GRAPH_BYTES_FIRST = Constant(
-    110 * MIB,
-    40 * MIB,
-    200 * MIB,
-    "vLLM 0.28's first graphs: what all share, the pool and cuBLAS workspaces",
+    110 * MIB, 40 * MIB, 200 * MIB, "vLLM 0.28's first graphs: what all share, the pool and cuBLAS workspaces"
 )
 GRAPH_BYTES_PER_LAYER = Constant(
     200_000,

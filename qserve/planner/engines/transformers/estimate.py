@@ -13,12 +13,7 @@ from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.corrections import Corrections, corrections_for
-from qserve.planner.engines.transformers.constants import (
-    COMPILED_KERNEL,
-    PYTHON_CPU,
-    STRUCTURE_TRIAL,
-    TORCH_WITH_CUDA,
-)
+from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHON_CPU, STRUCTURE_TRIAL, TORCH_WITH_CUDA
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.graphs import graphs_held, num_captured
 from qserve.planner.engines.transformers.loading import loading_of

@@ -152,9 +152,11 @@ def _plan(
     if spread is not None:
         offloaded = {str(name): spread.weights_on(name) for name in spread.names if spread.is_offload(name)}
     placement = Placement(
-        device_map=_device_map(spread), kv_cache_memory_bytes=pool, offloaded_bytes=offloaded,
+        device_map=_device_map(spread),
+        kv_cache_memory_bytes=pool,
+        offloaded_bytes=offloaded,
         head_copy_bytes=estimate.shortlist_bytes,
-    )  # fmt: skip
+    )
     tokens = estimate.tokens_of(pool)
     devices = _devices(estimate, spread, pool, activations)
     return accepted(setup, workload, placement, devices, tokens, tokens / max_model_len)

@@ -26,9 +26,11 @@ class TransformersOptions(EngineOptions):
     engine: ClassVar[str] = "transformers"
 
     offload: Offload = option(
-        "choice", "Let the transformers engine put layers in RAM, or in RAM and on disk.", "none",
+        "choice",
+        "Let the transformers engine put layers in RAM, or in RAM and on disk.",
+        "none",
         choices=("none", "cpu", "disk"),
-    )  # fmt: skip
+    )
     device_map: Mode | ModuleMap | None = option(
         "device map",
         "How the transformers engine places layers on devices: auto, balanced, sequential, or a JSON or YAML file of "
@@ -42,8 +44,9 @@ class TransformersOptions(EngineOptions):
         "choice",
         "On a CPU, activations with weights of 4 and 8 bits: int8 rounds them in groups of 64 (prompts and batches "
         "are faster), exact leaves them in 16 bit [int8 where the weights lose more].",
-        "auto", choices=("auto", "exact", "int8"),
-    )  # fmt: skip
+        "auto",
+        choices=("auto", "exact", "int8"),
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError for limits that can't be read."""

@@ -34,10 +34,7 @@ class TransformersPlanner(EnginePlanner):
     title: str = "the transformers engine"
     default_version: str = TESTED_RELEASE
     options: type[EngineOptions] | None = TransformersOptions
-    term_names: tuple[str, ...] = (
-        *dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)),
-        KEPT_FREE,
-    )
+    term_names: tuple[str, ...] = (*dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)), KEPT_FREE)
 
     def suits(self, hardware: Hardware) -> bool:
         return True

@@ -9,9 +9,9 @@ from qserve.core.schemes import SCHEMES
 
 __all__ = ["has_kernels", "loads", "online_scheme", "pays", "quantizes", "runs_stored"]
 
-_LOADED = frozenset({
-    "fp32", "bf16", "fp16", "fp8", "gptq-int8", "bnb-int8", "awq", "gptq-int4", "bnb-nf4", "bnb-nf4-single", "bnb-fp4",
-})  # fmt: skip
+_LOADED = frozenset(
+    {"fp32", "bf16", "fp16", "fp8", "gptq-int8", "bnb-int8", "awq", "gptq-int4", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"}
+)
 _MADE = frozenset({"bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"})
 _ON_CARDS_ONLY = frozenset({"gptq-int3", "gptq-int2"})
 

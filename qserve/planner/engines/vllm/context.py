@@ -18,9 +18,14 @@ from qserve.planner.engines.vllm.versions import VllmVersion
 __all__ = ["check_rope", "context_length"]
 
 _LENGTHS = (
-    "n_positions", "max_seq_len", "seq_length", "max_target_positions", "max_sequence_length", "max_seq_length",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
     "seq_len",
-)  # fmt: skip
+)
 _ALREADY_STRETCHED = ("su", "longrope", "llama3")
 _OLD_AND_NEW = {("su", "longrope"), ("mrope", "default")}
 

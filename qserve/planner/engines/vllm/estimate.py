@@ -125,8 +125,10 @@ class VllmEstimate:
     def least_free_bytes(self) -> int:
         """What the fullest card has left; negative where the plan overdraws it."""
         cache = max(0, self.cache_bytes)
-        return min(device.total_bytes - device.used_by_others_bytes - self.held_bytes(stage) - cache
-                   for device, stage in self._ranks())  # fmt: skip
+        return min(
+            device.total_bytes - device.used_by_others_bytes - self.held_bytes(stage) - cache
+            for device, stage in self._ranks()
+        )
 
     def devices(self) -> tuple[DevicePlan, ...]:
         """Every rank, with its terms in words."""

@@ -22,8 +22,15 @@ __all__ = ["VllmOptions"]
 
 # Those of vLLM's that the planner has bytes for. Source: vllm 0.32 config/cache.py, CacheDType.
 _CACHE_DTYPES = (
-    "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head", "nvfp4",
-)  # fmt: skip
+    "bfloat16",
+    "float16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_per_token_head",
+    "int8_per_token_head",
+    "nvfp4",
+)
 
 
 def _speculation(num_tokens: int) -> tuple[str, ...]:
@@ -49,13 +56,17 @@ class VllmOptions(EngineOptions):
     tensor_parallel_size: int | None = option("count", "Cards that share every layer.", harmless=(1,))
     pipeline_parallel_size: int | None = option("count", "Stages of layers, one after the other.", harmless=(1,))
     data_parallel_size: int | None = option(
-        "count", "Engines of one server over which vLLM spreads experts, each on tensor-parallel-size cards.",
-        harmless=(1,), sent_as="--data-parallel-size",
-    )  # fmt: skip
+        "count",
+        "Engines of one server over which vLLM spreads experts, each on tensor-parallel-size cards.",
+        harmless=(1,),
+        sent_as="--data-parallel-size",
+    )
     enable_expert_parallel: bool = option(
-        "flag", "Place whole experts on each card instead of a shard of every expert.", False,
+        "flag",
+        "Place whole experts on each card instead of a shard of every expert.",
+        False,
         sent_as="--enable-expert-parallel",
-    )  # fmt: skip
+    )
     enforce_eager: bool = option(
         "flag", "No CUDA graphs: less memory, slower decoding.", False, sent_as="--enforce-eager"
     )
@@ -78,21 +89,21 @@ class VllmOptions(EngineOptions):
         "count", "Largest batch that vLLM captures as a CUDA graph [512].", sent_as="--max-cudagraph-capture-size"
     )
     hf_overrides: str | None = option(
-        "text", "Keys of config.json that extend the context, as JSON: '{\"rope_parameters\": {…}}' (YaRN).",
+        "text",
+        "Keys of config.json that extend the context, as JSON: '{\"rope_parameters\": {…}}' (YaRN).",
         sent_as="--hf-overrides",
-    )  # fmt: skip
+    )
     limit_mm_per_prompt: str | None = option(
-        "text", 'Images and videos of one prompt, as JSON: \'{"image": 4, "video": 0}\'.',
+        "text",
+        'Images and videos of one prompt, as JSON: \'{"image": 4, "video": 0}\'.',
         sent_as="--limit-mm-per-prompt",
-    )  # fmt: skip
+    )
     mm_processor_kwargs: str | None = option(
-        "text", "Their largest size, as JSON: '{\"max_pixels\": 1003520}'.",
-        sent_as="--mm-processor-kwargs",
-    )  # fmt: skip
+        "text", "Their largest size, as JSON: '{\"max_pixels\": 1003520}'.", sent_as="--mm-processor-kwargs"
+    )
     skip_mm_profiling: bool = option(
-        "flag", "vLLM does not profile images at start-up.", False,
-        sent_as="--skip-mm-profiling",
-    )  # fmt: skip
+        "flag", "vLLM does not profile images at start-up.", False, sent_as="--skip-mm-profiling"
+    )
     warm_compile_cache: bool = option(
         "flag", "vLLM kept the compiled code of an earlier start: the profile run copies no embedding.", False
     )
@@ -100,13 +111,14 @@ class VllmOptions(EngineOptions):
     max_loras: int | None = option("count", "Adapters that run at once [1].", sent_as="--max-loras")
     max_lora_rank: int | None = option("count", "The largest adapter's rank [16].", sent_as="--max-lora-rank")
     fully_sharded_loras: bool = option(
-        "flag", "Shard both matrices of an adapter over the cards.", False,
-        sent_as="--fully-sharded-loras",
-    )  # fmt: skip
+        "flag", "Shard both matrices of an adapter over the cards.", False, sent_as="--fully-sharded-loras"
+    )
     lora_target_modules: str | None = option(
-        "names", "Modules that adapters may change: qkv_proj,o_proj [every linear layer].",
-        sent_as="--lora-target-modules", write=_targets,
-    )  # fmt: skip
+        "names",
+        "Modules that adapters may change: qkv_proj,o_proj [every linear layer].",
+        sent_as="--lora-target-modules",
+        write=_targets,
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError for an unknown dtype, limits that can't be read, and limits of adapters that are off."""

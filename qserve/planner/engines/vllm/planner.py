@@ -39,10 +39,7 @@ class VllmPlanner(EnginePlanner):
     title: str = "vLLM"
     default_version: str = TESTED_RELEASE
     options: type[EngineOptions] | None = VllmOptions
-    term_names: tuple[str, ...] = (
-        *dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)),
-        KEPT_FREE,
-    )
+    term_names: tuple[str, ...] = (*dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)), KEPT_FREE)
     profiles_memory: bool = True
 
     def suits(self, hardware: Hardware) -> bool:

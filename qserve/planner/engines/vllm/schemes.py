@@ -68,7 +68,9 @@ class _Kernels:
 
 # Bitsandbytes comes through its plugin, which quantizes to 4 bit only.
 _STORED = {
-    "fp32": _Kernels(on_cpu=_any_cpu), "bf16": _Kernels(on_cpu=_any_cpu), "fp16": _Kernels(on_cpu=_any_cpu),
+    "fp32": _Kernels(on_cpu=_any_cpu),
+    "bf16": _Kernels(on_cpu=_any_cpu),
+    "fp16": _Kernels(on_cpu=_any_cpu),
     "fp8": _Kernels((7, 5), _cpu_with_amx),
     "gptq-int8": _Kernels(),
     "w8a16": _Kernels((7, 5)),
@@ -80,11 +82,17 @@ _STORED = {
     "nvfp4": _Kernels((7, 5)),
     "bnb-nf4": _Kernels((7, 0), _any_cpu),
     "bnb-nf4-single": _Kernels((7, 0), _any_cpu),
-}  # fmt: skip
+}
 _MADE = {
-    "fp8": (0,), "fp8_per_tensor": _NAMED_ONLINE, "fp8_per_channel": _VERIFIED, "fp8_per_block": _VERIFIED,
-    "mxfp8": _VERIFIED, "mxfp4": _VERIFIED, "int8_per_channel_weight_only": _VERIFIED, "bnb-nf4": (0, 5),
-}  # fmt: skip
+    "fp8": (0,),
+    "fp8_per_tensor": _NAMED_ONLINE,
+    "fp8_per_channel": _VERIFIED,
+    "fp8_per_block": _VERIFIED,
+    "mxfp8": _VERIFIED,
+    "mxfp4": _VERIFIED,
+    "int8_per_channel_weight_only": _VERIFIED,
+    "bnb-nf4": (0, 5),
+}
 """What it makes of 16-bit weights while loading, and from which release on."""
 _MADE_ON_CPU = frozenset({"bnb-nf4"})
 

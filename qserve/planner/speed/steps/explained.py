@@ -17,9 +17,13 @@ from qserve.units import format_seconds
 __all__ = ["explained"]
 
 _IN_WORDS = {
-    "gemms": "matrix products", "states": "states of linear attention", "reduce": "all-reduce",
-    "lm_head": "head", "pointwise": "norms and gates", "engine": "the engine itself",
-}  # fmt: skip
+    "gemms": "matrix products",
+    "states": "states of linear attention",
+    "reduce": "all-reduce",
+    "lm_head": "head",
+    "pointwise": "norms and gates",
+    "engine": "the engine itself",
+}
 """Of terms whose names are not words."""
 
 

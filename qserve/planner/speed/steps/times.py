@@ -164,9 +164,13 @@ class StepTimes:
         experts = 0.0
         if network.moe_layers:
             experts = network.moe_layers * kernels.experts_us(
-                card, network.expert_format, tokens, network.experts, network.experts_per_token,
+                card,
+                network.expert_format,
+                tokens,
+                network.experts,
+                network.experts_per_token,
                 network.weights_per_expert,
-            )  # fmt: skip
+            )
         gemms = 0.0
         for form, count in self._gemms:
             gemms += form.us(tokens) * count

@@ -18,16 +18,28 @@ UNFUSED = "unfused"
 
 # Where a format has no row on a card: the one whose kernel is nearest to it.
 _NEAREST_ROW = {
-    "gemm_fp8": "gemm_bf16", "gemm_nvfp4": "gemm_fp8", "moe_fp8": "moe_bf16", "moe_fp8_block": "moe_fp8",
-    "moe_nvfp4": "moe_fp8", "moe_int4": "moe_bf16",
-}  # fmt: skip
+    "gemm_fp8": "gemm_bf16",
+    "gemm_nvfp4": "gemm_fp8",
+    "moe_fp8": "moe_bf16",
+    "moe_fp8_block": "moe_fp8",
+    "moe_nvfp4": "moe_fp8",
+    "moe_int4": "moe_bf16",
+}
 # Dense TFLOP/s in 16 bit per SM, by compute capability: (data centre and workstation, GeForce with 32-bit sums).
 # Source: NVIDIA's data sheets of A100, A40, RTX 3090, L40S, RTX 4090, H100, B200, RTX PRO 6000, RTX 5090; T4; V100.
 _TFLOPS_PER_SM = {
-    (7, 0): (1.4, 1.4), (7, 5): (1.62, 0.8), (8, 0): (2.89, 2.89), (8, 6): (1.78, 0.87), (8, 7): (2.5, 2.5),
-    (8, 9): (2.55, 1.29), (9, 0): (7.49, 7.49), (10, 0): (15.2, 15.2), (11, 0): (12.5, 12.5), (12, 0): (2.49, 1.23),
+    (7, 0): (1.4, 1.4),
+    (7, 5): (1.62, 0.8),
+    (8, 0): (2.89, 2.89),
+    (8, 6): (1.78, 0.87),
+    (8, 7): (2.5, 2.5),
+    (8, 9): (2.55, 1.29),
+    (9, 0): (7.49, 7.49),
+    (10, 0): (15.2, 15.2),
+    (11, 0): (12.5, 12.5),
+    (12, 0): (2.49, 1.23),
     (12, 1): (2.6, 2.6),
-}  # fmt: skip
+}
 _LIKE = {7: "a100-80gb", 8: "l40s", 9: "h100-sxm", 10: "b200", 11: "rtx-pro-6000", 12: "rtx-pro-6000"}
 
 

@@ -133,8 +133,11 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
     left = rates.without(costs.kept_cores)
     kernels = {name: tuple(map(float, row)) for name, row in load("speed")["cpu_kernels"][costs.era].items()}
     coded = dict(left.coded_ps)
-    measured = {one.name: _measurements(coded[name], coded.get(name + _LARGE, ())) for name, one in _CODED.items()
-                if name in coded}  # fmt: skip
+    measured = {
+        one.name: _measurements(coded[name], coded.get(name + _LARGE, ()))
+        for name, one in _CODED.items()
+        if name in coded
+    }
     if left.linear_ps:
         measured[BF16.name] = _measurements(left.linear_ps, left.large_ps)
         if left.unfused_ps:

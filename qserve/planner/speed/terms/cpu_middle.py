@@ -26,11 +26,9 @@ def middle_of(rates: Sequence[CpuRates]) -> CpuRates:
         linear_ps=_middle([one.linear_ps for one in alike]),
         large_ps=_middle([one.large_ps for one in alike]),
         unfused_ps=_middle([one.unfused_ps for one in alike]),
-        coded_ps=tuple(
-            (name, _middle([dict(one.coded_ps)[name] for one in alike])) for name, _ in last.coded_ps
-        ),
+        coded_ps=tuple((name, _middle([dict(one.coded_ps)[name] for one in alike])) for name, _ in last.coded_ps),
         fewer=middle_of(fewer) if fewer else None,
-    )  # fmt: skip
+    )
 
 
 def _timed(rates: CpuRates) -> tuple[object, ...]:

@@ -13,9 +13,15 @@ if TYPE_CHECKING:
 __all__ = ["BASES", "CONTAINERS", "VALUES", "made", "parts_of", "replace"]
 
 CONTAINERS = {
-    "builtins.list", "builtins.dict", "builtins.set", "builtins.bytearray", "collections.deque",
-    "collections.OrderedDict", "collections.Counter", "collections.defaultdict",
-}  # fmt: skip
+    "builtins.list",
+    "builtins.dict",
+    "builtins.set",
+    "builtins.bytearray",
+    "collections.deque",
+    "collections.OrderedDict",
+    "collections.Counter",
+    "collections.defaultdict",
+}
 """Can be changed: a change that a call makes to one in its arguments is made in the caller's as well."""
 VALUES: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "builtins.tuple": tuple,

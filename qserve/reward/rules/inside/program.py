@@ -88,15 +88,41 @@ def _operations(names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     of_builtins = {
         one.__name__: one
         for one in (
-            abs, bool, bytes, complex, delattr, divmod, float, format, getattr, hash, int, isinstance, issubclass, iter,
-            len, next, object, pow, repr, reversed, round, setattr, str,
+            abs,
+            bool,
+            bytes,
+            complex,
+            delattr,
+            divmod,
+            float,
+            format,
+            getattr,
+            hash,
+            int,
+            isinstance,
+            issubclass,
+            iter,
+            len,
+            next,
+            object,
+            pow,
+            repr,
+            reversed,
+            round,
+            setattr,
+            str,
         )
-    }  # fmt: skip
+    }
     return {
-        **named, **of_builtins,
+        **named,
+        **of_builtins,
         "call": lambda target, /, *args, **keywords: target(*args, **keywords),
-        "name": names.__getitem__, "plain": _plain, "run": _run, "copy": _copy("copy"), "deepcopy": _copy("deepcopy"),
-    }  # fmt: skip
+        "name": names.__getitem__,
+        "plain": _plain,
+        "run": _run,
+        "copy": _copy("copy"),
+        "deepcopy": _copy("deepcopy"),
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -117,4 +117,4 @@ FORMULAS: dict[str, str] = {
         "提示的峰值超出回答缓存的部分，以及 cuBLAS 工作区"
     ),
     "no cuBLAS on a CPU": "CPU 上没有 cuBLAS",
-}  # fmt: skip
+}

@@ -33,7 +33,7 @@ _REASONS = {
     "weights {#}": "权重 {}",
     "activations {#}": "激活 {}",
     "other processes {#}": "其他进程 {}",
-}  # fmt: skip
+}
 
 _NOTES = {
     "{} is not on this machine: planned from its bundled dimensions": "{} 不在本机上：按内置的模型尺寸规划",
@@ -153,7 +153,7 @@ _NOTES = {
     "the reward model runs on the CPU": "奖励模型在 CPU 上运行",
     "chat and reward share {}": "对话模型与奖励模型共用{}",
     "{} has no reward head yet: planned as if it had one": "{} 还没有奖励头：按有奖励头规划",
-}  # fmt: skip
+}
 
 _SUGGESTIONS = {
     "a smaller model": "更小的模型",
@@ -208,7 +208,7 @@ _SUGGESTIONS = {
     ),
     "{} % keep the targets": "{}% 达到目标",
     "requests do not pile up": "请求不会积压",
-}  # fmt: skip
+}
 
 _SPEED = {
     "Speed is estimated; this card was not measured": "速度为估计值，此显卡未经实测",
@@ -274,7 +274,7 @@ _SPEED = {
     "Formats on this CPU, for {} + {} tokens: {}; {}": "此 CPU 上的格式（{} + {} 词元）：{}；{}",
     "{} {} an answer (TTFT {}, TPOT {})": "{} 每个回答 {}（TTFT {}，TPOT {}）",
     "{}; {} times as fast, chosen from {} on (--quant int8)": "{}；快 {} 倍，从 {} 起选用（--quant int8）",
-}  # fmt: skip
+}
 
 _CHART = {
     "tokens/s of one card over tokens/s of one user": "单卡词元/秒（横轴：单用户词元/秒）",
@@ -287,6 +287,6 @@ _CHART = {
     "another is better in both": "另有方案两项都更好",
     "chosen for this load": "为此负载选用",
     "best trade-off": "最佳折中",
-}  # fmt: skip
+}
 
 PLANNER: dict[str, str] = {**_REASONS, **_NOTES, **_SUGGESTIONS, **_SPEED, **_CHART}

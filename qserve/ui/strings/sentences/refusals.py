@@ -21,8 +21,7 @@ REFUSALS: dict[str, str] = {
     ),
     "{} is not a folder, not a known model and not in the local cache; {} (a model is named by its folder, its hub id, "
     "a short name like qwen3-8b, or demo)": (
-        "{} 不是文件夹，不是已知模型，也不在本地缓存中；{}（模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo "
-        "指定）"
+        "{} 不是文件夹，不是已知模型，也不在本地缓存中；{}（模型可用文件夹、hub 名称、qwen3-8b 这样的简称或 demo 指定）"
     ),
     "{} is not a folder, not a known model and not in the local cache{}; {} (a model is named by its folder, its hub "
     "id, a short name like qwen3-8b, or demo)": (
@@ -229,4 +228,4 @@ REFUSALS: dict[str, str] = {
     "{}: its rope has rope_type {} and type {}, which vLLM refuses to choose between; leave type out of config.json": (
         "{}：rope 的 rope_type 为 {}、type 为 {}，vLLM 拒绝二选一；请从 config.json 中去掉 type"
     ),
-}  # fmt: skip
+}

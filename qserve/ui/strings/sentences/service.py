@@ -32,7 +32,7 @@ _STATES = {
     "hung ({} requests waited for it {} and it did nothing)": "停止响应（{} 个请求等待了 {}，它没有任何动作）",
     "hung (it computed for {} without completing a step)": "停止响应（计算了 {} 仍未完成一步）",
     "killed by {}": "被 {} 终止",
-}  # fmt: skip
+}
 
 _PHASES = {
     "starting the process": "启动进程",
@@ -57,7 +57,7 @@ _PHASES = {
     "capturing CUDA graphs, as counted": "捕获 CUDA 图（引擎计时）",
     "whole engine, as counted": "整个引擎（引擎计时）",
     "vLLM: {}": "vLLM：{}",
-}  # fmt: skip
+}
 
 _SOURCES = {
     "sum of the parameters, buffers and scales in memory, shared ones once": (
@@ -118,7 +118,7 @@ _SOURCES = {
     "large requests": "大请求",
     "web UI": "网页界面",
     "Ray": "Ray",
-}  # fmt: skip
+}
 
 _TRAINING = {
     "rollout": "采样",
@@ -171,6 +171,6 @@ _COMPARED = {
     "which chance alone can do": (
         "{0} 的权重比 {2} 小 {1}%，速度为其 {3} 倍，且没有可测量的变差：{5} 个回答中有 {4} 个改变，属于随机波动"
     ),
-}  # fmt: skip
+}
 
 SERVICE: dict[str, str] = {**_STATES, **_PHASES, **_SOURCES, **_TRAINING, **_COMPARED}

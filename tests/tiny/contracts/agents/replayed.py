@@ -48,9 +48,13 @@ def _body(name: str, number: int, **fields: Any) -> dict[str, Any]:
 def _responses(client: openai.OpenAI, body: dict[str, Any], headers: dict[str, str] | None = None) -> list[Any]:
     options: Any = {"headers": headers or {}}
     stream = client.post(
-        "/responses", body=body, options=options, cast_to=ResponseStreamEvent, stream=True,
+        "/responses",
+        body=body,
+        options=options,
+        cast_to=ResponseStreamEvent,
+        stream=True,
         stream_cls=openai.Stream[ResponseStreamEvent],
-    )  # fmt: skip
+    )
     return list(stream)
 
 
@@ -113,9 +117,13 @@ def _messages(client: anthropic.Anthropic, path: str, body: dict[str, Any], head
 
     options: Any = {"headers": {name: headers[name] for name in headers if name.startswith("anthropic")}}
     stream = client.post(
-        path, body=body, options=options, cast_to=RawMessageStreamEvent, stream=True,
+        path,
+        body=body,
+        options=options,
+        cast_to=RawMessageStreamEvent,
+        stream=True,
         stream_cls=anthropic.Stream[RawMessageStreamEvent],
-    )  # fmt: skip
+    )
     yield from stream
 
 
@@ -155,10 +163,13 @@ def test_chat_agents_are_answered_in_their_order(client: openai.OpenAI, name: st
     body = _body(name, number)
     chunks = list(
         client.post(
-            "/chat/completions", body=body, cast_to=ChatCompletionChunk, stream=True,
+            "/chat/completions",
+            body=body,
+            cast_to=ChatCompletionChunk,
+            stream=True,
             stream_cls=openai.Stream[ChatCompletionChunk],
         )
-    )  # fmt: skip
+    )
     assert chunks[0].choices[0].delta.role == "assistant"
     reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
     assert len(reasons) == 1 and reasons[0] in ("stop", "length", "tool_calls")
@@ -187,10 +198,13 @@ def test_what_asks_for_nothing_is_harmless(messages: anthropic.Anthropic) -> Non
     ]
     counts = []
     for fields in (
-        {"messages": turns}, {"messages": turns, "context_management": {"edits": []}, "mcp_servers": []},
-        {"messages": turns, "tools": [tool]}, {"messages": turns, "tools": [tool, later]},
-        {"messages": found, "tools": [tool]}, {"messages": found, "tools": [tool, later]},
-    ):  # fmt: skip
+        {"messages": turns},
+        {"messages": turns, "context_management": {"edits": []}, "mcp_servers": []},
+        {"messages": turns, "tools": [tool]},
+        {"messages": turns, "tools": [tool, later]},
+        {"messages": found, "tools": [tool]},
+        {"messages": found, "tools": [tool, later]},
+    ):
         answer: Any = messages.post(
             "/v1/messages", body={"model": "demo", "max_tokens": 1, **fields}, cast_to=dict[str, Any]
         )

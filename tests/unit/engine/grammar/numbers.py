@@ -15,12 +15,16 @@ __all__ = ["BOUNDS", "check_held", "is_valid", "numbers", "text_of"]
 
 Number = int | float
 BOUNDS = st.one_of(
-    st.integers(-3, 3), st.integers(-(10**6), 10**6), st.sampled_from([0.0, -0.0, 0.1, 0.5, -0.5, 2.5, 1e3, 1e-7]),
-    st.floats(-2, 2), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)), st.integers(-(2**64), 2**64),
+    st.integers(-3, 3),
+    st.integers(-(10**6), 10**6),
+    st.sampled_from([0.0, -0.0, 0.1, 0.5, -0.5, 2.5, 1e3, 1e-7]),
+    st.floats(-2, 2),
+    st.floats(-1e6, 1e6).map(lambda x: round(x, 3)),
+    st.integers(-(2**64), 2**64),
     st.sampled_from([-(2**63), 2**63 - 1, 2**64 - 1, 2**53, 2**53 + 1, 5e-324, 1e-300, -1e-22, 1e22, 1e23, -1e300]),
     st.sampled_from([10**400, -(10**400), 1.7976931348623157e308, -1.7976931348623157e308]),
     st.floats(allow_nan=False, allow_infinity=False),
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -31,10 +35,12 @@ def numbers(draw: st.DrawFn, bounds: st.SearchStrategy[Number] = BOUNDS) -> dict
     for closed, exclusive, bound in (("minimum", "exclusiveMinimum", low), ("maximum", "exclusiveMaximum", high)):
         way = draw(st.sampled_from(["none", "closed", "open", "both", "draft 4"]))
         schema |= {
-            "none": {}, "closed": {closed: bound}, "open": {exclusive: bound},
+            "none": {},
+            "closed": {closed: bound},
+            "open": {exclusive: bound},
             "both": {closed: bound, exclusive: draw(st.sampled_from([low, high]))},
             "draft 4": {closed: bound, exclusive: draw(st.booleans())},
-        }[way]  # fmt: skip
+        }[way]
     return schema
 
 

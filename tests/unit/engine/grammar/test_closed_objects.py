@@ -42,7 +42,7 @@ def accepts(schema: dict[str, Any], value: Any) -> bool:
         ({"allOf": [{"allOf": [A]}, {"anyOf": [B]}]}, [{"a": 1, "b": 2}]),
     ],
     ids=lambda one: json.dumps(one)[:60],
-)  # fmt: skip
+)
 def test_several_schemas_of_one_object_close_it_together(schema: dict[str, Any], taken: list[dict[str, Any]]) -> None:
     for value in taken:
         assert jsonschema.Draft202012Validator(schema).is_valid(value) and accepts(schema, value)
@@ -61,7 +61,7 @@ def test_several_schemas_of_one_object_close_it_together(schema: dict[str, Any],
         {**A, "additionalProperties": True, "anyOf": [{"properties": {"z": INT}}]},
     ],
     ids=lambda one: json.dumps(one)[:60],
-)  # fmt: skip
+)
 def test_one_that_says_that_it_is_open_stays_open(schema: dict[str, Any]) -> None:
     assert accepts(schema, {"a": 1, "z": 1})
 
@@ -80,7 +80,7 @@ def test_one_that_says_that_it_is_open_stays_open(schema: dict[str, Any]) -> Non
         ({"type": "integer", "enum": [1, "a", 2**60]}, [1, 2**60], ["a", 2**60 + 1]),
     ],
     ids=lambda one: json.dumps(one)[:60],
-)  # fmt: skip
+)
 def test_types_and_alternatives_are_those_of_jsonschema(
     schema: dict[str, Any], valid: list[Any], invalid: list[Any]
 ) -> None:

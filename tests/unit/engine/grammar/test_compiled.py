@@ -49,7 +49,7 @@ EXPENSIVE = {
     "items of items": of({"type": "array", "items": items(9_999), "prefixItems": [items(9_999)] * 40}),
     "within a grammar": LLMatcher.grammar_from_lark(f"start: %json {json.dumps(items(10**9))}"),
     "many values": of({"enum": [f"value {n}" for n in range(200_000)]}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

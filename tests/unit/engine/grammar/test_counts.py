@@ -15,15 +15,29 @@ from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import Tool
 
 HUGE: tuple[tuple[str, Any], ...] = (
-    ("maxItems", 10**9), ("maxItems", 10_001), ("maxItems", 1e300), ("minItems", 10**8), ("minItems", 10**400),
-    ("multipleOf", 1_000_003), ("multipleOf", 2**31), ("multipleOf", 1000.003), ("multipleOf", 1e-9 / 3),
+    ("maxItems", 10**9),
+    ("maxItems", 10_001),
+    ("maxItems", 1e300),
+    ("minItems", 10**8),
+    ("minItems", 10**400),
+    ("multipleOf", 1_000_003),
+    ("multipleOf", 2**31),
+    ("multipleOf", 1000.003),
+    ("multipleOf", 1e-9 / 3),
     ("multipleOf", 10**30 + 7),
-)  # fmt: skip
+)
 FINE: tuple[tuple[str, Any], ...] = (
-    ("maxItems", 10_000), ("minItems", 0), ("multipleOf", 0.01), ("multipleOf", 86_400), ("multipleOf", 3_600_000),
-    ("multipleOf", 1e12), ("multipleOf", 65_536), ("maxLength", 2**31 - 1), ("maximum", 2**63),
+    ("maxItems", 10_000),
+    ("minItems", 0),
+    ("multipleOf", 0.01),
+    ("multipleOf", 86_400),
+    ("multipleOf", 3_600_000),
+    ("multipleOf", 1e12),
+    ("multipleOf", 65_536),
+    ("maxLength", 2**31 - 1),
+    ("maximum", 2**63),
     ("minProperties", 10**9),
-)  # fmt: skip
+)
 PLACES = (
     lambda one: one,
     lambda one: {"type": "object", "properties": {"maxItems": one}, "required": ["maxItems"]},

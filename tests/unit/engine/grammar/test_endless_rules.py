@@ -17,15 +17,33 @@ string ::= "\"" ([^"\\] | "\\" ["\\/bfnrt])* "\"" ws
 ws ::= [ \t\n]*
 """
 ENDLESS = [
-    "root ::= root", 'root ::= root "a"', 'root ::= "x" root', "root ::= (root)", "root ::= [a-z] root # root",
-    "root ::= a b\na ::= b\nb ::= a", "root ::= a{2,3}\na ::= a{1,2}", 'root ::= "a" (root | root "b")+',
-    "start: start", 'start: "a" start', "?start.2: x -> y\n!x: /[a-z]+/ start",
-]  # fmt: skip
+    "root ::= root",
+    'root ::= root "a"',
+    'root ::= "x" root',
+    "root ::= (root)",
+    "root ::= [a-z] root # root",
+    "root ::= a b\na ::= b\nb ::= a",
+    "root ::= a{2,3}\na ::= a{1,2}",
+    'root ::= "a" (root | root "b")+',
+    "start: start",
+    'start: "a" start',
+    "?start.2: x -> y\n!x: /[a-z]+/ start",
+]
 ENDING = [
-    JSON, 'root ::= root "a" | "a"', 'root ::= "a" root | "b"', "root ::= a?\na ::= a", 'root ::= a*\na ::= "x" a',
-    'root ::= (root | "x")+', 'root ::= ""', "root ::= | root", "root ::= a{0,3}\na ::= a", "root ::= b{,2}\nb ::= b",
-    '?start.2: [x] -> y\nx: x', "start: A+ /b+/i | start\n%import common.A", 'start: "a" start | "b" // start\n',
-]  # fmt: skip
+    JSON,
+    'root ::= root "a" | "a"',
+    'root ::= "a" root | "b"',
+    "root ::= a?\na ::= a",
+    'root ::= a*\na ::= "x" a',
+    'root ::= (root | "x")+',
+    'root ::= ""',
+    "root ::= | root",
+    "root ::= a{0,3}\na ::= a",
+    "root ::= b{,2}\nb ::= b",
+    "?start.2: [x] -> y\nx: x",
+    "start: A+ /b+/i | start\n%import common.A",
+    'start: "a" start | "b" // start\n',
+]
 NOT_READ = ["", "no rules", "root ::= missing", 'root ::= TagDispatch(("a", b))', "main ::= main", "root ::= (", "}{"]
 
 

@@ -40,9 +40,23 @@ PATCHES = re.compile(
 )
 # Each with what the library's lexer could take for more of the one before it.
 EXPRESSIONS = (
-    r"[a-c\"]+\n", r"(.*)\n", r"x\\?y", r'"[^"]*"', r"(a|b\t)*", r"[^\n\\]{1,3}", r"é|ü+", r"\d+(,\d{3})*", r"(ab|)c",
-    r"/\*.*\*/", r"[\]\-x]*", r"a.c", r"\x41\u0042*", r"(?:q|\\){2,}", r"z*?", r"[\s\w]+",
-)  # fmt: skip
+    r"[a-c\"]+\n",
+    r"(.*)\n",
+    r"x\\?y",
+    r'"[^"]*"',
+    r"(a|b\t)*",
+    r"[^\n\\]{1,3}",
+    r"é|ü+",
+    r"\d+(,\d{3})*",
+    r"(ab|)c",
+    r"/\*.*\*/",
+    r"[\]\-x]*",
+    r"a.c",
+    r"\x41\u0042*",
+    r"(?:q|\\){2,}",
+    r"z*?",
+    r"[\s\w]+",
+)
 TEXTS = st.text(st.sampled_from('abc"\\\n\t,xyzéü0123/*]-AB q'), max_size=8)
 
 
@@ -81,11 +95,23 @@ def test_any_case_of_a_set() -> None:
 
 @pytest.mark.parametrize(
     "grammar",
-    [r'start: ~"a"', r"start: A & B", "start: <|im_end|>", 'start: %json {"type": "string"}', "start: /^a/",
-     r"start: /\ba/", "start: /(?i)a/", "start: /[a[b]]/", 'start[suffix="x"]: /.*/', "%ignore WS\nstart: WS",
-     "%import common.NONE\nstart: /a/",
-     r'start: "\q"', "start: /a b/x", r"start: /\p{L}/"],
-)  # fmt: skip
+    [
+        r'start: ~"a"',
+        r"start: A & B",
+        "start: <|im_end|>",
+        'start: %json {"type": "string"}',
+        "start: /^a/",
+        r"start: /\ba/",
+        "start: /(?i)a/",
+        "start: /[a[b]]/",
+        'start[suffix="x"]: /.*/',
+        "%ignore WS\nstart: WS",
+        "%import common.NONE\nstart: /a/",
+        r'start: "\q"',
+        "start: /a b/x",
+        r"start: /\p{L}/",
+    ],
+)
 def test_what_it_cannot_say_is_refused_by_name(grammar: str) -> None:
     with pytest.raises(NotEscapable) as caught:
         escaped_lark(grammar)

@@ -61,19 +61,28 @@ def test_bounds_hold_and_are_reached(schema: dict[str, Any]) -> None:
 
 
 HOLDERS = {
-    "an object": (lambda one: {"type": "object", "properties": {"a": one, "é\"": {"type": "null"}}, "required": ["a"]},
-                  '{"a": %s}', '{"a": %s, "é\\"": null}'),
-    "a later property": (lambda one: {"properties": {"b": {"type": "null"}, "a": one}, "type": "object"},
-                         '{"b": null, "a": %s}', '{"a": %s}'),
+    "an object": (
+        lambda one: {"type": "object", "properties": {"a": one, 'é"': {"type": "null"}}, "required": ["a"]},
+        '{"a": %s}',
+        '{"a": %s, "é\\"": null}',
+    ),
+    "a later property": (
+        lambda one: {"properties": {"b": {"type": "null"}, "a": one}, "type": "object"},
+        '{"b": null, "a": %s}',
+        '{"a": %s}',
+    ),
     "a list": (lambda one: {"type": "array", "items": one, "minItems": 1, "maxItems": 3}, "[%s]", "[%s, %s]"),
     "a map": (lambda one: {"type": "object", "additionalProperties": one}, '{"x": %s}', '{"x": %s, "y": %s}'),
     "an alternative": (lambda one: {"anyOf": [one, {"type": "string"}]}, "%s", None),
     "a type of several": (lambda one: {**one, "type": [one["type"], "null"]}, "%s", None),
-    "a reference": (lambda one: {"$defs": {"n": one}, "type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}},
-                    '{"a": %s}', None),
+    "a reference": (
+        lambda one: {"$defs": {"n": one}, "type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}},
+        '{"a": %s}',
+        None,
+    ),
     "an allOf": (lambda one: {"allOf": [one], "title": "t"}, "%s", None),
     "two of an allOf": (lambda one: {"allOf": [one, {"type": one["type"]}]}, "%s", None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -125,14 +134,24 @@ def test_a_pattern_is_the_bounds(one: int | float, other: int | float, value: in
         assert (whole is not None and re.fullmatch(whole, text) is not None) == (low <= value <= high)
 
 
-@pytest.mark.parametrize("malformed", [
-    {"type": "array", "items": [TENTHS]}, {"allOf": {"a": TENTHS}}, {"anyOf": TENTHS}, {**TENTHS, "type": 5},
-    {**TENTHS, "type": None}, {**TENTHS, "type": [["number"]]}, {"type": "object", "properties": {"a": [TENTHS]}},
-    {"type": "object", "properties": {"a": TENTHS}, "required": 5, "additionalProperties": False},
-    {"type": "object", "properties": {"a": TENTHS}, "required": [["a"]], "additionalProperties": False},
-    {"type": "array", "items": TENTHS, "minItems": "a"}, {"type": "array", "items": TENTHS, "minItems": None},
-    {"$ref": "#/$defs/a", "$defs": {"a": [TENTHS]}}, {"type": "integer", "enum": [math.inf]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"type": "array", "items": [TENTHS]},
+        {"allOf": {"a": TENTHS}},
+        {"anyOf": TENTHS},
+        {**TENTHS, "type": 5},
+        {**TENTHS, "type": None},
+        {**TENTHS, "type": [["number"]]},
+        {"type": "object", "properties": {"a": [TENTHS]}},
+        {"type": "object", "properties": {"a": TENTHS}, "required": 5, "additionalProperties": False},
+        {"type": "object", "properties": {"a": TENTHS}, "required": [["a"]], "additionalProperties": False},
+        {"type": "array", "items": TENTHS, "minItems": "a"},
+        {"type": "array", "items": TENTHS, "minItems": None},
+        {"$ref": "#/$defs/a", "$defs": {"a": [TENTHS]}},
+        {"type": "integer", "enum": [math.inf]},
+    ],
+)
 def test_a_malformed_schema_is_left_to_the_library_which_says_what_is_wrong(malformed: dict[str, Any]) -> None:
     assert as_rules("start", malformed) is None
 

@@ -88,18 +88,27 @@ MANY = {"type": "object", "properties": {f"p{number}": {"type": "string"} for nu
     [
         ({"json": {"type": "integer", "minimum": 5, "maximum": 3}}, "minimum"),
         ({"json": {"allOf": [{"type": "string"}, {"type": "integer"}]}}, "incompatible"),
-        ({"json": {"not": {}}}, "not"), ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
-        ({"json": {"type": "strong"}}, "strong"), ({"json": {"$ref": "#"}}, "no end"), ({"json": RECURSIVE}, "no end"),
+        ({"json": {"not": {}}}, "not"),
+        ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
+        ({"json": {"type": "strong"}}, "strong"),
+        ({"json": {"$ref": "#"}}, "no end"),
+        ({"json": RECURSIVE}, "no end"),
         ({"json": {"enum": [f"value {number}" for number in range(100_000)]}}, "too large"),
-        ({"json": WIDE}, "too large"), ({"json": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "anyOf"),
-        ({"regex": "(("}, "unclosed group"), ({"regex": "(" * 20_000 + "a" + ")" * 20_000}, "nest"),
-        ({"regex": "(a{1000}){1000}"}, "too large"), ({"json": MANY}, "too large"),
-        ({"regex": "(?=a)b"}, "look-around"), ({"regex": "(a?){3000}a{3000}"}, "too large"),
-        ({"json": {"$ref": "http://127.0.0.1/x"}}, "from elsewhere"), ({"grammar": "root ::= missing"}, "missing"),
-        ({"grammar": "foo bar"}, "::="), ({"grammar": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000}, "nested"),
+        ({"json": WIDE}, "too large"),
+        ({"json": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}, "anyOf"),
+        ({"regex": "(("}, "unclosed group"),
+        ({"regex": "(" * 20_000 + "a" + ")" * 20_000}, "nest"),
+        ({"regex": "(a{1000}){1000}"}, "too large"),
+        ({"json": MANY}, "too large"),
+        ({"regex": "(?=a)b"}, "look-around"),
+        ({"regex": "(a?){3000}a{3000}"}, "too large"),
+        ({"json": {"$ref": "http://127.0.0.1/x"}}, "from elsewhere"),
+        ({"grammar": "root ::= missing"}, "missing"),
+        ({"grammar": "foo bar"}, "::="),
+        ({"grammar": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000}, "nested"),
     ],
     ids=lambda one: json.dumps(one)[:40],
-)  # fmt: skip
+)
 def test_what_no_answer_can_follow_is_refused_with_a_sentence(structure: dict[str, Any], why: str) -> None:
     with pytest.raises((GrammarTooComplex, ApiError), match=why) as caught:
         ready(grammar(**structure))

@@ -42,11 +42,15 @@ def test_the_thought_may_come_first_and_the_structure_must_follow(asked: Any, ki
 @pytest.mark.parametrize(
     "fields",
     [
-        {"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"}, {"tools": [{}]},
-        {"continue_final_message": True}, {"response_format": None}, {"response_format": {"type": "text"}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning_effort": "none"},
+        {"tools": [{}]},
+        {"continue_final_message": True},
+        {"response_format": None},
+        {"response_format": {"type": "text"}},
         {"structured_outputs": {"regex": "a"}},
         {"response_format": None, "structured_outputs": {"grammar": "root ::= "}},
     ],
-)  # fmt: skip
+)
 def test_where_no_thought_comes_first_the_body_stays(fields: dict[str, Any]) -> None:
     assert with_thought_first({"model": "m", **FORMAT, **fields}) is None

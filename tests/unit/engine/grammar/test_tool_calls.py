@@ -25,15 +25,17 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "weather": {
         "type": "object",
         "properties": {
-            "city": {"type": "string", "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 14},
-            "unit": {"enum": ["C", "F"]}, "at": {"$ref": "#/$defs/place"},
+            "city": {"type": "string", "maxLength": 6},
+            "days": {"type": "integer", "minimum": 1, "maximum": 14},
+            "unit": {"enum": ["C", "F"]},
+            "at": {"$ref": "#/$defs/place"},
             "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
         },
         "required": ["city", "at"],
         "$defs": {"place": {"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]}},
     },
     "now": {"type": "object", "properties": {}, "additionalProperties": False},
-}  # fmt: skip
+}
 TOOLS = [
     Tool.model_validate({"type": "function", "function": {"name": name, "parameters": schema}})
     for name, schema in SCHEMAS.items()
@@ -131,15 +133,20 @@ TEXT_OR_NULL = ({"type": ["string", "null"]}, {"anyOf": [{"type": "string"}, {"t
         ({"type": "string", "pattern": "sl"}, "Oslo", "Oslo"),
         ({"type": "string", "pattern": "^[a-z]+$"}, "oslo", "oslo"),
         ({"type": "string", "format": "date"}, "2026-11-23", "2026-11-23"),
-        *((schema, "Oslo", "Oslo") for schema in TEXT_OR_NULL), *((schema, "null", None) for schema in TEXT_OR_NULL),
+        *((schema, "Oslo", "Oslo") for schema in TEXT_OR_NULL),
+        *((schema, "null", None) for schema in TEXT_OR_NULL),
         *((schema, "12", "12") for schema in TEXT_OR_NULL),
         ({"anyOf": [{"type": "string", "minLength": 2}, {"type": "null"}]}, "null", None),
-        ({"$ref": "#/$defs/colour"}, "red", "red"), ({"const": "red"}, "red", "red"),
+        ({"$ref": "#/$defs/colour"}, "red", "red"),
+        ({"const": "red"}, "red", "red"),
         ({"enum": ["red", None]}, "null", None),
-        ({"enum": ["red", 5]}, '"red"', "red"), ({"enum": ["red", 5]}, "5", 5),
-        ({"type": "integer"}, "5", 5), ({}, '"5"', "5"), (True, "5", 5),
+        ({"enum": ["red", 5]}, '"red"', "red"),
+        ({"enum": ["red", 5]}, "5", 5),
+        ({"type": "integer"}, "5", 5),
+        ({}, '"5"', "5"),
+        (True, "5", 5),
     ],
-)  # fmt: skip
+)
 def test_a_parameter_is_written_and_read_as_its_schema_means_it(schema: Any, written: str, value: Any) -> None:
     parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": {"colour": COLOUR}}
     text = written_xml(a=written)
@@ -157,13 +164,17 @@ def test_a_parameter_is_written_and_read_as_its_schema_means_it(schema: Any, wri
 @pytest.mark.parametrize(
     ("schema", "written"),
     [
-        ({"type": "string", "minLength": 3}, "a"), ({"type": "string", "minLength": 1}, ""),
-        ({"type": "string", "maxLength": 3}, "Oslo"), ({"type": "string", "format": "date"}, "2026-02-30"),
+        ({"type": "string", "minLength": 3}, "a"),
+        ({"type": "string", "minLength": 1}, ""),
+        ({"type": "string", "maxLength": 3}, "Oslo"),
+        ({"type": "string", "format": "date"}, "2026-02-30"),
         ({"type": "string", "pattern": "^[a-z]+$", "maxLength": 2}, "abc"),
         ({"type": "string", "pattern": "x"}, "Oslo"),
-        ({"$ref": "#/$defs/colour"}, '"red"'), ({"$ref": "#/$defs/colour"}, "blue"), ({"type": "integer"}, "Oslo"),
+        ({"$ref": "#/$defs/colour"}, '"red"'),
+        ({"$ref": "#/$defs/colour"}, "blue"),
+        ({"type": "integer"}, "Oslo"),
     ],
-)  # fmt: skip
+)
 def test_a_parameter_is_not_written_against_its_schema(schema: Any, written: str) -> None:
     parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": {"colour": COLOUR}}
     assert not may_write(parameters, written_xml(a=written))

@@ -96,14 +96,17 @@ MAYBE = {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
 @pytest.mark.parametrize(
     ("schema", "ends"),
     [
-        ({"$ref": "#"}, False), ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, False),
+        ({"$ref": "#"}, False),
+        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, False),
         ({"type": "array", "items": {"$ref": "#"}}, True),
         ({"$defs": {"node": {**NODE, "required": ["next"]}}, "$ref": "#/$defs/node"}, False),
         ({"$defs": {"node": NODE}, "$ref": "#/$defs/node"}, True),
-        ({"$defs": {"node": {**NODE, "properties": {"next": MAYBE}, "required": ["next"]}}, "$ref": "#/$defs/node"},
-         True),
+        (
+            {"$defs": {"node": {**NODE, "properties": {"next": MAYBE}, "required": ["next"]}}, "$ref": "#/$defs/node"},
+            True,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_schema_without_an_end_is_refused(schema: dict[str, Any], ends: bool) -> None:
     """vLLM answers 500 to the first, and writes to the limit of tokens for the others."""
     if ends:
@@ -127,8 +130,10 @@ def test_a_function_without_parameters_takes_none() -> None:
         assert changed is not None
         (bound,) = changed["tools"]
         assert bound.get("function", bound)["parameters"] == {
-            "type": "object", "properties": {}, "additionalProperties": False,
-        }  # fmt: skip
+            "type": "object",
+            "properties": {},
+            "additionalProperties": False,
+        }
 
 
 @pytest.mark.parametrize(
@@ -155,15 +160,17 @@ def properties(number: int, *, num_required: int = 0) -> dict[str, Any]:
 
 
 TOO_LARGE = {
-    "optional of one": of(properties(257)), "optional": of({"type": "array", "prefixItems": [properties(206)] * 5}),
-    "properties": properties(2001, num_required=2001), "values": of({"enum": [*range(2501)], "anyOf": [{}] * 2500}),
+    "optional of one": of(properties(257)),
+    "optional": of({"type": "array", "prefixItems": [properties(206)] * 5}),
+    "properties": properties(2001, num_required=2001),
+    "values": of({"enum": [*range(2501)], "anyOf": [{}] * 2500}),
     "patterns": of({"type": "array", "prefixItems": [{"type": "string", "pattern": "a?b*" * 65}] * 2}),
     "pattern": of({"type": "string", "pattern": "a{0,1}" * 129 + "b{,1}" * 128}),
     "number of properties": of({**properties(65), "minProperties": 5}),
     "any characters": of({"type": "string", "pattern": "^.{0,64}-.{0,65}$"}),
     "any characters in groups": of({"type": "string", "pattern": "^(a|ab|[^c]{1,9}){1,10}$"}),
     "any characters in a name": of({"type": "object", "patternProperties": {"^" + ".?" * 33: {}}}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
@@ -191,8 +198,13 @@ def test_patterns_and_grammars_of_whole_answers_are_bounded() -> None:
 def test_what_people_write_is_not_too_large() -> None:
     assert with_enforceable_schemas(in_function(properties(200, num_required=3)), "xgrammar") is None
     assert with_enforceable_schemas(in_function(properties(1000, num_required=900)), "xgrammar") is None
-    patterns = (r"^[^@]+@[^@]+\.[a-z]{2,9}$", "^[a-z]{0,128}-[a-z]{0,128}$", "^.{0,128}$",
-                "^[0-9a-f]{8}(-[0-9a-f]{4}){3}$", "^([^,]*,){3}[^,]*$")  # fmt: skip
+    patterns = (
+        r"^[^@]+@[^@]+\.[a-z]{2,9}$",
+        "^[a-z]{0,128}-[a-z]{0,128}$",
+        "^.{0,128}$",
+        "^[0-9a-f]{8}(-[0-9a-f]{4}){3}$",
+        "^([^,]*,){3}[^,]*$",
+    )
     for pattern in patterns:
         assert with_enforceable_schemas(in_function(of({"type": "string", "pattern": pattern})), "xgrammar") is None
     assert with_enforceable_schemas({"structured_outputs": {"regex": ".{0,100}a" * 10}}, "xgrammar") is None
@@ -205,8 +217,12 @@ def test_a_length_below_none_is_refused_in_a_tool_too() -> None:
 
 def test_counts_are_bounded_where_the_library_multiplies_by_them() -> None:
     huge = {"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}
-    for body in (PLACES["chat"](huge), PLACES["as text"](huge), in_function(of(huge)),
-                 {"structured_outputs": {"grammar": f"start: %json {json.dumps(huge)}"}}):  # fmt: skip
+    for body in (
+        PLACES["chat"](huge),
+        PLACES["as text"](huge),
+        in_function(of(huge)),
+        {"structured_outputs": {"grammar": f"start: %json {json.dumps(huge)}"}},
+    ):
         with pytest.raises(ApiError, match="'maxItems' in the structure is 1,000,000,000"):
             with_enforceable_schemas(body, "guidance")
 

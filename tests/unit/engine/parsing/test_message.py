@@ -16,10 +16,13 @@ from qserve.engine.transformers.parsing.qwen3_coder import Qwen3CoderCall
 
 SCHEMA = {
     "properties": {
-        "city": {"type": "string"}, "days": {"type": "integer"}, "id": {"type": ["string", "null"]},
-        "where": {"type": "object"}, "unit": {"enum": ["C", "F"]},
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "id": {"type": ["string", "null"]},
+        "where": {"type": "object"},
+        "unit": {"enum": ["C", "F"]},
     }
-}  # fmt: skip
+}
 HERMES = ReadingRules(thinks=True, new_block=HermesCall)
 CODER = ReadingRules(thinks=True, new_block=lambda: Qwen3CoderCall({"weather": SCHEMA}))
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo \\"</tool_call>\\" {", "days": 3}}\n</tool_call>'
@@ -69,29 +72,68 @@ def cut(draw: Callable[..., Any], text: str) -> list[str]:
         (HERMES, "<think>\n\n</think>\n\nHello", None, "Hello", []),
         (HERMES, "a <think> b", None, "a <think> b", []),
         (HERMES, f"Wait.\n{CALL}", None, "Wait.", [("weather", {"city": 'Oslo "</tool_call>" {', "days": 3})]),
-        (HERMES, f"<think>\nx\n</think>\n\n{CALL}\n{CALL}", "x", None,
-         [("weather", {"city": 'Oslo "</tool_call>" {', "days": 3})] * 2),
+        (
+            HERMES,
+            f"<think>\nx\n</think>\n\n{CALL}\n{CALL}",
+            "x",
+            None,
+            [("weather", {"city": 'Oslo "</tool_call>" {', "days": 3})] * 2,
+        ),
         (HERMES, f"<think>\nx\n{CALL}", "x", None, [("weather", {"city": 'Oslo "</tool_call>" {', "days": 3})]),
         (HERMES, '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', None, None, [("f", {"a": 1})]),
         (HERMES, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', None, None, [("f", {})]),
         (HERMES, "<tool_call>nothing</tool_call> after", None, "<tool_call>nothing</tool_call> after", []),
         (HERMES, "1 < 2 <tool", None, "1 < 2 <tool", []),
-        (CODER, XML, None, None,
-         [("weather", {"city": "Oslo", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})]),
+        (
+            CODER,
+            XML,
+            None,
+            None,
+            [("weather", {"city": "Oslo", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})],
+        ),
         (CODER, "<tool_call>\n<function=weather>\n</function>\n</tool_call>", None, None, [("weather", {})]),
-        (CODER, "See\n" + XML.replace("Oslo", "a\n</tool_call>\nb"), None, "See",
-         [("weather", {"city": "a\n</tool_call>\nb", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})]),
-        (CODER, XML.replace("Oslo", "a</parameter>b </tool_call>"), None, None,
-         [("weather", {"city": "a</parameter>b </tool_call>", "days": 3, "where": {"a": [1]}, "unit": "C",
-                       "id": "12"})]),
-        (CODER, XML.replace("Oslo", "").replace("\n</function>", ""), None, None,
-         [("weather", {"city": "", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})]),
-        (CODER, "<tool_call><function=weather><parameter=days>3</parameter></function></tool_call>", None, None,
-         [("weather", {"days": 3})]),
-        (CODER, "<tool_call><function=weather></parameter>\n<parameter=days>3</parameter></tool_call>", None, None,
-         [("weather", {})]),
+        (
+            CODER,
+            "See\n" + XML.replace("Oslo", "a\n</tool_call>\nb"),
+            None,
+            "See",
+            [("weather", {"city": "a\n</tool_call>\nb", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})],
+        ),
+        (
+            CODER,
+            XML.replace("Oslo", "a</parameter>b </tool_call>"),
+            None,
+            None,
+            [
+                (
+                    "weather",
+                    {"city": "a</parameter>b </tool_call>", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"},
+                )
+            ],
+        ),
+        (
+            CODER,
+            XML.replace("Oslo", "").replace("\n</function>", ""),
+            None,
+            None,
+            [("weather", {"city": "", "days": 3, "where": {"a": [1]}, "unit": "C", "id": "12"})],
+        ),
+        (
+            CODER,
+            "<tool_call><function=weather><parameter=days>3</parameter></function></tool_call>",
+            None,
+            None,
+            [("weather", {"days": 3})],
+        ),
+        (
+            CODER,
+            "<tool_call><function=weather></parameter>\n<parameter=days>3</parameter></tool_call>",
+            None,
+            None,
+            [("weather", {})],
+        ),
     ],
-)  # fmt: skip
+)
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_it_reads_the_same_however_it_is_cut(

@@ -21,9 +21,7 @@ def test_a_byte_a_weight_and_a_scale_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "flags"),
-    [("float32", ICE_LAKE), ("bfloat16", frozenset())],
-    ids=["float32", "no products of ours"],
+    ("dtype", "flags"), [("float32", ICE_LAKE), ("bfloat16", frozenset())], ids=["float32", "no products of ours"]
 )
 def test_none_where_the_products_are_not_ours(dtype: str, flags: frozenset[str]) -> None:
     assert bytes_of("Qwen/Qwen3-0.6B", dtype, flags) == 0

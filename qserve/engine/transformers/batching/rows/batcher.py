@@ -24,13 +24,7 @@ from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.attention.compiled_rows import CompiledRowStep, compile_rows
 from qserve.engine.transformers.attention.compiled_step import COMPILED
-from qserve.engine.transformers.batching.batcher import (
-    BatcherLoad,
-    BatchLimits,
-    Deliveries,
-    GraphMemory,
-    Sequence,
-)
+from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, GraphMemory, Sequence
 from qserve.engine.transformers.batching.queues import Arrivals, Inbox, Outboxes
 from qserve.engine.transformers.batching.rows.cache import RowCache
 from qserve.engine.transformers.batching.rows.faults import FaultTolerantRows
@@ -43,12 +37,7 @@ from qserve.engine.transformers.transfers import upload
 from qserve.model import reference_kernels
 from qserve.model.cpu.delta import replace_delta_nets
 from qserve.model.failures import SequenceFailed, WorkerStopping
-from qserve.model.out_of_memory import (
-    OutOfMemory,
-    as_memory_error,
-    free_what_failed,
-    is_out_of_memory,
-)
+from qserve.model.out_of_memory import OutOfMemory, as_memory_error, free_what_failed, is_out_of_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

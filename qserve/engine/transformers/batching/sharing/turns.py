@@ -144,9 +144,12 @@ class Turns(Generic[T]):
 
     def _rank(self, turn: Turn) -> tuple[bool, int, int, int, int]:
         return (
-            turn.is_background, self._num_running[turn.share], self._served.get(turn.share, 0),
-            self._num_running[turn], self._served.get(turn, 0),
-        )  # fmt: skip
+            turn.is_background,
+            self._num_running[turn.share],
+            self._served.get(turn.share, 0),
+            self._num_running[turn],
+            self._served.get(turn, 0),
+        )
 
     def _leave_queue(self, one: T) -> None:
         turn = self._turn_of(one)
