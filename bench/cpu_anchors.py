@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.random_checkpoint import write_checkpoint
 from bench.servers import Server, qserve_up, running, vllm_cpu, wait_ready
 from bench.throughput import PROMPT_TOKENS, ask_server, limits_of
-from qserve.engine.process_tree import tree_of
+from qserve.worker.process_tree import tree_of
 
 FORMATS = {"bf16": ("bf16", "bf16", "BF16"), "int8": ("bnb-int8", "int8", "Q8_0"), "4bit": ("bnb-nf4", "int4", "Q4_0")}
 """By name: qserve's --quant, OpenVINO's export, llama.cpp's type."""

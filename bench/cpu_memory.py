@@ -28,12 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.random_checkpoint import SHAPES, write_checkpoint
 from bench.servers import Server, load_round, qserve_up, running, wait_ready
 from bench.throughput import prompt_text
-from qserve.engine.process_tree import tree_of
+from qserve.worker.process_tree import tree_of
 
 NEW_TOKENS, MIB = 33, 1024**2
 _NAMES = {
-    "qserve.engine.transformers": "chat worker",
-    "qserve.engine.prompts.process": "reader of prompts",
+    "qserve.engines.transformers.worker": "chat worker",
+    "qserve.engines.transformers.worker.prompts.process": "reader of prompts",
     "qserve.gateway": "gateway's process",
     "qserve.ui": "web UI",
 }

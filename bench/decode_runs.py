@@ -27,8 +27,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.gpu_steps.running import random_prompts, wave
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import BatchLimits
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits
 from qserve.model import packed_linear
 
 _NARROW = {

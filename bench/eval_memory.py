@@ -96,7 +96,7 @@ def main() -> None:
 def measure(url: str, pid: int, args: argparse.Namespace) -> None:
     """Send it all, and print the peak beside the plan."""
     children = psutil.Process(pid).children()
-    worker = next(one for one in children if "qserve.engine.transformers" in " ".join(one.cmdline())).pid
+    worker = next(one for one in children if "qserve.engines.transformers.worker" in " ".join(one.cmdline())).pid
     with urllib.request.urlopen(f"{url}/v1/qserve/report") as reply:
         (entry,) = json.load(reply)["data"]
     (device,) = entry["planned"]["devices"]

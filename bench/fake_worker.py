@@ -1,4 +1,4 @@
-"""A worker of known speed: no model, no torch, the protocol of qserve/engine/base.py.
+"""A worker of known speed: no model, no torch, the protocol of qserve/worker/base.py.
 
     python bench/fake_worker.py --socket /tmp/fake.sock --key secret
 

@@ -137,11 +137,11 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int
     """The gateway's process, with what `qserve up` imports and logs."""
     import qserve.cli.main
     import qserve.supervisor  # noqa: F401
-    from qserve.engine.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server, freeze_heap
     from qserve.gateway.settings import GatewaySettings
     from qserve.wire.engine_fields import fields_of
+    from qserve.worker.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
     logging.basicConfig(level=logging.INFO, filename=str(port_file.with_name("log")))
     worker = WorkerStatus(

@@ -53,9 +53,9 @@ async def answers(_: dict[str, Any], receive: Callable[[], Awaitable[dict[str, A
 
 def relays(worker: Path, key: str) -> Callable[..., Awaitable[None]]:
     """An app that hands bodies on, and answers back."""
-    from qserve.engine.base import UnixAddress
     from qserve.gateway.bodies import Body
     from qserve.gateway.relay.client import WorkerClient
+    from qserve.worker.base import UnixAddress
 
     client = WorkerClient(UnixAddress(worker), key, 5.0)
 

@@ -204,12 +204,12 @@ async def open_streams(way: Endpoint, gateway: psutil.Process, num_streams: int)
 
 async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> None:
     """The coordinator's process, with its relays, before the fake worker."""
-    from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.processes.coordinator import Service
     from qserve.gateway.run_history import RunHistory
     from qserve.gateway.settings import GatewaySettings
     from qserve.supervisor import ports
     from qserve.supervisor.gateways.running import Processes, gateway_of
+    from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
     async def no_host() -> list[dict[str, Any]]:
         return []

@@ -5,8 +5,8 @@
     python bench/hybrid.py --experts --shape qwen3-85m
     python bench/hybrid.py --experts --shape qwen3-85m --alone --quant int8 4bit --library
 
-A hybrid can only be served by rows (`engine/transformers/batching/rows/batcher.py`), an ordinary model by both, so
-the price of rows is measured on an ordinary one: the same model object, prompts and tokens, in turns round by round.
+A hybrid can only be served by rows (`engines/transformers/worker/batching/rows/batcher.py`), an ordinary model by both,
+so the price of rows is measured on an ordinary one: the same model object, prompts and tokens, in turns round by round.
 The hybrid is of the same width and depth, three layers of linear attention before each of full attention; so is the
 model of experts. `--quant` has that one in int8 and 4 bit as well, `--library` by transformers' own modules in bf16.
 Prefill is the time to the first token of the last stream, decode what follows it.
@@ -31,11 +31,11 @@ from random_checkpoint import SHAPES, write_checkpoint, write_tokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from qserve.detect import detect
-from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.batching.batcher import Batcher, BatchLimits, Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.hub import resolve
 from qserve.model.failures import SequenceFailed
 from qserve.model.load import load

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.random_checkpoint import SHAPES, write_checkpoint
 from qserve.detect import detect
-from qserve.engine.process import WorkerSpec
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.worker.process import WorkerSpec
 
 TARGET_WEIGHTS = 0.03
 TARGET_TOTAL = 0.05
@@ -50,7 +50,7 @@ class Worker:
         file = Path(self._home.name) / "spec.json"
         file.write_text(json.dumps(spec.to_json()))
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        command = [sys.executable, "-m", "qserve.engine.transformers", str(file)]
+        command = [sys.executable, "-m", "qserve.engines.transformers.worker", str(file)]
         self._process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
     def __enter__(self) -> Worker:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.packed_linear import layer_of, pass_seconds, sizes_of
 from bench.random_checkpoint import SHAPES
 from qserve.core.hardware import Device
-from qserve.engine.cpu_rates import CpuProbe
+from qserve.engines.transformers.cpu_rates import CpuProbe
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.planner.speed.terms.cpu import CpuRates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import engine_costs

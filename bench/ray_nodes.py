@@ -59,7 +59,7 @@ class RayNode:
         found = []
         for one in self.family():
             with contextlib.suppress(psutil.Error):
-                if "qserve.engine.transformers" in one.cmdline():
+                if "qserve.engines.transformers.worker" in one.cmdline():
                     found.append(one)
         return found
 

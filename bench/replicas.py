@@ -322,10 +322,10 @@ _PLACES, _REQUEST_MS, _ROUNDS = 8, 1000, 8
 
 async def _rate_of(sockets: Sequence[Path]) -> float:
     """Every place taken all the time, one client for each."""
-    from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server
     from qserve.gateway.settings import GatewaySettings
+    from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
     workers = [
         WorkerStatus(

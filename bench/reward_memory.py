@@ -28,7 +28,7 @@ import psutil
 from random_checkpoint import write_checkpoint
 from reward import write_checkpoint as write_reward
 
-MARKS = {"chat": "qserve.engine.transformers", "reward": "qserve.reward"}
+MARKS = {"chat": "qserve.engines.transformers.worker", "reward": "qserve.reward"}
 TERMS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "runtime_bytes")
 ALLOWED = 1.05
 _MIB = 1024**2

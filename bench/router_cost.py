@@ -11,9 +11,9 @@ import json
 import time
 import tracemalloc
 
-from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.prefix import MOST_HELD, PrefixTable, prefix_blocks
 from qserve.gateway.routing.router import RequestTokens, Router
+from qserve.worker.base import WorkerLoad
 
 _COUNTS = (1, 3, 10, 100, 1000)
 _REQUESTS = 300

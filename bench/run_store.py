@@ -108,11 +108,11 @@ def serve(socket: Path, key: str, port_file: Path, state: Path | None) -> None:
     """The gateway's process, as `qserve up` runs it."""
     import qserve.cli.main
     import qserve.supervisor  # noqa: F401
-    from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server
     from qserve.gateway.settings import GatewaySettings
     from qserve.supervisor.record import Recording, RunRecord
+    from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
     worker = WorkerStatus(
         WorkerFacts(

@@ -43,9 +43,9 @@ from streams import ended, wait_for
 _SAMPLE_S = 10.0
 _MIB = 1 << 20
 _ROLE_OF_MODULE = {
-    "qserve.engine.transformers": "chat",
+    "qserve.engines.transformers.worker": "chat",
     "qserve.reward": "reward",
-    "qserve.engine.prompts.process": "prompts",
+    "qserve.engines.transformers.worker.prompts.process": "prompts",
     "qserve.gateway.large_bodies": "large bodies",
     "qserve.ui": "web UI",
 }

@@ -147,7 +147,7 @@ class Session:
     """Runs subjects, one after the other, until each has its rounds or its part of the time is over."""
 
     def __init__(self, arguments: argparse.Namespace, record: Record) -> None:
-        from qserve.engine.cpu_rates import CpuProbe  # brings torch
+        from qserve.engines.transformers.cpu_rates import CpuProbe  # brings torch
 
         self.arguments, self.record = arguments, record
         self.probe = CpuProbe()

@@ -24,10 +24,10 @@ _LOAD = """
 import contextlib, dataclasses, json, os, sys, time
 from pathlib import Path
 began = time.process_time()
-from qserve.engine.unused_packages import leave_out_unused
+from qserve.worker.unused_packages import leave_out_unused
 leave_out_unused({"plan": {"quant": {"scheme": sys.argv[3]}, "on_cpu": True}})
 import torch
-from qserve.engine.transformers.batching.make import make_batcher
+from qserve.engines.transformers.worker.batching.make import make_batcher
 from qserve.model import load as loading
 from qserve.model.packed_cache import folder, start
 phases = {"imports": time.process_time() - began}

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import httpx
 
-from qserve.engine.process import WorkerSpec
-from qserve.engine.vllm.command import command
-from qserve.engine.vllm.parser import installed_parser
+from qserve.engines.vllm.launch.command import command
+from qserve.engines.vllm.launch.parser import installed_parser
 from qserve.hub import resolve
 from qserve.planner import make_plan, plan_request
 from qserve.service.machine import hardware_of
+from qserve.worker.process import WorkerSpec
 
 FLAGS = ("--max-model-len", "1024", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
 ONE_TOKEN = {"model": "demo", "prompt": "a", "max_tokens": 1, "temperature": 0}

@@ -3,7 +3,7 @@
 Before: bitsandbytes' own products. LLM.int8 reads a byte a weight at any number of rows; 4 bits are read as they are
 where its rule for a card of compute capability 9.0 and 132 multiprocessors says so (bitsandbytes.backends.cuda.ops,
 `_gemm_4bit_use_custom_cuda`, read from the installed source: it can't be imported without a card), elsewhere the whole
-weight is unpacked, written and read again. After: `core/cards/quantized_products.py`.
+weight is unpacked, written and read again. After: `engines/transformers/kernels/quantized_products.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from qserve.core.cards.quantized_products import read_bytes
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.transformers.kernels.quantized_products import read_bytes
 from qserve.hub.bundled import bundled_config
 
 __all__ = ["bytes_table"]

@@ -29,17 +29,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from qserve.engine.transformers.attention.kernels import ChosenKernel
-from qserve.engine.transformers.attention.pages import PageStep
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import BatchLimits, Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.decoding import stages
-from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.choose import Layers
-from qserve.engine.transformers.sampling import batch
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import PageStep
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits, Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.decoding import stages
+from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.choose import Layers
+from qserve.engines.transformers.worker.sampling import batch
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.model.card.linear import CardLinear
 from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
 

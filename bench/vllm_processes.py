@@ -24,13 +24,13 @@ import psutil
 from random_checkpoint import SHAPES, write_checkpoint
 
 from qserve.detect import detect
-from qserve.engine.process import WorkerSpec
-from qserve.engine.vllm.command import command
-from qserve.engine.vllm.parser import installed_parser
-from qserve.engine.vllm.processes import process_figures
+from qserve.engines.vllm.launch.command import command
+from qserve.engines.vllm.launch.parser import installed_parser
+from qserve.engines.vllm.launch.processes import process_figures
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.units import MIB
+from qserve.worker.process import WorkerSpec
 
 NUM_STREAMS, PROMPT_TOKENS, KEY = 8, 128, "bench"
 START_TIMEOUT_S = 400

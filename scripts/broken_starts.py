@@ -24,7 +24,7 @@ from typing import Any
 
 import safetensors.torch
 
-from qserve.engine.vllm.diagnose import failure_of
+from qserve.engines.vllm.launch.diagnose import failure_of
 from qserve.hub import resolve
 
 DEMO = Path(str(resolve("demo").folder))

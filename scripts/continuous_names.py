@@ -21,8 +21,8 @@ from pathlib import Path
 TABLE = Path(__file__).parents[1] / "tests" / "tiny" / "engine" / "continuous_names.toml"
 FOLDER = "transformers/generation/continuous_batching/"
 CONFIG = "transformers/generation/configuration_utils.py"
-# By class: what engine/transformers/batching/continuous.py, library_callbacks.py, library_rows.py, library_stages.py,
-# layer_cache.py and attention/compiled_step.py use of it.
+# By class: what engines/transformers/worker/batching/continuous.py, library_callbacks.py, library_rows.py,
+# library_stages.py, layer_cache.py and attention/compiled_step.py use of it.
 USED = {
     "ContinuousBatchingConfig": [
         "auto_switch_to_flash",

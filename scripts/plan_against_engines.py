@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 from random_checkpoint import write_checkpoint
 
 from qserve.detect import detect
-from qserve.engine.process import WorkerSpec
-from qserve.engine.vllm.cpu_processes import joined_processes
+from qserve.engines.vllm.launch.cpu_processes import joined_processes
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.units import GIB, MIB
+from qserve.worker.process import WorkerSpec
 
 LENGTH, SEQS = 1024, 8
 PORT = 18461
@@ -73,7 +73,7 @@ def _transformers(folder: Path, plan: Plan) -> dict[str, float]:
         spec = WorkerSpec(folder, ("m",), plan, Path(private) / "s", "key")
         file = Path(private) / "spec.json"
         file.write_text(json.dumps(spec.to_json()))
-        worker = subprocess.Popen([sys.executable, "-m", "qserve.engine.transformers", str(file)])
+        worker = subprocess.Popen([sys.executable, "-m", "qserve.engines.transformers.worker", str(file)])
         try:
             return asyncio.run(_ask(spec, worker))
         finally:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from qserve.engine.quick_imports import quick_imports
-from qserve.engine.unused_packages import leave_out
+from qserve.worker.quick_imports import quick_imports
+from qserve.worker.unused_packages import leave_out
 from tests.collecting import rewritten_once
 from tests.costs import Costs
 from tests.shared import SharedFixtures

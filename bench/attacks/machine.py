@@ -43,7 +43,7 @@ async def slow_heads(service: Service) -> str:
 
 async def stopped_worker(service: Service) -> str:
     """SIGSTOP for the chat worker with requests in flight: until the honest stream is told."""
-    service.worker("qserve.engine.transformers").suspend()
+    service.worker("qserve.engines.transformers.worker").suspend()
     began_s = time.monotonic()
     status, seconds = await service.post("/v1/completions", {"model": "demo", "prompt": "x", "max_tokens": 8})
     return f"told {status} after {seconds:.1f} s, by {time.monotonic() - began_s:.1f} s"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Answer requests until the parent has no more, or is gone."""
-    from qserve.engine.process import end_with_parent
+    from qserve.worker.process import end_with_parent
 
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both, and the parent ends this one

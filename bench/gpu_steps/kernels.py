@@ -16,10 +16,10 @@ import torch
 from bench.gpu_steps.machine import Machine, config_of
 from bench.gpu_steps.timing import microseconds
 from qserve.core.model_spec import ModelSpec
-from qserve.engine.transformers.attention.kernels import Heads, choose_kernel
-from qserve.engine.transformers.attention.pages import PageStep
-from qserve.engine.transformers.decoding.choose import take_on_cards
-from qserve.engine.transformers.decoding.operations import PLAIN, REGISTERED
+from qserve.engines.transformers.worker.attention.kernels import Heads, choose_kernel
+from qserve.engines.transformers.worker.attention.pages import PageStep
+from qserve.engines.transformers.worker.decoding.choose import take_on_cards
+from qserve.engines.transformers.worker.decoding.operations import PLAIN, REGISTERED
 from qserve.model.card import products
 from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
 

@@ -21,11 +21,11 @@ from bench.gpu_steps.machine import Machine, config_folder, config_of
 from bench.gpu_steps.order import VARIANTS
 from bench.gpu_steps.planned import PlannedSpeed, planned_terms
 from bench.gpu_steps.running import GREEDY, SAMPLED, batching, random_prompts, wave
-from qserve.core.cards.refusals import LAYER_LAUNCHES
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
-from qserve.engine.transformers.code_path import code_path
-from qserve.engine.transformers.decoding.choose import Layers
+from qserve.engines.transformers.kernels.refusals import LAYER_LAUNCHES
+from qserve.engines.transformers.worker.code_path import code_path
+from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.model.load import load
 from qserve.planner import Plan
 
@@ -160,7 +160,7 @@ class LoadedShape:
         if variant == VARIANTS[1]:
             plan = replace(plan, devices=tuple(replace(one, cuda_graphs_bytes=0) for one in plan.devices))
         if variant == VARIANTS[2]:
-            target = "qserve.engine.transformers.decoding.stages.choose_layers"
+            target = "qserve.engines.transformers.worker.decoding.stages.choose_layers"
             self._stack.enter_context(mock.patch(target, lambda model: Layers(None, None)))
         self.loaded.model.set_attn_implementation(self.loaded.attention)  # a batcher left its own
         self._batching = batching(self.loaded.model, plan)

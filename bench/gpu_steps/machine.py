@@ -20,7 +20,7 @@ from bench.limits import has_bf16, synchronize
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, formats_of
 from qserve.core.model_spec import ModelSpec
-from qserve.engine.transformers.batching.make import pages_are_kept
+from qserve.engines.transformers.worker.batching.make import pages_are_kept
 from qserve.hub.bundled import bundled_config
 from qserve.packages import missing_to_serve
 from qserve.planner import Plan, make_plan, plan_request

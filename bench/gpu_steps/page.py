@@ -74,7 +74,7 @@ def constants_of(result: Result) -> Iterator[Constant]:
     loads = [row for row in rows if "load_s" in row and "measured" in row]
     outside = [row["measured"]["runtime_bytes"] for row in loads if row["measured"]["runtime_bytes"]]
     if outside:
-        planner = "planner/engines/transformers, runtime"
+        planner = "engines/transformers, runtime"
         yield Constant("runtime_bytes", statistics.median(outside), "bytes", planner)
     for row in rows:
         if row.get("moved_bytes_per_s"):
@@ -83,7 +83,7 @@ def constants_of(result: Result) -> Iterator[Constant]:
             for term in ("activations_bytes", "cuda_graphs_bytes"):
                 if worker["measured"].get(term):
                     name = f"vllm_{term}, {str(row['model']).removeprefix('Qwen/')}"
-                    yield Constant(name, worker["measured"][term], "bytes", "planner/engines/vllm")
+                    yield Constant(name, worker["measured"][term], "bytes", "engines/vllm")
 
 
 def _of_steps(rows: Iterable[dict[str, Any]], limits: dict[str, Any] | None) -> Iterator[Constant]:
@@ -104,7 +104,7 @@ def _of_steps(rows: Iterable[dict[str, Any]], limits: dict[str, Any] | None) -> 
             yield Constant("beside_reading_us", taken_us - reading_us, "µs a step", planner)
             captured = row["path"]["num_captured"]
             if captured and row["graphs_bytes"]:
-                planner = "planner/engines/transformers/constants.py, GRAPH_BYTES_PER_LAYER"
+                planner = "engines/transformers/plan/constants.py, GRAPH_BYTES_PER_LAYER"
                 yield Constant("graph_bytes_per_layer", row["graphs_bytes"] / captured / layers, "bytes", planner)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.make import make_batcher
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.make import make_batcher
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 from qserve.planner import Plan
 

@@ -24,8 +24,8 @@ from bench.gpu_steps.planned import PlannedSpeed, planned_terms
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
 from qserve.detect import detect
-from qserve.engine.process import end_with_parent
 from qserve.planner import Plan
+from qserve.worker.process import end_with_parent
 
 __all__ = ["Service"]
 

@@ -61,7 +61,7 @@ async def checked(path: Path, endpoint: str, max_lines: int, max_body_bytes: int
     """The same by another process, which ends with who asks. Raises QserveError where it fails."""
     command = (
         "-m",
-        "qserve.engine.low_priority",
+        "qserve.worker.low_priority",
         "qserve.batches.check",
         str(path),
         endpoint,

@@ -9,7 +9,7 @@ import signal
 import sys
 
 from qserve.cli.main import main
-from qserve.engine.process import end_with_parent
+from qserve.worker.process import end_with_parent
 
 if __name__ == "__main__":
     # SIGTERM: it drains, ends its workers and removes its private folder.

@@ -22,11 +22,11 @@ from qserve.cluster.lease import Lease
 from qserve.cluster.log_tail import LogTail
 from qserve.cluster.messages import AgentStatus, Assignment, Failure, GatewayStatus
 from qserve.cluster.spanning import set_vllm_environment
-from qserve.engine.base import TcpAddress, WorkerStatus
 from qserve.errors import QserveError
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.this_machine import facts_of, local_worker
 from qserve.supervisor.worker import SupervisedWorker
+from qserve.worker.base import TcpAddress, WorkerStatus
 
 __all__ = ["Agent"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from qserve.cluster.checkpoints import CheckpointKey
 from qserve.cluster.settings import PortRange
-from qserve.engine.base import WorkerFacts, WorkerLoad, WorkerState
 from qserve.planner.plan import Plan
 from qserve.supervisor.hosted import Hosted
+from qserve.worker.base import WorkerFacts, WorkerLoad, WorkerState
 
 __all__ = ["AgentStatus", "Assignment", "Failure", "GatewayStatus"]
 

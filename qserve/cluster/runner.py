@@ -14,12 +14,12 @@ from qserve.cluster.placement import Reservations
 from qserve.cluster.scaling import Load, Scaling
 from qserve.cluster.settings import Bounds, RaySettings
 from qserve.cluster.worker import RayWorker
-from qserve.engine.base import TcpAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.this_machine import checked_vocab_size, event_recorder, facts_of, keep_plan, latency_of
+from qserve.worker.base import TcpAddress, WorkerFacts, WorkerState, WorkerStatus
 
 __all__ = ["RayRunner"]
 

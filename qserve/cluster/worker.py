@@ -22,7 +22,6 @@ from qserve.cluster.messages import AgentStatus, Assignment, Failure, GatewaySta
 from qserve.cluster.placed_agent import PlacedAgent, WorkerLost
 from qserve.cluster.placement import Reservations
 from qserve.cluster.settings import LEASE_S, RaySettings
-from qserve.engine.base import TcpAddress, WorkerState, WorkerStatus
 from qserve.errors import QserveError, WorkerFailed
 from qserve.planner.plan import Plan
 from qserve.runs.private import open_private
@@ -31,6 +30,7 @@ from qserve.supervisor.liveness import health
 from qserve.supervisor.liveness.restarts import Restarts, WorkerEvents
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
 from qserve.supervisor.worker_requests import WorkerRequests
+from qserve.worker.base import TcpAddress, WorkerState, WorkerStatus
 
 __all__ = ["RayWorker"]
 

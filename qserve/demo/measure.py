@@ -19,7 +19,7 @@ from pathlib import Path
 
 import aiohttp
 
-from qserve.core.shares import wilson_interval
+from qserve.confidence import wilson_interval
 from qserve.demo.tasks import TASKS, Exchange, held_out_exchanges
 
 __all__ = ["TaskResult", "main", "measure"]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from qserve.engine.quick_imports import quick_imports
 from qserve.evaluation.tasks import quiet
+from qserve.worker.quick_imports import quick_imports
 
 __all__ = ["REFUSAL", "LmEvalLog", "lm_eval_environment"]
 

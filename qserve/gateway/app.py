@@ -21,7 +21,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.batches import FileBounds
-from qserve.engine.base import WorkerStatus
 from qserve.gateway.administration import Administration, Restart
 from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth
 from qserve.gateway.batches import BatchEndpoints, GatewayAsService
@@ -37,6 +36,7 @@ from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
+from qserve.worker.base import WorkerStatus
 
 __all__ = ["build_gateway"]
 

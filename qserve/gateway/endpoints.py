@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import WorkerFacts
 from qserve.gateway.administration import Administration
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
@@ -30,6 +29,7 @@ from qserve.gateway.telemetry import exposition
 from qserve.gateway.telemetry.record import RECORD
 from qserve.version import __version__
 from qserve.wire.errors import ApiError
+from qserve.worker.base import WorkerFacts
 
 __all__ = ["Endpoints", "HostTeller"]
 

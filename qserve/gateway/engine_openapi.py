@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.wire.vllm import requests
+from qserve.engines.vllm.wire import requests
 
 __all__ = ["engine_schema"]
 

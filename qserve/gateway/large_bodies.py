@@ -3,7 +3,7 @@
 A megabyte of token ids or messages takes a tenth of a second to check, nested nonsense nearly one, in one call that
 holds the interpreter: a thread would stop the event loop all the same. There is a process for each of `_LANES`, so
 that a body of 200 kB never waits for one of 16 MB. It starts with the first such body, ends a minute after the last
-one, and with its standard input, however the gateway ends. It is asked as `qserve.engine.framed_process` says; a body
+one, and with its standard input, however the gateway ends. It is asked as `qserve.worker.framed_process` says; a body
 is sent once, whatever is asked about it.
 """
 
@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
-from qserve.engine.base import WorkerFacts
-from qserve.engine.framed_process import FramedProcess, frames, send_frame
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import CheckedRequest, Service
 from qserve.units import MIB
 from qserve.wire.body_scan import scan_body
 from qserve.wire.errors import ApiError
+from qserve.worker.base import WorkerFacts
+from qserve.worker.framed_process import FramedProcess, frames, send_frame
 
 __all__ = ["LARGE_BYTES", "LargeBodies", "LargeBody", "main"]
 

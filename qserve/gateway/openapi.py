@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from qserve.engine.base import Api, WorkerFacts
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
 from qserve.gateway.engine_openapi import engine_schema
@@ -24,6 +23,7 @@ from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import INT64_MAX, MAX_TOKEN_ID
 from qserve.wire.reward.table import BY_PATH
+from qserve.worker.base import Api, WorkerFacts
 
 __all__ = ["DocumentedWorker", "document"]
 

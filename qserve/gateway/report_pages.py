@@ -49,7 +49,7 @@ async def _made(store: str, run: str, live: Mapping[str, Any]) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "qserve.engine.low_priority",
+        "qserve.worker.low_priority",
         "qserve.report",
         store,
         stdin=asyncio.subprocess.PIPE,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qserve.engine.base import Api
+from qserve.engines.vllm.wire import requests
 from qserve.gateway.apis.input_tokens import RESPONSES, CountsByAnswering, counted
 from qserve.gateway.apis.message_ids import with_message_id
 from qserve.gateway.apis.unserved import why_not_served
@@ -24,7 +24,7 @@ from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from qserve.wire.reward.fields import num_slots
 from qserve.wire.reward.table import BY_PATH, RewardProtocol
-from qserve.wire.vllm import requests
+from qserve.worker.base import Api
 
 __all__ = ["BATCH_ROUTES", "CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
 

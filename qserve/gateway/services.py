@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from qserve.engine.base import Api, WorkerFacts
-from qserve.engine.grammar.thought_first import with_thought_first
-from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
+from qserve.engines.vllm.wire import requests
+from qserve.engines.vllm.wire.agents import as_vllm_reads
+from qserve.engines.vllm.wire.forms import in_engine_words
+from qserve.engines.vllm.wire.schemas import with_enforceable_schemas
+from qserve.engines.vllm.wire.thought_first import with_thought_first
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
-from qserve.wire.vllm import requests
-from qserve.wire.vllm.agents import as_vllm_reads
-from qserve.wire.vllm.forms import in_engine_words
+from qserve.worker.base import Api, WorkerFacts
 
 __all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from qserve.core.cards.offload import NUM_BUFFERS, are_streamed
+from qserve.core.offload import NUM_BUFFERS, are_streamed
 from qserve.units import format_bytes
 
 __all__ = ["Lane", "LayerStream", "stream_offloaded"]

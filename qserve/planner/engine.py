@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -50,7 +50,7 @@ __all__ = [
 GROUP = "qserve.engines"
 
 # In the order in which a plan without --engine tries them.
-_OWN = {"vllm": "qserve.planner.engines.vllm:ENGINE", "transformers": "qserve.planner.engines.transformers:ENGINE"}
+_OWN = {"vllm": "qserve.engines.vllm.engine:ENGINE", "transformers": "qserve.engines.transformers.engine:ENGINE"}
 
 
 SCORER = "transformers"
@@ -76,9 +76,9 @@ class EnginePlanner(Protocol):
         """Whether a plan without --engine may take it on this machine."""
         return False
 
-    def has_kernels(self, hardware: Hardware, release: str | None) -> bool:
-        """Whether what is published of the release runs on these cards."""
-        return True
+    def why_no_kernels(self, devices: Sequence[Device], release: str | None) -> str | None:
+        """Half a sentence on a card that the release's wheels have no kernels for; None where they have."""
+        return None
 
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         """Raises UsageError for a request that the engine can't serve, whatever fits."""
@@ -153,8 +153,8 @@ class Engine:
     Attributes:
         name: what --engine takes.
         planner: what planning needs to know of it.
-        launch: what serves it, a `qserve.engine.launch.EngineLaunch`; empty for one that only plans.
-        checks: what stands against it on a machine, a `qserve.detect.engines.checks.EngineChecks`; empty: nothing.
+        launch: what serves it, a `qserve.worker.launch.EngineLaunch`; empty for one that only plans.
+        checks: what stands against it on a machine, a `qserve.detect.engine_checks.EngineChecks`; empty: nothing.
         reward: how it scores with reward models, a `qserve.reward.engines.RewardEngine`; empty: it does not.
     """
 
@@ -242,7 +242,8 @@ def engine_for(hardware: Hardware, request: PlanRequest) -> Engine:
     suited = [
         engine
         for engine in own_engines()
-        if engine.planner.suits(hardware) and engine.planner.has_kernels(hardware, request.engine_version)
+        if engine.planner.suits(hardware)
+        and engine.planner.why_no_kernels(hardware.devices, request.engine_version) is None
     ]
     return next((engine for engine in suited if not _shut_out(engine, suited, request)), suited[-1])
 

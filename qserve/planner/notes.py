@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from qserve.core.cards.wheels import least_of_torch, shown, too_old
 from qserve.core.hardware import Device
+from qserve.core.wheels import least_of_torch, shown, too_old
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 from qserve.units import format_bytes, format_count

@@ -1,7 +1,7 @@
 """The reward worker: python -m qserve.reward SPEC.json
 
-As qserve/engine/transformers/__main__.py: it loads, listens, tells its parent how it goes on standard error, and ends
-with its parent. The file holds a `WorkerSpec`, and beside it `reward`, a `RewardSettings`, and `served`, the
+As qserve/engines/transformers/worker/__main__.py: it loads, listens, tells its parent how it goes on standard error,
+and ends with its parent. The file holds a `WorkerSpec`, and beside it `reward`, a `RewardSettings`, and `served`, the
 `ServedChat` of the same service, or null.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from qserve.engine import worker_process
-from qserve.engine.process import WorkerSpec
 from qserve.reward.engines import reward_engine
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
+from qserve.worker import worker_process
+from qserve.worker.process import WorkerSpec
 
 
 async def _serve(document: dict[str, Any]) -> None:

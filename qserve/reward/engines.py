@@ -6,13 +6,13 @@ from typing import Protocol
 
 from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
-from qserve.engine.process import WorkerSpec
 from qserve.errors import UsageError
 from qserve.planner.engine import engine_named, load_attribute, reward_engine_names
 from qserve.planner.request import PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
+from qserve.worker.process import WorkerSpec
 
 __all__ = ["RewardEngine", "reward_engine"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from qserve.core.shares import wilson_interval
+from qserve.confidence import wilson_interval
 
 __all__ = ["Fault", "Verdict", "advice_on", "fault_of", "held_out_facts", "verdict_of", "warning_of"]
 

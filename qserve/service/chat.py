@@ -51,7 +51,7 @@ def check_template_to_serve(folder: Path | None, engine_args: str) -> str | None
 
     A template that `engine_args` name is checked in place of the model's own.
     """
-    from qserve.engine.vllm.chat_format import template_flag
+    from qserve.engines.vllm.launch.chat_format import template_flag
     from qserve.hub.named_templates import check_given_template, check_templates, without_default
 
     try:

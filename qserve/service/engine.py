@@ -72,7 +72,7 @@ def _on(
     engine: Engine, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
 ) -> tuple[PlanRequest, str | None]:
     """The request for `engine` as installed, and the reason why it can't serve it, if any."""
-    from qserve.detect.engines.checks import engine_checks  # reads the metadata of packages
+    from qserve.detect.engine_checks import engine_checks  # reads the metadata of packages
 
     checks = engine_checks(engine.name)
     version = request.engine_version or checks.release(packages)
@@ -85,7 +85,7 @@ def _why_not_planned(
     checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
 ) -> str | None:
     """Why the planned request can't be served, if so: a quantization that the engine lacks, a missing package."""
-    from qserve.detect.engines.checks import why_not_served
+    from qserve.detect.engine_checks import why_not_served
 
     try:
         return why_not_served(make_plan(checkpoint, hardware, request, with_suggestions=False), packages)

@@ -40,7 +40,7 @@ _QUIET = 0.1
 
 def measure_cpu(state: Path, hardware: Hardware) -> CpuRates:
     """Measures the CPU in a process of its own and keeps the rates. Raises UsageError where torch is missing."""
-    command = [sys.executable, "-m", "qserve.engine.cpu_rates"]
+    command = [sys.executable, "-m", "qserve.engines.transformers.cpu_rates"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]

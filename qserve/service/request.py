@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from qserve.engine.vllm.counted_flags import with_counted_flags
+from qserve.engines.vllm.launch.counted_flags import with_counted_flags
 from qserve.errors import UsageError
 from qserve.planner.engine import SCORER, option_kinds, plan_request
 from qserve.planner.options import Option, options_of

@@ -137,7 +137,7 @@ def scoring_request(request: ServiceRequest, model: RewardModel, machine: Machin
     fixed = PlanRequest(quant=reward.quant, engine=reward.engine, max_model_len=reward.settings.max_length)
     fixed = planner.for_scoring(with_same_rounding(fixed, request.plan), hardware)
     if machine.packages is not None:
-        from qserve.detect.engines.checks import engine_checks
+        from qserve.detect.engine_checks import engine_checks
 
         fixed = replace(fixed, engine_version=engine_checks(reward.engine).release(machine.packages))
     if model.trained is not None and (why := _why_not(reward, model.trained, machine, hardware, fixed)) is not None:

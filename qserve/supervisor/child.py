@@ -21,7 +21,7 @@ __all__ = ["Child"]
 _log = logging.getLogger("qserve.supervisor")
 _END_INTERVAL_S = 0.5
 _TERM_GRACE_S = 2.0
-# The guard (engine/guard.py) ends on it what the engine started, and its shared memory; other workers are killed.
+# The guard (worker/guard.py) ends on it what the engine started, and its shared memory; other workers are killed.
 _END_FAMILY = signal.SIGUSR1
 _FAMILY_GRACE_S = 10.0
 _LAST_WORDS_S = 2.0

@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qserve.engine.base import WorkerStatus
 from qserve.errors import QserveError
 from qserve.gateway.run_history import RunHistory
 from qserve.planner.speed.compared import compared
 from qserve.planner.speed.estimate import Replica
 from qserve.runs.served import served_requests
 from qserve.supervisor.liveness.other_work import OtherWork
+from qserve.worker.base import WorkerStatus
 
 __all__ = ["LatencyWatch"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 
-from qserve.engine.base import WorkerState
 from qserve.errors import QserveError
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
+from qserve.worker.base import WorkerState
 
 __all__ = ["held_by", "measure_last", "measure_on"]
 

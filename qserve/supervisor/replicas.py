@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, WorkerFailed
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.worker import ANY, CPU
+from qserve.worker.base import WorkerState
 
 __all__ = ["RollingRestart", "start_all", "watch_all"]
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from qserve.engine.base import WorkerFacts, WorkerStatus
 from qserve.planner.plan import Plan
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen import Screen
+from qserve.worker.base import WorkerFacts, WorkerStatus
 
 __all__ = ["Runner", "Worker"]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from qserve.batches import FileBounds
 from qserve.core.hardware import HostProcess
-from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, UsageError
 from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.settings import GatewaySettings
@@ -35,6 +34,7 @@ from qserve.supervisor.stop_signal import StopSignal
 from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
 from qserve.units import counted
+from qserve.worker.base import WorkerState
 
 __all__ = ["UpOptions", "serve"]
 

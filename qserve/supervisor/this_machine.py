@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Device
-from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
-from qserve.engine.launch import Launch, engine_launch
-from qserve.engine.own_launch import OwnLaunch
-from qserve.engine.process import WorkerSpec
 from qserve.reward.judges.served import ServedChat
 from qserve.service.replicas import num_engines
 from qserve.supervisor.hosted import Hosted
@@ -23,6 +19,10 @@ from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
+from qserve.worker.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.launch import Launch, engine_launch
+from qserve.worker.own_launch import OwnLaunch
+from qserve.worker.process import WorkerSpec
 
 __all__ = ["ThisMachine", "checked_vocab_size", "event_recorder", "facts_of", "keep_plan", "latency_of", "local_worker"]
 

@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
-from qserve.engine.own_launch import OwnProcess
 from qserve.errors import MissingExtra, QserveError
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import UiEndpoint
@@ -24,6 +22,8 @@ from qserve.supervisor.liveness.restarts import WorkerEvents
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.ui.settings import UISettings
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.own_launch import OwnProcess
 
 __all__ = ["check_installed", "hosted_ui"]
 

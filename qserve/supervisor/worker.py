@@ -9,10 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qserve.engine.base import WorkerState, WorkerStatus
-from qserve.engine.launch import Launch
-from qserve.engine.process import death_of
-from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError
 from qserve.planner.plan import Plan
 from qserve.supervisor.child import Child
@@ -23,6 +19,10 @@ from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, Restarts, WorkerE
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
 from qserve.supervisor.worker_requests import WorkerRequests
+from qserve.worker.base import WorkerState, WorkerStatus
+from qserve.worker.launch import Launch
+from qserve.worker.process import death_of
+from qserve.worker.process_tree import tree_of
 
 __all__ = ["ANY", "CPU", "SupervisedWorker"]
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from qserve.engine.base import WorkerStatus
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.worker.base import WorkerStatus
 
 __all__ = ["WorkerRequests"]
 

@@ -2,7 +2,7 @@
 
     qserve → guard → accelerate launch → one process a rank             (torchrun for DDP over processes on a CPU)
 
-The guard (`engine/guard.py`) ends all of it when qserve ends, by whatever signal.
+The guard (`worker/guard.py`) ends all of it when qserve ends, by whatever signal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from qserve.detect.host import count_physical_cores
-from qserve.engine import guard
 from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.heap import heap_settings
 from qserve.training.job import TrainingRun
 from qserve.training.stop_signals import StopSignals
+from qserve.worker import guard
 
 __all__ = ["LOG", "Launched", "environment", "launch", "launcher"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qserve.engine.process import death_of
 from qserve.planner.training import TrainingJob, cheaper
+from qserve.worker.process import death_of
 
 __all__ = ["Outcome", "outcome_of", "so_far"]
 

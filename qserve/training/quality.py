@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qserve.core.shares import wilson_interval
+from qserve.confidence import wilson_interval
 from qserve.reward.evaluation.agreement import rank_correlation
 from qserve.reward.evaluation.calibration import calibration
 from qserve.reward.evaluation.length_bias import length_bias

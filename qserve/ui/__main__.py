@@ -1,6 +1,6 @@
 """The UI worker: python -m qserve.ui SPEC.json
 
-A worker process like the engines' (`qserve/engine/worker_process.py`), without torch: it listens on the unix socket
+A worker process like the engines' (`qserve/worker/worker_process.py`), without torch: it listens on the unix socket
 that the file names and ends with its parent. The file holds a `UISettings`.
 """
 
@@ -11,12 +11,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from qserve.engine import worker_process
-from qserve.engine.asgi import KeyGuard
-from qserve.engine.base import UnixAddress
-from qserve.engine.paused_collection import paused_collection
 from qserve.errors import UsageError
 from qserve.ui.settings import UISettings
+from qserve.worker import worker_process
+from qserve.worker.asgi import KeyGuard
+from qserve.worker.base import UnixAddress
+from qserve.worker.paused_collection import paused_collection
 
 
 async def _serve(document: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from qserve.engines.vllm.wire.errors import in_our_words
 from qserve.wire.agents.overflow import Overflow, overflow_of_vllm
-from qserve.wire.vllm.errors import in_our_words
 
 __all__ = [
     "MAX_NAME",

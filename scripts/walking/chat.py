@@ -14,10 +14,10 @@ from http.client import HTTPResponse
 from pathlib import Path
 from socket import create_connection, socket
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from scripts.walking.traced import Trace, traced
 
 _KEY = "sk-walk"

@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import PATIENCE_MS
 
-CHAT = "qserve.engine.transformers"
+CHAT = "qserve.engines.transformers.worker"
 UI = "qserve.ui"
 expect.set_options(timeout=PATIENCE_MS)
 

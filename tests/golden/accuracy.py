@@ -19,12 +19,12 @@ from typing import Any
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, default_max_num_seqs
+from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.errors import QserveError
 from qserve.hub.bundled import bundled_config, known_ids
 from qserve.hub.named import named_config
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
-from qserve.planner.engines.vllm.defaults import default_max_num_batched_tokens, default_max_num_seqs
-from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.units import GIB, MIB
 
 __all__ = [

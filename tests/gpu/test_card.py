@@ -12,7 +12,7 @@ from bench.gpu_steps.offload import offloaded_tokens_row, two_cards_row
 from bench.gpu_steps.order import KERNELS, VARIANTS
 from bench.gpu_steps.quality import MOST_KL, quality_row
 from bench.step_counts import hold
-from qserve.engine.transformers.kernel_trial import try_kernels
+from qserve.engines.transformers.worker.kernel_trial import try_kernels
 from qserve.model.card.products import KERNEL
 from qserve.model.card.trial import choose_products
 

@@ -8,12 +8,12 @@ from typing import Literal
 
 from qserve.core.hardware import Hardware
 from qserve.core.schemes import SCHEMES
-from qserve.detect.attention import attention_kernels, attention_on_a_cpu, attention_remedy
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
-from qserve.detect.engines.checks import engine_checks, why_not_scheme
-from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command, takes_plugin
+from qserve.detect.engine_checks import engine_checks, why_not_scheme
 from qserve.detect.packages import Packages
-from qserve.detect.products import quantized_products
+from qserve.engines.transformers.detect.attention import attention_kernels, attention_on_a_cpu, attention_remedy
+from qserve.engines.transformers.detect.products import quantized_products
+from qserve.engines.vllm.detect import BNB_PLUGIN, install_plugin_command, takes_plugin
 from qserve.packages import install_command
 from qserve.planner.engine import engine_named, own_engines
 from qserve.units import GIB, format_bytes

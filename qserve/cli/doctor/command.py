@@ -15,7 +15,7 @@ import click
 from qserve.cli.doctor.checks import Check, can_chat, examine, schemes_of
 from qserve.cli.options.command import Command
 from qserve.core.hardware import Hardware
-from qserve.detect.engines.checks import engine_checks
+from qserve.detect.engine_checks import engine_checks
 from qserve.detect.packages import Packages
 from qserve.errors import UsageError
 

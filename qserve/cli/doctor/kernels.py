@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qserve.cli.doctor.checks import Check
-from qserve.core.cards.refusals import Refusal
+from qserve.engines.transformers.kernels.refusals import Refusal
 from qserve.errors import QserveError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TRIAL", "as_last_start_told", "tried_now"]
 
-TRIAL = "qserve.engine.transformers.kernel_trial"
+TRIAL = "qserve.engines.transformers.worker.kernel_trial"
 _TRY, _ALL_OUTPUT = "qserve doctor --kernels tries them now", f"the compiler's full output: python -m {TRIAL}"
 _MOST_SECONDS = 300
 _MOST_RUNS = 20

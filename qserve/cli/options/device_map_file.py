@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import click
 
+from qserve.engines.transformers.plan.device_map import Mode
+from qserve.engines.transformers.plan.module_map import ModuleMap
 from qserve.errors import UsageError
-from qserve.planner.engines.transformers.device_map import Mode
-from qserve.planner.engines.transformers.module_map import ModuleMap
 from qserve.yaml_errors import yaml_problem
 
 __all__ = ["DeviceMapParam"]

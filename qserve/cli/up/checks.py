@@ -53,7 +53,7 @@ def check_reads(hosted: Hosted, screen: Screen) -> None:
     note = check_template_to_serve(hosted.folder, engine_args) if hosted.role == "chat" else None
     if note is not None and note not in plan.notes:  # of weights that were downloaded since it was planned
         screen.note(note)
-    from qserve.engine.launch import engine_launch  # imports the schemas, which --help does not need
+    from qserve.worker.launch import engine_launch  # imports the schemas, which --help does not need
 
     launch = engine_launch(plan.engine) if hosted.role == "chat" else None
     if engine_args and launch and not launch.takes_engine_args:

@@ -42,7 +42,7 @@ class Scheme:
     - `least_card` is the compute capability that their wheels begin at.
     - `packed_from` is the one from which a card computes with the packed weights: before it, on a CPU, and with None
       everywhere, they are made 16 bit while loading. `in_panels`: a CPU's products take them as they are stored.
-    - `rounded`: when these products round activations to 8 bits (planner/engines/transformers/activations.py).
+    - `rounded`: when these products round activations to 8 bits (engines/transformers/plan/activations.py).
 
     What it costs:
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from pydantic_core import to_json
 
-from qserve.engine.base import WorkerFacts
+from qserve.engines.vllm.wire import requests
 from qserve.gateway.services import ByEngine, CheckedRequest
-from qserve.wire.vllm import requests
+from qserve.worker.base import WorkerFacts
 
 __all__ = ["RESPONSES", "CountsByAnswering", "counted"]
 

@@ -19,7 +19,6 @@ from typing import Any
 import psutil
 
 from qserve.batches import FileBounds
-from qserve.engine.base import WorkerStatus
 from qserve.errors import QserveError
 from qserve.gateway.administration import Restart, begun
 from qserve.gateway.endpoints import HostTeller
@@ -36,6 +35,7 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.web import UiEndpoint
 from qserve.wire.errors import ApiError, internal_error
+from qserve.worker.base import WorkerStatus
 
 __all__ = ["Coordinator", "Service"]
 

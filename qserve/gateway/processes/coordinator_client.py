@@ -14,7 +14,6 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from qserve.batches import FileBounds
-from qserve.engine.base import WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.in_flight import InFlight
 from qserve.gateway.key_throttle import KeyThrottle
@@ -33,6 +32,7 @@ from qserve.gateway.telemetry.request_rows import row_of
 from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import UiEndpoint
 from qserve.runs import RunStore
+from qserve.worker.base import WorkerStatus
 
 __all__ = ["CoordinatorClient"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qserve.engine.base import WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.base import WorkerFacts, WorkerState, WorkerStatus
 
 __all__ = ["changing", "document_of", "status_of", "update"]
 

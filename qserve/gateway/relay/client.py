@@ -14,8 +14,8 @@ from typing import cast
 
 import httptools
 
-from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.gateway.bodies import Body
+from qserve.worker.base import TcpAddress, UnixAddress
 
 __all__ = ["ConnectionBroke", "Reply", "Unreachable", "WorkerClient"]
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from starlette.types import Message, Receive, Send
 
-from qserve.engine.base import Api
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
@@ -30,6 +29,7 @@ from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect, from_engine
 from qserve.wire.worker_headers import CACHE_SALT, CLIENT, PRIORITY
+from qserve.worker.base import Api
 
 __all__ = ["Call", "Exchange", "start_of_stream"]
 

@@ -1,6 +1,6 @@
 """Routes that workers serve: the body is read and checked once, and forwarded byte for byte.
 
-Except for JSON schemas and empty lists of tools for vLLM (`engine/grammar/vllm_schemas.py`, `wire/vllm/`), and its
+Except for JSON schemas and empty lists of tools for vLLM (`engines/vllm/wire/`), and its
 `cache_salt` (`gateway/relay/cache_salts.py`).
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import Api, WorkerFacts
+from qserve.engines.vllm.wire import requests
 from qserve.gateway.auth import owner_of, share_of
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
@@ -30,7 +30,7 @@ from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RECORD, RequestRecord
 from qserve.wire.body_scan import utf8_json
 from qserve.wire.reward.fields import BULK_SLOTS
-from qserve.wire.vllm import requests
+from qserve.worker.base import Api, WorkerFacts
 
 __all__ = ["RelayedEndpoints"]
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from qserve.engine.base import WorkerState
 from qserve.gateway.relay.admission import Moved, Places, Requester
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
@@ -19,6 +18,7 @@ from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import prefix_blocks
 from qserve.gateway.routing.router import RequestTokens, Router
 from qserve.wire.errors import ApiError
+from qserve.worker.base import WorkerState
 
 __all__ = ["ReplicaSet", "by_role", "replica_sets", "routed"]
 

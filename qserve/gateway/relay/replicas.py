@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from qserve.engine.base import WorkerFacts, WorkerState
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.router import RequestTokens
+from qserve.worker.base import WorkerFacts, WorkerState
 
 __all__ = ["Replicas", "RoutedRequest", "Slot"]
 

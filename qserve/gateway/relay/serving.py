@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qserve.engine.base import WorkerFacts
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.routes import ROUTES, RelayedRoute, Route
 from qserve.gateway.services import Service
 from qserve.wire.errors import ApiError
+from qserve.worker.base import WorkerFacts
 
 __all__ = ["Served", "named", "serving", "why_nobody_serves"]
 

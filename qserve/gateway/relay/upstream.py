@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from qserve.engine.base import WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import QserveError
 from qserve.gateway.relay.admission import Admission
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.gateway.relay.ending import Down
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
+from qserve.worker.base import WorkerFacts, WorkerState, WorkerStatus
 
 __all__ = ["Life", "Observed", "Upstream", "watch"]
 

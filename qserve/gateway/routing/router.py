@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.choice import Candidate, choose, slack_tokens
 from qserve.gateway.routing.prefix import BLOCK_BYTES, PrefixTable
+from qserve.worker.base import WorkerLoad
 
 __all__ = ["RequestTokens", "Router", "TokenEstimates"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 
 from qserve.core.hardware import HostProcess
-from qserve.engine.process_tree import children_of
 from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, WEB_UI
+from qserve.worker.process_tree import children_of
 
 __all__ = ["HostMemory"]
 

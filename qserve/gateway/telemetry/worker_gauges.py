@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from qserve.engine.base import WorkerState, WorkerStatus
 from qserve.planner.term import COLUMNS
+from qserve.worker.base import WorkerState, WorkerStatus
 
 __all__ = ["WorkerGauges", "WorkerView"]
 

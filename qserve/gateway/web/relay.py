@@ -9,7 +9,6 @@ from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import WorkerState, WorkerStatus
 from qserve.gateway.auth import header
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
@@ -22,6 +21,7 @@ from qserve.gateway.web import pages
 from qserve.gateway.web.routes import START
 from qserve.gateway.web.session import is_https
 from qserve.wire.errors import ApiError
+from qserve.worker.base import WorkerState, WorkerStatus
 
 __all__ = ["UiEndpoint", "UiRelay"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from qserve.core.cards.quantized_products import ROW_TILES
-from qserve.core.cards.refusals import Refusal, product_name, refusal
+from qserve.engines.transformers.kernels.quantized_products import ROW_TILES
+from qserve.engines.transformers.kernels.refusals import Refusal, product_name, refusal
 from qserve.model.card.linear import card_linears
 from qserve.model.card.products import CHOSEN, REFUSED, Key
 

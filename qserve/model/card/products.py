@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from qserve.core.cards.quantized_products import LIBRARY_ROWS, piece_rows, row_tile_of
+from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, piece_rows, row_tile_of
 from qserve.model.card.weights import INT8, FourBitWeight, Weight
 
 __all__ = [

@@ -16,9 +16,9 @@ from statistics import median
 import torch
 from torch import nn
 
-from qserve.core.cards.compiler_errors import reason_of
-from qserve.core.cards.quantized_products import LIBRARY_ROWS, ROW_TILES, SCRATCH_BYTES
-from qserve.core.cards.refusals import log_refusal, product_name, refusal
+from qserve.engines.transformers.kernels.compiler_errors import reason_of
+from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, ROW_TILES, SCRATCH_BYTES
+from qserve.engines.transformers.kernels.refusals import log_refusal, product_name, refusal
 from qserve.model.card.linear import CardLinear, card_linears, compute_on_cards
 from qserve.model.card.products import (
     BY_PIECES,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from qserve.core.families import layer_classes
-from qserve.core.kernel_shapes import padded_length
+from qserve.engines.transformers.kernels.shapes import padded_length
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
 from qserve.model.cpu.layers import CompiledLayers, Reads, are_computed, tell_begin
@@ -55,8 +55,8 @@ class DenseBody:
         """Last hidden states [tokens, hidden size] of `ids` [tokens], each of which attends to what `reads` says.
 
         Where `wanted` has places in the row, only of those, and the last layer goes on with them alone. Rows are
-        padded to one of a few counts (`core/kernel_shapes.py`) for oneDNN's products; `attend` does what `reads`
-        says where the layers are not compiled, and sees the tokens alone.
+        padded to one of a few counts (`engines/transformers/kernels/shapes.py`) for oneDNN's products; `attend` does
+        what `reads` says where the layers are not compiled, and sees the tokens alone.
         """
         if self.layers is not None:
             return self.layers(ids, positions, reads, wanted)

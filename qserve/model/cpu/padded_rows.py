@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qserve.core.kernel_shapes import MAX_KERNELS, padded_length
+from qserve.engines.transformers.kernels.shapes import MAX_KERNELS, padded_length
 
 __all__ = ["bound_kernels", "pad_linear_layers", "with_padded_rows"]
 

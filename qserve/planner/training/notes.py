@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qserve.core.cards.wheels import LEAST_OF_OLD_TORCH, shown, too_old
 from qserve.core.hardware import Device
 from qserve.core.schemes import SCHEMES
-from qserve.planner.engines.transformers.constants import TESTED_TORCH
-from qserve.planner.engines.vllm.refusals import why_no_kernels
-from qserve.planner.engines.vllm.versions import TESTED_RELEASE
+from qserve.core.wheels import LEAST_OF_OLD_TORCH, TESTED_TORCH, shown, too_old
+from qserve.planner.engine import engine_named
 from qserve.planner.notes import old_card_note
 from qserve.planner.training.card_memory import Run, engine_need_bytes
 from qserve.planner.training.plan import CardMemory
@@ -67,7 +65,7 @@ def _on_old_cards(run: Run, devices: Sequence[Device]) -> Iterator[str]:
         )
         return
     yield from old_card_note(devices, TESTED_TORCH)
-    if run.request.vllm is not None and (why := why_no_kernels(devices, TESTED_RELEASE)) is not None:
+    if run.request.vllm is not None and (why := engine_named("vllm").planner.why_no_kernels(devices, None)):
         yield f"{why}: --vllm does not start there; without it the trainer generates by itself"
     scheme = _scheme(run)
     if scheme is not None and (old := too_old(devices, SCHEMES[scheme].least_card)) is not None:

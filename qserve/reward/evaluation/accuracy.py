@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qserve.core.shares import wilson_interval
+from qserve.confidence import wilson_interval
 from qserve.errors import UsageError
 from qserve.reward.evaluation.records import Record
 

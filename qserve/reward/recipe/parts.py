@@ -7,7 +7,6 @@ import logging
 from collections.abc import Coroutine, Hashable, Sequence
 from typing import Any, TypeVar
 
-from qserve.engine.heartbeat import Heartbeat
 from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score
 from qserve.reward.judges.judge import Judge, Judged
@@ -15,6 +14,7 @@ from qserve.reward.judges.served import ServedChat
 from qserve.reward.protocols.job import Text, answer_of
 from qserve.reward.recipe.config import JudgePart, ModelPart, Recipe, RulePart
 from qserve.reward.rules.pool import RulePool
+from qserve.worker.heartbeat import Heartbeat
 
 __all__ = ["RecipeScorer", "judged"]
 

@@ -9,9 +9,9 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from qserve.engine.shares.turns import Turns
 from qserve.reward.rules.process import ITEM_S, RuleProcess, Verdict
 from qserve.reward.rules.rules import Rule
+from qserve.worker.shares.turns import Turns
 
 __all__ = ["RulePool"]
 

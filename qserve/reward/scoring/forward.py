@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from qserve.core.kernel_shapes import padded_length
-from qserve.engine.transformers.transfers import upload
+from qserve.engines.transformers.kernels.shapes import padded_length
+from qserve.engines.transformers.worker.transfers import upload
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from qserve.engine.heartbeat import Heartbeat
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory
@@ -24,6 +23,7 @@ from qserve.reward.scoring.pooling import PoolingRule
 from qserve.reward.scoring.row_queue import HORIZON_ROWS, Job, RowQueue, RowRules
 from qserve.reward.scoring.template import RewardTemplate
 from qserve.reward.settings import RewardSettings
+from qserve.worker.heartbeat import Heartbeat
 
 __all__ = ["RewardScorer", "Score", "ScoreItem", "ScorerStats", "TokenizedText", "check_length", "how_scored"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from qserve.engine.prompts.written_tokens import check_written
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub.chat_template import template_of
 from qserve.hub.token_rows import ADVICE, rowless_tokens, without_row
+from qserve.prompts.written_tokens import check_written
 from qserve.reward.answers import check_answered
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.failures import TextRefused, too_long

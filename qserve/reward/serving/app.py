@@ -22,8 +22,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
-from qserve.engine.worker_app import worker_app
 from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score, ScoreItem, firsts_of
 from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text
@@ -33,18 +31,16 @@ from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.serving.portions import is_large, portions
 from qserve.reward.serving.report import report_of
+from qserve.reward.serving.scorer import Scorer
 from qserve.reward.serving.shortened import shortened
 from qserve.wire.errors import ApiError, Dialect
 from qserve.wire.reward.table import BY_PATH
 from qserve.wire.worker_headers import CLIENT
+from qserve.worker.app import worker_app
+from qserve.worker.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
 
 if TYPE_CHECKING:
     from qserve.reward.recipe.parts import RecipeScorer
-    from qserve.reward.recipe.without_model import NoModel
-    from qserve.reward.scoring.scorer import RewardScorer
-    from qserve.reward.vllm.scorer import VllmScorer
-
-    Scorer = RewardScorer | VllmScorer | NoModel
 
 __all__ = ["build_app"]
 
@@ -54,7 +50,7 @@ _LARGE_REQUESTS = 2
 
 
 def build_app(
-    scorer: Scorer,
+    scorer: Scorer | NoModel,
     models: tuple[str, ...],
     key: str,
     memory: Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]],
@@ -94,7 +90,9 @@ def build_app(
 class _Host:
     """The story of a request: read, make tokens, score, tell."""
 
-    def __init__(self, scorer: Scorer, model: str, metrics: RewardMetrics, parts: RecipeScorer | None) -> None:
+    def __init__(
+        self, scorer: Scorer | NoModel, model: str, metrics: RewardMetrics, parts: RecipeScorer | None
+    ) -> None:
         self._model = None if isinstance(scorer, NoModel) else scorer
         self._model_meta = scorer.meta
         self._metrics = metrics

@@ -9,13 +9,12 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from qserve.reward.items import Score
+from qserve.reward.items import Score, ScorerStats
 from qserve.reward.serving.report import LENGTHS, RecentRequests
+from qserve.reward.serving.scorer import Scorer
 
 if TYPE_CHECKING:
     from qserve.reward.recipe.without_model import NoModel
-    from qserve.reward.scoring.scorer import RewardScorer, ScorerStats
-    from qserve.reward.vllm.scorer import VllmScorer
 
 __all__ = ["RewardMetrics"]
 
@@ -28,7 +27,7 @@ _LATENCIES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 class RewardMetrics:
     """Requests as they are answered, and the scorer's books at the time of the scrape."""
 
-    def __init__(self, scorer: RewardScorer | VllmScorer | NoModel) -> None:
+    def __init__(self, scorer: Scorer | NoModel) -> None:
         self.recent = RecentRequests()
         self._registry = CollectorRegistry()
         self._latency = Histogram(
@@ -62,7 +61,7 @@ class RewardMetrics:
 
 
 class _ScorerCollector(Collector):
-    def __init__(self, scorer: RewardScorer | VllmScorer | NoModel) -> None:
+    def __init__(self, scorer: Scorer | NoModel) -> None:
         self._scorer = scorer
 
     def collect(self) -> list[Metric]:

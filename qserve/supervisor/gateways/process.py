@@ -14,11 +14,11 @@ from functools import partial
 
 import uvloop
 
-from qserve.engine.process import end_with_parent
 from qserve.gateway.http.server import build_server, run_server
 from qserve.gateway.processes.coordinator_client import CoordinatorClient
 from qserve.gateway.telemetry.tracing import to_collector
 from qserve.supervisor import logs
+from qserve.worker.process import end_with_parent
 
 __all__ = ["main"]
 

@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol
 
 import psutil
 
-from qserve.engine.base import WorkerStatus
 from qserve.errors import WorkerFailed
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.in_flight import InFlight
@@ -26,6 +25,7 @@ from qserve.gateway.processes.member import Member
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import UiEndpoint
+from qserve.worker.base import WorkerStatus
 
 __all__ = ["Processes", "RunningGateway", "Silence", "gateway_of"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from qserve.engine.base import WorkerStatus
-from qserve.engine.launch import Launch, SendRequest
 from qserve.supervisor.liveness import activity, stall
+from qserve.worker.base import WorkerStatus
+from qserve.worker.launch import Launch, SendRequest
 
 __all__ = ["INTERVAL_S", "MISSED_CHECKS", "until_hung", "until_sick"]
 

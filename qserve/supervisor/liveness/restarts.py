@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from qserve.engine.base import WorkerState, WorkerStatus
 from qserve.errors import QserveError, WorkerFailed
+from qserve.worker.base import WorkerState, WorkerStatus
 
 __all__ = ["FIRST_PAUSE_S", "Restarts", "WorkerEvents"]
 

@@ -1,7 +1,7 @@
 """Detects a hanging worker: requests wait for it, and there is no sign of progress. Pure; `worker.py` observes.
 
 A health check tells only that the event loop turns, or is too busy to answer. What is looked at instead: pieces of
-answers, the worker's own count of steps (`engine/heartbeat.py`, or the engine's counters), and signs of work by its
+answers, the worker's own count of steps (`worker/heartbeat.py`, or the engine's counters), and signs of work by its
 processes. A long prefill step computes; a process that is stopped, or waits for a lock, does not.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qserve.engine.heartbeat import Progress
+from qserve.worker.heartbeat import Progress
 
 __all__ = ["INTERVAL_S", "Observation", "StallWatch"]
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qserve.engine.launch import SendRequest
 from qserve.errors import WorkerFailed
+from qserve.worker.launch import SendRequest
 
 __all__ = ["LIMIT_S", "NOISE_SHARE", "TEXTS", "Sanity", "check_sanity"]
 

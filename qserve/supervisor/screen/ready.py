@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qserve.core.cards.refusals import Refusal
+from qserve.engines.transformers.kernels.refusals import Refusal
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
 from qserve.supervisor.sanity import Sanity

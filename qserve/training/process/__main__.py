@@ -12,8 +12,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 if __name__ == "__main__":
-    from qserve.engine.quick_imports import quick_imports
     from qserve.training.process.unused_packages import leave_out_unused
+    from qserve.worker.quick_imports import quick_imports
 
     leave_out_unused(Path(sys.argv[1]))  # before transformers and TRL look for them
 

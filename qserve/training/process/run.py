@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from qserve.engine.quick_imports import quick_imports
 from qserve.errors import UsageError
 from qserve.training.heap import is_tight
 from qserve.training.job import TrainingRun
@@ -19,6 +18,7 @@ from qserve.training.process.events import EventLog
 from qserve.training.process.failures import failure_of
 from qserve.training.process.memory import PeakMemory, storage_bytes
 from qserve.training.process.sharding import elements, prepare_sharding
+from qserve.worker.quick_imports import quick_imports
 
 __all__ = ["main", "train"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from qserve.engine.prompts.special_tokens import strings_in
-from qserve.engine.prompts.written_tokens import check_written
 from qserve.errors import UsageError
 from qserve.hub.token_rows import ADVICE, RowlessTokens, rowless_among
+from qserve.prompts.special_tokens import strings_in
+from qserve.prompts.written_tokens import check_written
 
 __all__ = ["check_token_rows"]
 

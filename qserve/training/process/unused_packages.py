@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qserve.engine.unused_packages import leave_out
 from qserve.training.job import TrainingRun
+from qserve.worker.unused_packages import leave_out
 
 __all__ = ["leave_out_unused"]
 

@@ -8,10 +8,10 @@ from urllib.parse import parse_qs
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qserve.engine.asgi import to_response
 from qserve.gateway.limits import read_body
 from qserve.units import MIB
 from qserve.wire.errors import ApiError
+from qserve.worker.asgi import to_response
 
 __all__ = ["MAX_BODY_BYTES", "KnownCalls", "again"]
 

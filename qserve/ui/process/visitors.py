@@ -22,7 +22,6 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qserve.engine.asgi import to_response
 from qserve.gateway.auth import header
 from qserve.gateway.limits import read_body
 from qserve.gateway.web.access import VISITOR
@@ -31,6 +30,7 @@ from qserve.gateway.web.session import SESSION_S
 from qserve.ui.process.known_calls import MAX_BODY_BYTES, again
 from qserve.ui.process.visitor_files import VisitorFiles
 from qserve.wire.errors import ApiError
+from qserve.worker.asgi import to_response
 
 __all__ = ["Visitors"]
 

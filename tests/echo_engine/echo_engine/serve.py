@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from qserve.engine.base import Api
-from qserve.engine.launch import Launch
-from qserve.engine.own_launch import OwnLaunch
-from qserve.engine.process import WorkerSpec
+from qserve.worker.base import Api
+from qserve.worker.launch import Launch
+from qserve.worker.own_launch import OwnLaunch
+from qserve.worker.process import WorkerSpec
 
 __all__ = ["EchoLaunch"]
 
 
 class EchoLaunch(OwnLaunch):
-    """See `qserve.engine.launch.EngineLaunch`."""
+    """See `qserve.worker.launch.EngineLaunch`."""
 
     takes_engine_args: ClassVar[bool] = False
     verifies_quant: ClassVar[bool] = False

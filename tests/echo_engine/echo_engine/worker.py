@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from qserve.engine import worker_process
-from qserve.engine.asgi import KeyGuard
-from qserve.engine.process import WorkerSpec, report_phase
 from qserve.wire.sse import DONE, event
+from qserve.worker import worker_process
+from qserve.worker.asgi import KeyGuard
+from qserve.worker.process import WorkerSpec, report_phase
 
 
 async def _serve(document: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ import pickle, sys, threading
 from pathlib import Path
 from qserve.cluster.agent import Agent
 from qserve.cluster.messages import GatewayStatus
-from qserve.engine.base import WorkerLoad
+from qserve.worker.base import WorkerLoad
 
 agent = Agent(pickle.loads(Path(sys.argv[1]).read_bytes()))
 threading.Thread(target=lambda: [agent.renew() for _ in sys.stdin], daemon=True).start()

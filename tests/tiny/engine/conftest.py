@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.random_checkpoint import write_checkpoint
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from tests.tiny.engine.fake_card import FakeCard, fake_card
 from tests.tiny.engine.running import running
 

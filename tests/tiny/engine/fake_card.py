@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qserve.engine.transformers.sampling import adjust
+from qserve.engines.transformers.worker.sampling import adjust
 from tests.tiny.engine.fake_cuda import in_place_of_cuda, where
 
 __all__ = ["FakeCard", "Waited", "fake_card"]

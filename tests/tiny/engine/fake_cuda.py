@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from qserve.engine.transformers.decoding import forward
+from qserve.engines.transformers.worker.decoding import forward
 
 __all__ = ["in_place_of_cuda", "where"]
 

@@ -18,16 +18,16 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from qserve.engine.transformers.attention.kernels import GATHERED, ChosenKernel
-from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import BatchLimits, Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages
-from qserve.engine.transformers.decoding import stages
-from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.choose import Layers
-from qserve.engine.transformers.decoding.forward import capture_on_card
+from qserve.engines.transformers.worker.attention.kernels import GATHERED, ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits, Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.paged_faults import FaultTolerantStages
+from qserve.engines.transformers.worker.decoding import stages
+from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.choose import Layers
+from qserve.engines.transformers.worker.decoding.forward import capture_on_card
 from qserve.model.card.linear import CardLinear
 from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
 from tests.tiny.engine.fake_card import FakeCard

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qserve.engine.grammar.matcher import Grammar
-from qserve.engine.transformers.sampling.guidance import Guide
+from qserve.engines.transformers.worker.grammar.matcher import Grammar
+from qserve.engines.transformers.worker.sampling.guidance import Guide
 
 _VOCAB = 1 << 18
 

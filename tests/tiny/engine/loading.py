@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from qserve.detect import detect
-from qserve.engine.transformers.batching.make import make_batcher
-from qserve.engine.transformers.batching.scoring import PromptScorer
-from qserve.engine.transformers.engine import Engine
+from qserve.engines.transformers.worker.batching.make import make_batcher
+from qserve.engines.transformers.worker.batching.scoring import PromptScorer
+from qserve.engines.transformers.worker.engine import Engine
 from qserve.hub import resolve
 from qserve.model.load import LoadedModel, load
 from qserve.model.load_cost import reset_peaks

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 
-from qserve.engine.transformers.attention.pages import PageStep
+from qserve.engines.transformers.worker.attention.pages import PageStep
 
 __all__ = ["read_in_place"]
 

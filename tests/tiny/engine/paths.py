@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
 from qserve.model import packed_linear
 from qserve.model.cpu.kernels import can_attend
 from qserve.model.cpu.linear import takes_bfloat16

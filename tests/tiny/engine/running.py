@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
-from qserve.engine.transformers.sampling.params import SamplingParams, TokenChoice
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.batching.batcher import Batcher, BatchLimits, Sequence
+from qserve.engines.transformers.worker.sampling.params import SamplingParams, TokenChoice
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 
 CPU = torch.device("cpu")

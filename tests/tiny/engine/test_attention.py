@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.transformers.attention import packed as attention
-from qserve.engine.transformers.attention.packed import varlen_sdpa
+from qserve.engines.transformers.worker.attention import packed as attention
+from qserve.engines.transformers.worker.attention.packed import varlen_sdpa
 from qserve.model import sdpa
 from qserve.model.sdpa import length_buckets
 

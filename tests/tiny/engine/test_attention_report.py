@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.core.cards.attention_kernels import (
+from qserve.engines.transformers.kernels.attention_kernels import (
     FLASH_2,
     FLASH_3,
     HUB_FLASH_2,
@@ -17,9 +17,9 @@ from qserve.core.cards.attention_kernels import (
     HUB_VLLM_FLASH_3,
     TORCH_VARLEN,
 )
-from qserve.engine.transformers.attention import kernels
-from qserve.engine.transformers.attention.kernels import GATHERED, Heads, choose_kernel
-from qserve.engine.transformers.attention.report import attention_report
+from qserve.engines.transformers.worker.attention import kernels
+from qserve.engines.transformers.worker.attention.kernels import GATHERED, Heads, choose_kernel
+from qserve.engines.transformers.worker.attention.report import attention_report
 from tests.tiny.engine.paged_reference import read_in_place
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)

@@ -17,7 +17,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from qserve.engine.transformers.decoding import triton_kernels  # noqa: F401  # lists its kernels
+from qserve.engines.transformers.worker.decoding import triton_kernels  # noqa: F401  # lists its kernels
 from qserve.model.card import triton_products  # noqa: F401
 from qserve.model.card.ahead import (
     CAPABILITIES,

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from bench.step_counts import hold
-from qserve.core.cards import quantized_products
-from qserve.engine.transformers.decoding.choose import can_be_captured, choose_layers
+from qserve.engines.transformers.kernels import quantized_products
+from qserve.engines.transformers.worker.decoding.choose import can_be_captured, choose_layers
 from qserve.model.card import products, trial
 from qserve.model.card.linear import CardLinear, compute_on_cards
 from qserve.model.card.operations import by_meaning

@@ -21,20 +21,20 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from qserve.core.hardware import Device, formats_of
 from qserve.detect import detect
-from qserve.engine.grammar.matcher import Grammar
-from qserve.engine.transformers.attention import kernels, packed
-from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
-from qserve.engine.transformers.batching.batcher import BatchLimits
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.decoding import check
-from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.choose import can_be_captured, choose_layers
-from qserve.engine.transformers.decoding.forward import capture_on_card
-from qserve.engine.transformers.decoding.operations import ON_CARDS
-from qserve.engine.transformers.sampling.batch import BatchSampler
-from qserve.engine.transformers.sampling.guidance import Guide
-from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.engines.transformers.worker.attention import kernels, packed
+from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.decoding import check
+from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.choose import can_be_captured, choose_layers
+from qserve.engines.transformers.worker.decoding.forward import capture_on_card
+from qserve.engines.transformers.worker.decoding.operations import ON_CARDS
+from qserve.engines.transformers.worker.grammar.matcher import Grammar
+from qserve.engines.transformers.worker.sampling.batch import BatchSampler
+from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.params import TokenChoice
 from qserve.hub import resolve
 from qserve.model.card import linear, operations
 from qserve.model.card.products import BY_PIECES, KERNEL, LIBRARY, PRODUCTS, by_rows
@@ -58,7 +58,7 @@ CUDA = torch.device("cuda", 0)
 def launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a card runs in the place of torch's small operations, up to the launch."""
     pytest.importorskip("bitsandbytes")
-    triton_kernels = pytest.importorskip("qserve.engine.transformers.decoding.triton_kernels")
+    triton_kernels = pytest.importorskip("qserve.engines.transformers.worker.decoding.triton_kernels")
     for name in ("add_rms_norm", "rotate_and_store", "silu_and_multiply"):
         monkeypatch.setattr(torch.ops.qserve, name, getattr(triton_kernels, name))
     multiplied = partial(operations._of_any_shape, by_rows)
@@ -90,7 +90,7 @@ def of_ours(waits: list[str]) -> list[str]:
 
 
 def is_event(waits: list[str]) -> bool:
-    return len(waits) == 1 and waits[0].startswith("an event qserve/engine/transformers/transfers.py")
+    return len(waits) == 1 and waits[0].startswith("an event qserve/engines/transformers/worker/transfers.py")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_pages_grow_sequences_end_and_others_come(card: FakeCard) -> None:
 
 
 def test_who_sits_out_is_not_waited_for(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qserve.engine.transformers.decoding import run
+    from qserve.engines.transformers.worker.decoding import run
 
     with stepping(card, build("qwen3"), in_place) as steps:
         steps.submit(*(sequence(f"r{i}", [1] * 20, 30) for i in range(3)))

@@ -13,16 +13,16 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.step_counts import hold
-from qserve.core.cards.refusals import CAPTURE, COSTS, OPERATIONS, refusal
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.batching.step_path import StepPath
-from qserve.engine.transformers.code_path import code_path
-from qserve.engine.transformers.decoding import stages
-from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.choose import Layers
-from qserve.engine.transformers.decoding.operations import PLAIN
+from qserve.engines.transformers.kernels.refusals import CAPTURE, COSTS, OPERATIONS, refusal
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching.step_path import StepPath
+from qserve.engines.transformers.worker.code_path import code_path
+from qserve.engines.transformers.worker.decoding import stages
+from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.choose import Layers
+from qserve.engines.transformers.worker.decoding.operations import PLAIN
 from qserve.model.card.choices import chosen_for, refusals_for
 from qserve.model.card.products import BY_PIECES, CHOSEN, KERNEL, REFUSED
 from tests.tiny.engine.families import build

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.sampling.params import TokenChoice
 from qserve.model.cpu.activations import round_activations
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.kernels import can_attend

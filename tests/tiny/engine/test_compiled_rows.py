@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
 from qserve.model import packed_linear
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import why_none

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.decoding.compiled import CompiledForwards, CompiledRun
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.decoding.compiled import CompiledForwards, CompiledRun
 from qserve.model import packed_linear
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.kernels import can_attend

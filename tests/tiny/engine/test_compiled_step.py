@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from qserve.engine.transformers.attention.report import attention_report
-from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.attention.report import attention_report
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.model import packed_linear
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import _built, library, why_none

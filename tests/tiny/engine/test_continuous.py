@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from qserve.engine.transformers.batching.make import PAGED_FIELDS
+from qserve.engines.transformers.worker.batching.make import PAGED_FIELDS
 from qserve.packages import REQUIREMENTS
 from scripts.continuous_names import TABLE, USED, missing_in, of_installed
 
 MISSING: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["missing"]
 ROOT = Path(__file__).parents[3]
 ADAPTERS = [
-    ROOT / "qserve" / "engine" / "transformers" / "batching" / name
+    ROOT / "qserve" / "engines" / "transformers" / "worker" / "batching" / name
     for name in ("continuous.py", "layer_cache.py", "library_callbacks.py", "library_stages.py")
 ]
 # Private names of qserve's own objects in these files, of Python and of accelerate.

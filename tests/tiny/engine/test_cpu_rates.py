@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from qserve.core.quantization.weight_format import BF16
-from qserve.engine import cpu_rates
-from qserve.engine.cpu_rates import CpuProbe
+from qserve.engines.transformers import cpu_rates
+from qserve.engines.transformers.cpu_rates import CpuProbe
 from qserve.hub import resolve
 from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import takes_bfloat16

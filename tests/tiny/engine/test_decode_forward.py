@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from qserve.core.cards.decode_sizes import batch_size_of
-from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers.attention.kernels import ChosenKernel
-from qserve.engine.transformers.attention.pages import gathered
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import GraphMemory
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.decoding import stages
-from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.buffers import DecodeBuffers
-from qserve.engine.transformers.decoding.choose import Layers, choose_layers
+from qserve.engines.transformers.kernels.decode_sizes import batch_size_of
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import gathered
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import GraphMemory
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.decoding import stages
+from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.buffers import DecodeBuffers
+from qserve.engines.transformers.worker.decoding.choose import Layers, choose_layers
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
 
@@ -100,9 +100,9 @@ def test_models_whose_layers_are_other_are_left_to_the_library() -> None:
 
 _KERNELS = """
 import torch
-from qserve.engine.transformers.attention.kernels import Heads
-from qserve.engine.transformers.decoding import operations, triton_kernels
-from qserve.engine.transformers.decoding.check import refused_operations
+from qserve.engines.transformers.worker.attention.kernels import Heads
+from qserve.engines.transformers.worker.decoding import operations, triton_kernels
+from qserve.engines.transformers.worker.decoding.check import refused_operations
 cpu, kernels = torch.device("cpu"), {name: getattr(triton_kernels, name) for name in operations.PLAIN}
 assert not refused_operations(cpu, Heads(4, 2, 96, torch.bfloat16), 200, kernels)
 assert not refused_operations(cpu, Heads(2, 2, 64, torch.float32), 64, kernels)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers.attention.kernels import ChosenKernel
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.decoding.forward import Forwards
-from qserve.engine.transformers.decoding.run import DecodeRun
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.decoding.forward import Forwards
+from qserve.engines.transformers.worker.decoding.run import DecodeRun
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build
 from tests.tiny.engine.paged_reference import read_in_place

@@ -11,12 +11,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
-from qserve.engine.prompts.kept_fields import completion_fields
-from qserve.engine.prompts.token_text import TokenText
-from qserve.engine.transformers.api.completions import CompletionAnswer, _Choice
-from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
-from qserve.engine.transformers.batching.prompt_logprobs import ScoredPrompt
-from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.api.completions import CompletionAnswer, _Choice
+from qserve.engines.transformers.worker.api.legacy_logprobs import LegacyLogprobs
+from qserve.engines.transformers.worker.batching.prompt_logprobs import ScoredPrompt
+from qserve.engines.transformers.worker.prompts.kept_fields import completion_fields
+from qserve.engines.transformers.worker.prompts.token_text import TokenText
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import CompletionRequest
 

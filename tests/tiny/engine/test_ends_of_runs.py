@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.transformers.batching.continuous import LibraryLoop
-from qserve.engine.transformers.batching.sharing.turns import Turn
-from qserve.engine.transformers.decoding.run import DecodeRun
+from qserve.engines.transformers.worker.batching.continuous import LibraryLoop
+from qserve.engines.transformers.worker.batching.sharing.turns import Turn
+from qserve.engines.transformers.worker.decoding.run import DecodeRun
 from tests.tiny.engine.paths import runs_of_a_card
 from tests.tiny.engine.running import prompts, running, sequence, tokens_of
 

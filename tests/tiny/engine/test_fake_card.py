@@ -56,7 +56,7 @@ def test_what_a_capture_cannot_have(card: FakeCard) -> None:
 
 
 def test_a_launch_that_is_not_right(card: FakeCard) -> None:
-    triton_kernels = pytest.importorskip("qserve.engine.transformers.decoding.triton_kernels")
+    triton_kernels = pytest.importorskip("qserve.engines.transformers.worker.decoding.triton_kernels")
 
     gate = torch.empty(2, 8, device=CUDA)
     triton_kernels.silu_and_multiply(gate, gate)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching.batcher import BatchLimits, Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.batching.scoring import PromptScorer
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
-from qserve.engine.transformers.sampling.uniforms import Uniforms
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits, Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching.scoring import PromptScorer
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.sampling.uniforms import Uniforms
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine import running as engine
 from tests.tiny.engine.families import build

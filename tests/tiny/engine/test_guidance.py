@@ -12,14 +12,14 @@ import torch
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
-from qserve.engine.grammar.compiled import Grammars
-from qserve.engine.grammar.structured import structured_grammar
-from qserve.engine.grammar.tool_calls import tool_call_grammar
-from qserve.engine.transformers.sampling.adjust import Adjustment
-from qserve.engine.transformers.sampling.batch import BatchSampler, choose_one
-from qserve.engine.transformers.sampling.guidance import Guide
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.grammar.compiled import Grammars
+from qserve.engines.transformers.worker.sampling.adjust import Adjustment
+from qserve.engines.transformers.worker.sampling.batch import BatchSampler, choose_one
+from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
+from qserve.grammar.structured import structured_grammar
+from qserve.grammar.tool_calls import tool_call_grammar
 from qserve.model.failures import SequenceFailed
 from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import Tool

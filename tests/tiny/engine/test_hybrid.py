@@ -15,11 +15,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, can_pack
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.batching.scoring import PromptScorer
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, can_pack
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching.scoring import PromptScorer
 from qserve.model import reference_kernels
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import HYBRIDS, build

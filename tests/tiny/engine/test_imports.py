@@ -8,10 +8,10 @@ from pathlib import Path
 
 _IMPORTS = """
 import sys
-from qserve.engine import worker_process
+from qserve.worker import worker_process
 
 async def serve(document):
-    from qserve.engine.transformers.batching.make import make_batcher
+    from qserve.engines.transformers.worker.batching.make import make_batcher
     from qserve.model.load import load
     held = {name for name, module in sys.modules.items() if module}
     print(sorted({"sklearn", "scipy", "triton", "pandas", "matplotlib", "gradio", "vllm"} & held))

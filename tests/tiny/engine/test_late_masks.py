@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
-from qserve.engine.transformers.batching.scoring import PromptScorer
-from qserve.engine.transformers.sampling.late import late_rows
-from qserve.engine.transformers.sampling.mask_threads import CHEAP_S, MaskQueue, MaskThreads
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore
+from qserve.engines.transformers.worker.batching.scoring import PromptScorer
+from qserve.engines.transformers.worker.sampling.late import late_rows
+from qserve.engines.transformers.worker.sampling.mask_threads import CHEAP_S, MaskQueue, MaskThreads
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from tests.tiny.engine.families import build
 from tests.tiny.engine.late_masks import Gate, gated
 from tests.tiny.engine.paths import PATHS, runs_of_a_card

@@ -12,16 +12,16 @@ from accelerate import hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.demo import chat_model_path
 from qserve.detect import detect
-from qserve.engine.transformers.attention.kernels import ChosenKernel
-from qserve.engine.transformers.attention.pages import gathered
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.decoding import stages
-from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.choose import Layers
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import gathered
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.decoding import stages
+from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.hub import resolve
 from qserve.model.layer_stream import LayerStream, stream_offloaded
 from qserve.model.load import load

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching.lazy_pools import LazyPools, lazy_zeros
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching.lazy_pools import LazyPools, lazy_zeros
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
 from qserve.model.resident import resident_bytes_of
 from qserve.units import MIB
 from tests.tiny.engine.families import build

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.dense import DenseBody

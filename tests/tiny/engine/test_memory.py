@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from qserve.engine.transformers.api.memory import measured_memory
+from qserve.engines.transformers.worker.api.memory import measured_memory
 from qserve.model.load_cost import LoadMeter, reset_peaks, resident_bytes
 from qserve.model.packed_linear import PackedLinear
 from qserve.model.weights_held import weights_by_kind, weights_bytes

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 import msgspec
 import pytest
 
-from qserve.engine.transformers.api.answer import encoded
-from qserve.engine.transformers.engine import Piece, merged
+from qserve.engines.transformers.worker.api.answer import encoded
+from qserve.engines.transformers.worker.engine import Piece, merged
 
 NUM_ANSWERS, NUM_PIECES = 128, 20
 

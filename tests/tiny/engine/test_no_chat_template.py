@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.api.app import build_app
-from qserve.engine.transformers.api.prompt_lanes import prompt_lanes
+from qserve.engines.transformers.worker.api.app import build_app
+from qserve.engines.transformers.worker.api.prompt_lanes import prompt_lanes
 from qserve.wire.errors import ApiError
 from tests.tiny.engine.loading import running
 

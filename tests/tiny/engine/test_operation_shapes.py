@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.step_counts import hold
-from qserve.engine.transformers.decoding.operations import PLAIN, REGISTERED
+from qserve.engines.transformers.worker.decoding.operations import PLAIN, REGISTERED
 from qserve.model.card.linear import CardLinear
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])

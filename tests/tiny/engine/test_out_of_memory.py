@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching.batcher import BatchLimits
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.batching.scoring import PromptScorer
-from qserve.engine.transformers.engine import Engine, Generation, Piece
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching.scoring import PromptScorer
+from qserve.engines.transformers.worker.engine import Engine, Generation, Piece
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, is_out_of_memory

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.core.kernel_shapes import MAX_KERNELS, padded_length
 from qserve.core.model_spec import ModelSpec
-from qserve.engine.heartbeat import Heartbeat
-from qserve.engine.transformers.batching.progress import beat_with_layers
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.kernels.shapes import MAX_KERNELS, padded_length
+from qserve.engines.transformers.plan.memory import num_kernels
+from qserve.engines.transformers.worker.batching.progress import beat_with_layers
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers, with_padded_rows
-from qserve.planner.engines.transformers.memory import num_kernels
+from qserve.worker.heartbeat import Heartbeat
 from tests.tiny.engine.families import build
 from tests.tiny.engine.loading import running
 from tests.tiny.engine.running import running as batching

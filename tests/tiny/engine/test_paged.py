@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.core.kv_pages import PAGE_TOKENS, whole_pages
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.sampling.batch import choose_tokens
-from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS, whole_pages
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.sampling.batch import choose_tokens
+from qserve.engines.transformers.worker.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, idle, prompts, running, sequence, tokens_of

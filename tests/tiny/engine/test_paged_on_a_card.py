@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers.generation.continuous_batching import cache, input_outputs
 
-from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers.attention.kernels import ChosenKernel
-from qserve.engine.transformers.attention.pages import gathered
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.batcher import BatchLimits
-from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import gathered
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from tests.tiny.engine.running import generated, prompts, sequence, tokens_of
 
 

@@ -24,15 +24,15 @@ from transformers import AutoModelForCausalLM
 
 from qserve.demo import chat_model_path
 from qserve.detect import detect
-from qserve.engine.transformers.batching.layer_cache import layer_devices
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engines.transformers.plan.module_map import ModuleMap
+from qserve.engines.transformers.worker.batching.layer_cache import layer_devices
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, score_prompts
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.model.load import load
 from qserve.model.placement import in_names_of, offload_root, placement_arguments, remove_offload_folder
 from qserve.planner import Plan, make_plan, plan_request
-from qserve.planner.engines.transformers.module_map import ModuleMap
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
 
@@ -182,7 +182,7 @@ def test_a_worker_that_is_told_to_stop_removes_its_folder(tmp_path: Path) -> Non
     """uvicorn ends the process by SIGTERM once it has shut down: nothing after it runs, atexit neither."""
     told = (
         "import os, signal\n"
-        "from qserve.engine import worker_process as worker; from qserve.model import placement\n"
+        "from qserve.worker import worker_process as worker; from qserve.model import placement\n"
         "(placement.offload_root() / f'{os.getpid()}-x').mkdir(parents=True)\n"
         "signal.signal(signal.SIGTERM, worker.on_term)\n"
         "signal.raise_signal(signal.SIGTERM)\n"

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from qserve.engine.transformers.attention import packed as attention
-from qserve.engine.transformers.batching import prompt_logprobs
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, pack, score_prompts
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.attention import packed as attention
+from qserve.engines.transformers.worker.batching import prompt_logprobs
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, pack, score_prompts
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 
 
 @given(st.lists(st.integers(1, 900), max_size=40), st.integers(1, 1000))

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.core.cards.refusals import CAPTURE, COSTS, OPERATIONS, PAGED_ATTENTION, Refusal, refusal
-from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers import kernel_trial
-from qserve.engine.transformers.api.memory import measured_memory
-from qserve.engine.transformers.attention import kernels
-from qserve.engine.transformers.attention.kernels import GATHERED, ChosenKernel, Heads, choose_kernel
-from qserve.engine.transformers.attention.pages import gathered
-from qserve.engine.transformers.batching import paged
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.code_path import code_path
-from qserve.engine.transformers.decoding import choose, stages
-from qserve.engine.transformers.decoding.body import DenseSteps
-from qserve.engine.transformers.decoding.check import refused_operations
-from qserve.engine.transformers.decoding.choose import Layers, choose_layers, take_on_cards
-from qserve.engine.transformers.decoding.operations import ON_CARDS, PLAIN
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
+from qserve.engines.transformers.kernels.refusals import CAPTURE, COSTS, OPERATIONS, PAGED_ATTENTION, Refusal, refusal
+from qserve.engines.transformers.worker import kernel_trial
+from qserve.engines.transformers.worker.api.memory import measured_memory
+from qserve.engines.transformers.worker.attention import kernels
+from qserve.engines.transformers.worker.attention.kernels import GATHERED, ChosenKernel, Heads, choose_kernel
+from qserve.engines.transformers.worker.attention.pages import gathered
+from qserve.engines.transformers.worker.batching import paged
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.code_path import code_path
+from qserve.engines.transformers.worker.decoding import choose, stages
+from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.check import refused_operations
+from qserve.engines.transformers.worker.decoding.choose import Layers, choose_layers, take_on_cards
+from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
 from tests.tiny.engine.families import build
 from tests.tiny.engine.loading import running as engine_running
 from tests.tiny.engine.paged_reference import read_in_place
@@ -95,7 +95,7 @@ def test_what_a_card_takes_is_what_torch_calls_there() -> None:
     """Registered once under torch's name for cards; which function that is may change with each model."""
     called: list[str] = []
     ON_CARDS["silu_and_multiply"] = lambda *_: called.append("ours")
-    from qserve.engine.transformers.decoding.operations import _on_card
+    from qserve.engines.transformers.worker.decoding.operations import _on_card
 
     _on_card("silu_and_multiply", 1, 2)
     assert called == ["ours"]

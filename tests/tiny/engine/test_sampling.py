@@ -12,14 +12,14 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from qserve.engine.transformers.sampling.adjust import Adjustment
-from qserve.engine.transformers.sampling.batch import BatchSampler, _kind_of, choose_one, top_logprobs
-from qserve.engine.transformers.sampling.draw import Truncation, largest, left
-from qserve.engine.transformers.sampling.draw import drawn as draw
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.penalties import SeenTokens
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
-from qserve.engine.transformers.sampling.uniforms import Uniforms
+from qserve.engines.transformers.worker.sampling.adjust import Adjustment
+from qserve.engines.transformers.worker.sampling.batch import BatchSampler, _kind_of, choose_one, top_logprobs
+from qserve.engines.transformers.worker.sampling.draw import Truncation, largest, left
+from qserve.engines.transformers.worker.sampling.draw import drawn as draw
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.penalties import SeenTokens
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.sampling.uniforms import Uniforms
 from qserve.model.failures import SequenceFailed
 
 CPU = torch.device("cpu")

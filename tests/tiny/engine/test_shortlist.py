@@ -10,16 +10,16 @@ import torch
 from qserve.core import shortlist as core
 from qserve.core.hardware import CpuFeatures
 from qserve.core.model_spec import ModelSpec
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.plan.memory import shortlist_bytes
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.model import packed_linear
 from qserve.model.cpu import build, shortlist
 from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import bfloat16_matrix
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.weights_held import weights_by_kind
-from qserve.planner.engines.transformers.memory import shortlist_bytes
 from tests.tiny.engine.families import VOCABULARY
 from tests.tiny.engine.families import build as model_of
 from tests.tiny.engine.running import prompts, running, sequence, tokens_of

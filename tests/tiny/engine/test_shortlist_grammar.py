@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from qserve.core import shortlist as core
-from qserve.engine.grammar.structured import structured_grammar
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.decoding.compiled import CompiledRun
-from qserve.engine.transformers.sampling.batch import _Known
-from qserve.engine.transformers.sampling.guidance import Guide
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.decoding.compiled import CompiledRun
+from qserve.engines.transformers.worker.sampling.batch import _Known
+from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.grammar.structured import structured_grammar
 from qserve.model import packed_linear
 from qserve.model.cpu import build, shortlist
 from qserve.model.cpu.kernels import can_attend

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from bench.step_counts import GREEDY, SAMPLED, StepCounts, count_steps
-from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.prompts.template import ChatTemplate, TemplateRefused
+from qserve.prompts.template import ChatTemplate, TemplateRefused
 
 LOOP = "{% for m in messages %}"
 TEMPLATES = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.prompts.token_text import TokenText
-from qserve.engine.transformers.sampling.text import StopStrings, TextStream
+from qserve.engines.transformers.worker.prompts.token_text import TokenText
+from qserve.engines.transformers.worker.sampling.text import StopStrings, TextStream
 
 any_text = st.text(st.sampled_from("ab \n漢你é🚀<|>x"), max_size=40)
 # The tokenizer is the same for all examples; only reading it is what makes hypothesis wary.

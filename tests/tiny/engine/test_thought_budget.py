@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qserve.engine.transformers.sampling.batch import choose_one
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
-from qserve.engine.transformers.sampling.thought_budget import Thought, ThoughtBudget
+from qserve.engines.transformers.worker.sampling.batch import choose_one
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.sampling.thought_budget import Thought, ThoughtBudget
 
 OPEN, CLOSE, WORD = 90, 91, 5
 

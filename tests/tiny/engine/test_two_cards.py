@@ -12,13 +12,13 @@ import torch
 from accelerate import dispatch_model, hooks
 from transformers import PreTrainedModel
 
-from qserve.engine.transformers.attention import packed
-from qserve.engine.transformers.batching.layer_cache import layer_devices
-from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.sampling.params import SamplingParams
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.attention import packed
+from qserve.engines.transformers.worker.batching.layer_cache import layer_devices
+from qserve.engines.transformers.worker.batching.paged import PagedBatcher
+from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from tests.tiny.engine.cards import Cards
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of

@@ -16,20 +16,20 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
-from qserve.engine.transformers.batching import library_callbacks
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.continuous import LibraryLoop
-from qserve.engine.transformers.batching.library_rows import LibraryRows
-from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.batching.rows.cache import RowCache
-from qserve.engine.transformers.batching.rows.scheduler import RowScheduler
-from qserve.engine.transformers.batching.sharing.turns import Turns
-from qserve.engine.transformers.decoding.buffers import DecodeBuffers
-from qserve.engine.transformers.decoding.compiled import CompiledForwards, CompiledTables
-from qserve.engine.transformers.decoding.forward import Forwards
-from qserve.engine.transformers.sampling import batch, penalties, sampler
-from qserve.engine.transformers.sampling.adjust import Adjustment
-from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.engines.transformers.worker.batching import library_callbacks
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.continuous import LibraryLoop
+from qserve.engines.transformers.worker.batching.library_rows import LibraryRows
+from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
+from qserve.engines.transformers.worker.batching.rows.cache import RowCache
+from qserve.engines.transformers.worker.batching.rows.scheduler import RowScheduler
+from qserve.engines.transformers.worker.batching.sharing.turns import Turns
+from qserve.engines.transformers.worker.decoding.buffers import DecodeBuffers
+from qserve.engines.transformers.worker.decoding.compiled import CompiledForwards, CompiledTables
+from qserve.engines.transformers.worker.decoding.forward import Forwards
+from qserve.engines.transformers.worker.sampling import batch, penalties, sampler
+from qserve.engines.transformers.worker.sampling.adjust import Adjustment
+from qserve.engines.transformers.worker.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.late_masks import gated
 from tests.tiny.engine.paths import PATHS

@@ -20,7 +20,6 @@ import aiohttp
 import pytest
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import BoundedServer, build_server
 from qserve.gateway.processes.coordinator import Coordinator, Service
@@ -29,6 +28,7 @@ from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import Traces
 from qserve.supervisor import ports
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 FAKE_WORKER = Path(__file__).parents[3] / "bench" / "fake_worker.py"
 KEY = "sk-client-4f6c"

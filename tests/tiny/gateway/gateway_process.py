@@ -12,10 +12,10 @@ from pathlib import Path
 
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 
 async def _serve(socket: Path, worker_key: str, key: str) -> None:

@@ -11,11 +11,11 @@ import re
 import aiohttp
 import pytest
 
-from qserve.engine.base import WorkerState
 from qserve.gateway.endpoints import Endpoints
 from qserve.gateway.routes import ROUTES, RelayedRoute, dialect_of
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import Dialect
+from qserve.worker.base import WorkerState
 
 pytestmark = pytest.mark.parametrize("num_processes", [1, 2])
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from qserve.engine.base import Api, UnixAddress, WorkerFacts
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
 from qserve.gateway.routes import ROUTES
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
+from qserve.worker.base import Api, UnixAddress, WorkerFacts
 from tests.processes import words
 from tests.tiny.gateway.small_engine import DOCUMENT
 

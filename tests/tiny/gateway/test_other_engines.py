@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from qserve.engine.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import UsageError
 from qserve.wire.engine_fields import fields_of
+from qserve.worker.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.tiny.gateway.small_engine import DOCUMENT, EVENTS, SmallEngine
 from tests.tiny.gateway.threaded import gateway_over
 

@@ -15,8 +15,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from qserve.engine.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.wire.engine_fields import fields_of
+from qserve.worker.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.tiny.gateway.small_engine import DOCUMENT, SmallEngine
 from tests.tiny.gateway.threaded import gateway_over
 

@@ -15,12 +15,12 @@ import psutil
 import pytest
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import ports
 from qserve.supervisor.gateways.running import Processes, gateway_of
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.processes import words
 from tests.tiny.gateway.conftest import KEY, WORKER_KEY, FakeWorkerProcess, chat
 

@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.tiny.gateway.conftest import KEY, WORKER_KEY, FakeWorkerProcess
 
 CHAT = "/v1/chat/completions"

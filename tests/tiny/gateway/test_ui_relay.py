@@ -13,11 +13,11 @@ import pytest
 import uvicorn
 import uvloop
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import UiEndpoint
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 EVENT = b'data: {"msg": "\xe4\xbd\xa0"}\n\n'
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from qserve.engine.base import Api
 from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.routes import ROUTES, RelayedRoute, dialect_of, route_template
 from qserve.wire.errors import Dialect
+from qserve.worker.base import Api
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PATHS = sorted({route.path for route in ROUTES})

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from qserve.engine.base import WorkerState
+from qserve.worker.base import WorkerState
 
 CHAT = "/v1/chat/completions"
 

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.worker.base import TcpAddress, UnixAddress
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 WHOLE = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

@@ -10,10 +10,10 @@ from typing import Any
 
 import uvloop
 
-from qserve.engine.base import WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.worker.base import WorkerStatus
 
 __all__ = ["gateway_over"]
 

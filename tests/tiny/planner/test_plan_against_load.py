@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from qserve.detect import detect
-from qserve.engine.transformers.batching.make import make_batcher
+from qserve.engines.transformers.worker.batching.make import make_batcher
 from qserve.hub import resolve
 from qserve.model.load import load
 from qserve.planner import PlanRequest, make_plan

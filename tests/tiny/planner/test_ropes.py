@@ -17,11 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from qserve.core.hardware import Hardware
 from qserve.detect import detect
+from qserve.engines.vllm.plan.versions import TESTED_RELEASE
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub.resolve import resolve
 from qserve.planner import make_plan
 from qserve.planner.engine import engine_named, plan_request
-from qserve.planner.engines.vllm.versions import TESTED_RELEASE
 from tests.unit.core.ropes import BROKEN, MODEL, SERVED
 
 CASES = {**SERVED, **{name: changed for name, (changed, _) in BROKEN.items()}}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from qserve.detect.engines.vllm import version_of
 from qserve.detect.packages import Packages
+from qserve.engines.vllm.detect import version_of
 from tests.tiny.reward.host import ANSWERS, CASES, MODEL, PROMPT, SIMPLE, Caller, running
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.vllm_processes import NOT_COMPILED

@@ -20,12 +20,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from qserve.cli.reward.source import opened_scorer
-from qserve.engine.heartbeat import Heartbeat, read_heartbeat
 from qserve.errors import UsageError
 from qserve.reward.protocols.job import Text
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.parts import RecipeScorer
 from qserve.wire.worker_headers import CLIENT
+from qserve.worker.heartbeat import Heartbeat, read_heartbeat
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, Host, RecipeHost, ServedApp
 

@@ -103,7 +103,9 @@ class Service:
     def worker(self) -> psutil.Process | None:
         """The engine's process; None while there is none."""
         children = psutil.Process(self.process.pid).children()
-        return next((child for child in children if "qserve.engine.transformers" in " ".join(words(child))), None)
+        return next(
+            (child for child in children if "qserve.engines.transformers.worker" in " ".join(words(child))), None
+        )
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", timeout=30)

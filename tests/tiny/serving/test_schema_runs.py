@@ -51,7 +51,7 @@ CALLS = {
     "text": ("/detokenize", {"model": "demo", "tokens": [5]}, "DetokenizeRequest"),
 }
 TRANSLATED = {"MessagesRequest", "ResponsesRequest", "CountTokensRequest", "InputTokensRequest"}
-READER = "qserve.engine.prompts.process"
+READER = "qserve.engines.transformers.worker.prompts.process"
 
 
 @pytest.fixture

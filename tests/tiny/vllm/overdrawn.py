@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from qserve.cli.main import main
-from qserve.engine.launch import Launch
-from qserve.engine.process import WorkerSpec
-from qserve.engine.vllm import launch
+from qserve.engines.vllm.launch import server as launch
 from qserve.planner import Plan
+from qserve.worker.launch import Launch
+from qserve.worker.process import WorkerSpec
 
 CACHE_TOKENS = 15 * 128
 """Whole blocks of vLLM on a CPU."""

@@ -13,7 +13,7 @@ import xgrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.vllm.plugins.structural_tags import VARIABLE, without_blanks
+from qserve.engines.vllm.launch.plugins.structural_tags import VARIABLE, without_blanks
 
 _BEGIN, _END = "<tool_call>\n", "\n</tool_call>"
 _COMPILER = xgrammar.GrammarCompiler(
@@ -112,7 +112,7 @@ def test_the_server_s_children_compile_so(tmp_path: Any, value: str | None) -> N
     if value is not None:
         environment[VARIABLE] = value
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "qserve.engine.vllm.plugins.server_process", "compiling"]
+    command = [sys.executable, "-m", "qserve.engines.vllm.launch.plugins.server_process", "compiling"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     has_blanks = value is None
     assert done.stdout.strip() == f"{[has_blanks] * 2} [True, True]", "in the form of today and in the older one"

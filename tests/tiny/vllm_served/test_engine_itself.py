@@ -11,10 +11,10 @@ import httpx
 import psutil
 import pytest
 
-from qserve.engine.vllm.log import figures_of, phase_of
-from qserve.engine.vllm.measured import measured_memory
-from qserve.engine.vllm.parser import installed_parser
-from qserve.engine.vllm.processes import process_figures
+from qserve.engines.vllm.launch.log import figures_of, phase_of
+from qserve.engines.vllm.launch.measured import measured_memory
+from qserve.engines.vllm.launch.parser import installed_parser
+from qserve.engines.vllm.launch.processes import process_figures
 from qserve.planner import Plan
 from qserve.units import MIB
 from tests.processes import environment, words

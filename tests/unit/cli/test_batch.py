@@ -18,11 +18,11 @@ from qserve.cli.batch.client import BatchServer
 from qserve.cli.batch.command import command
 from qserve.cli.batch.document import batch_json
 from qserve.cli.interrupted import INTERRUPTED
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import QserveError, UsageError
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import BoundedServer, build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 KEY = "sk-client-77aa"
 LIMIT_S = 60

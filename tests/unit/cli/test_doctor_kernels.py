@@ -15,8 +15,8 @@ from qserve.cli.doctor.checks import Check
 from qserve.cli.doctor.command import _kernels
 from qserve.cli.doctor.kernels import TRIAL, as_last_start_told, tried_now
 from qserve.cli.main import cli
-from qserve.core.cards.refusals import COSTS, refusal
 from qserve.detect.packages import Packages
+from qserve.engines.transformers.kernels.refusals import COSTS, refusal
 from tests.unit.runs.kept import writer
 from tests.unit.vllm.builders import hardware
 

@@ -13,7 +13,7 @@ from qserve.cluster.planning import plan_node
 from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes, set_vllm_environment
 from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
-from qserve.engine.vllm.command import command
+from qserve.engines.vllm.launch.command import command
 from qserve.errors import DoesNotFit
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
 from qserve.planner.fits import check_fits

@@ -18,13 +18,13 @@ from qserve.cluster.placement import Reservation
 from qserve.cluster.settings import PortRange, RaySettings
 from qserve.cluster.worker import RayWorker
 from qserve.core.hardware import Hardware
-from qserve.engine.base import TcpAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.liveness import restarts
 from qserve.units import GIB
+from qserve.worker.base import TcpAddress, WorkerFacts, WorkerState, WorkerStatus
 
 LIMIT_S = 30.0
 CPU_NODE = Hardware((), 32 * GIB, 30 * GIB, 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.core.cards.attention_kernels import (
+from qserve.engines.transformers.kernels.attention_kernels import (
     FLASH_2,
     FLASH_3,
     HUB_FLASH_2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.core.cards.compiler_errors import reason_of
+from qserve.engines.transformers.kernels.compiler_errors import reason_of
 
 
 class CompilationError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts, padded_length
+from qserve.engines.transformers.kernels.shapes import MAX_KERNELS, num_row_counts, padded_length
 
 
 def test_as_many_counts_as_are_said() -> None:

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from qserve.core.cards.refusals import (
+from qserve.core.facts import load
+from qserve.engines.transformers.kernels.refusals import (
     CAPTURE,
     COSTS,
     FOUR_BIT_PRODUCT,
@@ -18,7 +19,6 @@ from qserve.core.cards.refusals import (
     product_name,
     refusal,
 )
-from qserve.core.facts import load
 
 
 def test_the_plan_counts_the_same_launches() -> None:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from qserve.core.shares import wilson_interval
+from qserve.confidence import wilson_interval
 from qserve.demo.measure import measure, table, task_result
 from qserve.demo.tasks import Exchange
 

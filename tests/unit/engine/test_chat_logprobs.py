@@ -8,9 +8,9 @@ import msgspec
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
-from qserve.engine.prompts.token_text import TokenText
-from qserve.engine.transformers.api.chat_logprobs import ChatLogprobs
-from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, TokenChoice
+from qserve.engines.transformers.worker.api.chat_logprobs import ChatLogprobs
+from qserve.engines.transformers.worker.prompts.token_text import TokenText
+from qserve.engines.transformers.worker.sampling.params import LOWEST_LOGPROB, TokenChoice
 
 NAMING = TokenText(Tokenizer.from_file(str(chat_model_path() / "tokenizer.json")))
 NUM_TOKENS = 1280

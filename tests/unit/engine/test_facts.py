@@ -10,8 +10,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerFacts
 from qserve.wire.engine_fields import EngineFields, fields_of
+from qserve.worker.base import Api, TcpAddress, UnixAddress, WorkerFacts
 
 DOCUMENT = {
     "paths": {

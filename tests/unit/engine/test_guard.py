@@ -14,9 +14,9 @@ from typing import IO
 import psutil
 import pytest
 
-import qserve.engine.guard
+import qserve.worker.guard
 
-GUARD = (sys.executable, "-I", "-S", qserve.engine.guard.__file__)
+GUARD = (sys.executable, "-I", "-S", qserve.worker.guard.__file__)
 # A server with a child that has left its process group and has a child of its own. They print their pids.
 LEAF = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 BRANCH = f"""

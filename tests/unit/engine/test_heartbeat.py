@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from qserve.engine.heartbeat import Heartbeat, Progress, heartbeat_file, read_heartbeat
+from qserve.worker.heartbeat import Heartbeat, Progress, heartbeat_file, read_heartbeat
 
 
 def test_a_beat_is_seen_by_whoever_reads_the_file(tmp_path: Path) -> None:

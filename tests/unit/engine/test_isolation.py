@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.isolation import Isolation
-from qserve.engine.transformers.sampling.params import SamplingParams, TokenChoice
-from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engines.transformers.worker.batching.batcher import Sequence
+from qserve.engines.transformers.worker.batching.isolation import Isolation
+from qserve.engines.transformers.worker.sampling.params import SamplingParams, TokenChoice
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 
 NUM_TOKENS = 12
 _MOST_STEPS = 20_000

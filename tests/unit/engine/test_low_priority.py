@@ -17,7 +17,7 @@ if __name__ == "__main__":
 def test_a_module_is_imported_and_run_with_less_weight(tmp_path):
     (tmp_path / "some_program.py").write_text(PROGRAM)
     told = subprocess.run(
-        [sys.executable, "-m", "qserve.engine.low_priority", "some_program", "one", "--two"],
+        [sys.executable, "-m", "qserve.worker.low_priority", "some_program", "one", "--two"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

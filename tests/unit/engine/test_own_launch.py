@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerFacts
-from qserve.engine.limits import EngineLimits
-from qserve.engine.own_launch import OwnProcess
 from qserve.errors import UsageError
+from qserve.worker.base import UnixAddress, WorkerFacts
+from qserve.worker.limits import EngineLimits
+from qserve.worker.own_launch import OwnProcess
 
 
 async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerFacts:

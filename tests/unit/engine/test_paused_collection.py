@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from qserve.engine.paused_collection import paused_collection
+from qserve.worker.paused_collection import paused_collection
 
 
 def test_the_collector_rests_while_a_library_is_imported_and_then_goes_on() -> None:

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
-from qserve.engine.prompts import process
-from qserve.engine.prompts.bounds import max_bytes_per_token
-from qserve.engine.prompts.lanes import SMALL_BYTES, PromptLanes
-from qserve.engine.prompts.reader_settings import ReaderSettings
-from qserve.engine.prompts.special_tokens import HiddenTokens
-from qserve.engine.prompts.template import ChatTemplate, TemplateRefused
-from qserve.engine.prompts.tokenize import PromptTokenizer
+from qserve.engines.transformers.worker.prompts import process
+from qserve.engines.transformers.worker.prompts.bounds import max_bytes_per_token
+from qserve.engines.transformers.worker.prompts.lanes import SMALL_BYTES, PromptLanes
+from qserve.engines.transformers.worker.prompts.reader_settings import ReaderSettings
+from qserve.engines.transformers.worker.prompts.tokenize import PromptTokenizer
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.chat_template import takes_one_system
+from qserve.prompts.special_tokens import HiddenTokens
+from qserve.prompts.template import ChatTemplate, TemplateRefused
 from qserve.units import GIB
 from qserve.wire.errors import ApiError
 from qserve.wire.prompt_size import ContextLimits
@@ -121,7 +121,7 @@ async def lanes(
         str(FILE), source, tools or source, {}, asdict(limits), TOKENIZER.get_vocab_size(), address_space_bytes
     )
     with pytest.MonkeyPatch.context() as patch:  # bounds here are of CPU time, which other processes take nothing of
-        patch.setattr("qserve.engine.prompts.lanes._WALL_FACTOR", 10_000)
+        patch.setattr("qserve.engines.transformers.worker.prompts.lanes._WALL_FACTOR", 10_000)
         opened = PromptLanes(told, tmp_path / "reader.json")
     try:
         yield opened
@@ -202,7 +202,7 @@ BOMBS = {
 async def test_a_template_without_end_is_refused_and_the_next_request_is_read(
     tmp_path: Path, bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qserve.engine.prompts.lanes._SMALL_CPU_S", 1.0)
+    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 1.0)
     statements, codes = BOMBS[bomb]
     source = "{% if messages[0].content == 'bomb' %}" + statements + "{% endif %}" + QWEN
     async with lanes(tmp_path, source, address_space_bytes=GIB) as reader:
@@ -218,7 +218,7 @@ async def test_a_template_that_never_ends_holds_its_process_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every conversation would: the first of the process finds that out before any client's."""
-    monkeypatch.setattr("qserve.engine.prompts.lanes._SMALL_CPU_S", 1.0)
+    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 1.0)
     loop = BOMBS["loop"][0]
     async with lanes(tmp_path, loop + QWEN) as reader:
         await reader.start()

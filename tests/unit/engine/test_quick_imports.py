@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.quick_imports import packages_distributions, quick_imports
+from qserve.worker.quick_imports import packages_distributions, quick_imports
 
 
 def distribution(

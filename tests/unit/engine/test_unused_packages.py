@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from qserve.engine import unused_packages
+from qserve.worker import unused_packages
 
 
 @pytest.mark.parametrize(

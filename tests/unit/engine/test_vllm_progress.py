@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qserve.engine.heartbeat import Progress
-from qserve.engine.vllm.progress import progress_of
+from qserve.engines.vllm.launch.progress import progress_of
+from qserve.worker.heartbeat import Progress
 
 _METRICS = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 2.0

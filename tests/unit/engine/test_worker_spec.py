@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from qserve.detect import detect
-from qserve.engine.base import TcpAddress, UnixAddress
-from qserve.engine.process import FAILURE, PHASE, WorkerSpec, report_failure, report_phase
 from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
+from qserve.worker.base import TcpAddress, UnixAddress
+from qserve.worker.process import FAILURE, PHASE, WorkerSpec, report_failure, report_phase
 
 
 def spec() -> WorkerSpec:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import qserve.gateway
+from qserve.engines.vllm.wire import requests
 from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import CLOSED, ROUTES, RelayedRoute
 from qserve.gateway.services import BySchema
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.wire import errors, refused_fields, structured
-from qserve.wire.vllm import requests
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 SOURCES = Path(qserve.gateway.__file__).parent

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.dashboard import DASHBOARD, EXPRESSIONS, METRICS, PANELS, samples_of
 
 

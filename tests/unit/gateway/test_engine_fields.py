@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.engines.vllm.wire import requests
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
-from qserve.wire.vllm import requests
 
 _OPEN = {"type": "object", "additionalProperties": True}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qserve.engine.base import TcpAddress, WorkerFacts, WorkerStatus
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
+from qserve.worker.base import TcpAddress, WorkerFacts, WorkerStatus
 
 
 def test_requests_go_to_where_the_worker_is_now() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.batches import GatewayAsService
 from qserve.gateway.processes.shared import Shared
@@ -17,6 +16,7 @@ from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.engine_fields import fields_of
+from qserve.worker.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 CHAT = "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"model": {}, "messages": {}, "n": {}}}

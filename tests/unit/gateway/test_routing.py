@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.choice import Candidate, choose, slack_tokens
 from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import BLOCK_BYTES, PrefixTable, prefix_blocks
 from qserve.gateway.routing.router import RequestTokens, Router, TokenEstimates
 from qserve.wire.errors import ApiError
+from qserve.worker.base import WorkerLoad
 
 TOKENS = RequestTokens(100, 100)
 

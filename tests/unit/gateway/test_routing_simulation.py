@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from qserve.engine.base import WorkerLoad
 from qserve.gateway.routing.prefix import BLOCK_BYTES
 from qserve.gateway.routing.router import RequestTokens, Router
+from qserve.worker.base import WorkerLoad
 
 BLOCK_TOKENS = BLOCK_BYTES // 4
 PREFILL_TOKENS_PER_S, DECODE_TOKENS_PER_S = 8000, 50

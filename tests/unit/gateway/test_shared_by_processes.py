@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes import coordinator as module
 from qserve.gateway.processes.channel import Channel
@@ -25,6 +24,7 @@ from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.web.session import SESSION_S
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
+from qserve.worker.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 
 def status(state=WorkerState.STARTING, **facts):

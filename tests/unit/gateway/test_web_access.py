@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.gateway.app import build_gateway
 from qserve.gateway.auth import GuardedKeys
 from qserve.gateway.middleware import RequestContext
@@ -23,6 +22,7 @@ from qserve.gateway.web.session import SESSION_S, Sessions
 from qserve.gateway.web.sign_in import key_of_form
 from qserve.gateway.web.texts import TEXTS, language
 from qserve.wire.errors import ApiError
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 KEY = "sk-access-19f2"

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from qserve.core.hardware import Hardware, parse_gpu
-from qserve.detect.engines.vllm import VllmChecks
 from qserve.detect.packages import Packages
 from qserve.detect.toolchain import lacking_libraries, lacking_toolchain
+from qserve.engines.vllm.detect import VllmChecks
 from qserve.units import GIB
 
 

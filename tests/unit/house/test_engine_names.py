@@ -10,7 +10,7 @@ from tests.unit.house.sources import PACKAGE, tree_of
 
 NAMES = ("vllm", "transformers")
 # An engine's own folders, where what it is called may be compared with what is installed.
-OWN = [PACKAGE / folder / name for folder in ("planner/engines", "engine", "reward") for name in NAMES]
+OWN = [PACKAGE / "engines" / name for name in NAMES]
 
 
 def literals(node: ast.AST) -> Iterator[object]:

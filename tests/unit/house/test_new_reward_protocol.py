@@ -44,7 +44,7 @@ def lines(request: LinesRequest, about: ModelInfo) -> ScoreJob:
 CODE = """
 import json
 from starlette.testclient import TestClient
-from qserve.engine.base import Api
+from qserve.worker.base import Api
 from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import ROUTES, dialect_of
 from qserve.reward.protocols.job import ModelInfo

@@ -42,7 +42,7 @@ print(json.dumps({
 
 TABLES_ELSEWHERE = {
     "core/tensors.py": "bytes of an element by the name of its dtype",
-    "planner/engines/vllm/schemes.py": "which of them vLLM runs, and on which cards and CPUs",
+    "engines/vllm/plan/schemes.py": "which of them vLLM runs, and on which cards and CPUs",
     "planner/speed/terms/card.py": "how much faster a card multiplies numbers of a format",
 }
 
@@ -52,8 +52,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> CopiedPackage:
     """With the scheme added, and a checkpoint of Qwen3-8B that is stored so."""
     copy = CopiedPackage(tmp_path_factory.mktemp("checkout"))
     copy.insert("qserve/core/schemes.py", '        Scheme("fp32",', ROW)
-    copy.insert("qserve/planner/engines/transformers/schemes.py", '"fp32", "bf16"', '"weft6", ')
-    copy.insert("qserve/planner/engines/vllm/schemes.py", '    "fp32": _Kernels(', '    "weft6": _Kernels((8, 0)),\n')
+    copy.insert("qserve/engines/transformers/plan/schemes.py", '"fp32", "bf16"', '"weft6", ')
+    copy.insert("qserve/engines/vllm/plan/schemes.py", '    "fp32": _Kernels(', '    "weft6": _Kernels((8, 0)),\n')
     (copy.folder / "stored").mkdir()
     (copy.folder / "stored" / "config.json").write_text(json.dumps({**base(), "quantization_config": CONFIG}))
     return copy
@@ -112,7 +112,7 @@ def test_no_other_file_has_a_table_of_what_schemes_are() -> None:
 def test_every_engine_names_only_schemes_that_there_are() -> None:
     """A misspelt name in an engine's own set would be a scheme that it never runs."""
     for engine in ("transformers", "vllm"):
-        tree = tree_of(PACKAGE / "planner" / "engines" / engine / "schemes.py")
+        tree = tree_of(PACKAGE / "engines" / engine / "plan" / "schemes.py")
         tables = [node for statement in tree.body if isinstance(statement, ast.Assign) for node in ast.walk(statement)]
         named = {
             item.value

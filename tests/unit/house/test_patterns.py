@@ -27,10 +27,10 @@ SLOW = {
     "cli/runs/command.py: _AGE": "an age that the user writes",
     "cli/command_line.py: _SECRET": "the user's own command",
     "cli/usage_errors.py: _CHOICE": "click's sentence about the user's own command",
-    "core/cards/compiler_errors.py: _CARET": "one line of a compiler's",
-    "core/cards/compiler_errors.py: _NAMED": "one line of a compiler's",
-    "core/cards/compiler_errors.py: _REPR": "one line of a compiler's",
-    "engine/grammar/endless_rules.py: _OF_EBNF": "asked at one place; where it finds nothing the reading ends",
+    "engines/transformers/kernels/compiler_errors.py: _CARET": "one line of a compiler's",
+    "engines/transformers/kernels/compiler_errors.py: _NAMED": "one line of a compiler's",
+    "engines/transformers/kernels/compiler_errors.py: _REPR": "one line of a compiler's",
+    "grammar/endless_rules.py: _OF_EBNF": "asked at one place; where it finds nothing the reading ends",
     "planner/speed/terms/engine_costs.py: search": "a release's number",
 }
 """What may take longer, and who writes the text."""
@@ -38,15 +38,15 @@ MADE = {
     "core/quantization/marks.py",
     "core/quantization/module_names.py",
     "core/tensors.py",
-    "engine/prompts/special_tokens.py",
-    "engine/vllm/reasons/rule.py",
+    "prompts/special_tokens.py",
+    "engines/vllm/launch/reasons/rule.py",
     "gateway/web/routes.py",
     "hub/named.py",
     "planner/memory/weights.py",
     "reward/checkpoints/heads.py",
     "reward/rules/rules.py",
     "wire/body_scan.py",
-    "engine/grammar/escaped_lark.py",
+    "grammar/escaped_lark.py",
 }
 """Modules that make patterns while they run: of names, and an operator's (the tests of their own hold these)."""
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.prompts.written_tokens import check_chat_template, check_written
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.chat_template import read_template
 from qserve.hub.token_rows import RowlessTokens, rowless_tokens, without_row
+from qserve.prompts.written_tokens import check_chat_template, check_written
 
 ROWS = 12
 

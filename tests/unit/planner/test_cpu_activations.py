@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from qserve.core.hardware import CpuFeatures, Hardware
+from qserve.engines.transformers.plan.activations import CpuActivations, activations_of
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
-from qserve.planner.engines.transformers.activations import CpuActivations, activations_of
 from qserve.units import GIB
 
 FAST = CpuFeatures("", frozenset({"avx512_vnni", "avx512vbmi"}))

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from qserve.core.hardware import Hardware, parse_gpu
+from qserve.engines.vllm.plan.candidates import candidates
+from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.terms.uncertain import HeldBack
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
-from qserve.planner.engines.vllm.candidates import candidates
-from qserve.planner.engines.vllm.sizing import Sizing
-from qserve.planner.engines.vllm.terms.uncertain import HeldBack
 from qserve.planner.term import TermKind
 from qserve.supervisor.screen import ReadyWorker, ready_rows
 from qserve.units import GIB, format_bytes

@@ -13,12 +13,12 @@ from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
+from qserve.engines.transformers.plan.device_map import Bin, Mode, Module, Modules, Spread, place_modules
+from qserve.engines.transformers.plan.module_map import ModuleMap, overdrawn
+from qserve.engines.transformers.plan.modules import modules_of, tensors_by_layer
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
-from qserve.planner.engines.transformers.device_map import Bin, Mode, Module, Modules, Spread, place_modules
-from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
-from qserve.planner.engines.transformers.modules import modules_of, tensors_by_layer
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.units import GIB, MIB
 

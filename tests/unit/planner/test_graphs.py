@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qserve.core.cards.decode_sizes import MAX_GRAPHS, num_graphs
 from qserve.core.hardware import Hardware, parse_gpu
+from qserve.engines.transformers.kernels.decode_sizes import MAX_GRAPHS, num_graphs
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.term import Term

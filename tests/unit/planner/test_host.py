@@ -10,9 +10,9 @@ from rich.console import Console
 
 from qserve.cli.plan.command import command
 from qserve.core.hardware import Hardware, parse_gpu
+from qserve.engines.transformers.plan.constants import TORCH_WITH_CUDA
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan
-from qserve.planner.engines.transformers.constants import TORCH_WITH_CUDA
 from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, RAY_DRIVER, WEB_UI, with_host
 from qserve.planner.request import PlanRequest
 from qserve.service.replicas import share_out

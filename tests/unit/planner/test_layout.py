@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.engines.vllm.plan.layouts import why_not_divisible
 from qserve.errors import UsageError
-from qserve.planner.engines.vllm.layouts import why_not_divisible
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import plan_of
 from tests.unit.planner.test_weights import spec_of

@@ -11,11 +11,11 @@ from qserve.cli.plan.command import command
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.vllm.plan.memory.lora import Adapters, adapted_modules, adapter_step_bytes, module_bytes
+from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import make_plan, plan_request
-from qserve.planner.engines.vllm.memory.lora import Adapters, adapted_modules, adapter_step_bytes, module_bytes
-from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
 
 NOW = VllmVersion.parse("0.32.0")

@@ -11,16 +11,16 @@ from qserve.cli.plan.command import command
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.errors import UsageError
-from qserve.hub.bundled import bundled_config
-from qserve.planner import make_plan, plan_request
-from qserve.planner.engines.vllm.media import MediaLimits, parse_media
-from qserve.planner.engines.vllm.memory.encoder import (
+from qserve.engines.vllm.plan.media import MediaLimits, parse_media
+from qserve.engines.vllm.plan.memory.encoder import (
     embedding_bytes,
     encoder_peak,
     longest_with_same_profile,
     profiled_tokens,
 )
+from qserve.errors import UsageError
+from qserve.hub.bundled import bundled_config
+from qserve.planner import make_plan, plan_request
 from qserve.units import GIB
 
 QWEN2_5_VL, QWEN3_VL = "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"

@@ -6,10 +6,10 @@ import pytest
 
 from qserve.core.hardware import known_gpus
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.vllm.plan.memory.activations import activation_peak, compile_peak, penalty_bytes
+from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.hub.bundled import bundled_config
 from qserve.planner import make_plan, plan_request
-from qserve.planner.engines.vllm.memory.activations import activation_peak, compile_peak, penalty_bytes
-from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
 from tests.unit.planner.test_make_plan import checkpoint_of, machine, plan_of
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from qserve.core.cards.wheels import least_of_torch
 from qserve.core.hardware import Hardware
-from qserve.detect.engines.checks import engine_checks
+from qserve.core.wheels import least_of_torch
+from qserve.detect.engine_checks import engine_checks
 from qserve.detect.packages import Packages
 from qserve.errors import UsageError
 from qserve.hub.resolve import resolve

@@ -8,9 +8,9 @@ from qserve.core.dimensions import tensors_of
 from qserve.core.packing import pack
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
+from qserve.engines.vllm.plan.schemes import quantization_flag
 from qserve.errors import UsageError
 from qserve.planner import Plan
-from qserve.planner.engines.vllm.schemes import quantization_flag
 from tests.unit.planner.test_make_plan import checkpoint_of, plan_of
 
 # No sibling of it is known, so everything below 16 bit happens in flight.

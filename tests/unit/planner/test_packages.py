@@ -9,7 +9,7 @@ import pytest
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.detect.engines.checks import engine_checks, why_not_served
+from qserve.detect.engine_checks import engine_checks, why_not_served
 from qserve.detect.packages import Packages
 from qserve.errors import UsageError
 from qserve.hub import resolve

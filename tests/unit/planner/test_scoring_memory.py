@@ -7,17 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from qserve.core.model_spec import ModelSpec
-from qserve.hub.bundled import bundled_config
-from qserve.planner.engines.transformers.memory import (
+from qserve.engines.transformers.plan.memory import (
     SCORING_PIECE_BYTES,
     activation_bytes,
     prefill_bytes,
     scoring_logits_bytes,
 )
+from qserve.hub.bundled import bundled_config
 from qserve.units import MIB
 from tests.unit.planner.test_make_plan import plan_of
 
-ENGINE = Path(__file__).parents[3] / "qserve" / "engine" / "transformers" / "batching" / "prompt_logprobs.py"
+ENGINE = (
+    Path(__file__).parents[3] / "qserve" / "engines" / "transformers" / "worker" / "batching" / "prompt_logprobs.py"
+)
 
 
 def spec_of(model: str) -> ModelSpec:

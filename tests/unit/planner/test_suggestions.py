@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from qserve.cli.plan.command import command
 from qserve.core.hardware import Hardware
+from qserve.engines.vllm.plan.layouts import layouts
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
-from qserve.planner.engines.vllm.layouts import layouts
 from qserve.planner.plan import USABLE_TPOT_MS, Suggestion
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import plan_of

@@ -6,9 +6,9 @@ import ast
 
 import pytest
 
+from qserve.engines.transformers.plan.terms import CPU_TERMS as TRANSFORMERS_TERMS
+from qserve.engines.vllm.plan.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.engine import engine_named
-from qserve.planner.engines.transformers.terms import CPU_TERMS as TRANSFORMERS_TERMS
-from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS, columns_of
 from qserve.units import format_bytes
@@ -40,7 +40,7 @@ def test_every_column_is_the_sum_of_its_terms_and_all_sum_to_the_device(plans: d
 
 def test_columns_are_named_in_one_place() -> None:
     """What shows them goes over `COLUMNS`; the engine's terms have names of their own, and Chinese is told by them."""
-    own = {"planner/term.py", "planner/engines/transformers/terms.py", "ui/strings/sentences/formulas.py"}
+    own = {"planner/term.py", "engines/transformers/plan/terms.py", "ui/strings/sentences/formulas.py"}
     bars = "terminal/plan.py"  # a colour for each
     names = {COLUMNS["kv_cache"], COLUMNS["cuda_graphs"]}
     naming = {

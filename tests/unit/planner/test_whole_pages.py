@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS, plan_page_tokens, whole_pages
+from qserve.engines.transformers.kernels.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS, plan_page_tokens, whole_pages
 from tests.unit.planner.test_device_map import machine, plan_of
 
 

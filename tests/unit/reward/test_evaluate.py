@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.core.shares import wilson_interval
+from qserve.confidence import wilson_interval
 from qserve.errors import UsageError
 from qserve.reward.evaluation.accuracy import evaluate, histogram
 from qserve.reward.evaluation.agreement import agreement, rank_correlation

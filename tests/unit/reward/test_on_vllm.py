@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from qserve.cli.up.command import command as up
+from qserve.engines.vllm.reward.suits import why_not
 from qserve.errors import UsageError
 from qserve.reward.checkpoints import recognise
 from qserve.reward.settings import RewardSettings
-from qserve.reward.vllm.suits import why_not
 from tests.unit.reward.stored import HIDDEN, body, write_folder
 
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from qserve.engine.shares.turns import Turns
 from qserve.reward.rules import make_rule
 from qserve.reward.rules.pool import RulePool
+from qserve.worker.shares.turns import Turns
 from tests.unit.reward.code.programs import needs_sandbox
 
 ENDLESS, QUICK = ("a" * 60 + "b", ""), ("aaa", "")

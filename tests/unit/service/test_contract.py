@@ -21,7 +21,7 @@ from qserve.cli.up.command import command as up_command
 from qserve.cluster.planning import plan_node
 from qserve.core.hardware import CpuFeatures, Hardware, parse_gpu
 from qserve.detect.packages import Packages
-from qserve.planner.engines.vllm.versions import TESTED_RELEASE
+from qserve.engines.vllm.plan.versions import TESTED_RELEASE
 from qserve.reward.settings import FLAGS
 from qserve.service.machine import Machine
 from qserve.service.plan import ServicePlan, plan_service

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerStatus
 from qserve.errors import WorkerFailed
 from qserve.supervisor.sanity import NOISE_SHARE, TEXTS, Sanity, check_sanity
 from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import Screen, ready_rows
 from qserve.supervisor.worker import SupervisedWorker
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerStatus
 from tests.unit.supervisor.test_screen import chat
 
 VOCAB = 151_936

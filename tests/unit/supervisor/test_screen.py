@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from qserve.core.cards.refusals import COSTS, refusal
 from qserve.detect import detect
+from qserve.engines.transformers.kernels.refusals import COSTS, refusal
 from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest

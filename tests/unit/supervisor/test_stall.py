@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.engine.heartbeat import Progress
 from qserve.supervisor.liveness.stall import INTERVAL_S, Observation, StallWatch
+from qserve.worker.heartbeat import Progress
 
 _QUIET = Observation(num_awaited=1, num_pieces=7, progress=None, is_working=False)
 

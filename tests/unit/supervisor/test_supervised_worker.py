@@ -18,9 +18,6 @@ from rich.console import Console
 
 import qserve.supervisor.child
 from qserve.core.hardware import parse_gpu
-from qserve.engine.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
-from qserve.engine.heartbeat import Progress
-from qserve.engine.launch import Retry, SendRequest
 from qserve.errors import DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
@@ -33,6 +30,9 @@ from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.this_machine import _seen_by, event_recorder
 from qserve.supervisor.worker import SupervisedWorker
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.heartbeat import Progress
+from qserve.worker.launch import Retry, SendRequest
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
 REFUSES = "print('too big', flush=True); raise SystemExit(3)"
@@ -195,7 +195,7 @@ async def test_a_worker_that_says_it_is_not_well_is_ended_and_started_anew(plan:
 async def test_one_that_does_not_heed_sigterm_may_end_its_family_before_it_is_killed(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So does the guard of vLLM (engine/guard.py)."""
+    """So does the guard of vLLM (worker/guard.py)."""
     monkeypatch.setattr(qserve.supervisor.child, "_TERM_GRACE_S", 0.1)
     tidied = tmp_path / "tidied"
     code = (

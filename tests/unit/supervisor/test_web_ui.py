@@ -9,12 +9,12 @@ import sys
 import psutil
 import pytest
 
-from qserve.engine.base import WorkerState
-from qserve.engine.own_launch import OwnProcess
 from qserve.errors import MissingExtra
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import web_ui
 from qserve.supervisor.record import RunRecord
+from qserve.worker.base import WorkerState
+from qserve.worker.own_launch import OwnProcess
 
 REFUSES = "import sys; print('qserve-worker failed: no luck', file=sys.stderr); sys.exit(1)"
 LIVES = "import time; time.sleep(611)"

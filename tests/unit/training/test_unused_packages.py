@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from qserve.engine import unused_packages
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.training.job import DataSource, TrainingRun
 from qserve.training.process.unused_packages import leave_out_unused
+from qserve.worker import unused_packages
 
 
 @pytest.mark.parametrize(

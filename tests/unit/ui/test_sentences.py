@@ -25,10 +25,10 @@ from tests.golden.plans.answers import kept
 ADD = "add a row to qserve/ui/strings/sentences"
 FIELD = re.compile(r"\{#?\}")
 MEASURED = (
-    "qserve/engine/transformers/api/memory.py",
+    "qserve/engines/transformers/worker/api/memory.py",
     "qserve/model/memory.py",
     "qserve/reward/serving/memory.py",
-    "qserve/engine/vllm/measured.py",
+    "qserve/engines/vllm/launch/measured.py",
     "qserve/training/process/memory.py",
     "qserve/gateway/telemetry/host_memory.py",
 )
@@ -189,7 +189,7 @@ def test_every_source_of_measured_memory_is_chinese() -> None:
 def test_every_phase_of_a_start_is_chinese() -> None:
     source = "".join(file.read_text() for file in Path("qserve").rglob("*.py"))
     phases = {*re.findall(r'(?:report_phase\(|first_phase=|first_phase: str = )"([^"{]+)"', source)}
-    log = Path("qserve/engine/vllm/log.py").read_text()
+    log = Path("qserve/engines/vllm/launch/log.py").read_text()
     phases |= {*re.findall(r'^    \("([a-z][^"]+)", re\.compile', log, re.MULTILINE)}
     assert len(phases) > 8
     assert not {one for one in phases if said("zh-CN", one) is None}, ADD

@@ -8,12 +8,12 @@ from pathlib import Path
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.engine.process import WorkerSpec
-from qserve.engine.vllm.parser import FlagParser, parser_of
+from qserve.engines.vllm.launch.parser import FlagParser, parser_of
 from qserve.hub import resolve
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.units import GIB
+from qserve.worker.process import WorkerSpec
 
 DEMO = Path(resolve("demo").folder)
 RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")

@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of, served_templates
-from qserve.engine.vllm.command import command
-from qserve.engine.vllm.launch import VllmLaunch
+from qserve.engines.vllm.launch.chat_format import ChatFormat, chat_format_of, served_templates
+from qserve.engines.vllm.launch.command import command
+from qserve.engines.vllm.launch.server import VllmLaunch
 from tests.unit.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
 
 JSON_CALLS = """{{- '<tool_call>\\n{"name": "' + call.name + '", "arguments": ' }}"""

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.vllm import tiles
-from qserve.engine.vllm.command import command, ready_timeout_s
-from qserve.engine.vllm.launch import VllmLaunch
+from qserve.engines.vllm.launch import tiles
+from qserve.engines.vllm.launch.command import command, ready_timeout_s
+from qserve.engines.vllm.launch.server import VllmLaunch
 from qserve.errors import UsageError
 from tests.unit.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
 
-SERVER_PROCESS = "qserve.engine.vllm.plugins.server_process"
+SERVER_PROCESS = "qserve.engines.vllm.launch.plugins.server_process"
 LIMITS = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 512, "kv_cache_memory_bytes": 70_000_000}
 
 
@@ -166,7 +166,7 @@ def test_workers_on_a_cpu_ask_for_tiles_and_others_do_not(parser):
 def test_a_process_that_imports_the_extension_may_use_tiles_where_there_are_any():
     """Bit 18 of what Linux says: ARCH_GET_XCOMP_SUPP tells what there is, ARCH_GET_XCOMP_PERM what is allowed."""
     code = (
-        "import ctypes; import qserve.engine.vllm.tiles\n"
+        "import ctypes; import qserve.engines.vllm.launch.tiles\n"
         "def bit(code):\n"
         "    bits = ctypes.c_ulong()\n"
         "    return not ctypes.CDLL(None).syscall(158, code, ctypes.byref(bits)) and bits.value >> 18 & 1\n"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from qserve.engine.vllm import cpu_processes
-from qserve.engine.vllm.command import command
-from qserve.engine.vllm.cpu_processes import joined_processes
+from qserve.engines.vllm.launch import cpu_processes
+from qserve.engines.vllm.launch.command import command
+from qserve.engines.vllm.launch.cpu_processes import joined_processes
 from qserve.planner import make_plan, plan_request
 from tests.unit.vllm.builders import checkpoint, hardware, parser_for, plan_of, spec_of
 

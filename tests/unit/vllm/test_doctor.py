@@ -16,8 +16,8 @@ from qserve.cli.doctor.command import hub_cache
 from qserve.cli.doctor.show import show_doctor
 from qserve.cli.main import COMMANDS, cli
 from qserve.core.schemes import SCHEMES
-from qserve.detect.attention import attention_kernels, attention_remedy
 from qserve.detect.packages import Packages
+from qserve.engines.transformers.detect.attention import attention_kernels, attention_remedy
 from qserve.planner.engine import own_engines
 from qserve.units import GIB
 from tests.unit.vllm.builders import hardware

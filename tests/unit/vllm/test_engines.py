@@ -9,9 +9,9 @@ import pytest
 
 from qserve.core.hardware import CpuFeatures
 from qserve.core.model_parts import Head
-from qserve.detect.engines.checks import why_not_scheme, why_not_served
-from qserve.detect.engines.vllm import VllmChecks, install_plugin_command, is_for_cpu, version_of
+from qserve.detect.engine_checks import why_not_scheme, why_not_served
 from qserve.detect.packages import Packages
+from qserve.engines.vllm.detect import VllmChecks, install_plugin_command, is_for_cpu, version_of
 from qserve.planner import plan_request
 from tests.unit.vllm.builders import checkpoint, hardware, plan_of
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.vllm.diagnose import clean, failure_of
-from qserve.engine.vllm.failure import FailureKind as Kind
+from qserve.engines.vllm.launch.diagnose import clean, failure_of
+from qserve.engines.vllm.launch.failure import FailureKind as Kind
 from qserve.units import GIB, MIB
 from tests.unit.vllm.builders import plan_of
 

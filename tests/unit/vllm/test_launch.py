@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.base import Api, UnixAddress, WorkerFacts
-from qserve.engine.vllm.failure import Failure, FailureKind
-from qserve.engine.vllm.launch import VllmLaunch
+from qserve.engines.vllm.launch.failure import Failure, FailureKind
+from qserve.engines.vllm.launch.server import VllmLaunch
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.wire.engine_fields import fields_of
+from qserve.worker.base import Api, UnixAddress, WorkerFacts
 from tests.unit.vllm.builders import plan_of, spec_of
 
 

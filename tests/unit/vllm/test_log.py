@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.vllm.log import LogFigures, figures_of, phase_of
+from qserve.engines.vllm.launch.log import LogFigures, figures_of, phase_of
 from qserve.units import GIB
 
 CPU_START = (Path(__file__).parent / "cpu_start.log").read_text().splitlines()

@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from qserve.engine.vllm.log import LogFigures, figures_of
-from qserve.engine.vllm.measured import cache_config, measured_memory
-from qserve.engine.vllm.processes import ProcessFigures, process_figures
+from qserve.engines.vllm.launch.log import LogFigures, figures_of
+from qserve.engines.vllm.launch.measured import cache_config, measured_memory
+from qserve.engines.vllm.launch.processes import ProcessFigures, process_figures
 from qserve.units import GIB, MIB
 
 HERE = Path(__file__).parent

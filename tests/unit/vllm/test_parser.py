@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from qserve.detect.packages import Packages
-from qserve.engine.vllm import parser as module
-from qserve.engine.vllm.parser import installed_parser
-from qserve.engine.vllm.versions import release_of
+from qserve.engines.vllm.launch import parser as module
+from qserve.engines.vllm.launch.parser import installed_parser
+from qserve.engines.vllm.launch.versions import release_of
 from qserve.errors import UsageError, WorkerFailed
 
 

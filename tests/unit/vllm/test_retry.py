@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from qserve.engine.vllm.failure import Failure, FailureKind
-from qserve.engine.vllm.retry import retry_with
+from qserve.engines.vllm.launch.failure import Failure, FailureKind
+from qserve.engines.vllm.launch.retry import retry_with
 from qserve.units import GIB
 from tests.unit.vllm.builders import pairs, plan_of
 

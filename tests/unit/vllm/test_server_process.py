@@ -33,7 +33,14 @@ def test_the_server_and_its_children_walk_their_objects_less_often(tmp_path: Pat
     (package / "__init__.py").touch()
     (package / "server.py").write_text(_SERVER)
     (package / "target.py").write_text(_CHILD)
-    command = [sys.executable, "-m", "qserve.engine.vllm.plugins.server_process", "served.server", "--flag", "one"]
+    command = [
+        sys.executable,
+        "-m",
+        "qserve.engines.vllm.launch.plugins.server_process",
+        "served.server",
+        "--flag",
+        "one",
+    ]
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
     assert done.returncode == 7, done.stderr

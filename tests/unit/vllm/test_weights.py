@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from qserve.engine.vllm.command import command
-from qserve.engine.vllm.weights import check_fused
+from qserve.engines.vllm.launch.command import command
+from qserve.engines.vllm.launch.weights import check_fused
 from qserve.errors import BrokenCheckpoint
 from tests.unit.vllm.builders import DEMO, plan_of, spec_of
 

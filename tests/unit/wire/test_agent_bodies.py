@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.engines.vllm.wire.agents import as_vllm_reads
+from qserve.engines.vllm.wire.rules import check_tools
 from qserve.wire.dialects.custom_input import CustomInput
 from qserve.wire.dialects.messages import MessagesRequest
 from qserve.wire.dialects.responses import ResponsesRequest
 from qserve.wire.dialects.responses_answer import ResponsesAnswer
 from qserve.wire.dialects.responses_tools import custom_arguments
 from qserve.wire.errors import ApiError
-from qserve.wire.vllm.agents import as_vllm_reads
-from qserve.wire.vllm.rules import check_tools
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}

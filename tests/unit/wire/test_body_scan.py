@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.engines.vllm.wire import requests
 from qserve.wire.body_scan import MAX_PART_BYTES, scan_body, utf8_json
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, TokenizeRequest
-from qserve.wire.vllm import requests
 
 _NAMES = CompletionRequest.known_names()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from qserve.engines.vllm.wire.forms import in_engine_words
 from qserve.wire.errors import ApiError
-from qserve.wire.vllm.forms import in_engine_words
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}

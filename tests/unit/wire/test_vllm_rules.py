@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from qserve.engines.vllm.wire.rules import check_structure, check_tools
 from qserve.wire.errors import ApiError
-from qserve.wire.vllm.rules import check_structure, check_tools
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 

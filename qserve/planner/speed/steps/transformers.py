@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qserve.core.cards.offload import are_streamed
 from qserve.core.facts import load
 from qserve.core.model_spec import ModelSpec
+from qserve.core.offload import are_streamed
 from qserve.core.schemes import SCHEMES
 from qserve.planner.plan import Plan
 from qserve.planner.speed.steps.times import StepTimes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qserve.core.cards.offload import are_streamed
 from qserve.core.facts import load
+from qserve.core.offload import are_streamed
 from qserve.core.schemes import SCHEMES
 from qserve.planner.plan import Plan
 from qserve.planner.speed.terms.card import CardSpeed

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from qserve.demo import chat_model_path
-from qserve.engine.grammar.compiled import Grammars
+from qserve.engines.transformers.worker.grammar.compiled import Grammars
 
 __all__ = ["ENDS", "TOKENIZER", "drawn", "ready"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from qserve.engine.grammar.structured import structured_grammar
+from qserve.grammar.structured import structured_grammar
 from qserve.wire.structured import StructuredOutputs
 from tests.unit.engine.grammar.drawing import TOKENIZER, ready
 

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from llguidance import LLMatcher
 
-from qserve.engine.grammar.compiled import Grammars, GrammarTooComplex
-from qserve.engine.grammar.matcher import Grammar
-from qserve.engine.grammar.refusals import TOO_MUCH
-from qserve.engine.grammar.trial import process
-from qserve.engine.grammar.trial.trials import TrialFailed
+from qserve.engines.transformers.worker.grammar.compiled import Grammars, GrammarTooComplex
+from qserve.engines.transformers.worker.grammar.matcher import Grammar
+from qserve.engines.transformers.worker.grammar.refusals import TOO_MUCH
+from qserve.engines.transformers.worker.grammar.trial import process
+from qserve.engines.transformers.worker.grammar.trial.trials import TrialFailed
 from qserve.units import MIB
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
 

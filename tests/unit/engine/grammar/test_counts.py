@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.grammar.counts import check_counts, check_counts_within
-from qserve.engine.grammar.structured import structured_grammar
-from qserve.engine.grammar.tool_calls import tool_call_grammar
+from qserve.grammar.counts import check_counts, check_counts_within
+from qserve.grammar.structured import structured_grammar
+from qserve.grammar.tool_calls import tool_call_grammar
 from qserve.wire.errors import ApiError
 from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import Tool

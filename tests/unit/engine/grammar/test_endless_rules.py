@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.engine.grammar.endless_rules import TooDeep, rules_have_an_end
-from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
+from qserve.engines.vllm.wire.schemas import with_enforceable_schemas
+from qserve.grammar.endless_rules import TooDeep, rules_have_an_end
 from qserve.wire.errors import ApiError
 
 JSON = r"""

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.grammar.escaped_lark import NotEscapable, escaped_lark
-from qserve.engine.grammar.tool_calls import tool_call_grammar
+from qserve.grammar.escaped_lark import NotEscapable, escaped_lark
+from qserve.grammar.tool_calls import tool_call_grammar
 from qserve.hub.chat_template import ToolFormat
 from qserve.wire.errors import ApiError
 from qserve.wire.tools import Tool

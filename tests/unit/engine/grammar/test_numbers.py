@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.grammar.compiled import GrammarTooComplex
-from qserve.engine.grammar.numbers.bounds import closed_bounds
-from qserve.engine.grammar.numbers.patterns import number_pattern, whole_pattern
-from qserve.engine.grammar.schema import as_rules
-from qserve.engine.grammar.structured import structured_grammar
+from qserve.engines.transformers.worker.grammar.compiled import GrammarTooComplex
+from qserve.grammar.numbers.bounds import closed_bounds
+from qserve.grammar.numbers.patterns import number_pattern, whole_pattern
+from qserve.grammar.schema import as_rules
+from qserve.grammar.structured import structured_grammar
 from qserve.wire.errors import ApiError
 from qserve.wire.structured import StructuredOutputs
 from tests.unit.engine.grammar.drawing import TOKENIZER, ready

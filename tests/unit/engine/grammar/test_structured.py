@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 
 from bench.random_schemas import random_schemas
-from qserve.engine.grammar.compiled import GrammarTooComplex
-from qserve.engine.grammar.structured import structured_grammar
+from qserve.engines.transformers.worker.grammar.compiled import GrammarTooComplex
+from qserve.grammar.structured import structured_grammar
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest
 from qserve.wire.structured import StructuredOutputs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.grammar.thought_first import with_thought_first
+from qserve.engines.vllm.wire.thought_first import with_thought_first
 
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
 FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}

@@ -9,12 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from qserve.engine.grammar.spec import GrammarSpec
-from qserve.engine.grammar.structured import structured_grammar
-from qserve.engine.grammar.tool_calls import answer_or_calls, tool_call_grammar
-from qserve.engine.transformers.parsing.hermes import HermesCall
-from qserve.engine.transformers.parsing.message import MessageReader, MessageWriter, ReadingRules
-from qserve.engine.transformers.parsing.qwen3_coder import Qwen3CoderCall
+from qserve.engines.transformers.worker.parsing.hermes import HermesCall
+from qserve.engines.transformers.worker.parsing.message import MessageReader, MessageWriter, ReadingRules
+from qserve.engines.transformers.worker.parsing.qwen3_coder import Qwen3CoderCall
+from qserve.grammar.spec import GrammarSpec
+from qserve.grammar.structured import structured_grammar
+from qserve.grammar.tool_calls import answer_or_calls, tool_call_grammar
 from qserve.hub.chat_template import ToolFormat
 from qserve.wire.errors import ApiError
 from qserve.wire.structured import StructuredOutputs

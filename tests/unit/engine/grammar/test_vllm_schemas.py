@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qserve.engine.grammar.endless import has_an_end
-from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
-from qserve.engine.grammar.xgrammar.width import width_of
+from qserve.engines.vllm.wire.schemas import with_enforceable_schemas
+from qserve.engines.vllm.wire.xgrammar.width import width_of
+from qserve.grammar.endless import has_an_end
 from qserve.wire.errors import ApiError
 
 LOOSE = {"type": "string", "format": "ipv4"}

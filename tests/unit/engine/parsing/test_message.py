@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.transformers.parsing.hermes import HermesCall
-from qserve.engine.transformers.parsing.message import MessageReader, MessageWriter, ReadingRules
-from qserve.engine.transformers.parsing.qwen3_coder import Qwen3CoderCall
+from qserve.engines.transformers.worker.parsing.hermes import HermesCall
+from qserve.engines.transformers.worker.parsing.message import MessageReader, MessageWriter, ReadingRules
+from qserve.engines.transformers.worker.parsing.qwen3_coder import Qwen3CoderCall
 
 SCHEMA = {
     "properties": {

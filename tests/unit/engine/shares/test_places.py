@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from qserve.engine.shares.places import Places
+from qserve.worker.shares.places import Places
 
 
 class Place:

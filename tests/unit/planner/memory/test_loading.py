@@ -6,8 +6,8 @@ import pytest
 
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.hub.bundled import bundled_config
-from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.weights import Loading, load
 from qserve.units import GIB, MIB

@@ -6,8 +6,8 @@ import pytest
 
 from qserve.core.hardware import CpuFeatures
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.transformers.plan.memory import shortlist_bytes
 from qserve.hub.bundled import bundled_config
-from qserve.planner.engines.transformers.memory import shortlist_bytes
 
 ICE_LAKE = frozenset({"avx512_vnni"})
 

@@ -1,0 +1,1 @@
+"""What this machine has for the transformers engine: packages, attention kernels, products of quantized weights."""

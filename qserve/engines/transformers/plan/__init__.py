@@ -1,0 +1,1 @@
+"""Planning for the transformers engine: one device, or layers over cards, RAM and disk."""

@@ -1,0 +1,38 @@
+"""Layers in RAM or on disk, which the transformers engine offers to plans of every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qserve.engines.transformers.plan.options import Offload, TransformersOptions
+from qserve.planner.changes import ChangeGroup, ChangeKind, change_of
+from qserve.planner.setup import Setup
+
+__all__ = ["relaxations"]
+
+_UNSERVED = "enable_lora"  # it serves no adapters
+
+
+def relaxations(setup: Setup) -> Iterator[ChangeGroup]:
+    """Offloading, where nothing is offloaded yet."""
+    request, options = setup.request, setup.request.of(TransformersOptions)
+    wanted = request.given_to_others(TransformersOptions.engine).values()
+    needs_another = any(one.name == _UNSERVED for given in wanted for one in given)
+    if setup.on_cpu or options.offload != "none" or needs_another:
+        return
+    base = request.for_engine(TransformersOptions.engine)
+    costs: tuple[tuple[Offload, str, str], ...] = (
+        ("cpu", "RAM", "these layers cross the bus for every token"),
+        ("disk", "RAM and on disk", "layers on disk are read for every token"),
+    )
+    changes = (
+        change_of(
+            setup,
+            f"layers in {place}, by the transformers engine",
+            cost,
+            base.with_options(replace(options, offload=offload)),
+        )
+        for offload, place, cost in costs
+    )
+    yield ChangeGroup(ChangeKind.OFFLOAD, tuple(changes))

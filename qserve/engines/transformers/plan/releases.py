@@ -1,0 +1,37 @@
+"""Releases of transformers as the planner tells them apart."""
+
+from __future__ import annotations
+
+from qserve.core.model_spec import ModelSpec
+from qserve.core.release import parse_release
+from qserve.errors import UsageError
+
+__all__ = ["CAPTURES_SINCE", "POOL_SINCE", "check_release", "check_rope"]
+
+# From release 5 on the worker is qserve's own, with continuous batching over a pool; before, it is one `generate` call.
+POOL_SINCE = (5, 0)
+CAPTURES_SINCE = (5, 19)
+"""Before, a worker's batcher is that of rows, whose steps are the library's: worker/batching/make.py."""
+
+
+def check_release(text: str) -> None:
+    """Raises UsageError for a release of transformers that nobody measured, or that is one of vLLM's."""
+    if parse_release(text) < (4, 38):
+        raise UsageError(
+            f"--engine-version {text}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm"
+        )
+
+
+# Source: transformers 5.19, ROPE_INIT_FUNCTIONS.
+_UNKNOWN = {"su": "longrope", "ntk": "yarn or dynamic", "mrope": "default"}
+
+
+def check_rope(spec: ModelSpec) -> None:
+    """Raises UsageError for a type that transformers has no function for."""
+    kind = spec.rope.kind
+    if kind not in _UNKNOWN or (kind == "mrope" and spec.family.renames_mrope):
+        return
+    raise UsageError(
+        f"{spec.id}: rope_type {kind!r} of its config.json is unknown to transformers; it is {_UNKNOWN[kind]} there, "
+        "or give --engine vllm"
+    )

@@ -1,0 +1,48 @@
+"""Which quantizations the transformers engine loads, and which it makes of 16-bit weights while loading them."""
+
+from __future__ import annotations
+
+from qserve.core.hardware import Device
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
+from qserve.core.wheels import too_old
+
+__all__ = ["has_kernels", "loads", "online_scheme", "pays", "quantizes", "runs_stored"]
+
+_LOADED = frozenset(
+    {"fp32", "bf16", "fp16", "fp8", "gptq-int8", "bnb-int8", "awq", "gptq-int4", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"}
+)
+_MADE = frozenset({"bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"})
+_ON_CARDS_ONLY = frozenset({"gptq-int3", "gptq-int2"})
+
+
+def loads(scheme: str) -> bool:
+    """Whether a checkpoint that is stored so is worth taking in the place of the 16-bit one."""
+    return scheme in _LOADED
+
+
+def runs_stored(scheme: str, devices: tuple[Device, ...]) -> bool:
+    """Whether it runs a checkpoint that is stored so on these cards, or on the CPU."""
+    on_cpu = any(device.kind == "cpu" for device in devices)
+    return has_kernels(scheme, devices) and not (on_cpu and scheme in _ON_CARDS_ONLY)
+
+
+def has_kernels(scheme: str, devices: tuple[Device, ...]) -> bool:
+    """Whether the wheels that compute it run on every card."""
+    return too_old(devices, SCHEMES[scheme].least_card) is None
+
+
+def quantizes(scheme: str) -> bool:
+    """Whether it makes `scheme` while loading, wherever that is."""
+    return SCHEMES[scheme].bits >= 16 or scheme in _MADE
+
+
+def online_scheme(scheme: str) -> CheckpointQuantization | None:
+    """What it makes of 16-bit weights; None of a scheme that it does not make."""
+    return SCHEMES[scheme].made if scheme in _MADE else None
+
+
+def pays(scheme: str, device: Device) -> bool:
+    """Whether it has kernels there; on a CPU for a dense model's weights as they are stored, and for bitsandbytes'."""
+    row = SCHEMES[scheme]
+    return device.kind != "cpu" or row.bits >= 16 or row.by_bitsandbytes or row.in_panels

@@ -1,0 +1,289 @@
+"""Which kernel reads keys in their pages on this card: the first that is there and gives the right answer.
+
+Whether a package is installed and a card new enough does not say that its kernel takes tables of pages, of this size,
+for these heads: releases of torch and of flash-attn differ in it. So each is tried once, at start, on a few pages, and
+compared with torch's SDPA; one that raises or is wrong is named with its reason, and the next is tried.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from qserve.engines.transformers.kernels.attention_kernels import (
+    FLASH_2,
+    FLASH_3,
+    HUB_FLASH_2,
+    HUB_FLASH_3,
+    HUB_VLLM_FLASH_3,
+    TORCH_VARLEN,
+    kernel_candidates,
+)
+from qserve.engines.transformers.kernels.compiler_errors import reason_of
+from qserve.engines.transformers.kernels.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
+from qserve.engines.transformers.kernels.refusals import PAGED_ATTENTION, Refusal, log_refusal, refusal
+from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
+from qserve.model.sdpa import causal_prompt
+
+__all__ = ["GATHERED", "ChosenKernel", "Heads", "choose_kernel", "is_right"]
+
+_log = logging.getLogger("qserve.worker")
+# Modules that bring kernels, and the distributions that they come with.
+_MODULES = {"flash_attn_interface": "flash-attn-3", "flash_attn": "flash-attn", "kernels": "kernels"}
+# Source: transformers 5.19, modeling_flash_attention_utils.py: FLASH_ATTN_KERNEL_VERSIONS.
+_HUB_VERSIONS = {HUB_FLASH_3: 1, HUB_VLLM_FLASH_3: 1, HUB_FLASH_2: 3}
+GATHERED = "sdpa"
+# Of values of about one: bf16 rounds to 1/256.
+_TOLERANCE = 0.03
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What a kernel meets in each layer."""
+
+    num: int
+    num_of_keys: int
+    size: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: Any) -> Heads:
+        """Those of `model`."""
+        config = model.config.get_text_config()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads_of_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        return cls(config.num_attention_heads, heads_of_keys, size, model.dtype)
+
+
+@dataclass(frozen=True)
+class ChosenKernel:
+    """What reads pages on a device.
+
+    Attributes:
+        name: one of `engines/transformers/kernels/attention_kernels.py`, or `sdpa`.
+        read: the kernel; `gathered` where none reads pages in place.
+        page_tokens: the size of pages that it reads.
+        passed_over: why others were not taken, by name.
+        refused: that the card refused all that could have read pages in place; empty where there were none to try.
+
+    """
+
+    name: str
+    read: PagedKernel
+    page_tokens: int
+    passed_over: dict[str, str]
+    refused: tuple[Refusal, ...] = ()
+
+
+def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
+    """The kernel for `device`: tries those that could be right there."""
+    passed_over: dict[str, str] = {}
+    reasons: list[str] = []
+    for name, find in _candidates(device, heads, passed_over):
+        try:
+            for kernel in find():
+                if is_right(kernel, device, heads, FLASH_PAGE_TOKENS):
+                    return ChosenKernel(name, kernel, FLASH_PAGE_TOKENS, passed_over)
+            passed_over.setdefault(name, "it is wrong on this card")
+        except NotImplementedError as error:  # as a package that is not there: no fault of the card
+            passed_over[name] = str(error)
+            continue
+        except Exception as error:
+            passed_over[name] = reason_of(error)
+            _log.info("%s is not used", name, exc_info=True)
+        reasons.append(f"{name}: {passed_over[name]}")
+    refused = (refusal(PAGED_ATTENTION, "; ".join(reasons)),) if reasons else ()
+    for one in refused:
+        log_refusal(_log, one)
+    return ChosenKernel(GATHERED, gathered, PAGE_TOKENS, passed_over, refused)
+
+
+def _candidates(
+    device: torch.device, heads: Heads, passed_over: dict[str, str]
+) -> Iterator[tuple[str, Callable[[], Iterator[PagedKernel]]]]:
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    dtype = str(heads.dtype).removeprefix("torch.")
+    found = kernel_candidates(capability, _installed(), dtype, heads.size)
+    passed_over.update(found.passed_over)
+    sources: dict[str, Callable[[], Iterator[PagedKernel]]] = {
+        FLASH_3: _flash_3,
+        HUB_FLASH_3: partial(_hub, HUB_FLASH_3, _read_by_flash_3),
+        HUB_VLLM_FLASH_3: partial(_hub, HUB_VLLM_FLASH_3, _read_by_vllm_flash_3),
+        TORCH_VARLEN: _torch_varlen,
+        FLASH_2: _flash_2,
+        HUB_FLASH_2: partial(_hub, HUB_FLASH_2, _read_by_flash_2),
+    }
+    for name in found.names:
+        yield name, sources[name]
+
+
+def _installed() -> frozenset[str]:
+    """Of the packages that bring kernels, those that can be imported, by their distributions' names."""
+    return frozenset(name for module, name in _MODULES.items() if importlib.util.find_spec(module) is not None)
+
+
+def is_right(kernel: PagedKernel, device: torch.device, heads: Heads, page_tokens: int) -> bool:
+    """Whether `kernel` says what torch's SDPA says: of two sequences that decode, and of a chunk beside one.
+
+    Raises what the kernel raises.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, heads.dtype)
+
+    keys, values = (some(6, page_tokens, heads.num_of_keys, heads.size) for _ in range(2))
+    table, num_keys = [[4, 1], [2, 5]], [page_tokens + 9, 7]
+    for queries in ((1, 1), (5, 1)):
+        query = some(sum(queries), heads.num, heads.size)
+        step = _step_of(kernel, table, num_keys, queries, device)
+        said = kernel(query, keys, values, step, heads.size**-0.5).float()
+        start = 0
+        for row, count in enumerate(queries):
+            own = [part[table[row]].flatten(0, 1)[: num_keys[row]].transpose(0, 1)[None] for part in (keys, values)]
+            part = query[start : start + count].transpose(0, 1)[None]
+            meant = causal_prompt(part.float(), own[0].float(), own[1].float(), None)[0].transpose(0, 1)
+            if not torch.allclose(said[start : start + count], meant, atol=_TOLERANCE, rtol=_TOLERANCE):
+                return False
+            start += count
+    return True
+
+
+def _step_of(
+    kernel: PagedKernel, table: list[list[int]], num_keys: list[int], queries: tuple[int, ...], device: torch.device
+) -> PageStep:
+    bounds = [0, queries[0], sum(queries)]
+    return PageStep(
+        write_index=torch.zeros(sum(queries), dtype=torch.long, device=device),
+        block_table=torch.tensor(table, dtype=torch.int32, device=device),
+        num_keys=torch.tensor(num_keys, dtype=torch.int32, device=device),
+        query_bounds=torch.tensor(bounds, dtype=torch.int32, device=device),
+        max_queries=max(queries),
+        max_keys=max(num_keys),
+        kernel=kernel,
+    )
+
+
+def _torch_varlen() -> Iterator[PagedKernel]:
+    """torch's own flash-attention with `block_table` (from torch 2.12 on); with or without bounds of the keys."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    if "block_table" not in inspect.signature(varlen_attn).parameters:
+        raise NotImplementedError(f"torch {torch.__version__} does not read page tables; torch 2.12 does")
+
+    def read(
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        step: PageStep,
+        scaling: float,
+        *,
+        with_bounds: bool,
+    ) -> torch.Tensor:
+        mixed = varlen_attn(
+            query,
+            keys,
+            values,
+            step.query_bounds,
+            step.key_bounds if with_bounds else None,
+            step.max_queries,
+            step.max_keys,
+            scale=scaling,
+            window_size=(-1, 0),
+            enable_gqa=True,
+            seqused_k=step.num_keys,
+            block_table=step.block_table,
+        )
+        assert isinstance(mixed, torch.Tensor)
+        return mixed
+
+    yield partial(read, with_bounds=False)
+    yield partial(read, with_bounds=True)
+
+
+def _flash_3() -> Iterator[PagedKernel]:
+    """flash-attn 3, for Hopper."""
+    yield _read_by_flash_3(importlib.import_module("flash_attn_interface"))
+
+
+def _flash_2() -> Iterator[PagedKernel]:
+    """flash-attn 2, whose pages are whole multiples of 256 tokens."""
+    yield _read_by_flash_2(importlib.import_module("flash_attn"))
+
+
+def _hub(repository: str, reader: Callable[[Any], PagedKernel]) -> Iterator[PagedKernel]:
+    """A kernel of Hugging Face's hub, built for this torch and card: fetched once, and not where HF_HUB_OFFLINE is set.
+
+    Who installs the package `kernels` wants them; it takes none but those of organisations that it trusts.
+    """
+    yield reader(importlib.import_module("kernels").get_kernel(repository, version=_HUB_VERSIONS[repository]))
+
+
+def _read_by_flash_3(module: Any) -> PagedKernel:
+    def read(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
+    ) -> torch.Tensor:
+        mixed: torch.Tensor = module.flash_attn_with_kvcache(
+            query,
+            keys,
+            values,
+            cache_seqlens=step.num_keys,
+            page_table=step.block_table,
+            cu_seqlens_q=step.query_bounds,
+            max_seqlen_q=step.max_queries,
+            softmax_scale=scaling,
+            causal=True,
+        )
+        return mixed
+
+    return read
+
+
+def _read_by_vllm_flash_3(module: Any) -> PagedKernel:
+    def read(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
+    ) -> torch.Tensor:
+        mixed: torch.Tensor = module.flash_attn_varlen_func(
+            query,
+            keys,
+            values,
+            max_seqlen_q=step.max_queries,
+            cu_seqlens_q=step.query_bounds,
+            max_seqlen_k=step.max_keys,
+            seqused_k=step.num_keys,
+            softmax_scale=scaling,
+            causal=True,
+            block_table=step.block_table,
+        )
+        return mixed
+
+    return read
+
+
+def _read_by_flash_2(module: Any) -> PagedKernel:
+    def read(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
+    ) -> torch.Tensor:
+        mixed: torch.Tensor = module.flash_attn_varlen_func(
+            query,
+            keys,
+            values,
+            step.query_bounds,
+            step.key_bounds,
+            step.max_queries,
+            step.max_keys,
+            softmax_scale=scaling,
+            causal=True,
+            block_table=step.block_table,
+        )
+        return mixed
+
+    return read

@@ -1,0 +1,84 @@
+"""Kernels for cards are compared with torch's operations on the card at hand before they are trusted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from qserve.engines.transformers.kernels.compiler_errors import reason_of
+from qserve.engines.transformers.kernels.refusals import Refusal, log_refusal, refusal
+from qserve.engines.transformers.worker.attention.kernels import Heads
+from qserve.engines.transformers.worker.decoding.operations import PLAIN
+
+__all__ = ["refused_operations"]
+
+_log = logging.getLogger("qserve.worker")
+# Of values of about one: bf16 rounds to 1/256.
+_TOLERANCE = 0.03
+
+
+def refused_operations(
+    device: torch.device, heads: Heads, width: int, tried: Mapping[str, Callable[..., Any]]
+) -> tuple[Refusal, ...]:
+    """Of those `tried` on `device` the ones that raise, or do something else than torch's small operations.
+
+    Each is tried whatever became of the others; the log hears of each refusal, with the whole exception.
+    """
+    found: dict[str, Refusal] = {}
+    for name, arguments in _cases(device, heads, width):
+        if name in found or name not in tried:
+            continue
+        try:
+            if not _same(tried[name], PLAIN[name], arguments):
+                found[name] = refusal(name, "it is wrong on this card")
+                log_refusal(_log, found[name])
+        except Exception as error:
+            found[name] = refusal(name, reason_of(error))
+            log_refusal(_log, found[name])
+    return tuple(found.values())
+
+
+def _cases(device: torch.device, heads: Heads, width: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """An operation's name and what it is tried on."""
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, heads.dtype)
+
+    tokens, rows = 3, 40
+    cos, sin = (torch.cat([some(tokens, heads.size // 2)] * 2, dim=-1) for _ in range(2))
+    write_index = torch.tensor([33, 2, 17], device=device)
+    yield "add_rms_norm", (some(tokens, width), some(tokens, width), some(width), 1e-6)
+    yield "add_rms_norm", (some(tokens, width), None, some(width), 1e-6)
+    yield "silu_and_multiply", (some(tokens, 3 * width), some(tokens, 3 * width))
+    for weights in ((some(heads.size), some(heads.size)), (None, None)):
+        yield (
+            "rotate_and_store",
+            (
+                some(tokens, heads.num, heads.size),
+                some(tokens, heads.num_of_keys, heads.size),
+                some(tokens, heads.num_of_keys, heads.size),
+                *weights,
+                1e-6,
+                cos,
+                sin,
+                some(rows, heads.num_of_keys, heads.size),
+                some(rows, heads.num_of_keys, heads.size),
+                write_index,
+            ),
+        )
+
+
+def _same(tried: Callable[..., Any], plain: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """The answers and what was written to."""
+    again = tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in arguments)
+    said = [tried(*arguments), *arguments]
+    meant = [plain(*again), *again]
+    return all(
+        torch.allclose(one.float(), other.float(), atol=_TOLERANCE, rtol=_TOLERANCE)
+        for one, other in zip(said, meant, strict=True)
+        if isinstance(one, torch.Tensor)
+    )

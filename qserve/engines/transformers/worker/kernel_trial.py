@@ -1,0 +1,111 @@
+"""python -m qserve.engines.transformers.worker.kernel_trial: tries the engine's kernels on each card, as workers do.
+
+Standard output has one JSON object a card: `card`, `tried` and `refused` (`Refusal`). Standard error has all that the
+compiler said. Without a model: its shapes are those of an 8B's layer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from qserve.engines.transformers.kernels.compiler_errors import reason_of
+from qserve.engines.transformers.kernels.refusals import (
+    CAPTURE,
+    FOUR_BIT_PRODUCT,
+    INT8_PRODUCT,
+    OPERATIONS,
+    PAGED_ATTENTION,
+    Refusal,
+    log_refusal,
+    refusal,
+)
+from qserve.engines.transformers.worker.attention.kernels import Heads, choose_kernel
+from qserve.engines.transformers.worker.decoding.choose import take_on_cards
+from qserve.engines.transformers.worker.decoding.forward import capture_on_card
+from qserve.engines.transformers.worker.decoding.operations import add_rms_norm, silu_and_multiply
+from qserve.model.card.choices import refusals_for
+from qserve.model.card.linear import CardLinear
+from qserve.model.card.trial import choose_products
+from qserve.model.card.weights import FourBitWeight, Int8Weight
+
+__all__ = ["main", "try_kernels"]
+
+_log = logging.getLogger("qserve.worker")
+_WIDTH, _HEADS = 4096, Heads(32, 8, 128, torch.bfloat16)
+_BLOCK = 64
+
+
+def main() -> None:
+    """Try all cards that torch sees."""
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    for number in range(torch.cuda.device_count()):
+        with torch.cuda.device(number):
+            device = torch.device("cuda", number)
+            document = {"card": torch.cuda.get_device_name(device), **try_kernels(device)}
+        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.flush()
+
+
+def try_kernels(device: torch.device, heads: Heads = _HEADS, width: int = _WIDTH) -> dict[str, Any]:
+    """`tried`: the names; `refused`: each `Refusal` as a dict."""
+    tried = [*OPERATIONS, CAPTURE, PAGED_ATTENTION]
+    refused = [
+        *take_on_cards(device, heads, width),
+        *_refused_capture(device, heads, width),
+        *choose_kernel(device, heads).refused,
+    ]
+    if find_spec("bitsandbytes"):
+        tried += [INT8_PRODUCT, FOUR_BIT_PRODUCT]
+        refused += _refused_products(device, heads, width)
+    return {"tried": tried, "refused": [asdict(one) for one in refused]}
+
+
+def _refused_capture(device: torch.device, heads: Heads, width: int) -> Iterator[Refusal]:
+    """Of a product between two operations of a layer."""
+    states, weight = (torch.ones(1, width, device=device, dtype=heads.dtype) for _ in range(2))
+    product = nn.Linear(width, width, bias=False, device=device, dtype=heads.dtype).requires_grad_(False)
+
+    def forward() -> torch.Tensor:
+        normed = add_rms_norm(states, None, weight[0], 1e-6)
+        return silu_and_multiply(product(normed), normed)
+
+    try:
+        forward()
+        capture_on_card(forward)()
+    except Exception as error:
+        found = refusal(CAPTURE, reason_of(error))
+        log_refusal(_log, found)
+        yield found
+
+
+def _refused_products(device: torch.device, heads: Heads, width: int) -> tuple[Refusal, ...]:
+    weight = torch.randn(width, width, device=device, generator=torch.Generator(device).manual_seed(0))
+    layers = nn.Sequential(CardLinear(_int8(weight), None), CardLinear(_four_bit(weight), None))
+    choose_products(layers, heads.dtype)
+    return refusals_for(layers)
+
+
+def _int8(weight: torch.Tensor) -> Int8Weight:
+    scales = weight.abs().amax(dim=1) / 127
+    return Int8Weight((weight / scales[:, None]).round().to(torch.int8), scales)
+
+
+def _four_bit(weight: torch.Tensor) -> FourBitWeight:
+    from bitsandbytes.functional import quantize_4bit
+
+    packed, state = quantize_4bit(weight, blocksize=_BLOCK, quant_type="nf4", compress_statistics=True)
+    nested = state.state2.code, state.state2.absmax, state.offset
+    return FourBitWeight("nf4", packed.flatten(), state.code, state.absmax, nested, _BLOCK, weight.shape[1])
+
+
+if __name__ == "__main__":
+    main()

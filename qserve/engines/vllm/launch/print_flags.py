@@ -1,0 +1,38 @@
+"""Print the flags of the installed vLLM as JSON:     python -m qserve.engines.vllm.launch.print_flags MODULE FILE
+
+The only code of qserve that imports vLLM, in a process of its own, which takes about ten seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Write {option: {"dest", "nargs", "choices"}} of the OpenAI server's parser to FILE."""
+    module, file = sys.argv[1:]
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = importlib.import_module(module).make_arg_parser(FlexibleArgumentParser())
+    Path(file).write_text(json.dumps(_flags(parser)))
+
+
+def _flags(parser: argparse.ArgumentParser) -> dict[str, dict[str, Any]]:
+    return {
+        option: {
+            "dest": action.dest,
+            "nargs": action.nargs,
+            "choices": None if action.choices is None else [str(choice) for choice in action.choices],
+        }
+        for action in parser._actions
+        for option in action.option_strings
+    }
+
+
+if __name__ == "__main__":
+    main()

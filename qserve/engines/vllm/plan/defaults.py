@@ -1,0 +1,34 @@
+"""What vLLM chooses where nobody says: sequences and tokens of a step, by card and release."""
+
+from __future__ import annotations
+
+from qserve.core.hardware import Device
+from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.units import GIB
+
+__all__ = ["default_max_num_batched_tokens", "default_max_num_seqs"]
+
+
+def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
+    """1024 on cards of 70 GiB and more but the A100, else 256. Source: vllm EngineArgs.get_batch_defaults.
+
+    Of a GPU that shares the CPU's memory NVML states no size, and vLLM takes the small defaults.
+    """
+    return 1024 if _is_large(device) and not version.is_v0_engine(device.compute_capability) else 256
+
+
+def default_max_num_batched_tokens(device: Device, version: VllmVersion, max_model_len: int) -> int:
+    """Tokens of one step of the API server: 8192 or 2048 by card; a whole prompt in the first engine.
+
+    That one cut prompts into steps of 2048 where they may be longer than 32768. Source: vllm 0.7 arg_utils.py.
+    """
+    if version.is_v0_engine(device.compute_capability):
+        return max(max_model_len, 2048) if max_model_len <= 32768 else 2048
+    if not _is_large(device):
+        return 2048
+    return 16384 if device.total_bytes >= 160 * GIB else 8192
+
+
+def _is_large(device: Device) -> bool:
+    is_a100 = "a100" in device.name.lower() or device.sm_count == 108
+    return device.total_bytes >= 70 * GIB and not is_a100 and not device.is_integrated

@@ -1,0 +1,133 @@
+"""A vLLM candidate, fitted: how many sequences, how large a step, how much of the card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qserve.core.workload import Workload
+from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, default_max_num_seqs
+from qserve.engines.vllm.plan.estimate import VllmEstimate
+from qserve.engines.vllm.plan.loaded import stage_weights
+from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.sizing import Sizing, cuda_context
+from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.outcome import accepted, refused
+from qserve.planner.plan import Placement, Plan
+from qserve.planner.setup import Setup
+
+__all__ = ["fit"]
+
+_SEQS_LADDER = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+_BATCHED_LADDER = (2048, 1024, 512)
+_MOST_UTILIZATION = 0.95
+# Share of the card that stays free where the planner chooses: identical cold boots differ by that much.
+_HEADROOM = 0.02
+# On a CPU, of the RAM that is available.
+_CPU_SHARE = 0.9
+
+
+def fit(setup: Setup, cache_tokens: int) -> Plan:
+    """The first sizing of the ladder that holds one sequence of the length that is needed."""
+    request = setup.request
+    need = request.max_model_len or min(setup.spec.max_position_embeddings, cache_tokens)
+    estimate, fits = _first_that_fits(setup, need)
+    plan = _plan(estimate, need, fits)
+    if fits:
+        return plan
+    layers, layout = setup.spec.num_hidden_layers // setup.pipeline_parallel_size, estimate.sizing.layout
+    needs = layout.bytes_per_sequence(need), layout.least_bytes(estimate.sizing.max_num_seqs)
+    sequence, states = (nbytes * layers // setup.spec.num_hidden_layers for nbytes in needs)
+    left = estimate.cache_bytes
+    short = max(sequence - left, states - left, -estimate.least_free_bytes, 1)
+    return refused(plan, short, sequence, left, request.kv_cache_memory_bytes is not None, states)
+
+
+def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
+    sizing = estimate.sizing
+    setup, request = sizing.setup, sizing.setup.request
+    longest = min(setup.spec.max_position_embeddings, estimate.max_tokens_of_one_sequence, sizing.longest_model_len)
+    max_model_len = request.max_model_len or (longest if fits else need)
+    workload = Workload(
+        max_model_len, sizing.max_num_seqs, sizing.max_num_batched_tokens, request.prompt_len or max_model_len
+    )
+    placement = Placement(
+        tensor_parallel_size=setup.tensor_parallel_size,
+        pipeline_parallel_size=setup.pipeline_parallel_size,
+        gpu_memory_utilization=None if setup.on_cpu else sizing.gpu_memory_utilization,
+        kv_cache_memory_bytes=max(0, estimate.cache_bytes),
+    )
+    concurrency = estimate.max_concurrency(max_model_len) if max_model_len else 0.0
+    tokens = estimate.logged_tokens(max_model_len)
+    return accepted(setup, workload, placement, estimate.devices(), tokens, concurrency)
+
+
+def _first_that_fits(setup: Setup, need: int) -> tuple[VllmEstimate, bool]:
+    """With what is held back for uncertain terms; where nothing fits so, by the expected figures."""
+    ladders = list(_ladders(setup, need))
+    least = [VllmEstimate(sizings[-1]) for sizings in ladders]
+    for estimate, sizings in zip(least, ladders, strict=True):
+        if _fits(estimate, need):
+            return _largest(sizings, need), True
+    for index, sizings in enumerate(ladders):
+        if least[index].is_held_back:
+            least[index] = VllmEstimate(replace(sizings[-1], holds_back=False))
+            if _fits(least[index], need):
+                return _largest([replace(one, holds_back=False) for one in sizings], need), True
+    return least[-1], False
+
+
+def _largest(sizings: list[Sizing], need: int) -> VllmEstimate:
+    """The first of a ladder that fits. Its last one needs least: where that does not fit, none of it does."""
+    return next(estimate for estimate in map(VllmEstimate, sizings) if _fits(estimate, need))
+
+
+def _fits(estimate: VllmEstimate, need: int) -> bool:
+    """One sequence of `need` tokens has its blocks, hybrids have a state for every sequence, nothing is overdrawn."""
+    if estimate.max_tokens_of_one_sequence < need:
+        return False
+    least = estimate.sizing.layout.least_bytes(estimate.sizing.max_num_seqs)
+    if least > max(0, estimate.whole_model_cache_bytes):
+        return False  # start-up fails: fewer blocks than sequences
+    return estimate.least_free_bytes + estimate.slack_bytes >= 0
+
+
+def _ladders(setup: Setup, need: int) -> Iterator[list[Sizing]]:
+    """The engine's own defaults first, then fewer sequences, then smaller steps; a list for each share of the card.
+
+    A step holds a token of every sequence: vLLM refuses fewer tokens than sequences.
+    """
+    request, device, weights = setup.request, setup.devices[0], stage_weights(setup)
+    version = VllmVersion.parse(setup.engine_version)
+    seqs = request.max_num_seqs or default_max_num_seqs(device, version)
+    batched = request.max_num_batched_tokens or default_max_num_batched_tokens(
+        device, version, request.max_model_len or setup.spec.max_position_embeddings
+    )
+    fixed = request.of(VllmOptions).gpu_memory_utilization
+    seqs_ladder = [seqs] if request.max_num_seqs else [seqs, *(n for n in _SEQS_LADDER if n < seqs)]
+    batched_ladder = (
+        [batched] if request.max_num_batched_tokens else [batched, *(n for n in _BATCHED_LADDER if n < batched)]
+    )
+    least = request.max_num_seqs or 1
+    steps = [tokens for tokens in batched_ladder if tokens >= least] or [least]
+    for share in [fixed] if fixed else _utilizations(setup, version):
+        yield [
+            Sizing(setup, weights, count, tokens, share, need)
+            for tokens in steps
+            for count in sorted({min(count, tokens) for count in seqs_ladder}, reverse=True)
+        ]
+
+
+def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:
+    """The release's default and then more of the card, neither above what others leave free."""
+    if setup.on_cpu:
+        return [_CPU_SHARE * setup.devices[0].available_bytes / setup.devices[0].total_bytes]
+    free = min(device.available_bytes / device.total_bytes for device in setup.devices)
+    # vLLM refuses to start when less than its share is free, and the CUDA context is part of what is taken.
+    context = cuda_context(setup).num_bytes / setup.devices[0].total_bytes
+    most = _floor(min(_MOST_UTILIZATION, free - context - _HEADROOM))
+    return sorted({min(version.default_utilization, most), most})
+
+
+def _floor(share: float) -> float:
+    return max(0.01, int(share * 100) / 100)

@@ -1,0 +1,123 @@
+"""What a user should know about a vLLM plan beside its figures: known traps of model and release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.core.release import shown_release
+from qserve.core.schemes import SCHEMES
+from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.adapters import adapter_notes
+from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.terms.uncertain import HELD_BACK
+from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
+from qserve.planner.notes import length_note
+from qserve.planner.plan import Plan
+from qserve.planner.setup import Setup
+from qserve.units import GIB, format_bytes
+
+__all__ = ["explanations_of", "notes_on"]
+
+
+def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
+    """Sentences, the most important first."""
+    yield from _about_quantization(setup)
+    yield from _about_model(setup)
+    yield from adapter_notes(setup)
+    yield from _about_products(setup)
+    yield from _about_layout(setup)
+    yield from _about_what_is_held_back(plan)
+    yield from _about_video(setup)
+    yield from _about_rope(setup)
+    yield from length_note(setup, plan)
+
+
+def _about_what_is_held_back(plan: Plan) -> Iterator[str]:
+    terms = [term for device in plan.devices for term in device.terms if term.name == HELD_BACK]
+    if not terms or not plan.fits:
+        return
+    widest = max(terms, key=lambda term: term.high_bytes)
+    if widest.num_bytes:
+        yield f"{format_bytes(widest.num_bytes, 0 if widest.num_bytes < GIB else 1)} kept as a safety margin"
+    else:
+        yield "No room for a safety margin; a lower --max-model-len or --max-num-seqs makes some"
+
+
+def _about_rope(setup: Setup) -> Iterator[str]:
+    told = str(setup.checkpoint.override_of(setup.request.of(VllmOptions).overrides))
+    if "rope_parameters" in told and "rope_theta" not in told:
+        yield (
+            "`vllm serve` needs config.json's rope_theta in --hf-overrides too, since its rope replaces the whole one; "
+            "`qserve up` adds it"
+        )
+
+
+def _about_quantization(setup: Setup) -> Iterator[str]:
+    stored = setup.spec.quantization
+    if stored is not None and stored.kv_cache_dtype == setup.kv_cache_dtype:
+        asked = f"The checkpoint asks for a KV cache in {stored.kv_cache_dtype}"
+        yield f"{asked}; --kv-cache-dtype {setup.dtype} overrides it"
+    scheme = setup.quant.scheme
+    if SCHEMES[scheme].by_bitsandbytes:
+        if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
+            yield "bitsandbytes needs the package vllm-bnb-plugin from vLLM 0.28 on"
+        if setup.num_ranks > 1 and not setup.quant.in_flight:
+            yield "vLLM does not run a pre-quantized bitsandbytes checkpoint on several cards"
+        if scheme == "bnb-int8":
+            yield "vLLM runs 8-bit bitsandbytes without CUDA graphs"
+
+
+def _about_model(setup: Setup) -> Iterator[str]:
+    spec, version = setup.spec, VllmVersion.parse(setup.engine_version)
+    if version.is_unknown:
+        counted_as = TESTED_RELEASE.rpartition(".")[0]
+        yield f"vLLM {setup.engine_version} is newer than this planner, which counts it as {counted_as}"
+    if spec.is_hybrid:
+        yield ("Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit")
+    needed = spec.family.vllm.needed
+    if needed is not None and version.release < needed:
+        yield f"This family needs vLLM {shown_release(needed)} or later"
+    if spec.vision and not setup.request.of(VllmOptions).language_model_only:
+        yield "The vision encoder is loaded; --language-model-only leaves it out"
+
+
+def _about_products(setup: Setup) -> Iterator[str]:
+    """oneDNN makes no matmul of bf16 for AVX2, and vLLM then calls torch's. Source: vllm 0.32 layers/utils.py."""
+    flags = setup.hardware.cpu.flags
+    if setup.on_cpu and setup.dtype == "bfloat16" and "avx2" in flags and "avx512f" not in flags:
+        yield (
+            "vLLM reads prompts several times more slowly in bf16 on a CPU without AVX-512; --engine transformers is "
+            "fast there, and so is --dtype float32, with twice the memory"
+        )
+
+
+def _about_layout(setup: Setup) -> Iterator[str]:
+    heads, ranks, cards = setup.spec.num_key_value_heads, setup.tensor_parallel_size, len(setup.hardware.devices)
+    if ranks > heads:
+        yield f"{heads} KV heads on {ranks} ranks: each is kept {ranks // heads} times, so the cache does not shrink"
+    if 1 <= setup.num_ranks < cards:
+        verb = "is" if setup.num_ranks == 1 else "are"
+        yield f"{setup.num_ranks} of {cards} cards {verb} enough; the others stay free"
+
+
+def _about_video(setup: Setup) -> Iterator[str]:
+    vision, options = setup.spec.vision, setup.request.of(VllmOptions)
+    is_left_out = options.media.videos == 0 or options.language_model_only or options.skip_mm_profiling
+    if vision and vision.tower.video_grows and not is_left_out:
+        yield (
+            "vLLM encodes a video at start-up, the longer the larger max_model_len is; "
+            """--limit-mm-per-prompt '{"video": 0}' leaves it out"""
+        )
+
+
+def explanations_of(setup: Setup, plan: Plan) -> Iterator[str]:
+    """What write-ups get wrong about the share of the card and the sampler."""
+    if not plan.placement.gpu_memory_utilization:
+        return
+    seqs = format_bytes(constants.SAMPLER_BYTES_TRITON * 256 * setup.spec.vocab_size)
+    yield (
+        "gpu_memory_utilization is a share of the whole card, not of what is free; raising it takes memory from every "
+        "other process on the card"
+    )
+    yield ("kv_cache_memory_bytes sets the cache itself; vLLM then ignores the share")
+    yield f"Every 256 sequences of max_num_seqs cost {seqs} in the sampler"

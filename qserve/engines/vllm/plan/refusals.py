@@ -1,0 +1,92 @@
+"""Requests that vLLM can't serve, whatever fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Device, Hardware
+from qserve.core.model_spec import ModelSpec
+from qserve.core.wheels import shown, too_old
+from qserve.engines.vllm.plan.adapters import refuse_adapters
+from qserve.engines.vllm.plan.context import check_rope
+from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion, check_knows
+from qserve.errors import UsageError
+from qserve.planner.request import PlanRequest
+
+__all__ = ["refuse", "why_no_kernels"]
+
+
+def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
+    """Raises UsageError for what a start of vLLM would end with."""
+    options, release = request.of(VllmOptions), request.engine_version or TESTED_RELEASE
+    why = why_no_kernels(hardware.devices, release)
+    if why is not None:
+        raise UsageError(f"{why}; give --engine transformers")
+    if options.block_size is not None and options.block_size % 16:
+        raise UsageError(f"--block-size {options.block_size}: vLLM's attention takes multiples of 16")
+    seqs, batched = request.max_num_seqs, request.max_num_batched_tokens
+    if seqs is not None and batched is not None and batched < seqs:
+        raise UsageError(
+            f"--max-num-batched-tokens {batched} is less than --max-num-seqs {seqs}: a step of vLLM holds a token of "
+            "every sequence; raise the first or lower the second"
+        )
+    _refuse_what_no_attention_reads(options, checkpoint.spec, (hardware.devices or (hardware.cpu_device,))[0])
+    if options.adapters is not None:
+        version = VllmVersion.parse(release)
+        refuse_adapters(checkpoint.spec, options.adapters, version, options.tensor_parallel_size or 1)
+    if options.num_speculative_tokens and not checkpoint.spec.mtp_layers:
+        raise UsageError(
+            f"--num-speculative-tokens {options.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "
+            "with; leave it out"
+        )
+    _refuse_spread_experts(checkpoint, options)
+    check_rope(checkpoint.spec.rope, checkpoint.id)
+    check_knows(checkpoint.spec, release)
+
+
+def why_no_kernels(devices: Iterable[Device], release: str) -> str | None:
+    """Half a sentence on a card that the release's wheels have no kernels for; None where they have."""
+    least = VllmVersion.parse(release).least_capability
+    old = too_old(devices, least)
+    if old is None:
+        return None
+    return (
+        f"{old.name} has compute capability {shown(old.compute_capability)}, and the wheels of vLLM {release} and its "
+        f"torch hold kernels from {shown(least)} on"
+    )
+
+
+def _refuse_spread_experts(checkpoint: Checkpoint, options: VllmOptions) -> None:
+    """Of dense models the loss of one engine would end a whole server of several (docs/results/scale.md)."""
+    given = "--enable-expert-parallel" if options.enable_expert_parallel else ""
+    if (options.data_parallel_size or 1) > 1:
+        given = f"--data-parallel-size {options.data_parallel_size}"
+    if given and checkpoint.spec.moe is None:
+        raise UsageError(
+            f"{given} is for models with experts, and {checkpoint.id} has none; --replicas N starts N servers of it"
+        )
+
+
+def _refuse_what_no_attention_reads(options: VllmOptions, spec: ModelSpec, device: Device) -> None:
+    """Source: vllm 0.32, FlashInfer from 8.0 on and Triton from 8.9 on read a cache in fp8.
+
+    In NVFP4 FlashInfer alone does: FlashAttention 2's kernels on 8.x, 9.x and 12.x, where heads of 64 are misread, and
+    TensorRT-LLM's on 10.x. Source: v1/attention/backends/flashinfer.py, supports_kv_cache_dtype, supports_combination.
+    """
+    asked, capability = options.kv_cache_dtype, device.compute_capability
+    if asked.startswith("fp8") and capability is not None and capability < (8, 0):
+        raise UsageError(f"--kv-cache-dtype {asked}: {device.name} has no attention kernel for it")
+    if asked != "nvfp4":
+        return
+    if device.kind == "cpu" or capability is None or capability < (8, 0):
+        raise UsageError(
+            f"--kv-cache-dtype nvfp4: {device.name} has no attention kernel for it, which are for compute capability "
+            "8.0 and later; leave it out, or give fp8 where the card reads it"
+        )
+    if spec.head_dim == 64 and capability[0] != 10:
+        raise UsageError(
+            f"--kv-cache-dtype nvfp4: vLLM's kernels for {device.name} misread heads of 64, and {spec.id} has them; "
+            "give fp8"
+        )

@@ -1,0 +1,175 @@
+"""The sizes at which one vLLM setup is tried, and what follows from them before any bytes are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from qserve.core.hardware import Device
+from qserve.core.model_spec import ModelSpec
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
+from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.layouts import stage_layers
+from qserve.engines.vllm.plan.memory.activations import penalty_bytes
+from qserve.engines.vllm.plan.memory.encoder import longest_with_same_profile, profiled_tokens
+from qserve.engines.vllm.plan.memory.graphs import Captures
+from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.constants import CUDA_CONTEXT_SINGLE, Constant
+from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
+from qserve.planner.setup import Setup
+from qserve.units import GIB
+
+__all__ = ["Sizing", "cuda_context", "fuses_all_reduce"]
+
+_CPU_BLOCK_TOKENS = 128
+
+
+def cuda_context(setup: Setup) -> Constant:
+    """Held on the card outside vLLM's own account."""
+    if setup.on_cpu:
+        return Constant(0, 0, 0, "no card")
+    is_wide = setup.num_ranks > 1 and fuses_all_reduce(setup)
+    return constants.CUDA_CONTEXT_MULTI if is_wide else CUDA_CONTEXT_SINGLE
+
+
+def fuses_all_reduce(setup: Setup) -> bool:
+    """Data-centre cards from Hopper on; a described card without cc= is one by its 132 SMs and its memory."""
+    device = setup.devices[0]
+    is_described_hopper = device.sm_count == 132 and device.total_bytes >= 70 * GIB
+    return is_described_hopper or device.compute_capability in ((9, 0), (10, 0), (10, 3))
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """One setup at one max_num_seqs, max_num_batched_tokens, share of the card and max_model_len.
+
+    `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes. `holds_back`: what
+    uncertain terms may take beyond the expected is left free.
+    """
+
+    setup: Setup
+    stage_weights: tuple[int, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpu_memory_utilization: float
+    max_model_len: int
+    holds_back: bool = True
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.setup.spec
+
+    @property
+    def device(self) -> Device:
+        """The card of the first rank; the others are alike."""
+        return self.setup.devices[0]
+
+    @cached_property
+    def options(self) -> VllmOptions:
+        return self.setup.request.of(VllmOptions)
+
+    @cached_property
+    def version(self) -> VllmVersion:
+        is_able = (self.device.compute_capability or (0, 0)) >= (8, 0)
+        has_flashinfer = is_able and "flashinfer-python" in (self.setup.hardware.packages or ())
+        return replace(VllmVersion.parse(self.setup.engine_version), has_flashinfer=has_flashinfer)
+
+    @property
+    def joins_worker(self) -> bool:
+        """Whether, on a CPU, the model computes in the engine's process."""
+        setup = self.setup
+        return setup.on_cpu and self.version.joins_worker_on_cpu(setup.num_ranks, setup.hardware.numa_nodes)
+
+    @cached_property
+    def layout(self) -> KvLayout:
+        """Pages of one rank of one stage's share of the layers (whole model for a single stage)."""
+        setup, options = self.setup, self.options
+        align = options.enable_prefix_caching
+        if align is None:
+            align = self.version.caches_prefixes_of_hybrids
+        states = StateOptions(setup.dtype, options.mamba_ssm_cache_dtype, align, options.num_speculative_tokens)
+        element_bytes = kv_element_bytes(setup.kv_cache_dtype, setup.dtype)
+        return kv_layout(
+            setup.spec,
+            element_bytes,
+            states,
+            setup.tensor_parallel_size,
+            options.block_size or (_CPU_BLOCK_TOKENS if setup.on_cpu else None),
+            kv_scale_bytes(setup.kv_cache_dtype),
+            self.max_num_batched_tokens,
+        )
+
+    @cached_property
+    def most_layers(self) -> int:
+        """Layers of the pipeline stage that has most of them."""
+        return max(stage_layers(self.spec, self.setup.pipeline_parallel_size))
+
+    @cached_property
+    def encoder_tokens(self) -> int:
+        """Tokens of images or video that the vision encoder is profiled with; 0 where none are taken."""
+        if self.options.language_model_only or self.options.skip_mm_profiling:
+            return 0
+        steps = self.max_num_seqs, self.max_num_batched_tokens
+        return profiled_tokens(self.spec, self.options.media, self.max_model_len, *steps)
+
+    @property
+    def longest_model_len(self) -> int:
+        """The largest max_model_len that these sizes hold for: a longer one may profile a longer video."""
+        if not self.encoder_tokens:
+            return self.spec.max_position_embeddings
+        steps = self.max_num_seqs, self.max_num_batched_tokens
+        return longest_with_same_profile(self.spec, self.options.media, self.max_model_len, *steps)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the start compiles: not with --enforce-eager, and not where it finds the code of an earlier one."""
+        return not (self.options.enforce_eager or self.options.warm_compile_cache)
+
+    @property
+    def drafts(self) -> bool:
+        return self.options.num_speculative_tokens > 0
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether steps run without compiled code."""
+        return self.options.enforce_eager or self.version.is_v0_engine(self.device.compute_capability)
+
+    @property
+    def captures(self) -> Captures:
+        """Off data-centre cards FlashInfer serves a cache in 8 or 4 bit, and captures no step of several drafts."""
+        is_small = self.setup.kv_cache_dtype.startswith(("fp8", "nvfp4"))
+        drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size
+        only = drafts > 0 and is_small and not fuses_all_reduce(self.setup)
+        return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest)
+
+    @cached_property
+    def subtracts_cuda_graphs(self) -> bool:
+        """Whether this release takes this model's graphs from the KV cache."""
+        return self.version.subtracts_cuda_graphs(self.spec)
+
+    @cached_property
+    def penalty_bytes(self) -> int:
+        """What the second model runner keeps for penalties, beside the weights; 0 on a CPU."""
+        return 0 if self.setup.on_cpu else penalty_bytes(self.spec, self.version, self.max_num_seqs)
+
+    @property
+    def quantization(self) -> CheckpointQuantization | None:
+        """How the linear layers are held: as stored, or as made while loading."""
+        return self.spec.quantization or self.setup.in_flight
+
+    @property
+    def has_fp4_experts(self) -> bool:
+        """NVFP4 experts: their kernels' buffers and modules are read in no source, only in logs."""
+        return self.has_fp4_kernels and self.spec.moe is not None
+
+    @property
+    def has_fp4_kernels(self) -> bool:
+        return self.quantization is not None and self.quantization.scheme == "nvfp4"
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the layers' linears are no products for cuBLAS, as they are packed; bitsandbytes unpacks for it."""
+        found = self.quantization
+        return found is not None and not SCHEMES[found.scheme].by_bitsandbytes

@@ -1,0 +1,47 @@
+"""The terms of vLLM's memory on a card and on a CPU, in the order of --explain. A new one is a class and a line."""
+
+from __future__ import annotations
+
+from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.terms.activations import Activations
+from qserve.engines.vllm.plan.terms.adapters import AdapterBuffers
+from qserve.engines.vllm.plan.terms.cpu import CpuActivations, CpuKvCache, Python, Repacking
+from qserve.engines.vllm.plan.terms.graphs import CudaGraphs
+from qserve.engines.vllm.plan.terms.kept import KeptBuffers, Penalties, PinnedSegment
+from qserve.engines.vllm.plan.terms.kv import KvCache
+from qserve.engines.vllm.plan.terms.runtime import CudaContext, NonTorch
+from qserve.engines.vllm.plan.terms.uncertain import HeldBack
+from qserve.engines.vllm.plan.terms.weights import Weights
+from qserve.planner.term import TermKind
+
+__all__ = ["CARD_TERMS", "CPU_TERMS", "terms_of"]
+
+_BESIDE_THE_CACHE: tuple[TermKind[Sizing], ...] = (
+    Activations(),
+    CudaGraphs(),
+    NonTorch(),
+    Penalties(),
+    KeptBuffers(),
+    PinnedSegment(),
+)
+CARD_TERMS: tuple[TermKind[Sizing], ...] = (
+    Weights(),
+    AdapterBuffers(),
+    KvCache(),
+    *_BESIDE_THE_CACHE,
+    HeldBack(_BESIDE_THE_CACHE),
+    CudaContext(),
+)
+CPU_TERMS: tuple[TermKind[Sizing], ...] = (
+    Weights(),
+    AdapterBuffers(),
+    CpuKvCache(),
+    CpuActivations(),
+    Repacking(),
+    Python(),
+)
+
+
+def terms_of(sizing: Sizing) -> tuple[TermKind[Sizing], ...]:
+    """Those of the device that the setup runs on."""
+    return CPU_TERMS if sizing.setup.on_cpu else CARD_TERMS

@@ -1,0 +1,99 @@
+"""vLLM on a CPU: resident memory of its processes; no card, no graphs, and what repacking leaves."""
+
+from __future__ import annotations
+
+from qserve.core.tensors import dtype_bytes
+from qserve.engines.vllm.plan.constants import PYTHON_VLLM_CPU, PYTHON_VLLM_CPU_JOINED, STEP_VLLM_CPU
+from qserve.engines.vllm.plan.memory import cpu
+from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.terms.activations import step_extra_bytes
+from qserve.engines.vllm.plan.terms.kv import KvCache, pages_formula, share_formula
+from qserve.planner.constants import Constant
+from qserve.planner.term import MeasuredKind, TermKind
+
+__all__ = ["CpuActivations", "CpuKvCache", "Python", "Repacking"]
+
+
+class CpuKvCache(KvCache):
+    def formula(self, sizes: Sizing, stage: int) -> str:
+        if sizes.setup.request.kv_cache_memory_bytes is not None:
+            return super().formula(sizes, stage)
+        share = share_formula(sizes)
+        return f"a third of what {share} leaves in whole GiB, or one sequence of full length; {pages_formula(sizes)}"
+
+    def source(self, sizes: Sizing) -> str:
+        return "all of it is touched at start-up: vllm cpu_worker.py"
+
+    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        return num_bytes, num_bytes
+
+
+class CpuActivations(TermKind[Sizing]):
+    name, column, learned = "activations", "activations", "activations"
+
+    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+        steps, element = (sizes.max_num_seqs, sizes.max_num_batched_tokens), dtype_bytes(sizes.setup.dtype)
+        return step_extra_bytes(sizes) + cpu.activation_bytes(sizes.spec, *steps, element)
+
+    def formula(self, sizes: Sizing, stage: int) -> str:
+        spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
+        layer = f"{element}·{sizes.max_num_batched_tokens}·(3·{spec.intermediate_size} + 2·{spec.hidden_size})"
+        return f"widest layer {layer} + sampler 14·{sizes.max_num_seqs}·{spec.vocab_size} + first steps 60 MiB"
+
+    def source(self, sizes: Sizing) -> str:
+        return STEP_VLLM_CPU.source
+
+    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        return num_bytes // 2, num_bytes * 2
+
+    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+        return True
+
+
+class Repacking(TermKind[Sizing]):
+    """What packing for the CPU's kernels leaves beside the weights."""
+
+    name, column = "repacking", "runtime"
+
+    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+        spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
+        return cpu.packed_bytes(spec, element) + cpu.heap_bytes(spec, element)
+
+    def formula(self, sizes: Sizing, stage: int) -> str:
+        spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
+        copies = 1 if spec.head.kind == "score" else 2
+        return (
+            f"{copies} packed × {spec.vocab_size} × {spec.hidden_size} × {element} B (embedding, lm_head), and a hole "
+            "of one block a layer in the C library's heap"
+        )
+
+    def source(self, sizes: Sizing) -> str:
+        return "vllm vocab_parallel_embedding.py; measured on three shapes"
+
+    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        return num_bytes // 2, num_bytes * 5 // 4
+
+
+class Python(MeasuredKind[Sizing]):
+    name, column, learned = "Python", "runtime", "runtime"
+
+    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+        return _processes(sizes).num_bytes
+
+    def formula(self, sizes: Sizing, stage: int) -> str:
+        if sizes.joins_worker:
+            return "API server, and the engine with its worker, before the model"
+        return "API server, engine core and worker before the model"
+
+    def source(self, sizes: Sizing) -> str:
+        return _processes(sizes).source
+
+    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        return _processes(sizes).low_bytes, _processes(sizes).high_bytes
+
+    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+        return True
+
+
+def _processes(sizes: Sizing) -> Constant:
+    return PYTHON_VLLM_CPU_JOINED if sizes.joins_worker else PYTHON_VLLM_CPU

@@ -1,0 +1,56 @@
+"""The KV cache: what the charged terms leave of the engine's share, in pages."""
+
+from __future__ import annotations
+
+from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
+from qserve.planner.term import TermKind
+from qserve.units import MIB, format_bytes
+
+__all__ = ["KvCache", "pages_formula", "share_formula"]
+
+
+class KvCache(TermKind[Sizing]):
+    """Its bytes are what the others leave: the estimate puts them in."""
+
+    name, column = "KV cache", "kv_cache"
+
+    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+        return 0
+
+    def formula(self, sizes: Sizing, stage: int) -> str:
+        pages = pages_formula(sizes)
+        if sizes.setup.request.kv_cache_memory_bytes is not None:
+            return f"as asked by --kv-cache-memory-bytes; {pages}"
+        graphs = " − graphs" if sizes.subtracts_cuda_graphs else ""
+        return f"{share_formula(sizes)} − weights − activations − non-torch{graphs}; {pages}"
+
+    def source(self, sizes: Sizing) -> str:
+        return f"vLLM {sizes.setup.engine_version}, gpu_worker.py"
+
+    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        return max(0, int(num_bytes * 0.97) - 200 * MIB), int(num_bytes * 1.02) + 100 * MIB
+
+    def is_charged(self, sizes: Sizing) -> bool:
+        return False
+
+    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+        return True
+
+
+def share_formula(sizes: Sizing) -> str:
+    """What the engine may take of the device."""
+    return f"{format_bytes(sizes.device.total_bytes)} × {sizes.gpu_memory_utilization:g}"
+
+
+def pages_formula(sizes: Sizing) -> str:
+    """Bytes of a token, and of the block that it lies in."""
+    setup, spec, layout = sizes.setup, sizes.spec, sizes.layout
+    element = kv_element_bytes(setup.kv_cache_dtype, setup.dtype)
+    token = kv_bytes_per_token(spec, element, setup.tensor_parallel_size, kv_scale_bytes(setup.kv_cache_dtype))
+    heads = max(1, spec.num_key_value_heads // setup.tensor_parallel_size)
+    layers = spec.num_full_layers + spec.num_sliding_layers
+    pages = f"a block of {layout.block_tokens} tokens is {format_bytes(layout.block_bytes)}"
+    state = f", and a sequence pins {layout.state_blocks} more for its linear layers" if layout.state_blocks else ""
+    each = f"2 × {layers} layers × {heads} KV heads × {spec.head_dim} × {element} B = {format_bytes(token)} a token"
+    return f"{each}; {pages}{state}"

@@ -1,0 +1,71 @@
+"""What is on a card and in no tensor: libraries that vLLM charges, and the CUDA context that it does not."""
+
+from __future__ import annotations
+
+from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.memory.pinned import cublas_workspace
+from qserve.engines.vllm.plan.sizing import Sizing, cuda_context, fuses_all_reduce
+from qserve.engines.vllm.plan.terms.kept import counts_formula
+from qserve.planner.constants import Constant
+from qserve.planner.term import MeasuredKind
+from qserve.units import format_bytes
+
+__all__ = ["CudaContext", "NonTorch"]
+
+
+class NonTorch(MeasuredKind[Sizing]):
+    name, column, learned = "non-torch", "runtime", "runtime"
+
+    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+        return _constant(sizes).num_bytes
+
+    def formula(self, sizes: Sizing, stage: int) -> str:
+        libraries = f"driver libraries, cuBLAS, NCCL over {sizes.setup.num_ranks} rank(s)"
+        if not sizes.penalty_bytes or not sizes.version.charges_what_is_gone:
+            return libraries
+        return f"{libraries} + {counts_formula(sizes)} = {format_bytes(sizes.penalty_bytes)}"
+
+    def source(self, sizes: Sizing) -> str:
+        return _constant(sizes).source
+
+    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        return _constant(sizes).low_bytes, _constant(sizes).high_bytes
+
+    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+        return True
+
+
+def _constant(sizes: Sizing) -> Constant:
+    spec, card = sizes.spec, sizes.device
+    fuses = fuses_all_reduce(sizes.setup)
+    kept = sizes.penalty_bytes if sizes.version.charges_what_is_gone else 0
+    if card.is_integrated:
+        base = constants.NON_TORCH_INTEGRATED
+    elif sizes.penalty_bytes and (sizes.setup.num_ranks == 1 or not (spec.is_hybrid or fuses)):
+        base = constants.non_torch_v2(sizes.version.release, spec.is_hybrid)
+        kept += cublas_workspace(card) if sizes.version.charges_what_is_gone else 0
+    else:
+        ranks, capability = sizes.setup.num_ranks, card.compute_capability
+        base = constants.non_torch(sizes.version.release, ranks, fuses, spec.is_hybrid, capability)
+    loaded = constants.FP4_KERNELS_BYTES if sizes.has_fp4_kernels else 0
+    return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept + loaded, base.source)
+
+
+class CudaContext(MeasuredKind[Sizing]):
+    name, column = "CUDA context", "runtime"
+
+    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+        return cuda_context(sizes.setup).num_bytes
+
+    def formula(self, sizes: Sizing, stage: int) -> str:
+        return "outside vLLM's own account, but on the card"
+
+    def source(self, sizes: Sizing) -> str:
+        return cuda_context(sizes.setup).source
+
+    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        context = cuda_context(sizes.setup)
+        return context.low_bytes, context.high_bytes
+
+    def is_charged(self, sizes: Sizing) -> bool:
+        return False

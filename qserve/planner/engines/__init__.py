@@ -1,1 +1,0 @@
-"""The engines that qserve plans for: a folder each, registered in qserve/planner/engine.py."""

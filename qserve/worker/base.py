@@ -1,0 +1,220 @@
+"""A worker as the gateway and the supervisor see it: its facts, its status, its load.
+
+A worker is a process of its own that speaks HTTP on a unix socket or on a TCP port, under an internal key:
+
+    GET  /health                 200 once it can answer
+    GET  /metrics                Prometheus text
+    GET  /v1/models, /v1/qserve/memory
+    POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize
+
+Errors have OpenAI's shape (`qserve.wire.errors`); a request ends when its client goes away, and nothing else with it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from qserve.wire.engine_fields import EngineFields, fields_of
+from qserve.wire.prompt_size import ContextLimits
+from qserve.worker.address import TcpAddress, UnixAddress
+
+__all__ = ["Api", "TcpAddress", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerState", "WorkerStatus"]
+
+
+class WorkerState(enum.StrEnum):
+    """Written by the supervisor, read by the gateway: only READY gets requests.
+
+    IDLE: it does not run, and is started when the load wants it.
+    """
+
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    DRAINING = "draining"
+    FAILED = "failed"
+    IDLE = "idle"
+
+
+class Api(enum.StrEnum):
+    """Whose requests a worker takes, and so by what the gateway checks them."""
+
+    OWN = "transformers"
+    """qserve's schemas (`qserve.wire.openai`, `qserve.wire.reward`); errors come in our shape."""
+    VLLM = "vllm"
+    """The OpenAPI document that the running server gives of itself."""
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What is known of a worker since its last start. Another start may replace it by another.
+
+    Attributes:
+        name: of this worker among all of the service, `chat`, or `chat-1` where there are several; labels its metrics.
+        models: names it answers to; the first is the canonical one.
+        address: another one after a restart, where somebody else runs it.
+        max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
+        max_model_len: prompt and answer together, in tokens.
+        role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
+        api: whose requests it takes.
+        engine: its name, for people.
+        adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
+        request_fields: what the engine's requests may hold; None until it was asked, and for `Api.OWN`.
+        schema_library: what holds an engine's answers to JSON schemas, `xgrammar` or `guidance`; "": schemas go to the
+            engine as they came.
+        thinks_in_text: answers may begin with a thought between tags, before a structure as well.
+        takes_one_system: its chat template takes one system turn, at the beginning.
+        plan: what was planned for it, shown beside the measured memory.
+        tells_report: it has a GET /v1/qserve/report of its own.
+        tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
+        max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
+        max_positions: the largest max_model_len that the model was made for; None: not known.
+        vocab_size: token ids of requests end before it; None: not known.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    address: UnixAddress | TcpAddress
+    key: str = field(repr=False)
+    max_num_seqs: int
+    max_model_len: int
+    role: str = ""
+    api: Api = Api.OWN
+    engine: str = "transformers"
+    adapters: tuple[str, ...] = ()
+    request_fields: EngineFields | None = field(default=None, repr=False)
+    schema_library: str = ""
+    thinks_in_text: bool = False
+    takes_one_system: bool = False
+    plan: Mapping[str, Any] | None = field(default=None, repr=False)
+    tells_report: bool = False
+    tokenizer: Path | None = None
+    max_prompt_bytes: int | None = None
+    max_positions: int | None = None
+    vocab_size: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "role", self.role or self.name)
+
+    @property
+    def speaks_our_errors(self) -> bool:
+        """Whether its errors can go to a client as they are."""
+        return self.api is Api.OWN
+
+    @cached_property
+    def shares_places(self) -> bool:
+        """Whether it runs the sequences of all its requests in turns of their clients, whatever is sent to it."""
+        return self.role == "chat" and self.api is Api.OWN
+
+    @cached_property
+    def context(self) -> ContextLimits:
+        """What a single request may hold."""
+        return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every model name that a request for it may hold."""
+        return (*self.models, *self.adapters)
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process: every field by its name, as JSON."""
+        return {name: write(getattr(self, name)) for name, (write, _) in _converters().items()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> WorkerFacts:
+        """From `to_json`."""
+        return cls(**{name: read(document[name]) for name, (_, read) in _converters().items()})
+
+
+@dataclass(slots=True)
+class WorkerLoad:
+    """What a worker has to do. Written by the gateway, read by the supervisor.
+
+    Attributes:
+        num_awaited: requests for which the gateway waits for the worker's next bytes now.
+        num_pieces: pieces of answers that came from the worker, ever.
+        num_requests: requests that were given to the worker and are not over.
+        num_outstanding_tokens: that it has yet to read and write, of `num_outstanding_requests`, those that wait in its
+            queue among them.
+        num_prefix_blocks: blocks of prompts that it is known to have in its prefix cache.
+        num_matched_tokens: prompt tokens that should have been in that cache, ever.
+    """
+
+    num_awaited: int = 0
+    num_pieces: int = 0
+    num_requests: int = 0
+    num_outstanding_tokens: int = 0
+    num_outstanding_requests: int = 0
+    num_prefix_blocks: int = 0
+    num_matched_tokens: int = 0
+
+
+@dataclass(slots=True)
+class WorkerStatus:
+    """How a worker is: one per worker, written by the supervisor and read by the gateway.
+
+    Attributes:
+        facts: those of its last start, or as planned before the first; replaced as a whole.
+        detail: why it is not ready, for people; goes into the 503 that a client gets.
+        num_restarts: how often it had to be started again.
+        start_phases_s: what the last start was spent on, in seconds.
+        memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
+        latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
+        load: what the gateway writes back.
+    """
+
+    facts: WorkerFacts
+    state: WorkerState = WorkerState.STARTING
+    detail: str = "the worker is starting"
+    num_restarts: int = 0
+    start_phases_s: Mapping[str, float] = field(default_factory=dict, repr=False)
+    memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
+    latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
+    load: WorkerLoad = field(default_factory=WorkerLoad, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Of its facts; it never changes."""
+        return self.facts.name
+
+    @property
+    def role(self) -> str:
+        """Of its facts; it never changes."""
+        return self.facts.role
+
+
+_Converter = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""To JSON, and from it."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _written_address(address: UnixAddress | TcpAddress) -> str | list[Any]:
+    return str(address.path) if isinstance(address, UnixAddress) else [address.host, address.port]
+
+
+def _read_address(written: str | list[Any]) -> UnixAddress | TcpAddress:
+    return UnixAddress(Path(written)) if isinstance(written, str) else TcpAddress(*written)
+
+
+# Of the types of `WorkerFacts` that JSON does not have; the others go as they are.
+_CONVERTERS: Mapping[Any, _Converter] = {
+    tuple[str, ...]: (list, tuple),
+    UnixAddress | TcpAddress: (_written_address, _read_address),
+    Api: (str, Api),
+    EngineFields | None: (lambda given: given and given.document, lambda written: written and fields_of(written)),
+    Path | None: (lambda given: given and str(given), lambda written: written and Path(written)),
+}
+
+
+@cache
+def _converters() -> Mapping[str, _Converter]:
+    """By the name of the field."""
+    types = get_type_hints(WorkerFacts)
+    return {one.name: _CONVERTERS.get(types[one.name], (_same, _same)) for one in fields(WorkerFacts)}
