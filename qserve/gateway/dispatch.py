@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from starlette.types import Receive, Scope, Send
 
 from qserve.gateway.apis.unserved import why_not_served
-from qserve.gateway.routes import CLOSED, PAGE, Route
+from qserve.gateway.routes import PAGE, Route
 from qserve.gateway.telemetry.record import RECORD, RequestRecord
 from qserve.wire.errors import ApiError
+from qserve.worker.wires import all_wires
 
 __all__ = ["Dispatch", "Endpoint"]
 
@@ -31,6 +32,7 @@ class Dispatch:
         self._routes = tuple(endpoints)
         self._why_nobody_serves = why_nobody_serves
         self._has_page = has_page
+        self._closed = {path: why for wire in all_wires() for path, why in wire.closed.items()}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path: str = scope["path"]
@@ -45,8 +47,8 @@ class Dispatch:
         return endpoint(scope, receive, send)
 
     def _refusal(self, path: str, template: str, method: str) -> ApiError:
-        if path in CLOSED:
-            return ApiError(404, f"{path} of the engine is closed here: {CLOSED[path]}", "route_closed")
+        if path in self._closed:
+            return ApiError(404, f"{path} of the engine is closed here: {self._closed[path]}", "route_closed")
         known = [route for route in self._routes if route.path == template]
         if not known or (path == PAGE and method in ("GET", "HEAD")):
             return _unknown(path)

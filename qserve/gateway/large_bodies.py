@@ -17,12 +17,12 @@ from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
 from qserve.gateway.routes import ROUTES, RelayedRoute
-from qserve.gateway.services import CheckedRequest, Service
 from qserve.units import MIB
 from qserve.wire.body_scan import scan_body
 from qserve.wire.errors import ApiError
 from qserve.worker.base import WorkerFacts
 from qserve.worker.framed_process import FramedProcess, frames, send_frame
+from qserve.worker.wire import CheckedRequest
 
 __all__ = ["LARGE_BYTES", "LargeBodies", "LargeBody", "main"]
 
@@ -45,10 +45,9 @@ class LargeBody:
         answer, _ = await self._ask({"what": "model"})
         return answer["model"] if isinstance(answer["model"], str) else None
 
-    async def read(self, route: RelayedRoute, service: Service, facts: WorkerFacts) -> CheckedRequest:
-        """The result of `service.reader` for the body; raises its ApiError."""
-        place = route.services.index(service)
-        head = {"what": "read", "method": route.method, "path": route.path, "service": place, "worker": facts.name}
+    async def read(self, route: RelayedRoute, facts: WorkerFacts) -> CheckedRequest:
+        """What the reader of the route makes of the body; raises its ApiError."""
+        head = {"what": "read", "method": route.method, "path": route.path, "worker": facts.name}
         answer, changed = await self._ask(head, facts)
         return CheckedRequest(**{**answer, "body": changed or None})
 
@@ -127,8 +126,9 @@ def _checked(head: dict[str, Any], body: bytes, facts: WorkerFacts) -> tuple[dic
     """The head of the answer, and the body for the worker if it was rewritten."""
     wanted = (head["method"], head["path"])
     route = next(one for one in ROUTES if isinstance(one, RelayedRoute) and (one.method, one.path) == wanted)
-    reader = route.services[head["service"]].reader
-    assert reader is not None, "a route without a body has no large one"
+    served = route.served(facts)
+    assert served is not None and served.reader is not None, "the gateway found its reader before"
+    reader = served.reader
     scan_body(body, reader.known_names(route.path, facts))
     checked = reader.read(body, route.path, facts)
     return asdict(replace(checked, body=None)), checked.body

@@ -12,10 +12,8 @@ from pydantic.json_schema import models_json_schema
 
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
-from qserve.gateway.engine_openapi import engine_schema
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
 from qserve.gateway.routes import BATCH_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
-from qserve.gateway.services import BySchema, Service
 from qserve.version import __version__
 from qserve.wire import responses
 from qserve.wire.batches import CreateBatchRequest
@@ -23,7 +21,9 @@ from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import INT64_MAX, MAX_TOKEN_ID
 from qserve.wire.reward.table import BY_PATH
-from qserve.worker.base import Api, WorkerFacts
+from qserve.worker.base import WorkerFacts
+from qserve.worker.wire import WireRoute
+from qserve.worker.wires import BySchema
 
 __all__ = ["DocumentedWorker", "document"]
 
@@ -42,11 +42,11 @@ _ERRORS_OF_RELAYED = {
 }
 # Their clients send an arbitrary name, which is ignored.
 _UNNAMED = {
-    service.reader.schema
+    offered.reader.schema
     for route in ROUTES
     if isinstance(route, RelayedRoute) and not route.names_model
-    for service in route.services
-    if isinstance(service.reader, BySchema)
+    for offered in route.offers()
+    if isinstance(offered.reader, BySchema)
 }
 _QUEUE_FULL = {"429": "the queue is full; Retry-After says when to try again"}
 
@@ -56,22 +56,16 @@ class DocumentedWorker:
     """What the document says of one worker."""
 
     role: str
-    api: Api
+    wire: str
     names: tuple[str, ...]
-    fields: EngineFields | None
+    request_fields: EngineFields | None
     max_model_len: int = INT64_MAX
     vocab_size: int | None = None
 
     @classmethod
     def of(cls, facts: WorkerFacts) -> DocumentedWorker:
         """From the worker's current state."""
-        return cls(facts.role, facts.api, facts.names, facts.request_fields, facts.max_model_len, facts.vocab_size)
-
-    def serves(self, service: Service, route: RelayedRoute) -> bool:
-        """Whether the worker serves the route: vLLM reports which routes it has for its model."""
-        if service.role != self.role or service.api not in (None, self.api):
-            return False
-        return self.fields is None or (service.path or route.path, route.method) in self.fields.routes
+        return cls(facts.role, facts.wire, facts.names, facts.request_fields, facts.max_model_len, facts.vocab_size)
 
 
 @functools.lru_cache(maxsize=8)
@@ -85,10 +79,10 @@ def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
     for route in ROUTES:
         operation = _operation(route, with_keys, served)
         if isinstance(route, RelayedRoute):
-            answering = [(one, each) for one in workers for each in route.services if one.serves(each, route)]
+            answering = [(one, found) for one in workers if (found := route.served(one)) is not None]
             if not answering:
                 continue
-            bodies = [body for one, each in answering if (body := _body(one, each, route, components["schemas"]))]
+            bodies = [body for one, found in answering if (body := _body(one, found, route, components["schemas"]))]
             if bodies:
                 schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
                 operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -133,20 +127,18 @@ def _takers(workers: tuple[DocumentedWorker, ...]) -> dict[type[BaseModel], list
     """qserve's request schemas, with the workers that accept each."""
     takers: dict[type[BaseModel], list[DocumentedWorker]] = {}
     for route in (one for one in ROUTES if isinstance(one, RelayedRoute)):
-        for service in route.services:
-            if isinstance(service.reader, BySchema):
-                known = takers.setdefault(service.reader.schema, [])
-                known += [one for one in workers if one.serves(service, route) and one not in known]
+        for offered in route.offers():
+            if isinstance(offered.reader, BySchema):
+                known = takers.setdefault(offered.reader.schema, [])
+                known += [one for one in workers if route.served(one) is offered and one not in known]
     return takers
 
 
-def _body(one: DocumentedWorker, service: Service, route: RelayedRoute, schemas: dict[str, Any]) -> dict[str, Any]:
+def _body(one: DocumentedWorker, served: WireRoute, route: RelayedRoute, schemas: dict[str, Any]) -> dict[str, Any]:
     """The schema of the body that this worker takes; {} for a route without one. The engine's join `schemas`."""
-    if isinstance(service.reader, BySchema):
-        return {"$ref": _REF.format(model=service.reader.schema.__name__)}
-    if service.reader is None or one.fields is None:
+    if served.reader is None:
         return {}
-    return engine_schema(one.fields.document, service.path or route.path, one.api, schemas)
+    return served.reader.schema_of(served.path or route.path, one.request_fields, schemas)
 
 
 def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[str, Any]:
@@ -212,7 +204,7 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
         meanings["401"] = "no key, or a wrong one"
     if isinstance(route, RelayedRoute):
         meanings |= _ERRORS_OF_RELAYED
-        if any(getattr(service.reader, "count", None) is not None for service in route.services):
+        if any(getattr(offered.reader, "count", None) is not None for offered in route.offers()):
             meanings |= _QUEUE_FULL
     elif route in BATCH_ROUTES:
         meanings |= BATCH_ERRORS

@@ -1,32 +1,27 @@
 """The table of all routes: used by the dispatcher, /openapi.json, and the test of docs/api.md.
 
-To add a route that chat models answer: one `RelayedRoute` with a `Service` for each kind of worker that serves it;
-those of reward models are made of the rows of `wire/reward/table.py`. A path that several kinds share (`/v1/embeddings`
-of vLLM and of a reward model) is one route with several services; the one that fits the request's model reads the body,
-and a model whose worker fits none gets a 400 that names what does. Put the route into docs/api.md; a test compares the
-two.
+To add a route that chat models answer: one `RelayedRoute` here, and its reader in the wire format of each engine that
+serves it (`qserve.worker.wire`); those of reward models are made of the rows of `wire/reward/table.py`. Of a path that
+several kinds share (`/v1/embeddings` of vLLM and of a reward model), the kind that serves the request's model reads the
+body, and a model whose worker lacks the route gets a 400 that names what has it. Put the route into docs/api.md; a test
+compares the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
-from qserve.engines.vllm.wire import requests
-from qserve.gateway.apis.input_tokens import RESPONSES, CountsByAnswering, counted
-from qserve.gateway.apis.message_ids import with_message_id
 from qserve.gateway.apis.unserved import why_not_served
-from qserve.gateway.services import ByEngine, BySchema, Service
-from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
-from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
+from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
-from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from qserve.wire.reward.fields import num_slots
 from qserve.wire.reward.table import BY_PATH, RewardProtocol
-from qserve.worker.base import Api
+from qserve.worker.wire import WireRoute
+from qserve.worker.wires import BySchema, all_wires, wire_named
 
-__all__ = ["BATCH_ROUTES", "CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
+__all__ = ["BATCH_ROUTES", "PAGE", "ROUTES", "RelayedRoute", "Route", "ServingWorker", "dialect_of", "route_template"]
 
 MESSAGES = "/v1/messages"
 PAGE = "/"
@@ -49,143 +44,93 @@ class Route:
 
 @dataclass(frozen=True)
 class RelayedRoute(Route):
-    """A route that goes to a worker.
+    """A route that goes to a worker: a chat worker whose wire format has it (`EngineWire.routes`), or a reward model.
 
     Attributes:
-        services: the kinds of workers that answer it.
         dialect: whose shape its errors have.
         streams: whether the answer can be a stream of events.
         names_model: whether `model` in the body names a served model; some clients always send a constant.
+        has_body: whether a request has a body; one without is addressed by its path.
+        reward: how reward models read it, on any engine; None: they don't serve it.
     """
 
-    services: tuple[Service, ...]
     dialect: Dialect = Dialect.OPENAI
     streams: bool = False
     names_model: bool = True
+    has_body: bool = True
+    reward: WireRoute | None = None
+
+    def offered(self, worker: ServingWorker) -> WireRoute | None:
+        """What the worker's kind has for this route; None: nothing of the kind serves it."""
+        if worker.role == "reward":
+            return self.reward
+        return wire_named(worker.wire).routes.get((self.method, self.path))
+
+    def served(self, worker: ServingWorker) -> WireRoute | None:
+        """As `offered`; None also where the running worker reports that it lacks the route."""
+        offered = self.offered(worker)
+        if offered is None or offered.reader is None or worker.request_fields is None:
+            return offered
+        return offered if (offered.path or self.path, self.method) in worker.request_fields.routes else None
+
+    def offers(self) -> Iterator[WireRoute]:
+        """What each kind of worker has for it."""
+        yield from (one for wire in all_wires() if (one := wire.routes.get((self.method, self.path))) is not None)
+        if self.reward is not None:
+            yield self.reward
+
+    def kinds(self) -> Iterator[str]:
+        """Which workers serve it, in words."""
+        for wire in all_wires():
+            if (self.method, self.path) in wire.routes:
+                yield f"chat models on {wire.title}"
+        if self.reward is not None:
+            yield "reward models on any engine"
 
 
-def _chat_sequences(request: ChatCompletionRequest) -> int:
-    return request.n
+class ServingWorker(Protocol):
+    """What decides on the routes of a worker: see `WorkerFacts`."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def wire(self) -> str: ...
+    @property
+    def request_fields(self) -> EngineFields | None: ...
 
 
-def _completion_sequences(request: CompletionRequest) -> int:
-    return request.num_sequences
+def _reward(protocol: RewardProtocol) -> WireRoute:
+    """A reward model schedules its requests itself."""
+    return WireRoute(BySchema(protocol.request, lambda request: num_slots(request.num_texts())))
 
-
-def _one(request: Any) -> int:
-    return 1
-
-
-def _own(schema: type[Any], count: Callable[[Any], int] | None = None) -> Service:
-    """The chat worker of qserve's own engine."""
-    return Service("chat", Api.OWN, BySchema(schema, count))
-
-
-def _vllm(count: Callable[[Mapping[str, Any]], int] | None = None) -> Service:
-    """A chat worker on vLLM."""
-    return Service("chat", Api.VLLM, ByEngine(count))
-
-
-def _reward(protocol: RewardProtocol) -> Service:
-    """A reward model on any engine. It schedules its requests itself."""
-    return Service("reward", None, BySchema(protocol.request, lambda request: num_slots(request.num_texts())))
-
-
-_VLLM_MESSAGES = Service("chat", Api.VLLM, ByEngine(requests.one), rewrite=with_message_id)
-_VLLM_INPUT_TOKENS = Service("chat", Api.VLLM, CountsByAnswering(), RESPONSES, counted)
-_VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)
 
 _GENERATION = (
+    RelayedRoute("POST", "/v1/chat/completions", "The next turn of a conversation.", streams=True),
+    RelayedRoute("POST", "/v1/completions", "Text after a prompt, or the log-likelihood of it.", streams=True),
+    RelayedRoute("POST", "/v1/chat/completions/batch", "Several conversations in one request."),
+    RelayedRoute("POST", "/v1/responses", "OpenAI's Responses API.", Dialect.RESPONSES, streams=True),
+    RelayedRoute("POST", "/v1/responses/input_tokens", "The prompt tokens of such a request.", Dialect.RESPONSES),
     RelayedRoute(
-        "POST",
-        "/v1/chat/completions",
-        "The next turn of a conversation.",
-        (_own(ChatCompletionRequest, _chat_sequences), _vllm(requests.n_of_chat)),
-        streams=True,
+        "GET", "/v1/responses/{response_id}", "A stored response.", Dialect.RESPONSES, streams=True, has_body=False
     ),
     RelayedRoute(
-        "POST",
-        "/v1/completions",
-        "Text after a prompt, or the log-likelihood of it.",
-        (_own(CompletionRequest, _completion_sequences), _vllm(requests.n_per_prompt)),
-        streams=True,
+        "POST", "/v1/responses/{response_id}/cancel", "Ends a response that runs in the background.", has_body=False
     ),
-    RelayedRoute(
-        "POST",
-        "/v1/chat/completions/batch",
-        "Several conversations in one request.",
-        (_vllm(requests.one_per_conversation),),
-    ),
-    RelayedRoute(
-        "POST",
-        "/v1/responses",
-        "OpenAI's Responses API.",
-        (_own(ResponsesRequest, _one), _vllm(requests.one)),
-        Dialect.RESPONSES,
-        streams=True,
-    ),
-    RelayedRoute(
-        "POST",
-        "/v1/responses/input_tokens",
-        "The prompt tokens of such a request.",
-        (_own(InputTokensRequest), _VLLM_INPUT_TOKENS),
-        Dialect.RESPONSES,
-    ),
-    RelayedRoute(
-        "GET",
-        "/v1/responses/{response_id}",
-        "A stored response.",
-        (_VLLM_WITHOUT_BODY,),
-        Dialect.RESPONSES,
-        streams=True,
-    ),
-    RelayedRoute(
-        "POST",
-        "/v1/responses/{response_id}/cancel",
-        "Ends a response that runs in the background.",
-        (_VLLM_WITHOUT_BODY,),
-    ),
-    RelayedRoute(
-        "POST",
-        "/v1/messages",
-        "Anthropic's Messages API.",
-        (_own(MessagesRequest, _one), _VLLM_MESSAGES),
-        Dialect.ANTHROPIC,
-        streams=True,
-    ),
-    RelayedRoute(
-        "POST",
-        "/v1/messages/count_tokens",
-        "The prompt tokens of such a request.",
-        (_own(CountTokensRequest), _vllm()),
-        Dialect.ANTHROPIC,
-    ),
-    RelayedRoute(
-        "POST",
-        "/inference/v1/generate",
-        "Token ids to token ids.",
-        (_vllm(requests.n_of_sampling_params),),
-        streams=True,
-    ),
+    RelayedRoute("POST", "/v1/messages", "Anthropic's Messages API.", Dialect.ANTHROPIC, streams=True),
+    RelayedRoute("POST", "/v1/messages/count_tokens", "The prompt tokens of such a request.", Dialect.ANTHROPIC),
+    RelayedRoute("POST", "/inference/v1/generate", "Token ids to token ids.", streams=True),
 )
 
 _SMALLER = (
-    RelayedRoute("POST", "/v1/embeddings", "Vectors of texts.", (_vllm(requests.one_per_input),)),
-    RelayedRoute(
-        "POST", "/generative_scoring", "Probabilities of chosen tokens after texts.", (_vllm(requests.one_per_item),)
-    ),
-    RelayedRoute("POST", "/v1/systemone", "Decisions from a fixed set of labels.", (_vllm(requests.one_per_question),)),
-    RelayedRoute(
-        "POST",
-        "/tokenize",
-        "Token ids of a prompt, or of messages through the template.",
-        (_own(TokenizeRequest), _vllm()),
-    ),
-    RelayedRoute("POST", "/detokenize", "The text of token ids.", (_own(DetokenizeRequest), _vllm())),
-    RelayedRoute("POST", "/v1/chat/completions/render", "The prompt that a chat request becomes.", (_vllm(),)),
-    RelayedRoute("POST", "/v1/completions/render", "The same of a completions request.", (_vllm(),)),
-    RelayedRoute("POST", "/v1/responses/render", "The same of a responses request.", (_vllm(),)),
-    RelayedRoute("POST", "/v1/messages/render", "The same of a messages request.", (_vllm(),), Dialect.ANTHROPIC),
+    RelayedRoute("POST", "/v1/embeddings", "Vectors of texts."),
+    RelayedRoute("POST", "/generative_scoring", "Probabilities of chosen tokens after texts."),
+    RelayedRoute("POST", "/v1/systemone", "Decisions from a fixed set of labels."),
+    RelayedRoute("POST", "/tokenize", "Token ids of a prompt, or of messages through the template."),
+    RelayedRoute("POST", "/detokenize", "The text of token ids."),
+    RelayedRoute("POST", "/v1/chat/completions/render", "The prompt that a chat request becomes."),
+    RelayedRoute("POST", "/v1/completions/render", "The same of a completions request."),
+    RelayedRoute("POST", "/v1/responses/render", "The same of a responses request."),
+    RelayedRoute("POST", "/v1/messages/render", "The same of a messages request.", Dialect.ANTHROPIC),
 )
 
 
@@ -197,12 +142,14 @@ def _with_rewards(routes: tuple[RelayedRoute, ...]) -> Iterator[RelayedRoute]:
         if route.path in BY_PATH:
             protocol = BY_PATH[route.path]
             summary = f"{route.summary.rstrip('.')}; from a reward model, {protocol.paths[route.path]}"
-            route = replace(route, summary=summary, services=(*route.services, _reward(protocol)))
+            route = replace(route, summary=summary, reward=_reward(protocol))
         yield route
     shared = {route.path for route in routes}
     for path, one in BY_PATH.items():
         if path not in shared:
-            yield RelayedRoute("POST", path, one.paths[path], (_reward(one),), one.dialect, names_model=one.names_model)
+            yield RelayedRoute(
+                "POST", path, one.paths[path], one.dialect, names_model=one.names_model, reward=_reward(one)
+            )
 
 
 _OWN = (
@@ -238,63 +185,6 @@ BATCH_ROUTES = (
 """OpenAI's files and batches, which `gateway/batches/` answers."""
 
 ROUTES: tuple[Route, ...] = (*_with_rewards((*_GENERATION, *_SMALLER)), *BATCH_ROUTES, *_OWN)
-
-_ADMIN = "it administers the engine, which belongs to `qserve up`"
-_ANY_BODY = "it takes the bodies of all other routes unchecked; use the route of the request"
-_EMBED = "Cohere's format is not served; use /v1/embeddings"
-_SPEECH = "speech is not served"
-
-# Routes of vLLM that the gateway does not expose: docs/api.md lists them with the reasons.
-CLOSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "/pause",
-            "/resume",
-            "/is_paused",
-            "/sleep",
-            "/wake_up",
-            "/is_sleeping",
-            "/reset_prefix_cache",
-            "/reset_mm_cache",
-            "/reset_encoder_cache",
-            "/collective_rpc",
-            "/server_info",
-            "/start_profile",
-            "/stop_profile",
-            "/scale_elastic_ep",
-            "/is_scaling_elastic_ep",
-            "/init_weight_transfer_engine",
-            "/shutdown_weight_transfer_engine",
-            "/start_weight_update",
-            "/start_draft_weight_update",
-            "/finish_weight_update",
-            "/update_weights",
-            "/update_weight_version",
-            "/weight_checker",
-            "/weight_info",
-            "/release_kv_cache_memory",
-            "/get_world_size",
-            "/v1/load_lora_adapter",
-            "/v1/unload_lora_adapter",
-            "/inference/v1/abort_requests",
-            "/abort_requests",
-            "/kv_event_sources",
-            "/fault_tolerance/apply",
-            "/fault_tolerance/status",
-        ),
-        _ADMIN,
-    ),
-    "/load": "/metrics has the load of every worker",
-    "/ping": "use /health or /ready",
-    "/invocations": _ANY_BODY,
-    "/v2/embed": _EMBED,
-    **dict.fromkeys(("/v1/chat/completions/derender", "/v1/completions/derender"), "use /detokenize"),
-    **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime"), _SPEECH),
-    "/tokenizer_info": "clients that find it tokenize over HTTP, one string a call; use /tokenize",
-    "/cohere/v2/chat": "Cohere's format is for Cohere's models",
-    "/docs": "use /openapi.json",
-    "/redoc": "use /openapi.json",
-}
 
 _FIXED = frozenset(route.path for route in ROUTES if "{" not in route.path)
 # (prefix, suffix, template); the longest suffix first.

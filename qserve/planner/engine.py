@@ -156,6 +156,8 @@ class Engine:
         launch: what serves it, a `qserve.worker.launch.EngineLaunch`; empty for one that only plans.
         checks: what stands against it on a machine, a `qserve.detect.engine_checks.EngineChecks`; empty: nothing.
         reward: how it scores with reward models, a `qserve.reward.engines.RewardEngine`; empty: it does not.
+        wire: how the gateway reads its requests and errors, a `qserve.worker.wire.EngineWire`; empty: by qserve's own
+            schemas, which its worker takes then.
     """
 
     name: str
@@ -163,6 +165,7 @@ class Engine:
     launch: str = ""
     checks: str = ""
     reward: str = ""
+    wire: str = ""
 
 
 def own_engines() -> tuple[Engine, ...]:

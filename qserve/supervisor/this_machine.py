@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Device
+from qserve.planner.engine import engine_named
 from qserve.reward.judges.served import ServedChat
 from qserve.service.replicas import num_engines
 from qserve.supervisor.hosted import Hosted
@@ -19,7 +20,7 @@ from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
-from qserve.worker.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.base import TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.worker.launch import Launch, engine_launch
 from qserve.worker.own_launch import OwnLaunch
 from qserve.worker.process import WorkerSpec
@@ -56,7 +57,7 @@ def facts_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerFacts:
         secrets.token_urlsafe(32),
         num_engines(hosted.plan) * limits.max_num_seqs,
         limits.max_model_len,
-        api=_api_of(hosted),
+        wire=_wire_of(hosted),
         engine=hosted.plan.engine,
         plan=hosted.plan.to_json(),
         tells_report=hosted.role == "reward",
@@ -112,9 +113,10 @@ def _vocab_size(folder: Path) -> int | None:
     return None
 
 
-def _api_of(hosted: Hosted) -> Api:
-    """The worker's API: reward models have qserve's protocols on any engine."""
-    return Api.OWN if hosted.role == "reward" else engine_launch(hosted.plan.engine).api
+def _wire_of(hosted: Hosted) -> str:
+    """The engine whose wire format the worker speaks: reward models have qserve's protocols on any engine."""
+    engine = hosted.plan.engine
+    return engine if hosted.role != "reward" and engine_named(engine).wire else ""
 
 
 def _launch(hosted: Hosted, facts: WorkerFacts, private: Path, chat: WorkerFacts | None) -> Launch:

@@ -13,12 +13,13 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from pydantic_core import from_json
 
 from qserve.encodings import HEAD_BYTES, kind_of, wrong_byte
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError, unknown_field
 
-__all__ = ["MAX_PART_BYTES", "BodyScan", "check_encoding", "not_json", "scan_body", "utf8_json"]
+__all__ = ["MAX_PART_BYTES", "BodyScan", "check_encoding", "not_json", "read_object", "scan_body", "utf8_json"]
 
 # What holds no text is never long: a schema, tools, arguments of a template.
 MAX_PART_BYTES = 1 << 20
@@ -145,3 +146,14 @@ def _model(part: msgspec.Raw) -> str | None:
         return msgspec.json.decode(part, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The body as an object. Raises ApiError 400 if it is not valid JSON, or not an object."""
+    try:
+        value = from_json(utf8_json(body))
+    except ValueError as error:
+        raise not_json(body, error) from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body must be a JSON object", "invalid_value")
+    return value

@@ -14,19 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.engines.vllm.wire.errors import in_our_words
-from qserve.wire.agents.overflow import Overflow, overflow_of_vllm
+from qserve.wire.agents.overflow import Overflow
 
-__all__ = [
-    "MAX_NAME",
-    "ApiError",
-    "Dialect",
-    "from_engine",
-    "from_failure",
-    "internal_error",
-    "too_long",
-    "unknown_field",
-]
+__all__ = ["MAX_NAME", "ApiError", "Dialect", "from_failure", "internal_error", "too_long", "unknown_field"]
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -72,13 +62,8 @@ _STATUS_OF_FAILURE |= dict.fromkeys(
     400,
 ) | {"judge_failed": 502, "judge_unparsable": 502, "worker_error": 502, "worker_unreachable": 503}
 _RETRY_AFTER_S = {"judge_failed": 5, "worker_unreachable": 5}
-# What vLLM says of structures that it can't hold an answer to.
-_OF_GRAMMARS = ("Failed to transform", "Invalid grammar", "Invalid structural tag", "Grammar error")
-# What vLLM says of a prompt that leaves no token for an answer, and of a request for none.
-_NO_ROOM = "max_tokens must be at least 1, got 0"
 # Anthropic's SDK runs its loop of tools without a stored conversation once it reads these details.
 _NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-_CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
 
 
 class Dialect(enum.StrEnum):
@@ -188,30 +173,3 @@ def _unknown(path: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(path, known, n=1, cutoff=0.75) if len(path) <= MAX_NAME else []
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return f"'{path}' is not a field of this request{hint}"
-
-
-def from_engine(status: int, body: bytes, limit: int | None = None) -> ApiError | None:
-    """An error that another engine answered, in our words: its message, and a `code` that is a word.
-
-    vLLM writes the status into `code`, and the place in the body as `body.prompt`. None if the body is no such error.
-    `limit`: the tokens that the model takes, prompt and answer together; None where the request asks for no answer.
-    """
-    try:
-        error = json.loads(body)["error"]
-        said, param = str(error["message"]), error.get("param")
-    except (ValueError, KeyError, TypeError):
-        return None
-    message, about = in_our_words(said)
-    about = about or (param.removeprefix("body.") if isinstance(param, str) else None)
-    overflow = overflow_of_vllm(said)
-    if limit is not None and said.startswith(_NO_ROOM):
-        overflow = Overflow(limit, limit)
-    if status == 400 and overflow is not None:
-        less = "shorten the prompt" if overflow.max_tokens is None else "lower max_tokens"
-        advice = f"{less} or serve with a larger --max-model-len, if the model was made for more"
-        return too_long(overflow, advice, about)
-    if status == 400 and said.startswith(_OF_GRAMMARS):
-        code = "invalid_grammar"
-    else:
-        code = _CODE_OF_STATUS.get(status, "worker_error" if status >= 500 else "invalid_value")
-    return ApiError(status, message, code, about)

@@ -23,7 +23,7 @@ from qserve.wire.engine_fields import EngineFields, fields_of
 from qserve.wire.prompt_size import ContextLimits
 from qserve.worker.address import TcpAddress, UnixAddress
 
-__all__ = ["Api", "TcpAddress", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerState", "WorkerStatus"]
+__all__ = ["TcpAddress", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerState", "WorkerStatus"]
 
 
 class WorkerState(enum.StrEnum):
@@ -40,15 +40,6 @@ class WorkerState(enum.StrEnum):
     IDLE = "idle"
 
 
-class Api(enum.StrEnum):
-    """Whose requests a worker takes, and so by what the gateway checks them."""
-
-    OWN = "transformers"
-    """qserve's schemas (`qserve.wire.openai`, `qserve.wire.reward`); errors come in our shape."""
-    VLLM = "vllm"
-    """The OpenAPI document that the running server gives of itself."""
-
-
 @dataclass(frozen=True)
 class WorkerFacts:
     """What is known of a worker since its last start. Another start may replace it by another.
@@ -60,10 +51,11 @@ class WorkerFacts:
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
         role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
-        api: whose requests it takes.
+        wire: the engine whose wire format it speaks (`qserve.worker.wires: wire_named`); "": qserve's own.
         engine: its name, for people.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
-        request_fields: what the engine's requests may hold; None until it was asked, and for `Api.OWN`.
+        request_fields: what the engine's requests may hold; None until it was asked, and where qserve's own
+            schemas say it.
         schema_library: what holds an engine's answers to JSON schemas, `xgrammar` or `guidance`; "": schemas go to the
             engine as they came.
         thinks_in_text: answers may begin with a thought between tags, before a structure as well.
@@ -83,7 +75,7 @@ class WorkerFacts:
     max_num_seqs: int
     max_model_len: int
     role: str = ""
-    api: Api = Api.OWN
+    wire: str = ""
     engine: str = "transformers"
     adapters: tuple[str, ...] = ()
     request_fields: EngineFields | None = field(default=None, repr=False)
@@ -100,15 +92,10 @@ class WorkerFacts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", self.role or self.name)
 
-    @property
-    def speaks_our_errors(self) -> bool:
-        """Whether its errors can go to a client as they are."""
-        return self.api is Api.OWN
-
     @cached_property
     def shares_places(self) -> bool:
         """Whether it runs the sequences of all its requests in turns of their clients, whatever is sent to it."""
-        return self.role == "chat" and self.api is Api.OWN
+        return self.role == "chat" and not self.wire
 
     @cached_property
     def context(self) -> ContextLimits:
@@ -207,7 +194,6 @@ def _read_address(written: str | list[Any]) -> UnixAddress | TcpAddress:
 _CONVERTERS: Mapping[Any, _Converter] = {
     tuple[str, ...]: (list, tuple),
     UnixAddress | TcpAddress: (_written_address, _read_address),
-    Api: (str, Api),
     EngineFields | None: (lambda given: given and given.document, lambda written: written and fields_of(written)),
     Path | None: (lambda given: given and str(given), lambda written: written and Path(written)),
 }

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from qserve.errors import QserveError, UsageError
 from qserve.planner.engine import engine_named, load_attribute
 from qserve.planner.plan import Plan
-from qserve.worker.base import Api, WorkerFacts
+from qserve.worker.base import WorkerFacts
 from qserve.worker.heartbeat import Progress
 from qserve.worker.process import WorkerSpec
 
@@ -83,12 +83,10 @@ class EngineLaunch(Protocol):
     Attributes:
         takes_engine_args: --engine-args are flags of its own server.
         verifies_quant: it can compare quantized weights with the 16-bit ones (--verify-quant).
-        api: whose requests the worker takes.
     """
 
     takes_engine_args: ClassVar[bool]
     verifies_quant: ClassVar[bool]
-    api: ClassVar[Api]
 
     @classmethod
     def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:

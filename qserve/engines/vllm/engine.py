@@ -13,4 +13,5 @@ ENGINE = Engine(
     launch="qserve.engines.vllm.launch.server:VllmLaunch",
     checks="qserve.engines.vllm.detect:VllmChecks",
     reward="qserve.engines.vllm.reward.engine:ENGINE",
+    wire="qserve.engines.vllm.wire.wire:WIRE",
 )

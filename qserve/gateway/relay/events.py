@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "MAX_HELD_BYTES",
-    "EventCutter",
-    "count_announcements",
-    "count_closings",
-    "count_events",
-    "count_named",
-    "failure_of",
-]
+__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_closings", "count_events", "count_named"]
 
 # A longer event passes through in pieces: memory must stay bounded.
 MAX_HELD_BYTES = 1 << 20
@@ -31,11 +23,6 @@ _NAMED = re.compile(
     rb"|content_block_start|content_block_stop|ping)\r?$",
     re.MULTILINE,
 )
-
-# How vLLM 0.32 ends a stream that it began with 200: create_streaming_error_response. Where its engine's
-# process died, the message is that of EngineDeadError.
-_FAILURE = re.compile(rb'^data: ?\{\s*"(?:error"\s*:|type"\s*:\s*"error").*$', re.MULTILINE)
-_ENGINE_DEAD = (b"EngineCore encountered an issue", b"EngineDead")
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
@@ -90,11 +77,3 @@ def count_closings(events: bytes) -> int:
 def count_named(events: bytes) -> int:
     """Number of events whose name says that they hold no token, wherever they are in the stream."""
     return len(_NAMED.findall(events)) if b"event: " in events else 0  # a chat's tokens do without the search
-
-
-def failure_of(events: bytes) -> str:
-    """The code of the error with which another engine ended a stream; "" where it ended well."""
-    found = _FAILURE.search(events)
-    if found is None:
-        return ""
-    return "worker_died" if any(words in found[0] for words in _ENGINE_DEAD) else "worker_error"

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Send
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
-from qserve.gateway.relay.events import EventCutter, failure_of
+from qserve.gateway.relay.events import EventCutter
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.stream_counts import StreamCounts
 from qserve.gateway.relay.upstream import Life, Upstream
@@ -27,9 +27,9 @@ from qserve.gateway.routing.poison import MOST_DEATHS, refusal
 from qserve.gateway.routing.router import RequestTokens
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
-from qserve.wire.errors import ApiError, Dialect, from_engine
+from qserve.wire.errors import ApiError, Dialect
 from qserve.wire.worker_headers import CACHE_SALT, CLIENT, PRIORITY
-from qserve.worker.base import Api
+from qserve.worker.wires import wire_named
 
 __all__ = ["Call", "Exchange", "start_of_stream"]
 
@@ -197,7 +197,7 @@ class Exchange:
 
     def _worker_headers(self) -> Iterator[tuple[str, str]]:
         """What qserve's own workers are told of who asks."""
-        if self._slot.upstream.status.facts.api is not Api.OWN:
+        if not wire_named(self._slot.upstream.status.facts.wire).takes_client_headers:
             return
         yield CLIENT, self._call.client
         if self._is_background:
@@ -236,10 +236,11 @@ class Exchange:
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
         """Raises an error of another engine as an ApiError; errors of qserve's own engine pass unchanged."""
         facts = self._slot.upstream.status.facts
-        if facts.speaks_our_errors:
+        wire = wire_named(facts.wire)
+        if wire.speaks_our_errors:
             return
         limit = None if self._call.max_tokens == 0 else facts.max_model_len
-        error = from_engine(status, body, limit)
+        error = wire.error(status, body, limit)
         if error is None:
             raise ApiError(502, f"the worker answered {status} with {body[:200]!r}", "worker_error")
         wait = reply.headers.get(b"retry-after", b"")
@@ -266,8 +267,8 @@ class Exchange:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
         self._record.phase = "done"
-        if not self._slot.upstream.status.facts.speaks_our_errors:
-            self._record.error_code = failure_of(counts.end)
+        if error_code := wire_named(self._slot.upstream.status.facts.wire).stream_error(counts.end):
+            self._record.error_code = error_code
         self._metrics.count_usage(self._record, counts.end)
         self._metrics.count_tpot(self._record)
 

@@ -1,7 +1,7 @@
 """Routes that workers serve: the body is read and checked once, and forwarded byte for byte.
 
-Except for JSON schemas and empty lists of tools for vLLM (`engines/vllm/wire/`), and its
-`cache_salt` (`gateway/relay/cache_salts.py`).
+Except for what an engine's wire format rewrites (vLLM's: JSON schemas, empty lists of tools), and its `cache_salt`
+(`gateway/relay/cache_salts.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engines.vllm.wire import requests
 from qserve.gateway.auth import owner_of, share_of
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
@@ -24,13 +23,14 @@ from qserve.gateway.relay.portions import Portions, portions_of
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import Served, named, serving
 from qserve.gateway.routes import RelayedRoute
-from qserve.gateway.services import CheckedRequest
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RECORD, RequestRecord
-from qserve.wire.body_scan import utf8_json
+from qserve.wire.body_scan import read_object, utf8_json
 from qserve.wire.reward.fields import BULK_SLOTS
-from qserve.worker.base import Api, WorkerFacts
+from qserve.worker.base import WorkerFacts
+from qserve.worker.wire import CheckedRequest
+from qserve.worker.wires import wire_named
 
 __all__ = ["RelayedEndpoints"]
 
@@ -63,7 +63,7 @@ class RelayedEndpoints:
 
     def of(self, route: RelayedRoute) -> Endpoint:
         """The endpoint of this route."""
-        if route.services[0].reader is None:
+        if not route.has_body:
             return self._relayed_by_name(route)
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,14 +81,14 @@ class RelayedEndpoints:
                     body.data = with_cache_salt(body.data, salt)
                 call = Call(
                     route.method,
-                    checked.path or route.path,
+                    served.route.path or route.path,
                     checked.num_sequences,
                     route.dialect,
                     is_bulk,
                     checked.max_tokens,
                     client,
                     salt,
-                    rewrite=served.service.rewrite,
+                    rewrite=served.route.rewrite,
                 )
                 if (portions := self._portions(facts, call, body.data)) is None:
                     await self._exchange(served, call, body, checked.model, scope).run(receive, send)
@@ -114,17 +114,17 @@ class RelayedEndpoints:
     async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Served, CheckedRequest]:
         """Who serves the request, and the checked request. Large bodies are checked in another process."""
         if len(body) <= LARGE_BYTES:
-            model = requests.read_body(body).get("model") if self._is_told_by_model(route) else None
+            model = read_object(body).get("model") if self._is_told_by_model(route) else None
             served = self._addressed(route, model)
-            assert served.service.reader is not None, "routes without a body are relayed by name"
-            return served, served.service.reader.read(body, route.path, served.facts)
+            assert served.route.reader is not None, "routes without a body are relayed by name"
+            return served, served.route.reader.read(body, route.path, served.facts)
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
 
     async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Served, CheckedRequest]:
         model = await large.model() if self._is_told_by_model(route) else None
         served = self._addressed(route, model)
-        return served, await large.read(route, served.service, served.facts)
+        return served, await large.read(route, served.facts)
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
         """Whether the body's `model` decides between several workers."""
@@ -132,7 +132,7 @@ class RelayedEndpoints:
 
     def _addressed(self, route: RelayedRoute, model: Any) -> Served:
         served = serving(self._roles, route, model if isinstance(model, str) else None)
-        if served.service.api is not Api.OWN:
+        if served.facts.role == "reward" or wire_named(served.facts.wire).reports_fields:
             served.replicas.check_ready(served.facts)
         return served
 

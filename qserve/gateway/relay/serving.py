@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.routes import ROUTES, RelayedRoute, Route
-from qserve.gateway.services import Service
 from qserve.wire.errors import ApiError
 from qserve.worker.base import WorkerFacts
+from qserve.worker.wire import WireRoute
 
 __all__ = ["Served", "named", "serving", "why_nobody_serves"]
 
@@ -21,12 +21,12 @@ class Served:
     Attributes:
         replicas: one of them will.
         facts: what it is checked against, whatever becomes of the replicas meanwhile.
-        service: theirs, of the request's route.
+        route: what their kind has for the request's route.
     """
 
     replicas: Replicas
     facts: WorkerFacts
-    service: Service
+    route: WireRoute
 
 
 def named(roles: Sequence[Replicas], model: str) -> tuple[Replicas, WorkerFacts]:
@@ -46,8 +46,8 @@ def serving(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -
     """
     known = [(replicas, replicas.facts) for replicas in roles] if model is None else [named(roles, model)]
     for replicas, facts in known:
-        if (service := _service_of(route, facts)) is not None:
-            return Served(replicas, facts, service)
+        if (served := route.served(facts)) is not None:
+            return Served(replicas, facts, served)
     raise _not_served([replicas.facts for replicas in roles], route, model, known[0][1])
 
 
@@ -64,26 +64,19 @@ def why_nobody_serves(roles: Sequence[Replicas], route: Route) -> ApiError | Non
 
 def _not_served(workers: Sequence[WorkerFacts], route: RelayedRoute, model: str | None, own: WorkerFacts) -> ApiError:
     """`own`: the facts of those that serve `model`."""
-    models = [one for one in workers if _service_of(route, one) is not None]
+    models = [one for one in workers if route.served(one) is not None]
     where = f"{route.method} {route.path}"
     if not models:
-        silent = [one for one in workers if any(service.fits(one) for service in route.services)]
+        silent = [one for one in workers if route.offered(one) is not None]
         if silent:
             name = silent[0].models[0]
             return ApiError(404, f"the engine does not serve {where} for the model {name!r}", "route_not_served")
-        kinds = " or ".join(f"{one.role} models on {one.api or 'any engine'}" for one in route.services)
+        kinds = " or ".join(route.kinds())
         return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
     who = " and ".join(repr(one.models[0]) for one in models)
     assert model is not None, "somebody serves it, and any would do"
     paths = ", ".join(
-        other.path for other in ROUTES if isinstance(other, RelayedRoute) and _service_of(other, own) is not None
+        other.path for other in ROUTES if isinstance(other, RelayedRoute) and other.served(own) is not None
     )
     message = f"{model!r} is a {own.role} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
     return ApiError(400, message, "route_not_served", "model")
-
-
-def _service_of(route: RelayedRoute, facts: WorkerFacts) -> Service | None:
-    for one in route.services:
-        if one.serves(route.method, route.path, facts):
-            return one
-    return None

@@ -7,4 +7,4 @@ from qserve.planner.engine import Engine
 
 __all__ = ["ENGINE"]
 
-ENGINE = Engine("echo", EchoPlanner(), launch="echo_engine.serve:EchoLaunch")
+ENGINE = Engine("echo", EchoPlanner(), launch="echo_engine.serve:EchoLaunch", wire="echo_engine.wire:WIRE")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from qserve.worker.base import Api
 from qserve.worker.launch import Launch
 from qserve.worker.own_launch import OwnLaunch
 from qserve.worker.process import WorkerSpec
@@ -18,7 +17,6 @@ class EchoLaunch(OwnLaunch):
 
     takes_engine_args: ClassVar[bool] = False
     verifies_quant: ClassVar[bool] = False
-    api: ClassVar[Api] = Api.OWN
 
     @classmethod
     def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:

@@ -29,28 +29,21 @@ async def _serve(document: dict[str, Any]) -> None:
     pause_s = float(os.environ.get("ECHO_PAUSE_S", "0"))
     report_phase("listening for an echo")
 
-    async def chat(request: Request) -> Response:
+    async def say(request: Request) -> Response:
         asked = await request.json()
-        content = asked["messages"][-1]["content"]
-        return _answer(
-            asked, content, "chat.completion", lambda text: {"role": "assistant", "content": text}, "message"
-        )
-
-    async def completions(request: Request) -> Response:
-        asked = await request.json()
-        prompt = asked["prompt"] if isinstance(asked["prompt"], str) else " ".join(map(str, asked["prompt"]))
-        return _answer(asked, prompt, "text_completion", lambda text: text, "text")
-
-    def _answer(asked: dict[str, Any], said: str, kind: str, shape: Any, name: str) -> Response:
-        limit = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
-        words = (said.upper() if shouts else said).split()[:limit]
+        if not asked["most"]:
+            return JSONResponse({"oops": "no words are asked for"}, 400)
+        said, kind = asked["words"], asked["kind"]
+        name = "message" if kind == "chat.completion" else "text"
+        words = (said.upper() if shouts else said).split()[: asked["most"]]
         head = {"id": "echo", "object": kind, "created": int(time.time()), "model": asked["model"]}
-        usage = {
-            "prompt_tokens": len(said.split()),
-            "completion_tokens": len(words),
-            "total_tokens": len(said.split()) + len(words),
-        }
-        if not asked.get("stream"):
+        num_prompt, num_words = len(said.split()), len(words)
+        usage = {"prompt_tokens": num_prompt, "completion_tokens": num_words, "total_tokens": num_prompt + num_words}
+
+        def shape(text: str) -> Any:
+            return {"role": "assistant", "content": text} if name == "message" else text
+
+        if not asked["stream"]:
             choice = {"index": 0, name: shape(" ".join(words)), "finish_reason": "stop", "logprobs": None}
             return JSONResponse({**head, "choices": [choice], "usage": usage})
 
@@ -60,7 +53,7 @@ async def _serve(document: dict[str, Any]) -> None:
                 await asyncio.sleep(pause_s)
                 ends = "stop" if index + 1 == len(words) else None
                 yield event({**head, "choices": [{"index": 0, part: shape(word + " "), "finish_reason": ends}]})
-            if (asked.get("stream_options") or {}).get("include_usage"):
+            if asked["usage"]:
                 yield event({**head, "choices": [], "usage": usage})
             yield DONE
 
@@ -86,8 +79,7 @@ async def _serve(document: dict[str, Any]) -> None:
             Route("/metrics", metrics),
             Route("/v1/models", models),
             Route("/v1/qserve/memory", memory),
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/say", say, methods=["POST"]),
         ]
     )
     await worker_process.listen(KeyGuard(app, spec.key), spec.address)

@@ -16,7 +16,7 @@ from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
 from qserve.gateway.routes import ROUTES
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
-from qserve.worker.base import Api, UnixAddress, WorkerFacts
+from qserve.worker.base import UnixAddress, WorkerFacts
 from tests.processes import words
 from tests.tiny.gateway.small_engine import DOCUMENT
 
@@ -34,10 +34,10 @@ async def _model(bodies, body):
         return await large.model()
 
 
-async def _read(bodies, route, service, fields, facts):
+async def _read(bodies, route, fields, facts):
     async with bodies.turn_of(json.dumps(fields).encode()) as large:
         await large.model()
-        return await large.read(route, service, facts)
+        return await large.read(route, facts)
 
 
 async def test_the_answer_is_the_same_on_both_sides_of_the_bound(running):
@@ -96,22 +96,21 @@ async def test_its_process_ends_with_the_gateway_and_comes_back_after_a_fall(run
 
 async def test_an_engines_own_fields_are_known_there_too():
     route = next(route for route in ROUTES if route.path == "/v1/chat/completions")
-    service = next(one for one in route.services if one.api is Api.VLLM)
     facts = WorkerFacts(
-        "chat", ("big",), UnixAddress("x"), "", 1, 1, api=Api.VLLM, engine="vllm", request_fields=fields_of(DOCUMENT)
+        "chat", ("big",), UnixAddress("x"), "", 1, 1, wire="vllm", engine="vllm", request_fields=fields_of(DOCUMENT)
     )
     bodies = LargeBodies()
     try:
         message = {"role": "user", "content": "x"}
-        asked = await _read(bodies, route, service, {"messages": [message], "n": 3}, facts)
+        asked = await _read(bodies, route, {"messages": [message], "n": 3}, facts)
         assert (asked.model, asked.num_sequences, asked.body) == (None, 3, None)
         schema = {"type": "string", "format": "ipv4"}
         form = {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
         facts = replace(facts, schema_library="xgrammar")
-        asked = await _read(bodies, route, service, {"messages": [message], **form}, facts)
+        asked = await _read(bodies, route, {"messages": [message], **form}, facts)
         assert b'"pattern"' in asked.body and json.loads(asked.body)["messages"] == [message]
         with pytest.raises(ApiError, match="'foo' is not a field"):
-            await _read(bodies, route, service, {"messages": [message], "foo": 3}, facts)
+            await _read(bodies, route, {"messages": [message], "foo": 3}, facts)
         assert await _model(bodies, b'{"model": "big"}') == "big"
     finally:
         await bodies.close()
@@ -124,10 +123,9 @@ async def test_all_that_is_known_of_a_request_comes_back():
     fields = {"model": "big", "messages": [{"role": "user", "content": "x"}], "cache_salt": "s", "max_tokens": 3}
     bodies = LargeBodies()
     try:
-        for service in route.services[:1]:
-            asked = await _read(bodies, route, service, fields, facts)
-            assert asked == service.reader.read(json.dumps(fields).encode(), route.path, facts)
-            assert asked.cache_salt == "s"
+        asked = await _read(bodies, route, fields, facts)
+        assert asked == route.served(facts).reader.read(json.dumps(fields).encode(), route.path, facts)
+        assert asked.cache_salt == "s"
     finally:
         await bodies.close()
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qserve.errors import UsageError
 from qserve.wire.engine_fields import fields_of
-from qserve.worker.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.tiny.gateway.small_engine import DOCUMENT, EVENTS, SmallEngine
 from tests.tiny.gateway.threaded import gateway_over
 
@@ -48,7 +48,7 @@ def _worker(engine, **changed):
             "wk",
             4,
             512,
-            api=Api.VLLM,
+            wire="vllm",
             engine="vllm",
             adapters=("sql",),
             request_fields=fields_of(DOCUMENT),

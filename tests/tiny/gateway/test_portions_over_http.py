@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from qserve.wire.engine_fields import fields_of
-from qserve.worker.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.tiny.gateway.small_engine import DOCUMENT, SmallEngine
 from tests.tiny.gateway.threaded import gateway_over
 
@@ -89,7 +89,7 @@ async def _gateway(engine: Sequences, **changed: Any) -> AsyncIterator[list[aioh
             "wk",
             4,
             512,
-            api=Api.VLLM,
+            wire="vllm",
             engine="vllm",
             request_fields=fields_of(DOCUMENT),
         ),

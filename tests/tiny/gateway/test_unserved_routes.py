@@ -14,7 +14,7 @@ import pytest
 from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.routes import ROUTES, RelayedRoute, dialect_of, route_template
 from qserve.wire.errors import Dialect
-from qserve.worker.base import Api
+from qserve.worker.wires import wire_named
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PATHS = sorted({route.path for route in ROUTES})
@@ -31,10 +31,7 @@ def _served(path: str) -> set[str]:
         route.method
         for route in ROUTES
         if route.path == path
-        and (
-            not isinstance(route, RelayedRoute)
-            or any(one.role == "chat" and one.api is Api.OWN for one in route.services)
-        )
+        and (not isinstance(route, RelayedRoute) or (route.method, route.path) in wire_named("").routes)
     }
 
 

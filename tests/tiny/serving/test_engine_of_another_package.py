@@ -74,6 +74,19 @@ def test_it_streams_and_its_requests_are_checked(url: str) -> None:
     assert ask(url, max_tokens=0).status_code == 400
 
 
+def test_it_has_a_wire_format_of_its_own(url: str) -> None:
+    """Requests are read, rewritten and sent to its own path, its errors translated, its private routes closed."""
+    assert ask(url).json()["id"] == "chatcmpl-echo"
+    refused = ask(url, max_tokens=0).json()["error"]
+    assert (refused["message"], refused["param"]) == ("echo refuses this: no words are asked for", "max_tokens")
+    assert "'shout' is not a field" in ask(url, shout=True).json()["error"]["message"]
+    closed = httpx.post(f"{url}/shutdown", timeout=30)
+    assert (closed.status_code, closed.json()["error"]["code"]) == (404, "route_closed")
+    document = httpx.get(f"{url}/openapi.json", timeout=30).json()["paths"]
+    body = document["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "messages" in body["properties"] and "/v1/responses" not in document
+
+
 def test_it_is_measured_beside_its_plan(url: str) -> None:
     told = httpx.get(f"{url}/v1/qserve/memory", timeout=30).json()
     (entry,) = [one for one in told["data"] if one["worker"] == "chat"]

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from qserve.wire.engine_fields import EngineFields, fields_of
-from qserve.worker.base import Api, TcpAddress, UnixAddress, WorkerFacts
+from qserve.worker.base import TcpAddress, UnixAddress, WorkerFacts
 
 DOCUMENT = {
     "paths": {
@@ -34,7 +34,6 @@ VALUES: Mapping[Any, Any] = {
     int | None: 4711,
     tuple[str, ...]: ("one", "two"),
     UnixAddress | TcpAddress: TcpAddress("10.0.0.1", 20000),
-    Api: Api.VLLM,
     EngineFields | None: fields_of(DOCUMENT),
     Mapping[str, Any] | None: {"weights_bytes": 1, "devices": [{"name": "a card"}]},
     Path | None: Path("/models/m"),

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import qserve.gateway
+from qserve.engines.vllm.wire import errors as vllm_errors
 from qserve.engines.vllm.wire import requests
+from qserve.engines.vllm.wire.closed import CLOSED
 from qserve.gateway.openapi import DocumentedWorker, document
-from qserve.gateway.routes import CLOSED, ROUTES, RelayedRoute
-from qserve.gateway.services import BySchema
+from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.wire import errors, refused_fields, structured
+from qserve.wire import refused_fields, structured
+from qserve.worker.wires import BySchema
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 SOURCES = Path(qserve.gateway.__file__).parent
@@ -41,7 +43,7 @@ def _codes_in_the_source():
                 codes |= _literals(node.args[2])
             elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "code":
                 codes |= _literals(node.value)
-    return codes | set(errors._CODE_OF_STATUS.values())
+    return codes | set(vllm_errors._CODE_OF_STATUS.values())
 
 
 def test_every_route_is_there_and_no_other():
@@ -51,8 +53,8 @@ def test_every_route_is_there_and_no_other():
 
 def _schemas():
     """The schemas of ours that bodies are checked against."""
-    services = [service for route in ROUTES if isinstance(route, RelayedRoute) for service in route.services]
-    return [service.reader.schema for service in services if isinstance(service.reader, BySchema)]
+    offers = [offered for route in ROUTES if isinstance(route, RelayedRoute) for offered in route.offers()]
+    return [offered.reader.schema for offered in offers if isinstance(offered.reader, BySchema)]
 
 
 @pytest.mark.parametrize("schema", _schemas())

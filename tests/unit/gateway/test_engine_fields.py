@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qserve.engines.vllm.wire import requests
+from qserve.wire.body_scan import read_object
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
 
@@ -198,7 +199,7 @@ def test_a_body_that_needs_no_change_is_the_same():
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"x"', b"", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object(body):
     with pytest.raises(ApiError) as refused:
-        requests.read_body(body)
+        read_object(body)
     assert refused.value.status == 400
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.engines.vllm.wire.errors import stream_error_of
 from qserve.gateway.relay.events import (
     MAX_HELD_BYTES,
     EventCutter,
@@ -16,7 +17,6 @@ from qserve.gateway.relay.events import (
     count_closings,
     count_events,
     count_named,
-    failure_of,
 )
 from qserve.gateway.relay.stream_counts import StreamCounts
 from qserve.gateway.telemetry.metrics import GatewayMetrics
@@ -174,7 +174,7 @@ def test_a_stream_that_another_engine_ended_with_an_error_has_its_code():
     end = b"data: [DONE]\n\n"
     for message, code in ((dead, "worker_died"), ("list index out of range", "worker_error")):
         event = {"error": {"message": message, "type": "InternalServerError", "code": 500}}
-        assert failure_of(f"data: {json.dumps(event)}\n\n".encode() + end) == code
+        assert stream_error_of(f"data: {json.dumps(event)}\n\n".encode() + end) == code
     told = {"choices": [{"delta": {"content": f'data: {{"error": "{dead}"}}\ndata: {{"error": 1}}'}}]}
-    assert failure_of(f"data: {json.dumps(told)}\n\n".encode() + end) == ""
-    assert failure_of(b'event: error\ndata: {"type": "error", "error": {"message": "no"}}\n\n') == "worker_error"
+    assert stream_error_of(f"data: {json.dumps(told)}\n\n".encode() + end) == ""
+    assert stream_error_of(b'event: error\ndata: {"type": "error", "error": {"message": "no"}}\n\n') == "worker_error"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.gateway.apis.message_ids import with_message_id
+from qserve.engines.vllm.wire.message_ids import with_message_id
 
 REST = b',"content":[{"type":"tool_use","id":"call_1"}]}'
 

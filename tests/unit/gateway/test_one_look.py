@@ -16,12 +16,12 @@ from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.engine_fields import fields_of
-from qserve.worker.base import Api, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 CHAT = "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"model": {}, "messages": {}, "n": {}}}
 DOCUMENT = {"paths": {CHAT: {"post": {"requestBody": {"content": {"application/json": {"schema": SCHEMA}}}}}}}
-OF_VLLM = {"api": Api.VLLM, "engine": "vllm", "request_fields": fields_of(DOCUMENT)}
+OF_VLLM = {"wire": "vllm", "engine": "vllm", "request_fields": fields_of(DOCUMENT)}
 
 
 class Looked(ReplicaSet):

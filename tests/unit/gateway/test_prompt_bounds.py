@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.gateway.services import BySchema
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import CompletionRequest
 from qserve.worker.base import UnixAddress, WorkerFacts
+from qserve.worker.wires import BySchema
 
 READER = BySchema(CompletionRequest, lambda request: 1)
 

@@ -24,7 +24,7 @@ from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.web.session import SESSION_S
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
-from qserve.worker.base import Api, TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
+from qserve.worker.base import TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
 
 def status(state=WorkerState.STARTING, **facts):
@@ -36,7 +36,7 @@ def test_a_status_comes_over_whole():
     document = {"openapi": "3.1.0", "paths": {}, "components": {"schemas": {}}}
     one = status(
         WorkerState.READY,
-        api=Api.VLLM,
+        wire="vllm",
         engine="vllm",
         adapters=("a",),
         tokenizer=Path("/m"),
@@ -50,7 +50,7 @@ def test_a_status_comes_over_whole():
     one.num_restarts, one.start_phases_s, one.detail = 3, {"loading": 1.5}, "well"
     other = status_of(json.loads(json.dumps(document_of(one))))
     assert changing(other) == changing(one) and other.facts.request_fields.document == document
-    assert (other.name, other.role, other.facts.api, other.facts.engine) == (one.name, one.role, Api.VLLM, "vllm")
+    assert (other.name, other.role, other.facts.wire, other.facts.engine) == (one.name, one.role, "vllm", "vllm")
     assert other.facts.tokenizer == one.facts.tokenizer
 
 

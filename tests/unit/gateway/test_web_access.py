@@ -271,7 +271,8 @@ def test_the_forms_key(body, key):
 
 
 def test_no_route_of_the_ui_is_one_of_the_apis():
-    from qserve.gateway.routes import CLOSED, ROUTES
+    from qserve.engines.vllm.wire.closed import CLOSED
+    from qserve.gateway.routes import ROUTES
 
     taken = {(route.method, route.path) for route in ROUTES}
     assert not taken & {(route.method, route.path) for route in UI_ROUTES}

@@ -44,7 +44,6 @@ def lines(request: LinesRequest, about: ModelInfo) -> ScoreJob:
 CODE = """
 import json
 from starlette.testclient import TestClient
-from qserve.worker.base import Api
 from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import ROUTES, dialect_of
 from qserve.reward.protocols.job import ModelInfo
@@ -58,7 +57,7 @@ client = TestClient(build_app(NoModel(64), ("rm",), "k", own_memory), headers={"
 print(json.dumps({
     "routes": [(one.method, one.path, one.summary) for one in ROUTES],
     "dialect": dialect_of("/judge_lines"),
-    "document": json.loads(document(False, (DocumentedWorker("reward", Api.OWN, ("rm",), None),))),
+    "document": json.loads(document(False, (DocumentedWorker("reward", "", ("rm",), None),))),
     "texts": [text.content for text in job.texts],
     "refused": client.post("/judge_lines", json={"rows": []}).json(),
 }))

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.engines.vllm.wire import requests
-from qserve.wire.body_scan import MAX_PART_BYTES, scan_body, utf8_json
+from qserve.wire.body_scan import MAX_PART_BYTES, read_object, scan_body, utf8_json
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, TokenizeRequest
 
@@ -82,6 +81,6 @@ def test_a_body_is_read_in_utf8_and_named_in_any_other_encoding(value: dict[str,
 @given(st.binary(max_size=30))
 def test_a_byte_that_is_no_utf8_is_named_by_every_reader(tail: bytes) -> None:
     body = b'{"model": "\xff' + tail
-    for read in (scan_body, requests.read_body, TokenizeRequest.parse):
+    for read in (scan_body, read_object, TokenizeRequest.parse):
         with pytest.raises(ApiError, match=r"not UTF-8 at byte 11 \(0xff\)"):
             read(body)

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from qserve.engines.vllm.wire.errors import error_of
 from qserve.model.failures import EngineError, PromptRefused, SequenceFailed
 from qserve.reward.failures import TextRefused
-from qserve.wire.errors import from_engine, from_failure
+from qserve.wire.errors import from_failure
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_an_error_of_the_engine_has_no_status() -> None:
     ids=["a validator's", "pydantic's", "xgrammar's"],
 )
 def test_an_error_of_vllm_has_no_python_in_it(said: str, code: str, message: str) -> None:
-    error = from_engine(400, json.dumps({"error": {"message": said, "param": None, "code": 400}}).encode())
+    error = error_of(400, json.dumps({"error": {"message": said, "param": None, "code": 400}}).encode())
     assert error is not None and (error.status, error.code, error.message) == (400, code, message)
 
 
@@ -118,11 +119,11 @@ def _problems(*problems: tuple[str, str]) -> str:
     ],
 )
 def test_an_error_of_vllm_says_what_to_do(said: str, message: str, param: str) -> None:
-    error = from_engine(400, json.dumps({"error": {"message": said, "param": None, "code": 400}}).encode())
+    error = error_of(400, json.dumps({"error": {"message": said, "param": None, "code": 400}}).encode())
     assert error is not None and (error.message, error.param) == (message, param)
 
 
 def test_tools_that_no_call_can_follow_are_a_structure() -> None:
     body = {"error": {"message": "Invalid structural tag specification.", "param": None, "code": 400}}
-    error = from_engine(400, json.dumps(body).encode())
+    error = error_of(400, json.dumps(body).encode())
     assert error is not None and error.code == "invalid_grammar" and "'parameters'" in error.message

@@ -21,9 +21,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.engines.vllm.wire.errors import error_of
 from qserve.reward.failures import too_long as text_too_long
 from qserve.wire.agents.overflow import Overflow
-from qserve.wire.errors import ApiError, Dialect, from_engine, from_failure
+from qserve.wire.errors import ApiError, Dialect, from_failure
 from qserve.wire.openai import ChatCompletionRequest
 from qserve.wire.prompt_size import ContextLimits
 
@@ -128,7 +129,7 @@ def test_characters_that_cannot_fit(limit: int, longest: int, beyond: int) -> No
 )
 def test_vllms_own_words(said: str, num_tokens: int) -> None:
     body = json.dumps({"error": {"message": said, "type": "BadRequestError", "param": None, "code": 400}}).encode()
-    error = from_engine(400, body)
+    error = error_of(400, body)
     assert error is not None
     hold(error, num_tokens, 64)
 
@@ -142,7 +143,7 @@ def test_a_text_that_is_too_long_for_a_reward_model() -> None:
 
 def test_other_errors_of_vllm_stay_as_they_are() -> None:
     body = json.dumps({"error": {"message": "temperature must be non-negative", "param": "temperature"}}).encode()
-    error = from_engine(400, body)
+    error = error_of(400, body)
     assert error is not None and (error.code, error.for_anthropic) == ("invalid_value", None)
 
 

@@ -28,7 +28,7 @@ from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError,
 from qserve.planner.plan import Plan
 from qserve.prompts.template import TRIALS, fault_of
 from qserve.wire.engine_fields import fields_of
-from qserve.worker.base import Api, WorkerFacts
+from qserve.worker.base import WorkerFacts
 from qserve.worker.heartbeat import Progress
 from qserve.worker.launch import Launch, Retry, SendRequest
 from qserve.worker.process import WorkerSpec, death_of
@@ -59,7 +59,6 @@ class VllmLaunch:
 
     takes_engine_args: ClassVar[bool] = True
     verifies_quant: ClassVar[bool] = False
-    api: ClassVar[Api] = Api.VLLM
 
     @classmethod
     def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:

@@ -6,10 +6,25 @@ parameters in brackets, notes of xgrammar's C++. What is not known here stays as
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["in_our_words"]
+from qserve.engines.vllm.wire.overflow import overflow_of_vllm
+from qserve.wire.agents.overflow import Overflow
+from qserve.wire.errors import ApiError, too_long
+
+__all__ = ["error_of", "in_our_words", "stream_error_of"]
+
+# What vLLM says of structures that it can't hold an answer to.
+_OF_GRAMMARS = ("Failed to transform", "Invalid grammar", "Invalid structural tag", "Grammar error")
+# What vLLM says of a prompt that leaves no token for an answer, and of a request for none.
+_NO_ROOM = "max_tokens must be at least 1, got 0"
+_CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
+# How vLLM 0.32 ends a stream that it began with 200: create_streaming_error_response. Where its engine's
+# process died, the message is that of EngineDeadError.
+_FAILURE = re.compile(rb'^data: ?\{\s*"(?:error"\s*:|type"\s*:\s*"error").*$', re.MULTILINE)
+_ENGINE_DEAD = (b"EngineCore encountered an issue", b"EngineDead")
 
 # The notes of xgrammar's C++.
 _SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
@@ -34,6 +49,41 @@ _SENTENCES: Mapping[str, str] = {
     "You must pass at least one prompt": _EMPTY_PROMPT,
     "Either prompt or prompt_embeds must be provided and non-empty.": _EMPTY_PROMPT,
 }
+
+
+def error_of(status: int, body: bytes, limit: int | None = None) -> ApiError | None:
+    """An error that vLLM answered: its message in plain words, and a `code` that is a word.
+
+    vLLM writes the status into `code`, and the place in the body as `body.prompt`. None if the body is no such error.
+    `limit`: the tokens that the model takes, prompt and answer together; None where the request asks for no answer.
+    """
+    try:
+        error = json.loads(body)["error"]
+        said, param = str(error["message"]), error.get("param")
+    except (ValueError, KeyError, TypeError):
+        return None
+    message, about = in_our_words(said)
+    about = about or (param.removeprefix("body.") if isinstance(param, str) else None)
+    overflow = overflow_of_vllm(said)
+    if limit is not None and said.startswith(_NO_ROOM):
+        overflow = Overflow(limit, limit)
+    if status == 400 and overflow is not None:
+        less = "shorten the prompt" if overflow.max_tokens is None else "lower max_tokens"
+        advice = f"{less} or serve with a larger --max-model-len, if the model was made for more"
+        return too_long(overflow, advice, about)
+    if status == 400 and said.startswith(_OF_GRAMMARS):
+        code = "invalid_grammar"
+    else:
+        code = _CODE_OF_STATUS.get(status, "worker_error" if status >= 500 else "invalid_value")
+    return ApiError(status, message, code, about)
+
+
+def stream_error_of(events: bytes) -> str:
+    """The code of the error with which another engine ended a stream; "" where it ended well."""
+    found = _FAILURE.search(events)
+    if found is None:
+        return ""
+    return "worker_died" if any(words in found[0] for words in _ENGINE_DEAD) else "worker_error"
 
 
 def in_our_words(message: str) -> tuple[str, str | None]:

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import from_json
-
 from qserve.engines.vllm.wire.rules import check_salt, check_structure, check_tools
-from qserve.wire.body_scan import not_json, utf8_json
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import MAX_N, MAX_PROMPTS
@@ -35,7 +32,6 @@ __all__ = [
     "one_per_input",
     "one_per_item",
     "one_per_question",
-    "read_body",
     "with_structured_outputs",
     "without_no_tools",
 ]
@@ -79,17 +75,6 @@ NARROWED: Mapping[str, tuple[Any, ...]] = {
     "structured_outputs._backend": (),
     "structured_outputs._backend_was_auto": (),
 }
-
-
-def read_body(body: bytes) -> dict[str, Any]:
-    """The body as an object. Raises ApiError 400 if it is not valid JSON, or not an object."""
-    try:
-        value = from_json(utf8_json(body))
-    except ValueError as error:
-        raise not_json(body, error) from None
-    if not isinstance(value, dict):
-        raise ApiError(400, "the body must be a JSON object", "invalid_value")
-    return value
 
 
 def known_names(fields: EngineFields, path: str) -> frozenset[str] | None:
