@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.routes import PAGE, Route
 from qserve.gateway.telemetry.record import RECORD, RequestRecord
+from qserve.gateway.unserved import why_not_served
 from qserve.wire.errors import ApiError
 from qserve.worker.wires import all_wires
 

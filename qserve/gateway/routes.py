@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from qserve.gateway.apis.unserved import why_not_served
+from qserve.gateway.unserved import why_not_served
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
 from qserve.wire.reward.fields import num_slots

@@ -91,6 +91,17 @@ class EnginePlanner(Protocol):
         """How a user gives the engine keys in the place of config.json's own."""
         return f"{json.dumps(keys)} in its config.json"
 
+    def with_engine_args(self, request: PlanRequest, engine_args: str) -> PlanRequest:
+        """The request with what the arguments of its server ask for and the plan counts; flags of qserve's own win.
+
+        Raises UsageError for what changes memory and is not counted.
+        """
+        return request
+
+    def chat_template_in(self, engine_args: Sequence[str]) -> str | None:
+        """The chat template that the arguments of its server name, a file or a text; None where they name none."""
+        return None
+
     def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
         """Ways to run the model, best first. Raises UsageError where there is none, with what would work."""
         ...

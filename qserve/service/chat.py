@@ -9,6 +9,7 @@ from pathlib import Path
 from qserve.core.checkpoint import Checkpoint
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
+from qserve.planner.engine import engines
 from qserve.reward.settings import RewardSettings
 from qserve.service.machine import Machine
 from qserve.service.request import ServiceRequest
@@ -51,11 +52,11 @@ def check_template_to_serve(folder: Path | None, engine_args: str) -> str | None
 
     A template that `engine_args` name is checked in place of the model's own.
     """
-    from qserve.engines.vllm.launch.chat_format import template_flag
     from qserve.hub.named_templates import check_given_template, check_templates, without_default
 
     try:
-        given = template_flag(shlex.split(engine_args))
+        words = shlex.split(engine_args)
+        given = next(filter(None, (one.planner.chat_template_in(words) for one in engines())), None)
     except ValueError:  # the start of the engine reports it
         given = None
     if given is not None:

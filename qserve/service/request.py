@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from qserve.engines.vllm.launch.counted_flags import with_counted_flags
 from qserve.errors import UsageError
-from qserve.planner.engine import SCORER, option_kinds, plan_request
+from qserve.planner.engine import SCORER, engines, option_kinds, plan_request
 from qserve.planner.options import Option, options_of
 from qserve.planner.request import PlanRequest
 from qserve.reward.settings import FLAGS, RewardSettings
@@ -108,7 +107,7 @@ class ServiceRequest:
         engine_args, packed_gib = values.get("engine_args") or "", values.get("packed_cache_gib")
         return cls(
             model=values.get("model"),
-            plan=with_counted_flags(plan_request_of(values), engine_args),
+            plan=_with_engine_args(plan_request_of(values), engine_args),
             reward=_reward_of(values),
             replicas=values.get("replicas"),
             speed=speed_request_of(values),
@@ -120,6 +119,12 @@ class ServiceRequest:
             num_gateways=values.get("gateway_processes") or 1,
             packed_cache_bytes=int((PACKED_CACHE_GIB if packed_gib is None else packed_gib) * GIB),
         )
+
+
+def _with_engine_args(request: PlanRequest, engine_args: str) -> PlanRequest:
+    for engine in engines():
+        request = engine.planner.with_engine_args(request, engine_args)
+    return request
 
 
 def _reward_of(values: Mapping[str, Any]) -> RewardRequest | None:

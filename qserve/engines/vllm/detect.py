@@ -10,11 +10,11 @@ from qserve.core.release import parse_release
 from qserve.core.schemes import SCHEMES, resolve_scheme
 from qserve.detect.engine_checks import EngineChecks
 from qserve.detect.packages import Packages
-from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.vllm.plan.refusals import why_no_kernels
 from qserve.engines.vllm.plan.schemes import loads, runs_stored
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.packages import install_command
+from qserve.planner.engine import option_value
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 
@@ -168,7 +168,7 @@ def _why_not_slice(hardware: Hardware) -> str | None:
 
 
 def _why_not_request(request: PlanRequest) -> str | None:
-    offload = request.of(TransformersOptions).offload
+    offload = option_value(request, "offload")
     if offload != "none":
         return f"--offload {offload} puts layers in RAM or on disk, which only the transformers engine does"
     if not any(map(loads, resolve_scheme(request.quant))):

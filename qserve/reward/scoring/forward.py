@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from qserve.engines.transformers.kernels.shapes import padded_length
-from qserve.engines.transformers.worker.transfers import upload
+from qserve.model.transfers import upload
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled

@@ -90,7 +90,7 @@ def of_ours(waits: list[str]) -> list[str]:
 
 
 def is_event(waits: list[str]) -> bool:
-    return len(waits) == 1 and waits[0].startswith("an event qserve/engines/transformers/worker/transfers.py")
+    return len(waits) == 1 and waits[0].startswith("an event qserve/model/transfers.py")
 
 
 @pytest.mark.parametrize(

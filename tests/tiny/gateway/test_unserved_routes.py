@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from qserve.gateway.apis.unserved import why_not_served
 from qserve.gateway.routes import ROUTES, RelayedRoute, dialect_of, route_template
+from qserve.gateway.unserved import why_not_served
 from qserve.wire.errors import Dialect
 from qserve.worker.wires import wire_named
 

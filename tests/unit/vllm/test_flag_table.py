@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qserve.engines.vllm.launch.command import command
-from qserve.engines.vllm.launch.counted_flags import with_counted_flags
-from qserve.engines.vllm.launch.flag_table import flag_table, setting_of
+from qserve.engines.vllm.plan.counted_flags import with_counted_flags
+from qserve.engines.vllm.plan.flag_table import flag_table, setting_of
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 from qserve.planner.engine import option_value

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qserve.engines.vllm.launch.command import command
-from qserve.engines.vllm.launch.flag_table import flag_table
+from qserve.engines.vllm.plan.flag_table import flag_table
 from qserve.errors import UsageError
 from tests.unit.vllm.builders import RELEASES, pairs, parser_for, plan_of, spec_of
 

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qserve.engines.vllm.plan.counted_flags import template_flag
 from qserve.hub.chat_template import answer_prefix, read_template, thinking_template, tool_format
 from qserve.hub.named_templates import given_template
 
-__all__ = ["ChatFormat", "ServedTemplates", "chat_format_of", "served_templates", "template_flag"]
-
-_FLAG = "--chat-template"
+__all__ = ["ChatFormat", "ServedTemplates", "chat_format_of", "served_templates"]
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,6 @@ def served_templates(folder: Path, words: Sequence[str] = ()) -> ServedTemplates
     if given is not None:
         return ServedTemplates(given.source, given.source)
     return ServedTemplates(read_template(folder), read_template(folder, with_tools=True))
-
-
-def template_flag(words: Sequence[str]) -> str | None:
-    """The value of vLLM's own flag among `words`: the last one counts."""
-    found = None
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == _FLAG:
-            found = value if equals else next(iter(words[index + 1 :]), None)
-    return found
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qserve.engines.vllm.launch.counted_flags import MTP_METHODS
-from qserve.engines.vllm.launch.flag_table import flag_table
 from qserve.engines.vllm.launch.parser import Argument, FlagParser
+from qserve.engines.vllm.plan.counted_flags import MTP_METHODS
+from qserve.engines.vllm.plan.flag_table import flag_table
 from qserve.errors import UsageError
 
 __all__ = ["COMPACT_JSON", "merged", "schema_library", "writes_blanks"]

@@ -11,6 +11,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.engines.vllm.plan.candidates import candidates
 from qserve.engines.vllm.plan.context import context_length
+from qserve.engines.vllm.plan.counted_flags import template_flag, with_counted_flags
 from qserve.engines.vllm.plan.fit import fit
 from qserve.engines.vllm.plan.flags import engine_args
 from qserve.engines.vllm.plan.notes import explanations_of, notes_on
@@ -47,6 +48,12 @@ class VllmPlanner(EnginePlanner):
 
     def why_no_kernels(self, devices: Sequence[Device], release: str | None) -> str | None:
         return why_no_kernels(devices, release or TESTED_RELEASE)
+
+    def with_engine_args(self, request: PlanRequest, engine_args: str) -> PlanRequest:
+        return with_counted_flags(request, engine_args)
+
+    def chat_template_in(self, engine_args: Sequence[str]) -> str | None:
+        return template_flag(engine_args)
 
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         refuse(checkpoint, hardware, request)

@@ -14,9 +14,9 @@ from qserve.engines.transformers.worker.batching.batcher import Deliveries, Sequ
 from qserve.engines.transformers.worker.sampling.batch import BatchSampler, choose_tokens
 from qserve.engines.transformers.worker.sampling.late import late_rows
 from qserve.engines.transformers.worker.sampling.params import TokenChoice
-from qserve.engines.transformers.worker.transfers import upload
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.failures import SequenceFailed
+from qserve.model.transfers import upload
 
 __all__ = ["Deliver", "Outputs", "Sampling", "not_drawn", "sequence_of"]
 

@@ -14,7 +14,7 @@ from transformers.generation.continuous_batching.requests import RequestStatus
 
 from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep
 from qserve.engines.transformers.worker.batching.batcher import Sequence
-from qserve.engines.transformers.worker.transfers import upload
+from qserve.model.transfers import upload
 
 __all__ = ["LibraryRow", "LibraryRows", "page_step_of"]
 

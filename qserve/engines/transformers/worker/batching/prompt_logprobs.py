@@ -20,8 +20,8 @@ from qserve.engines.transformers.kernels.shapes import padded_length
 from qserve.engines.transformers.worker.sampling.batch import choose_one, top_logprobs
 from qserve.engines.transformers.worker.sampling.params import LOWEST_LOGPROB, TokenChoice
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
-from qserve.engines.transformers.worker.transfers import upload
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
+from qserve.model.transfers import upload
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

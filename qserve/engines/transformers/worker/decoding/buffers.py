@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from qserve.engines.transformers.worker.transfers import upload
+from qserve.model.transfers import upload
 
 __all__ = ["DecodeBuffers"]
 

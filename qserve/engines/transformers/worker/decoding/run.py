@@ -20,7 +20,7 @@ from qserve.engines.transformers.worker.batching.batcher import Deliveries, Sequ
 from qserve.engines.transformers.worker.batching.library_rows import LibraryRow, LibraryRows
 from qserve.engines.transformers.worker.sampling.batch import BatchSampler, Drawn, deliveries
 from qserve.engines.transformers.worker.sampling.late import late_rows
-from qserve.engines.transformers.worker.transfers import upload
+from qserve.model.transfers import upload
 
 __all__ = ["DecodeRun", "RunForwards"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qserve.engines.transformers.worker.sampling.penalties import SeenTokens
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
-from qserve.engines.transformers.worker.transfers import upload, upload_bytes
+from qserve.model.transfers import upload, upload_bytes
 
 __all__ = ["Adjustment", "is_allowed", "likeliest_allowed"]
 

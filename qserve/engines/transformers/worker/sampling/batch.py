@@ -19,9 +19,9 @@ from qserve.engines.transformers.worker.sampling.draw import Truncation, drawn, 
 from qserve.engines.transformers.worker.sampling.params import LOWEST_LOGPROB, SamplingParams, TokenChoice
 from qserve.engines.transformers.worker.sampling.penalties import SeenTokens
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
-from qserve.engines.transformers.worker.transfers import HostCopy, upload
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 from qserve.model.out_of_memory import is_broken_device, is_out_of_memory
+from qserve.model.transfers import HostCopy, upload
 
 __all__ = ["BatchSampler", "Drawn", "choose_one", "choose_tokens", "deliveries", "top_logprobs"]
 

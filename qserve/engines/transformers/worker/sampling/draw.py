@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
-from qserve.engines.transformers.worker.transfers import upload
+from qserve.model.transfers import upload
 
 __all__ = ["Truncation", "drawn", "largest", "left", "likeliest", "num_candidates"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
-from qserve.engines.transformers.worker.transfers import upload
+from qserve.model.transfers import upload
 
 __all__ = ["SeenTokens"]
 

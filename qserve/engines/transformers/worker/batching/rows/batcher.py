@@ -39,11 +39,11 @@ from qserve.engines.transformers.worker.batching.step_path import StepPath
 from qserve.engines.transformers.worker.sampling.batch import BatchSampler, choose_tokens
 from qserve.engines.transformers.worker.sampling.late import late_rows, wait_for_one
 from qserve.engines.transformers.worker.sampling.likeliest import only_likeliest
-from qserve.engines.transformers.worker.transfers import upload
 from qserve.model import reference_kernels
 from qserve.model.cpu.delta import replace_delta_nets
 from qserve.model.failures import SequenceFailed, WorkerStopping
 from qserve.model.out_of_memory import OutOfMemory, as_memory_error, free_what_failed, is_out_of_memory
+from qserve.model.transfers import upload
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -18,8 +18,8 @@ from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
 from qserve.engines.transformers.worker.attention.compiled_rows import CompiledRowStep
 from qserve.engines.transformers.worker.attention.packed import RowStep
 from qserve.engines.transformers.worker.batching.lazy_pools import lazy_zeros
-from qserve.engines.transformers.worker.transfers import upload
 from qserve.model.sdpa import Bucket, length_buckets, padded_width
+from qserve.model.transfers import upload
 
 __all__ = ["Pages", "RowCache"]
 

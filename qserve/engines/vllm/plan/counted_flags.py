@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qserve.core.families import FAMILIES
-from qserve.engines.vllm.launch.flag_table import flag_table, setting_of
+from qserve.engines.vllm.plan.flag_table import flag_table, setting_of
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.errors import UsageError
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.request import PlanRequest
 
-__all__ = ["MTP_METHODS", "with_counted_flags"]
+__all__ = ["MTP_METHODS", "template_flag", "with_counted_flags"]
 
+_CHAT_TEMPLATE = "--chat-template"
 _SWITCHES = (
     "--enable-lora",
     "--fully-sharded-loras",
@@ -63,6 +64,16 @@ def with_counted_flags(request: PlanRequest, engine_args: str) -> PlanRequest:
     found = {name: value for name, value in _found(words).items() if not _is_unset(name, value)}
     unset = {name: value for name, value in found.items() if _is_unset(name, option_value(request, name))}
     return changed_request(request, **unset)
+
+
+def template_flag(words: Sequence[str]) -> str | None:
+    """The value of vLLM's own flag among `words`: the last one counts."""
+    found = None
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == _CHAT_TEMPLATE:
+            found = value if equals else next(iter(words[index + 1 :]), None)
+    return found
 
 
 def _is_unset(name: str, value: Any) -> bool:
