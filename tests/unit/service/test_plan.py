@@ -88,6 +88,7 @@ def test_a_model_that_is_yet_to_be_trained_is_planned_as_a_scorer(
 
 def test_two_plans_of_a_judge_are_one() -> None:
     request = ServiceRequest(None, reward=RewardRequest("demo", settings=RewardSettings(judge="pairwise")))
-    first, second = (plan_service(request, Machine(hardware_of("none")), Knowledge()) for _ in range(2))
+    machine = Machine(hardware_of("none"))
+    first, second = (plan_service(request, machine, Knowledge()) for _ in range(2))
     assert first.to_json() == second.to_json()
     assert first.reward is not None and first.reward.whole.model.id == "demo-judge"
