@@ -35,7 +35,7 @@ CPU = "cpu"
 ANY = "any"
 """Words among `SupervisedWorker.devices` for the CPU, and for cards that can't be told apart."""
 
-# They end vLLM 0.32's engine there (docs/results/LOG.md); our own serves no adapters.
+# They end vLLM 0.32's engine there (docs/results/log/gateway.md); our own serves no adapters.
 _NO_LOGPROBS_BESIDE_ADAPTERS = "vLLM on a CPU has no log-probabilities of prompts with LoRA adapters"
 
 

@@ -2,7 +2,7 @@
 
 glibc 2.36 finds no place for an aligned block between freed ones of its size: layer by layer the heap grows. Blocks of
 64 KiB and more can go back to the system instead, and what smaller ones leave before each step of the optimizer
-(malloc_trim). Both cost page faults: docs/results/LOG.md. (A card's allocator: process/__main__.py.)
+(malloc_trim). Both cost page faults: docs/results/log/training.md. (A card's allocator: process/__main__.py.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["TIGHT_HEAP", "heap_settings", "is_tight"]
 
 # A MiB would not do: at 512 tokens keys of 85M are half of one, and adapters' temporaries of them left holes of 120.
 TIGHT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
-# What a heap that grows may add to a peak (docs/results/LOG.md: up to 8 % was seen).
+# What a heap that grows may add to a peak (docs/results/log/training.md: up to 8 % was seen).
 _GROWTH = 1.25
 
 

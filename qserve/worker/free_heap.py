@@ -2,7 +2,7 @@
 
 Steps free blocks of every size, and kernels that stay lie between them: 80 of a hybrid's 590 MiB after 120 requests.
 Giving back takes 0.3 ms where there is nothing, and some 20 ms for 100 MiB; smaller blocks mapped one by one, which
-would go back by themselves, cost 37 % of the speed of a small model (docs/results/LOG.md).
+would go back by themselves, cost 37 % of the speed of a small model (docs/results/log/workers.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Imports of large libraries without walks of the garbage collector.
 
 torch and transformers make some 700,000 objects that all stay. Python walks them again and again while they come: a
-tenth of what a worker's start costs (docs/results/LOG.md). Only for imports: loading weights leaves circles to free.
+tenth of what a worker's start costs (docs/results/log/workers.md). Only for imports: loading weights leaves circles to
+free.
 """
 
 from __future__ import annotations

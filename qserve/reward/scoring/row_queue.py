@@ -1,7 +1,7 @@
 """The queue in front of the model: packs waiting texts fairly into rows that threads compute.
 
 Several rows may run at once on a CPU, each with its share of the cores; one alone has them all, which is faster where
-there are few (docs/results/LOG.md).
+there are few (docs/results/log/reward.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One real vLLM with a LoRA adapter, for the whole folder: the adapter is asked first, then the processes are killed.
 
-A service of its own: with LoRA on a CPU, log-probabilities of prompts end vLLM 0.32's engine (docs/results/LOG.md).
+A service of its own: with LoRA on a CPU, log-probabilities of prompts end vLLM 0.32's engine
+(docs/results/log/gateway.md).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ __all__ = ["MAX_KERNELS", "num_row_counts", "padded_length"]
 
 MAX_KERNELS = 256
 """Kernels that oneDNN keeps; the least recently used is forgotten first. More than a dense model's few shapes make: a
-new one takes 1 to 2 ms, and where they come and go the heap gets holes (docs/results/LOG.md)."""
+new one takes 1 to 2 ms, and where they come and go the heap gets holes (docs/results/log/workers.md)."""
 
 # (up to so many rows, multiples of): a product of 1 to 8 rows takes as long as one row, whose time is the weights'
 # (bench/packed_linear.py); beyond, the padding costs at most a quarter and 5 % on average.

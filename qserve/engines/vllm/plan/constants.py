@@ -74,7 +74,7 @@ GRAPH_BYTES_PER_LAYER_V2 = Constant(
 )
 
 # NVFP4: how far start-ups were above what is counted. They widen bands and move no figure: no source that can be read
-# without a card says what it is (docs/results/LOG.md). Source: the seventh hold-out, docs/results/planner.md.
+# without a card says what it is (docs/results/log/planner.md). Source: the seventh hold-out, docs/results/planner.md.
 FP4_KERNELS_BYTES = 973 * MIB  # four starts of a 35B-A3B, RTX 5090 under WSL2, vLLM 0.19 and 0.20: 0.8 to 1.4 GiB
 FP4_EXPERT_BYTES = 4  # a token, expert and column: GB10 with steps of 65536 tokens, 4.2 GiB
 FP4_GRAPHS_FIRST_BYTES = 360 * MIB  # 2 to 6 graphs: 0.39 to 0.47 GiB, 0.11 to 0.14 planned

@@ -18,7 +18,7 @@ __all__ = ["LARGE_WEIGHTS", "SMALL_WEIGHTS", "UNKNOWN_CPU", "CpuRates", "assumed
 
 _FAST_FORMATS = ("bf16",)
 # FLOP/s of a core by what it has, in fp32 where it has no bf16. Measured at 128 rows of [2048, 1024]: 146e9 on an Ice
-# Lake (docs/results/LOG.md), 77e9 by AVX2 on an EPYC that others kept busy (bench/kernels.py). Others never were.
+# Lake (docs/results/log/cpu.md), 77e9 by AVX2 on an EPYC that others kept busy (bench/kernels.py). Others never were.
 _FLOP_PER_S = (({"avx512_vnni"}, 140e9), ({"avx2", "fma"}, 75e9))
 _UNKNOWN_FLOP_PER_S, _BF16_FLOP_PER_S = 60e9, 350e9
 _CODED = {

@@ -2,8 +2,9 @@
 
 transformers' continuous batching packs every running request into one row. With `sdpa` it then builds a dense mask of
 all queries against all keys: eight prompts of 128 tokens cost eight times the arithmetic that they need, measured as
-41 % of a prefill step and 24 % of a decode step (docs/results/LOG.md). flash-attn has a kernel for this (`varlen`);
-where it is not installed, or on a CPU, this function takes its place, through the library's `AttentionInterface`:
+41 % of a prefill step and 24 % of a decode step (docs/results/log/engine.md). flash-attn has a kernel for this
+(`varlen`); where it is not installed, or on a CPU, this function takes its place, through the library's
+`AttentionInterface`:
 
 - a prompt, or a chunk of one, is one causal SDPA call;
 - sequences that decode one token are padded to a common length and share a call, in buckets of similar length. The
