@@ -42,6 +42,12 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
+def test_the_front_page_of_results_links_to_each_of_them():
+    results = ROOT / "docs" / "results"
+    pages = {str(page.relative_to(results)) for page in results.glob("**/*.md")} - {"README.md"}
+    assert pages == {link for link in LINK.findall((results / "README.md").read_text()) if link in pages}
+
+
 def test_there_are_calls_to_check():
     assert len(CALLS) >= 4
 
@@ -111,7 +117,8 @@ def test_the_ready_screen_has_the_rows_that_the_readme_shows():
 
 
 def test_exit_statuses_are_those_of_the_exceptions():
-    table = README.partition("## Exit statuses")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "operations.md").read_text()
+    table = page.partition("## Exit statuses")[2].partition("\n## ")[0]
     documented = {int(number) for number in re.findall(r"^\| (\d) ", table, re.MULTILINE)}
     kinds = [getattr(errors, name) for name in errors.__all__]
     raised = {kind.exit_status for kind in kinds if issubclass(kind, errors.QserveError)}
