@@ -41,7 +41,7 @@ GOAL_CHUNKS_PER_S = 150_000
 GOAL_REQUESTS_PER_S = 10_000
 NUM_PLACES = 20_000
 _SAMPLE_S = 0.001
-_RELAY = "qserve.supervisor.gateways.process"
+_RELAY = "qserve.supervisor.gateway_process"
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> Non
     from qserve.gateway.run_history import RunHistory
     from qserve.gateway.settings import GatewaySettings
     from qserve.supervisor import ports
-    from qserve.supervisor.gateways.running import Processes, gateway_of
+    from qserve.supervisor.gateways import Processes, gateway_of
     from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
     async def no_host() -> list[dict[str, Any]]:

@@ -7,5 +7,7 @@ structured.py       from `response_format` and `structured_outputs` to a grammar
 tool_calls.py       the same for calls of tools, in each of Qwen's formats
 spec.py             a grammar and where in the answer it begins
 counts.py           bounds on numbers in schemas that a library multiplies by
-numbers/            bounds of numbers to the last digit
+number_bounds.py    bounds of numbers as closed ones
+number_patterns.py  numbers within bounds as regular expressions, to the last digit
+number_rules.py     schemas as rules of Lark, where llguidance takes their numbers in no schema
 """

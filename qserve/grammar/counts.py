@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from qserve.grammar.numbers.bounds import is_number
+from qserve.grammar.number_bounds import is_number
 from qserve.grammar.references import BY_NAME, DATA
 from qserve.wire.errors import ApiError
 

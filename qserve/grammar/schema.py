@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.grammar.closed_objects import with_closed_objects
-from qserve.grammar.numbers.rules import NumberRules, UncarriedNumber, with_carried_numbers
+from qserve.grammar.number_rules import NumberRules, UncarriedNumber, with_carried_numbers
 from qserve.grammar.references import with_inner
 
 __all__ = ["UncarriedNumber", "as_rules", "embedded", "prepared", "unanchored"]

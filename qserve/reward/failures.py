@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qserve.errors import RequestFailed
-from qserve.wire.agents.overflow import Overflow
+from qserve.wire.overflow import Overflow
 
 __all__ = ["RewardFailed", "TextRefused", "too_long"]
 

@@ -20,7 +20,7 @@ from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor import ports
-from qserve.supervisor.gateways.running import Processes, RunningGateway, gateway_of
+from qserve.supervisor.gateways import Processes, RunningGateway, gateway_of
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
@@ -28,7 +28,7 @@ from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
 from qserve.supervisor.runner import Runner, Worker
 from qserve.supervisor.sanity import Sanity
-from qserve.supervisor.sanity.checks import Checks
+from qserve.supervisor.sanity_checks import Checks
 from qserve.supervisor.screen import End, ReadyWorker, Screen, ready_rows
 from qserve.supervisor.stop_signal import StopSignal
 from qserve.supervisor.this_machine import ThisMachine
@@ -57,7 +57,7 @@ class UpOptions:
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
         processes: number, logs and traces of gateway processes.
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
-        strict: a chat model that serves noise ends the service (`sanity/losses.py`).
+        strict: a chat model that serves noise ends the service (`sanity.py`).
         start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
         beside: planned memory of the processes without a model.
         files: the folder of files and batches; None: none are kept.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,6 @@ from qserve.planner.plan import Plan
 from qserve.supervisor.child import Child
 from qserve.supervisor.liveness import activity, stacks
 from qserve.supervisor.liveness.health import until_hung, until_sick
-from qserve.supervisor.liveness.phases import Phases
 from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, Restarts, WorkerEvents
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
@@ -26,6 +26,7 @@ from qserve.worker.process_tree import tree_of
 
 __all__ = ["ANY", "CPU", "SupervisedWorker"]
 
+_FIRST = "starting the process"
 # After a worker ran this long, or answered a request, the back-off of restarts begins anew.
 _WELL_AFTER_S = 60.0
 _READY_INTERVAL_S = 0.1
@@ -37,6 +38,26 @@ ANY = "any"
 
 # They end vLLM 0.32's engine there (docs/results/log/gateway.md); our own serves no adapters.
 _NO_LOGPROBS_BESIDE_ADAPTERS = "vLLM on a CPU has no log-probabilities of prompts with LoRA adapters"
+
+
+class _Phases:
+    """The phases of one start."""
+
+    def __init__(self, took_s: dict[str, float], report: Callable[[str], None]) -> None:
+        """`took_s` grows with each phase that is over; `report` hears the name of each that begins after the first."""
+        self._took_s = took_s
+        self._report = report
+        self.current = _FIRST
+        self._began_s = time.monotonic()
+
+    def enter(self, name: str) -> None:
+        """The next phase, unless it is in it already. A phase may come several times: its times add up."""
+        if name == self.current:
+            return
+        now_s = time.monotonic()
+        self._took_s[self.current] = round(self._took_s.get(self.current, 0.0) + now_s - self._began_s, 3)
+        self.current, self._began_s = name, now_s
+        self._report(name)
 
 
 class SupervisedWorker:
@@ -165,7 +186,7 @@ class SupervisedWorker:
         self.launch.begin()
         self.phases_s = {}
         self._num_lines = 0
-        self._phases = Phases(self.phases_s, lambda name: self._restarts.event("phase", name=name))
+        self._phases = _Phases(self.phases_s, lambda name: self._restarts.event("phase", name=name))
         self._child = await Child.start(self.launch.command, self.launch.environment, self._log_file, self._hear)
 
     @property

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qserve.wire.agents.overflow import Overflow
+from qserve.wire.overflow import Overflow, overflow_of_vllm
 
 __all__ = ["MAX_NAME", "ApiError", "Dialect", "from_failure", "internal_error", "too_long", "unknown_field"]
 
@@ -90,7 +91,7 @@ class ApiError(Exception):
     retry_after_s: int | None = None
     allow: str | None = None
     for_anthropic: str | None = None
-    """The message where Anthropic's clients know another one by its text (`qserve.wire.agents.overflow`)."""
+    """The message where Anthropic's clients know another one by its text (`qserve.wire.overflow`)."""
 
     def __str__(self) -> str:
         return self.message

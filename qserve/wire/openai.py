@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.hints.requests import mixed_up_on
+from qserve.wire.hints import mixed_up_on
 from qserve.wire.messages import ConversationMessage
 from qserve.wire.refused_fields import SERVED_BY_VLLM
 from qserve.wire.sampling import Sampled

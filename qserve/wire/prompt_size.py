@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.wire.agents.overflow import Overflow
 from qserve.wire.errors import ApiError, too_long
+from qserve.wire.overflow import Overflow
 
 __all__ = ["ContextLimits"]
 

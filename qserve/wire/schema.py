@@ -14,9 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError, from_json, to_json
 
 from qserve.encodings import wrong_byte
-from qserve.wire.agents.fields import asks_for_nothing
+from qserve.wire.agent_fields import asks_for_nothing
 from qserve.wire.body_scan import not_json, utf8_json
-from qserve.wire.hints.requests import hint_of
+from qserve.wire.hints import hint_of
 from qserve.wire.refused_fields import REFUSED
 from qserve.wire.validation import from_validation
 

@@ -13,7 +13,7 @@ from qserve.core.hardware import Hardware
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import to_collector
 from qserve.supervisor import UpOptions, ports
-from qserve.supervisor.gateways.running import Processes
+from qserve.supervisor.gateways import Processes
 from qserve.supervisor.keys import keys_in_use, keys_of_file
 from qserve.units import GIB, MIB
 

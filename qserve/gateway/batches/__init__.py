@@ -3,7 +3,6 @@
 endpoints.py   the routes
 multipart.py   an upload, written to disk as it comes
 upload_slots.py   limits concurrent uploads
-queries.py     query parameters of lists
 openapi.py     their entries in /openapi.json
 service.py     sends each line of a batch through the gateway like any other request
 """

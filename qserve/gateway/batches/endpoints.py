@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
 from qserve.batches import BatchRunner, FileBounds, FileStore
 from qserve.batches.batches import BatchStore
 from qserve.batches.database import FilesUnusable
+from qserve.batches.files import Page
 from qserve.batches.records import StoredFile
 from qserve.gateway.auth import client_of, header, owner_of
 from qserve.gateway.batches.multipart import Upload, boundary_of, check_length, read_upload
-from qserve.gateway.batches.queries import page_of
 from qserve.gateway.batches.service import GatewayAsService
 from qserve.gateway.batches.upload_slots import UploadSlots
 from qserve.gateway.bodies import Bodies
@@ -110,7 +111,7 @@ class BatchEndpoints:
 
     async def files(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /v1/files."""
-        page = page_of(scope, ("after", "limit", "order", "purpose"), 10_000, 10_000)
+        page = _page_of(scope, ("after", "limit", "order", "purpose"), 10_000, 10_000)
         await send_json(send, 200, _listed(*await asyncio.to_thread(self._kept.listed, owner_of(scope), page)))
 
     async def file(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,7 +162,7 @@ class BatchEndpoints:
 
     async def batches(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /v1/batches."""
-        page = page_of(scope, ("after", "limit"), 20, 100)
+        page = _page_of(scope, ("after", "limit"), 20, 100)
         await send_json(send, 200, _listed(*await asyncio.to_thread(self._kept_batches.listed, owner_of(scope), page)))
 
     async def batch(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -230,3 +231,30 @@ def _listed(entries: Any, has_more: bool) -> dict[str, Any]:
     data = [entry.document() for entry in entries]
     ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
     return {"object": "list", "data": data, **ends, "has_more": has_more}
+
+
+def _page_of(scope: Scope, names: tuple[str, ...], default: int, most: int) -> Page:
+    """The requested page. Raises ApiError 400 for an unknown parameter or an invalid value."""
+    given = _values(scope)
+    for name in given.keys() - set(names):
+        message = f"{name[:100]!r} is not a parameter of this query; allowed are {', '.join(names)}"
+        raise ApiError(400, message, "unsupported_field", name[:100])
+    limit = given.get("limit", str(default))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= most):
+        raise ApiError(400, f"'limit' must be a number from 1 to {most}", "invalid_value", "limit")
+    order = given.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise ApiError(400, "'order' must be asc or desc", "invalid_value", "order")
+    return Page(int(limit), given.get("after"), order, given.get("purpose"))
+
+
+def _values(scope: Scope) -> dict[str, str]:
+    try:
+        query = scope["query_string"].decode("ascii")
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict", max_num_fields=16)
+    except ValueError:
+        raise ApiError(400, "the query can't be read; write it as ?limit=20&after=ID", "invalid_value") from None
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ApiError(400, "the query has the same name twice", "invalid_value")
+    return values

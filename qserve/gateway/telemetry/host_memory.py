@@ -17,7 +17,7 @@ from qserve.worker.process_tree import children_of
 __all__ = ["HostMemory"]
 
 # Found by their command lines; the gateway is this process, with its gateway processes.
-_RELAYS = "qserve.supervisor.gateways.process"
+_RELAYS = "qserve.supervisor.gateway_process"
 _MODULES = {"qserve.ui": WEB_UI.name, "qserve.gateway.large_bodies": LARGE_BODIES.name, _RELAYS: GATEWAY.name}
 _SOURCE = "resident memory (RSS)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,10 +17,9 @@ from qserve.gateway.web import pages
 from qserve.gateway.web.origin import check_origin, comes_from_elsewhere
 from qserve.gateway.web.routes import SIGN_IN, SIGN_OUT, START, can_be_a_file, ui_route
 from qserve.gateway.web.session import Sessions, cookie_name, cookies, session_cookie
-from qserve.gateway.web.sign_in import MAX_FORM_BYTES, key_of_form
 from qserve.wire.errors import ApiError
 
-__all__ = ["VISITOR", "BrowserAccess", "hardened"]
+__all__ = ["VISITOR", "BrowserAccess", "hardened", "key_of_form"]
 
 _FORGET_S = 5.0
 VISITOR = b"x-qserve-visitor"
@@ -40,6 +40,7 @@ _HEADERS = (
     # Else browsers resolve the host of every link before a click.
     (b"x-dns-prefetch-control", b"off"),
 )
+_MAX_FORM_BYTES = 16 * 1024
 
 
 class BrowserAccess:
@@ -126,7 +127,7 @@ class BrowserAccess:
             await self._ui(_with_visitor(scope, visitor), receive, send)
 
     async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(scope, receive, MAX_FORM_BYTES, self._settings.body_idle_timeout_s)
+        body = await read_body(scope, receive, _MAX_FORM_BYTES, self._settings.body_idle_timeout_s)
         if await self._keys.admit(scope, key_of_form(body)):
             await _go_to_start(send, session_cookie(scope, self._sessions.begin()))
         else:
@@ -186,3 +187,9 @@ def hardened(send: Send) -> Send:
         await send(message)
 
     return send_hardened
+
+
+def key_of_form(body: bytes) -> bytes:
+    """The submitted key; b"" if the form has none."""
+    fields = parse_qs(body.decode("utf-8", "replace"))
+    return fields.get("key", [""])[0].strip().encode("utf-8", "replace")

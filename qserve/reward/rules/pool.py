@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from qserve.reward.rules.process import ITEM_S, RuleProcess, Verdict
 from qserve.reward.rules.rules import Rule
-from qserve.worker.shares.turns import Turns
+from qserve.worker.turns import Turns
 
 __all__ = ["RulePool"]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.agents.fields import BILLING, loaded_tools
-from qserve.wire.hints.requests import mixed_up_on
+from qserve.wire.agent_fields import BILLING, loaded_tools
+from qserve.wire.hints import mixed_up_on
 from qserve.wire.openai import MAX_MESSAGES
 from qserve.wire.schema import INT64_MAX, CacheSalt, NonEmptyString, StopString, Wire
 from qserve.wire.tools import MAX_TOOLS, ToolName

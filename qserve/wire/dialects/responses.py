@@ -19,7 +19,7 @@ from qserve.wire.dialects.responses_tools import (
     offered,
     server_tool_alone,
 )
-from qserve.wire.hints.requests import mixed_up_on
+from qserve.wire.hints import mixed_up_on
 from qserve.wire.openai import MAX_MESSAGES, MAX_TOP_LOGPROBS
 from qserve.wire.sampling import SAMPLED, Sampled
 from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, Verbosity, Wire, type_of

@@ -6,7 +6,17 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-__all__ = ["Health", "ModelCard", "ModelList", "Ready", "Restarting", "Version"]
+__all__ = [
+    "AnthropicErrorBody",
+    "ErrorBody",
+    "Health",
+    "ModelCard",
+    "ModelList",
+    "Ready",
+    "Restarting",
+    "TeiErrorBody",
+    "Version",
+]
 
 
 class Health(BaseModel):
@@ -58,3 +68,38 @@ class ModelCard(BaseModel):
 class ModelList(BaseModel):
     object: Literal["list"]
     data: list[ModelCard]
+
+
+class ErrorDetail(BaseModel):
+    """`code` is for programs, `message` for people; `param` names the field that is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Every answer with a status from 400 on."""
+
+    error: ErrorDetail
+
+
+class AnthropicErrorDetail(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(BaseModel):
+    """The same on the routes of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+
+
+class TeiErrorBody(BaseModel):
+    """The same on the route of text-embeddings-inference."""
+
+    error: str
+    error_type: str
+    code: str

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qserve.engines.transformers.worker.batching.continuous import LibraryLoop
-from qserve.engines.transformers.worker.batching.sharing.turns import Turn
+from qserve.engines.transformers.worker.batching.turns import Turn
 from qserve.engines.transformers.worker.decoding.run import DecodeRun
 from tests.tiny.engine.paths import runs_of_a_card
 from tests.tiny.engine.running import prompts, running, sequence, tokens_of

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from qserve.engines.transformers.worker.batching.batcher import Sequence
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
-from qserve.engines.transformers.worker.batching.sharing.turns import Turn
+from qserve.engines.transformers.worker.batching.turns import Turn
 from tests.tiny.engine.running import generated, idle, prompts, running, sequence, tokens_of
 
 BATCHERS = pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])

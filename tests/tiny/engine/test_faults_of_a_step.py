@@ -17,8 +17,7 @@ from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptTo
 from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
 from qserve.engines.transformers.worker.batching.scoring import PromptScorer
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
-from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
-from qserve.engines.transformers.worker.sampling.uniforms import Uniforms
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler, Uniforms
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine import running as engine
 from tests.tiny.engine.families import build

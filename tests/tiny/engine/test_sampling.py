@@ -18,8 +18,7 @@ from qserve.engines.transformers.worker.sampling.draw import Truncation, largest
 from qserve.engines.transformers.worker.sampling.draw import drawn as draw
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.engines.transformers.worker.sampling.penalties import SeenTokens
-from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
-from qserve.engines.transformers.worker.sampling.uniforms import Uniforms
+from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler, Uniforms
 from qserve.model.failures import SequenceFailed
 
 CPU = torch.device("cpu")

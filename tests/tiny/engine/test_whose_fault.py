@@ -23,7 +23,7 @@ from qserve.engines.transformers.worker.batching.library_rows import LibraryRows
 from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
 from qserve.engines.transformers.worker.batching.rows.cache import RowCache
 from qserve.engines.transformers.worker.batching.rows.scheduler import RowScheduler
-from qserve.engines.transformers.worker.batching.sharing.turns import Turns
+from qserve.engines.transformers.worker.batching.turns import Turns
 from qserve.engines.transformers.worker.decoding.buffers import DecodeBuffers
 from qserve.engines.transformers.worker.decoding.compiled import CompiledForwards, CompiledTables
 from qserve.engines.transformers.worker.decoding.forward import Forwards

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from bench.random_schemas import random_schemas
 from qserve.engines.vllm.wire.unenforceable import UnenforceableSchema
 from qserve.engines.vllm.wire.xgrammar.schema import schema_for_xgrammar
-from qserve.grammar.numbers.bounds import closed_bounds
+from qserve.grammar.number_bounds import closed_bounds
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
 from tests.unit.engine.grammar.numbers import check_held, numbers
 

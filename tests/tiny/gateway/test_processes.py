@@ -19,7 +19,7 @@ from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import ports
-from qserve.supervisor.gateways.running import Processes, gateway_of
+from qserve.supervisor.gateways import Processes, gateway_of
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.processes import words
 from tests.tiny.gateway.conftest import KEY, WORKER_KEY, FakeWorkerProcess, chat
@@ -93,7 +93,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def processes() -> list[psutil.Process]:
     """The gateway's own."""
     children = psutil.Process().children()
-    return [one for one in children if "qserve.supervisor.gateways.process" in words(one)]
+    return [one for one in children if "qserve.supervisor.gateway_process" in words(one)]
 
 
 @contextlib.contextmanager
@@ -219,7 +219,7 @@ async def test_one_that_is_killed_takes_its_own_connections_and_comes_back(runni
 
 async def test_one_that_is_stopped_goes_on_with_its_streams(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its supervisor, which hears nothing of it; what comes meanwhile is answered by the other."""
-    monkeypatch.setattr("qserve.supervisor.gateways.running._LOOK_S", 0.7)
+    monkeypatch.setattr("qserve.supervisor.gateways._LOOK_S", 0.7)
     stopped = processes()[0]
     num_happened = len(running.happened)
     async with client() as http:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engines.transformers.worker.batching.sharing.turns import Turn, Turns
+from qserve.engines.transformers.worker.batching.turns import Turn, Turns
 
 One = tuple[Turn, int]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.engines.vllm.launch.progress import progress_of
+from qserve.engines.vllm.launch.server import progress_of
 from qserve.worker.heartbeat import Progress
 
 _METRICS = """# TYPE vllm:num_requests_running gauge

@@ -15,11 +15,10 @@ from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.web import BrowserAccess, UiEndpoint
-from qserve.gateway.web.access import VISITOR
+from qserve.gateway.web.access import VISITOR, key_of_form
 from qserve.gateway.web.origin import check_origin
 from qserve.gateway.web.routes import UI_ROUTES, ui_route
 from qserve.gateway.web.session import SESSION_S, Sessions
-from qserve.gateway.web.sign_in import key_of_form
 from qserve.gateway.web.texts import TEXTS, language
 from qserve.wire.errors import ApiError
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus

@@ -12,7 +12,7 @@ import pytest
 
 from qserve.reward.rules import make_rule
 from qserve.reward.rules.pool import RulePool
-from qserve.worker.shares.turns import Turns
+from qserve.worker.turns import Turns
 from tests.unit.reward.code.programs import needs_sandbox
 
 ENDLESS, QUICK = ("a" * 60 + "b", ""), ("aaa", "")

@@ -12,13 +12,13 @@ from qserve.errors import WorkerFailed
 from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
-from qserve.supervisor.gateways import running
-from qserve.supervisor.gateways.running import Processes, Silence, gateway_of
+from qserve.supervisor import gateways
+from qserve.supervisor.gateways import Processes, Silence, gateway_of
 
 
 def test_a_process_that_says_nothing_for_several_looks_has_hung():
     silence = Silence()
-    assert [silence.lasts(heard) for heard in (1, 7, 7, 7, *[8] * running._MAX_SILENT_LOOKS)].count(True) == 0
+    assert [silence.lasts(heard) for heard in (1, 7, 7, 7, *[8] * gateways._MAX_SILENT_LOOKS)].count(True) == 0
     assert silence.is_silent and silence.lasts(8)
 
 
@@ -30,7 +30,7 @@ def test_a_pause_in_which_nobody_looked_is_no_silence():
 async def test_one_that_can_not_be_started_is_tried_again_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """No memory, no descriptor: a sentence at the end, and until then the other processes serve."""
     for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S"):
-        monkeypatch.setattr(running, name, 0.001)
+        monkeypatch.setattr(gateways, name, 0.001)
 
     async def refuse(*command: Any, **options: Any) -> asyncio.subprocess.Process:
         raise BlockingIOError(11, "Resource temporarily unavailable")

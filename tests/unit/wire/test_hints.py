@@ -14,9 +14,7 @@ from qserve.wire.dialects.messages import MessagesRequest
 from qserve.wire.dialects.responses import ResponsesRequest
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
-from qserve.wire.hints import hint_for
-from qserve.wire.hints.names import Place
-from qserve.wire.hints.requests import MIXED_UP, names_by_schema
+from qserve.wire.hints import MIXED_UP, Place, hint_for, names_by_schema
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, Wire
 from qserve.wire.reward.native import RewardRequest
 from qserve.wire.reward.rankers import RerankRequest

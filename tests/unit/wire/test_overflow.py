@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from qserve.engines.vllm.wire.errors import error_of
 from qserve.reward.failures import too_long as text_too_long
-from qserve.wire.agents.overflow import Overflow
 from qserve.wire.errors import ApiError, Dialect, from_failure
 from qserve.wire.openai import ChatCompletionRequest
+from qserve.wire.overflow import Overflow
 from qserve.wire.prompt_size import ContextLimits
 
 Error = Mapping[str, Any]

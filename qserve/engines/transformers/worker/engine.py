@@ -17,7 +17,7 @@ from qserve.engines.transformers.worker.api.chat_logprobs import ChatLogprobs
 from qserve.engines.transformers.worker.batching.batcher import Batcher, Sequence
 from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engines.transformers.worker.batching.scoring import PromptScorer
-from qserve.engines.transformers.worker.batching.sharing.turns import NO_CLIENT, Turn
+from qserve.engines.transformers.worker.batching.turns import NO_CLIENT, Turn
 from qserve.engines.transformers.worker.chat_format import ChatFormat, chat_format
 from qserve.engines.transformers.worker.grammar.compiled import Grammars
 from qserve.engines.transformers.worker.prompts.bounds import max_bytes_per_token

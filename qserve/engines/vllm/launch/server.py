@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -22,7 +23,6 @@ from qserve.engines.vllm.launch.log import LogFigures, figures_of, phase_of
 from qserve.engines.vllm.launch.measured import measured_memory
 from qserve.engines.vllm.launch.parser import FlagParser, installed_parser
 from qserve.engines.vllm.launch.processes import process_figures
-from qserve.engines.vllm.launch.progress import progress_of
 from qserve.engines.vllm.launch.retry import retry_with
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.planner.plan import Plan
@@ -34,7 +34,7 @@ from qserve.worker.launch import Launch, Retry, SendRequest
 from qserve.worker.process import WorkerSpec, death_of
 from qserve.worker.process_tree import children_of, tree_of
 
-__all__ = ["VllmLaunch"]
+__all__ = ["VllmLaunch", "progress_of"]
 
 # The reason of a failure stands among the last lines; a start that never ends must not fill memory.
 _MAX_LINES = 20_000
@@ -52,6 +52,11 @@ _TEMPLATE_TIMEOUT_S = 30.0
 _NO_PEER_TO_PEER = {"NCCL_P2P_DISABLE": "1"}
 _NO_ALL_REDUCE = "--disable-custom-all-reduce"
 _CHECKPOINT = {FailureKind.CHECKPOINT, FailureKind.ARCHITECTURE}
+# One observation a step, since 0.8; tokens where it is missing.
+_STEPS = re.compile(
+    r"^vllm:(?:iteration_tokens_total_count|generation_tokens_total|prompt_tokens_total)\{[^}]*\} (\S+)$", re.M
+)
+_SEQUENCES = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", re.M)
 
 
 class VllmLaunch:
@@ -220,3 +225,11 @@ def _for_rpc(private: Path) -> Path:
     The private folder where that fits, else /tmp; left to itself vLLM takes $TMPDIR, and dies where that is long.
     """
     return private if len(os.fsencode(private)) + _RPC_NAME_BYTES <= _SOCKET_PATH_BYTES else Path("/tmp")  # noqa: S108
+
+
+def progress_of(metrics: str) -> Progress | None:
+    """From the text of GET /metrics; None where it has none of the counters. All of them only grow."""
+    steps = _STEPS.findall(metrics)
+    if not steps:
+        return None
+    return Progress(int(sum(map(float, steps))), int(sum(map(float, _SEQUENCES.findall(metrics)))))

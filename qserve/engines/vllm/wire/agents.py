@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.wire.agents.fields import asks_for_nothing, loaded_tools, referenced_name
+from qserve.wire.agent_fields import asks_for_nothing, loaded_tools, referenced_name
 from qserve.wire.dialects.responses_tools import SERVER_TOOLS, server_tool_alone, with_grammar
 
 __all__ = ["as_vllm_reads"]

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from llguidance import LLMatcher
 
+from qserve.engines.transformers.worker.grammar import trial_process
 from qserve.engines.transformers.worker.grammar.compiled import Grammars, GrammarTooComplex
 from qserve.engines.transformers.worker.grammar.matcher import Grammar
 from qserve.engines.transformers.worker.grammar.refusals import TOO_MUCH
-from qserve.engines.transformers.worker.grammar.trial import process
-from qserve.engines.transformers.worker.grammar.trial.trials import TrialFailed
+from qserve.engines.transformers.worker.grammar.trials import TrialFailed
 from qserve.units import MIB
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
 
@@ -164,15 +164,15 @@ async def test_a_process_that_does_not_run_is_no_fault_of_the_structure(
 @pytest.mark.parametrize("bytes_, why", [(b"\xff", "UnicodeDecodeError"), (b"", "no time for this structure: 0 s")])
 def test_what_is_no_bound_is_told_as_such(monkeypatch: pytest.MonkeyPatch, bytes_: bytes, why: str) -> None:
     """In the process itself: a fault, and a machine that is late."""
-    monkeypatch.setattr(process, "_WALL_S", 0.01)
+    monkeypatch.setattr(trial_process, "_WALL_S", 0.01)
     if not bytes_:
-        monkeypatch.setattr(process, "matcher_of", lambda *_: time.sleep(60))
+        monkeypatch.setattr(trial_process, "matcher_of", lambda *_: time.sleep(60))
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        process._try(theirs, None)  # type: ignore[arg-type]
+        trial_process._try(theirs, None)  # type: ignore[arg-type]
     theirs.close()
     with ours:
-        ours.sendall(process.LENGTH.pack(len(bytes_)) + bytes_)
+        ours.sendall(trial_process.LENGTH.pack(len(bytes_)) + bytes_)
         assert why in json.loads(ours.recv(4096))["failure"]
     os.waitpid(pid, 0)

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qserve.engines.transformers.worker.grammar.compiled import GrammarTooComplex
-from qserve.grammar.numbers.bounds import closed_bounds
-from qserve.grammar.numbers.patterns import number_pattern, whole_pattern
+from qserve.grammar.number_bounds import closed_bounds
+from qserve.grammar.number_patterns import number_pattern, whole_pattern
 from qserve.grammar.schema import as_rules
 from qserve.grammar.structured import structured_grammar
 from qserve.wire.errors import ApiError

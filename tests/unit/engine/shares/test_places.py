@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from qserve.worker.shares.places import Places
+from qserve.worker.places import Places
 
 
 class Place:

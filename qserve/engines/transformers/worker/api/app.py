@@ -9,6 +9,9 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -19,7 +22,6 @@ from qserve.engines.transformers.worker.api.asker import Asker
 from qserve.engines.transformers.worker.api.chat import ChatAnswer
 from qserve.engines.transformers.worker.api.completions import CompletionAnswer
 from qserve.engines.transformers.worker.api.memory import measured_memory
-from qserve.engines.transformers.worker.api.metrics import exposition
 from qserve.engines.transformers.worker.api.translated import TranslatedAnswer
 from qserve.engines.transformers.worker.engine import Engine
 from qserve.engines.transformers.worker.prompts.lanes import AnswerKind, PromptLanes
@@ -87,7 +89,7 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
         models,
         key,
         card=lambda: {"max_model_len": engine.max_model_len},
-        metrics=lambda: exposition(engine),
+        metrics=lambda: _exposition(engine),
         # In a thread: the kernel takes a while to add up a large process, and streams must not wait for it.
         memory=lambda: asyncio.to_thread(measured_memory, engine),
         dialect_of=lambda path: Dialect.ANTHROPIC if path.startswith("/v1/messages") else Dialect.OPENAI,
@@ -131,3 +133,31 @@ async def _guarded(events: AsyncGenerator[bytes], dialect: Dialect) -> AsyncIter
     except Exception:
         _log.exception("a stream failed")
         yield UNEXPECTED.event(dialect)
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's own books at the time of the scrape."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> list[Metric]:
+        """The metric families."""
+        engine, load = self._engine, self._engine.batcher.load()
+        return [
+            CounterMetricFamily("qserve_worker_prompt_tokens", "Prompt tokens taken in", engine.num_prompt_tokens),
+            CounterMetricFamily(
+                "qserve_worker_cached_prompt_tokens", "Of them, those that were in the KV cache", load.num_shared_tokens
+            ),
+            CounterMetricFamily("qserve_worker_generated_tokens", "Tokens generated", engine.num_generated_tokens),
+            GaugeMetricFamily("qserve_worker_sequences_running", "Sequences that generate", load.num_running),
+            GaugeMetricFamily("qserve_worker_sequences_waiting", "Sequences that wait", load.num_waiting),
+            GaugeMetricFamily("qserve_worker_kv_cache_usage_ratio", "Share of the KV pool in use", load.kv_cache_usage),
+        ]
+
+
+def _exposition(engine: Engine) -> bytes:
+    """The text of one scrape."""
+    registry = CollectorRegistry()
+    registry.register(_EngineCollector(engine))
+    return generate_latest(registry)

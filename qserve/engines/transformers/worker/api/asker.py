@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qserve.engines.transformers.worker.batching.sharing.turns import Turn
+from qserve.engines.transformers.worker.batching.turns import Turn
 from qserve.wire.worker_headers import CACHE_SALT, CLIENT, PRIORITY
 
 __all__ = ["Asker"]

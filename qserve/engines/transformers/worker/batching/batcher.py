@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from qserve.engines.transformers.worker.batching.sharing.turns import NO_CLIENT, Turn
 from qserve.engines.transformers.worker.batching.step_path import StepPath
+from qserve.engines.transformers.worker.batching.turns import NO_CLIENT, Turn
 from qserve.engines.transformers.worker.sampling.params import TokenChoice
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed

@@ -22,7 +22,7 @@ from qserve.engines.transformers.worker.batching.batcher import BatcherLoad, Seq
 from qserve.engines.transformers.worker.batching.library_callbacks import Deliver, Outputs, Sampling, sequence_of
 from qserve.engines.transformers.worker.batching.library_rows import page_step_of
 from qserve.engines.transformers.worker.batching.library_stages import LibraryStages, LoopStages
-from qserve.engines.transformers.worker.batching.sharing.salted_prefixes import salt_prefixes
+from qserve.engines.transformers.worker.batching.salted_prefixes import salt_prefixes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,8 +16,8 @@ from qserve.engines.transformers.worker.batching.continuous import LibraryLoop
 from qserve.engines.transformers.worker.batching.isolation import Isolation
 from qserve.engines.transformers.worker.batching.library_callbacks import Deliver
 from qserve.engines.transformers.worker.batching.library_stages import Stages
+from qserve.engines.transformers.worker.batching.library_turns import LibraryTurns
 from qserve.engines.transformers.worker.batching.queues import PolledInbox
-from qserve.engines.transformers.worker.batching.sharing.library_turns import LibraryTurns
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from qserve.engines.transformers.worker.grammar.matcher import Grammar, matcher_of
 from qserve.engines.transformers.worker.grammar.refusals import TOO_MUCH, refusal
-from qserve.engines.transformers.worker.grammar.trial.trials import Trials
+from qserve.engines.transformers.worker.grammar.trials import Trials
 from qserve.engines.transformers.worker.grammar.vocabulary import token_table, vocabulary_of
 from qserve.model.failures import PromptRefused
 

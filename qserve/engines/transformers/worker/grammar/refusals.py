@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qserve.engines.transformers.worker.grammar.trial.process import MOST_BYTES, MOST_CPU_S
+from qserve.engines.transformers.worker.grammar.trial_process import MOST_BYTES, MOST_CPU_S
 from qserve.units import format_bytes
 
 __all__ = ["TOO_MUCH", "refusal"]

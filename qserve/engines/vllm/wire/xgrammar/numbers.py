@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from qserve.engines.vllm.wire.unenforceable import UnenforceableSchema
-from qserve.grammar.numbers.bounds import BOUNDS, EXACT, Number, closed_bounds, is_number
+from qserve.grammar.number_bounds import BOUNDS, EXACT, Number, closed_bounds, is_number
 
 __all__ = ["check_values", "number_for_xgrammar"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
 from qserve.engines.transformers.worker.batching.batcher import Sequence
 from qserve.engines.transformers.worker.batching.rows.cache import Pages, RowCache
-from qserve.engines.transformers.worker.batching.sharing.turns import Turns
+from qserve.engines.transformers.worker.batching.turns import Turns
 from qserve.engines.transformers.worker.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed
 

@@ -30,7 +30,7 @@ from qserve.worker.base import WorkerStatus
 __all__ = ["Processes", "RunningGateway", "Silence", "gateway_of"]
 
 _log = logging.getLogger("qserve.supervisor")
-_MODULE = "qserve.supervisor.gateways.process"
+_MODULE = "qserve.supervisor.gateway_process"
 # uvicorn waits so long for answers that are still written when it is told to stop.
 _LAST_ANSWERS_S = 1
 _START_S = 60.0

@@ -1,4 +1,4 @@
-"""One of several gateway processes: `python -m qserve.supervisor.gateways.process LISTENER CONTROL PARENT`.
+"""One of several gateway processes: `python -m qserve.supervisor.gateway_process LISTENER CONTROL PARENT`.
 
 It gets everything else over CONTROL, the descriptor of a socket whose other side the supervisor holds.
 """

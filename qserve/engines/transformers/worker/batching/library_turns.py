@@ -11,7 +11,7 @@ from collections.abc import Callable
 from qserve.engines.transformers.worker.batching.batcher import Sequence
 from qserve.engines.transformers.worker.batching.continuous import LibraryLoop
 from qserve.engines.transformers.worker.batching.library_stages import Stages
-from qserve.engines.transformers.worker.batching.sharing.turns import Turns
+from qserve.engines.transformers.worker.batching.turns import Turns
 
 __all__ = ["LibraryTurns"]
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from qserve.grammar.numbers.bounds import (
+from qserve.grammar.number_bounds import (
     BOUNDS,
     EXACT,
     Number,
@@ -21,7 +21,7 @@ from qserve.grammar.numbers.bounds import (
     is_infinite,
     is_number,
 )
-from qserve.grammar.numbers.patterns import number_pattern, whole_pattern
+from qserve.grammar.number_patterns import number_pattern, whole_pattern
 from qserve.grammar.references import REMARKS, named_by, within
 
 __all__ = ["NumberRules", "UncarriedNumber", "with_carried_numbers"]

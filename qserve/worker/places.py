@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from qserve.worker.shares.turns import Turns
+from qserve.worker.turns import Turns
 
 __all__ = ["Places"]
 

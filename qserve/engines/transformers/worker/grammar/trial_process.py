@@ -1,4 +1,4 @@
-"""The process that tries grammars: `python -m …grammar.trial.process CONTROL_FD < vocabulary`
+"""The process that tries grammars: `python -m …grammar.trial_process CONTROL_FD < vocabulary`
 
 What a structure of 70 bytes makes the library do has no bound of its own: a count, a multiple or a repetition
 multiplies. So each grammar is compiled first in a process that is forked from this one, which may take `MOST_CPU_S` and

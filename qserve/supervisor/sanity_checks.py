@@ -1,4 +1,4 @@
-"""Runs the check of `sanity/losses.py` for all workers: `--strict` waits for it, otherwise only for a short time.
+"""Runs the check of `sanity.py` for all workers: `--strict` waits for it, otherwise only for a short time.
 
 vLLM compiles its log-probabilities at their first use, on a CPU for up to half a minute: the service must not wait for
 that, and the result may follow the ready screen.

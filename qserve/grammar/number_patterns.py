@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import groupby
 
-from qserve.grammar.numbers.bounds import EXACT, Number
+from qserve.grammar.number_bounds import EXACT, Number
 
 __all__ = ["number_pattern", "whole_pattern"]
 

@@ -10,10 +10,10 @@ import sys
 import weakref
 from typing import Any
 
-from qserve.engines.transformers.worker.grammar.trial.process import LENGTH, Trial
+from qserve.engines.transformers.worker.grammar.trial_process import LENGTH, Trial
 from qserve.engines.transformers.worker.grammar.vocabulary import Vocabulary
 from qserve.model.failures import EngineError
-from qserve.worker.shares.places import Places
+from qserve.worker.places import Places
 
 __all__ = ["TrialFailed", "Trials"]
 
@@ -47,7 +47,7 @@ class Trials:
                 [
                     sys.executable,
                     "-m",
-                    "qserve.engines.transformers.worker.grammar.trial.process",
+                    "qserve.engines.transformers.worker.grammar.trial_process",
                     str(theirs.fileno()),
                 ],
                 stdin=subprocess.PIPE,

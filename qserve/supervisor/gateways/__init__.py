@@ -1,1 +1,0 @@
-"""Runs the gateway in the process of `qserve up`, or in several processes behind its port."""
