@@ -3,8 +3,8 @@
     python scripts/broken_starts.py                 every case, about half a minute each
     python scripts/broken_starts.py no_tok socket
 
-Writes tests/unit/vllm/logs/NAME.log: the lines around the reason, with folders renamed. For a new release of vLLM: run
-it, then the tests; what vLLM says differently now fails them.
+Writes tests/unit/engines/vllm/launch/logs/NAME.log: the lines around the reason, with folders renamed. For a new
+release of vLLM: run it, then the tests; what vLLM says differently now fails them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qserve.engines.vllm.launch.diagnose import failure_of
 from qserve.hub import resolve
 
 DEMO = Path(str(resolve("demo").folder))
-LOGS = Path(__file__).parent.parent / "tests" / "unit" / "vllm" / "logs"
+LOGS = Path(__file__).parent.parent / "tests" / "unit" / "engines" / "vllm" / "launch" / "logs"
 BASE = [
     "--dtype",
     "bfloat16",

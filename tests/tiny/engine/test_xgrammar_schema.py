@@ -15,8 +15,8 @@ from bench.random_schemas import random_schemas
 from qserve.engines.vllm.wire.unenforceable import UnenforceableSchema
 from qserve.engines.vllm.wire.xgrammar.schema import schema_for_xgrammar
 from qserve.grammar.number_bounds import closed_bounds
-from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
-from tests.unit.engine.grammar.numbers import check_held, numbers
+from tests.unit.grammar.drawing import ENDS, TOKENIZER
+from tests.unit.grammar.numbers import check_held, numbers
 
 xgrammar = pytest.importorskip("xgrammar")
 

@@ -1,6 +1,6 @@
 """4 bit while loading, on real vLLM behind our port, by bitsandbytes' plugin.
 
-What is said without the plugin: tests/unit/vllm/test_failures.py, from vLLM's own log.
+What is said without the plugin: tests/unit/engines/vllm/launch/test_failure.py, from vLLM's own log.
 """
 
 from __future__ import annotations

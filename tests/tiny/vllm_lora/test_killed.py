@@ -1,7 +1,7 @@
 """The worker's process is killed under load. The last file of this folder: its service is ended afterwards.
 
 The engine's process: tests/tiny/vllm; qserve itself: tests/tiny/vllm_served; the API server's: what the guard then does
-is tests/unit/engine/test_guard.py. That a worker comes back: tests/tiny/serving/test_worker_faults.py, and that vLLM is
+is tests/unit/worker/test_guard.py. That a worker comes back: tests/tiny/serving/test_worker_faults.py, and that vLLM is
 started anew in its place: tests/tiny/vllm/test_restart.py.
 """
 

@@ -20,7 +20,7 @@ from qserve.units import MIB
 from tests.processes import environment, words
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.vllm_processes import ask, command, the
-from tests.unit.vllm.builders import parser_for
+from tests.unit.engines.vllm.builders import parser_for
 
 
 @dataclass(frozen=True)

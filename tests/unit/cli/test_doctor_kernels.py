@@ -17,8 +17,8 @@ from qserve.cli.doctor.kernels import TRIAL, as_last_start_told, tried_now
 from qserve.cli.main import cli
 from qserve.detect.packages import Packages
 from qserve.engines.transformers.kernels.refusals import COSTS, refusal
+from tests.unit.engines.vllm.builders import hardware
 from tests.unit.runs.kept import writer
-from tests.unit.vllm.builders import hardware
 
 REFUSED = refusal("rotate_and_store", "AttributeError: 'dtype' object has no attribute 'type'")
 TRIED = ["add_rms_norm", "rotate_and_store", "CUDA graph capture"]

@@ -19,7 +19,7 @@ from qserve.planner import Plan, PlanRequest, make_plan, plan_request
 from qserve.planner.fits import check_fits
 from qserve.service.request import ServiceRequest
 from qserve.supervisor.hosted import Hosted
-from tests.unit.vllm.builders import DEMO, checkpoint, hardware, pairs, parser_for, spec_of
+from tests.unit.engines.vllm.builders import DEMO, checkpoint, hardware, pairs, parser_for, spec_of
 
 NODE = hardware("rtx-4090:2")
 PACKAGES = Packages({"vllm": "0.32.0", "torch": "2.13.0", "transformers": "5.19.0"})

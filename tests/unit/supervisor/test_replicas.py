@@ -15,7 +15,7 @@ from qserve.supervisor.liveness import restarts
 from qserve.supervisor.replicas import RollingRestart, _sharing, start_all, watch_all
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
-from tests.unit.supervisor.test_supervised_worker import LIVES, Script, plan, until, worker
+from tests.unit.supervisor.test_worker import LIVES, Script, plan, until, worker
 
 __all__ = ["plan"]
 

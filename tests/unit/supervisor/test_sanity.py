@@ -21,7 +21,7 @@ from qserve.supervisor.sanity_checks import Checks
 from qserve.supervisor.screen import Screen, ready_rows
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerStatus
-from tests.unit.supervisor.test_screen import chat
+from tests.unit.supervisor.screen.test_screen import chat
 
 VOCAB = 151_936
 NOTHING = math.log(VOCAB)

@@ -1,6 +1,6 @@
 """Rules for error messages of vLLM at start, one per cause, the most specific first.
 
-Each rule has a real log line in tests/unit/vllm.
+Each rule has a real log line in tests/unit/engines/vllm/launch.
 """
 
 from __future__ import annotations

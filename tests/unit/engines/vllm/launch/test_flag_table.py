@@ -1,0 +1,133 @@
+"""Every setting of vLLM's parser has a row that says what it does to the plan, and the rows hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.engines.vllm.launch.command import command
+from qserve.engines.vllm.plan.counted_flags import with_counted_flags
+from qserve.engines.vllm.plan.flag_table import flag_table, setting_of
+from qserve.errors import UsageError
+from qserve.planner import PlanRequest
+from qserve.planner.engine import option_value
+from tests.unit.engines.vllm.builders import parser_for, plan_of, spec_of
+
+PLAN = plan_of(quant="bf16", max_model_len=1000, max_num_seqs=8, kv_cache_memory_bytes=70_000_000)
+
+
+def settings(release: str = "0.32.0") -> set[str]:
+    return {flag.dest for flag in parser_for(release).flags.values()}
+
+
+def test_every_flag_of_the_tested_release_has_a_row() -> None:
+    assert settings() - flag_table().known == set()
+
+
+def test_every_row_is_a_flag_of_that_release_and_stands_once() -> None:
+    table = flag_table()
+    rows = [*table.planned, *table.owned, *table.refused, *table.limited, *table.harmless]
+    assert len(rows) == len(set(rows))
+    assert set(rows) - settings() == {"model_tag"}  # vLLM's own command names the model without a flag
+
+
+def test_option_strings_lead_to_their_settings() -> None:
+    """`qserve plan` reads --engine-args where no vLLM is installed, hence without its parser."""
+    wrong = {
+        name: setting_of(name)[0]
+        for name, flag in parser_for("0.32.0").flags.items()
+        if setting_of(name)[0] != flag.dest and not name.startswith("-dp") and flag.dest != "help"
+    }
+    assert wrong == {}
+
+
+REFUSED = (
+    "--cpu-offload-gb 4",
+    "--kv-offloading-size 8",
+    "--enable-sleep-mode",
+    "--enable-expert-parallel",
+    "-ep",
+    "-dcp 2",
+    "--compilation-config '{\"mode\": 0}'",
+    "-O0",
+    "--performance-mode throughput",
+    "--mm-ipc-gpu-memory-gb 1",
+    "--mm-processor-cache-gb 64",
+    "--hf-overrides '{\"num_hidden_layers\": 2}'",
+    "--hf-overrides.num_hidden_layers=2",
+    "--use-fp64-gumbel",
+    "--enable-tower-connector-lora",
+    "--num-gpu-blocks-override 9",
+    "-q awq",
+    '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\'',
+    '--speculative-config \'{"method": ["mtp"], "num_speculative_tokens": 3}\'',
+    '--speculative-config \'{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}\'',
+    "--spec-method eagle3",
+    "--spec-model Qwen/Qwen3-0.6B --spec-tokens 3",
+)
+
+
+@pytest.mark.parametrize("extra", REFUSED)
+def test_what_changes_memory_uncounted_is_refused_where_it_is_planned(extra: str) -> None:
+    with pytest.raises(UsageError, match="--engine-args"):
+        with_counted_flags(PlanRequest(engine="vllm"), extra)
+
+
+@pytest.mark.parametrize("extra", REFUSED)
+def test_and_where_it_is_started(parser, extra: str) -> None:
+    with pytest.raises(UsageError, match="--engine-args"):
+        command(spec_of(PLAN), parser, extra, {})
+
+
+@pytest.mark.parametrize(
+    ("extra", "field", "value"),
+    [
+        ('--speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\'', "num_speculative_tokens", 3),
+        ('-sc \'{"method": "qwen3_next_mtp", "num_speculative_tokens": 2}\'', "num_speculative_tokens", 2),
+        ("--spec-method mtp --spec-tokens 2", "num_speculative_tokens", 2),
+        ("--max-cudagraph-capture-size 16", "max_cudagraph_capture_size", 16),
+        ("--max_num_batched_tokens=4k", "max_num_batched_tokens", 4000),
+        ("-tp 2", "tensor_parallel_size", 2),
+        ("--gpu-memory-utilization 0.8", "gpu_memory_utilization", 0.8),
+        ("--no-enable-prefix-caching", "enable_prefix_caching", False),
+        ("--enforce-eager", "enforce_eager", True),
+        ("--max-model-len -1", "max_model_len", None),
+        ("--hf-overrides.rope_scaling.factor=2", "hf_overrides", '{"rope_scaling": {"factor": 2}}'),
+    ],
+)
+def test_what_is_planned_is_counted_wherever_it_is_given(extra: str, field: str, value: object) -> None:
+    assert option_value(with_counted_flags(PlanRequest(engine="vllm"), extra), field) == value
+
+
+def test_flags_of_qserves_own_win() -> None:
+    request = PlanRequest(engine="vllm", max_num_seqs=4)
+    assert with_counted_flags(request, "--max-num-seqs 9").max_num_seqs == 4
+
+
+def test_drafts_and_graphs_are_in_the_plan_and_on_the_command_line(parser) -> None:
+    plan = plan_of("Qwen/Qwen3.5-4B", "rtx-4090", quant="bf16", num_speculative_tokens=2, max_cudagraph_capture_size=16)
+    without = plan_of("Qwen/Qwen3.5-4B", "rtx-4090", quant="bf16", num_speculative_tokens=2)
+    assert plan.devices[0].cuda_graphs_bytes < without.devices[0].cuda_graphs_bytes
+    words = "--spec-method qwen3_next_mtp --spec-tokens 2 --max-cudagraph-capture-size 16"
+    argv = command(spec_of(plan), parser, words, {}).argv
+    assert argv.count("--speculative-config") == argv.count("--max-cudagraph-capture-size") == 1
+    assert "--spec-tokens" not in argv
+    with pytest.raises(UsageError, match="contradicts the plan"):
+        command(spec_of(plan), parser, "--spec-tokens 3", {})
+
+
+YARN = '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}'
+
+
+def test_a_context_that_yarn_stretches_is_planned_and_started(parser) -> None:
+    plan = plan_of("Qwen/Qwen3-8B", "rtx-4090", quant="4bit", max_model_len=100_000, hf_overrides=YARN)
+    assert plan.workload.max_model_len == 100_000
+    argv = command(spec_of(plan), parser, f"--hf-overrides '{YARN}'", {}).argv
+    assert argv.count("--hf-overrides") == 1
+    with pytest.raises(UsageError, match=r"40960 positions.*--hf-overrides"):
+        plan_of("Qwen/Qwen3-8B", "rtx-4090", max_model_len=100_000)
+
+
+def test_harmless_flags_stay(parser) -> None:
+    words = "--seed 7 -O3 --mm-processor-cache-gb 0 --performance-mode balanced --attention-backend TRITON_ATTN"
+    assert "--attention-backend" in command(spec_of(PLAN), parser, words, {}).argv
+    assert with_counted_flags(PlanRequest(engine="vllm"), words) == PlanRequest(engine="vllm")
