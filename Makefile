@@ -1,7 +1,7 @@
 # `make help` lists what there is. Everything runs in .venv, which `make setup` makes; the other targets call it first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check bench circle gpu accuracy release docs
+.PHONY: help setup up test unit tiny slowest check bench circle gpu accuracy release docs
 
 BIN := .venv/bin
 # make setup ACCELERATOR=cpu|cuda decides by hand; it is remembered.
@@ -34,9 +34,21 @@ test: setup ## set up, check, and run every test that needs no GPU (one part: AR
 	$(MAKE) --no-print-directory run-tests || failed=' tests'; wait $$check || failed=" check$$failed"; \
 	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }; echo "make test: checks and tests passed"
 
+PYTEST := env -u MAKEFLAGS -u MAKELEVEL $(BIN)/pytest -m "not gpu" --dist loadfile --no-loadscope-reorder $(TEST_LIMITS)
+
 .PHONY: run-tests
 run-tests: setup
-	@env -u MAKEFLAGS -u MAKELEVEL $(BIN)/pytest -m "not gpu" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TEST_LIMITS) $(ARGS)
+	@$(PYTEST) -n $(TEST_PROCESSES) $(ARGS)
+
+# No setup: this is what is run after each change. Each process keeps a core busy here.
+unit: ## the tests without an engine, on every core; needs the .venv that make setup makes
+	@$(PYTEST) -n auto tests/unit $(ARGS)
+
+tiny: ## the tests that start engines, services and browsers
+	@$(PYTEST) -n $(TEST_PROCESSES) tests/tiny tests/browser $(ARGS)
+
+slowest: ## the slowest test files by their last run, and what the tests start
+	@$(BIN)/python -m tests.costs
 
 check: setup ## lint, formatting, types, layers between packages, docs that quote the program
 	$(BIN)/ruff check .

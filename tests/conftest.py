@@ -16,6 +16,7 @@ from qserve.worker.quick_imports import quick_imports
 from qserve.worker.unused_packages import leave_out
 from tests.collecting import rewritten_once
 from tests.costs import Costs
+from tests.reruns import BoundedReruns
 from tests.shared import SharedFixtures
 
 # What one test's run measured must not move another test's plan. A test of learning takes it away.
@@ -77,13 +78,17 @@ _VLLM_START_LIMIT_S = 600
 _ENDS_WHAT_IS_SHARED = "tests/tiny/vllm_served/test_qserve_killed.py"
 
 
-# Real processes on a machine that others use, too: what fails is tried once more, and the summary counts a rerun.
+# Real processes on a machine that others use, too: what fails is tried once more, and a run that needed
+# more than a few such reruns fails.
 _REAL_PROCESSES = ("tests/browser/", "tests/tiny/")
+_MOST_RERUNS = 3
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The summary names the dearest files; what files share ends with the last of them."""
-    config.pluginmanager.register(Costs())
+    """The summary names the dearest files; what files share ends with the last of them; reruns are bounded."""
+    config.pluginmanager.register(Costs(config))
+    if not hasattr(config, "workerinput"):  # a process of pytest-xdist reports to the one that counts
+        config.pluginmanager.register(BoundedReruns(_MOST_RERUNS))
     config.pluginmanager.register(SharedFixtures(_shared_by, ("tests/tiny/", "tests/browser")))
 
 

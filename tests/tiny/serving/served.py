@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import psutil
 
+from tests import costs
 from tests.processes import words
 
 QSERVE = Path(sys.executable).with_name("qserve")
@@ -60,6 +61,7 @@ class Service:
             text=True,
             start_new_session=True,
         )
+        self._began_s = time.monotonic()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -95,6 +97,7 @@ class Service:
 
     def until_ready(self) -> Service:
         line = self.until_said(r"^API ")
+        costs.ready_s.append(time.monotonic() - self._began_s)
         match = re.search(r"http://\S+(?=/v1)", line)
         assert match, line
         self.url = match[0]
