@@ -28,7 +28,7 @@ KIND_OF_MARK = {
     " -m torch.distributed.run ": "other command",
     " vllm.entrypoints.openai.api_server ": "vLLM server",
     "VLLM::": "process of a vLLM server",
-    " -m qserve.engine.transformers ": "transformers worker",
+    " -m qserve.engines.transformers.worker ": "transformers worker",
     " -m qserve.reward ": "reward worker",
     " -m qserve.ui ": "web UI",
     "/qserve up ": "qserve up",
