@@ -97,7 +97,7 @@ class Family:
             one = alive.get(pid) or self._met(pid, stat[19], alive.get(parent))
             alive[pid] = one
             one.start.cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
-            if one.start.kind == _FORK:  # or not yet the program that it becomes
+            if one.start.kind in (_FORK, _OTHER):  # or not yet the program that it becomes, or without its title
                 one.command = _read(pid, "cmdline") or one.command
                 above = alive[parent].command if parent in alive else _read(parent, "cmdline")
                 one.start.kind = kind_of(one.command, above)
