@@ -74,8 +74,8 @@ _LONG = (
 )
 _STARTS_VLLM = ("tests/tiny/vllm", "tests/tiny/reward/test_on_vllm.py")
 _VLLM_START_LIMIT_S = 600
-# It kills the service that its folder shares, so the other files of the folder come before it.
-_ENDS_WHAT_IS_SHARED = "tests/tiny/vllm_served/test_qserve_killed.py"
+# Each ends the service that its folder shares, so the other files of the folder come before it.
+_ENDS_WHAT_IS_SHARED = ("tests/tiny/vllm_served/test_qserve_killed.py", "tests/tiny/vllm/test_restart.py")
 
 
 # Real processes on a machine that others use, too: what fails is tried once more, and a run that needed

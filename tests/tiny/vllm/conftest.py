@@ -1,4 +1,7 @@
-"""One real vLLM for the whole folder: in 4 bit, by bitsandbytes' plugin, and refused once for its plan's cache."""
+"""One real vLLM for the whole folder: in 4 bit, by bitsandbytes' plugin, and refused once for its plan's cache.
+
+Its tokenizer has tokens that the embedding has no rows for.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from qserve.demo import chat_model_path
+from tests.tiny.rowless import with_rowless_tokens
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
@@ -18,8 +23,6 @@ collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 NAMES = ("demo", "another/name")
 MAX_MODEL_LEN = 2048
 FLAGS = (
-    "--model",
-    "demo",
     "--engine",
     "vllm",
     "--quant",
@@ -40,7 +43,9 @@ FLAGS = (
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     program = (sys.executable, str(Path(__file__).with_name("overdrawn.py")))
-    one = Service(FLAGS, tmp_path_factory.mktemp("vllm-4bit"), NOT_COMPILED, program)
+    folder = tmp_path_factory.mktemp("vllm-4bit")
+    model = with_rowless_tokens(Path(chat_model_path()), folder / "chat")
+    one = Service(("--model", str(model), *FLAGS), folder, NOT_COMPILED, program)
     yield one.until_ready()
     one.end_as_told()
 

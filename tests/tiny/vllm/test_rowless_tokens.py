@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from qserve.demo import chat_model_path
-from tests.tiny.rowless import PLAIN, SPECIAL, with_rowless_tokens
+from tests.tiny.rowless import PLAIN, SPECIAL
 from tests.tiny.serving.served import Service
-from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
 ROWS = 1280
-
-
-@pytest.fixture(scope="module")
-def rowless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("rowless")
-    flags = ("--engine", "vllm", "--enforce-eager", "--max-model-len", "512", "--kv-cache-memory-bytes", "64MiB")
-    model = with_rowless_tokens(Path(chat_model_path()), folder / "chat")
-    service = Service(("--model", str(model), "--served-model-name", "demo", *flags), folder, NOT_COMPILED)
-    try:
-        yield service.until_ready()
-    finally:
-        service.end()
 
 
 def user(content: str) -> list[dict[str, str]]:
@@ -47,17 +29,17 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 
 
-def test_each_way_in_refuses_it_and_the_engine_lives(rowless: Service) -> None:
-    assert "2 tokens without a row" in " ".join(rowless.output.split())
+def test_each_way_in_refuses_it_and_the_engine_lives(service: Service) -> None:
+    assert "2 tokens without a row" in " ".join(service.output.split())
     wrong: dict[str, str] = {}
     for name, (path, body, token_id) in CASES.items():
-        reply = rowless.post(path, **{"max_tokens": 4, **body} if path != "/v1/responses" else body)
+        reply = service.post(path, **{"max_tokens": 4, **body} if path != "/v1/responses" else body)
         if reply.status_code != 400 or (token_id >= 0 and str(token_id) not in reply.text):
             wrong[name] = f"{reply.status_code} {reply.text[:300]}"
     choice = {"structured_outputs": {"choice": [PLAIN, "b"]}}
     for body in ({}, choice, {"min_tokens": 3}, {"prompt": [1, ROWS - 1]}):
-        reply = rowless.post("/v1/completions", **{"prompt": "1+1", "max_tokens": 40, **body})
+        reply = service.post("/v1/completions", **{"prompt": "1+1", "max_tokens": 40, **body})
         if reply.status_code != 200:
             wrong[str(body)] = f"{reply.status_code} {reply.text[:300]}"
     assert not wrong
-    assert rowless.is_ready()
+    assert service.is_ready()
