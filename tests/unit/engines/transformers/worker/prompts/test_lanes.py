@@ -202,7 +202,7 @@ BOMBS = {
 async def test_a_template_without_end_is_refused_and_the_next_request_is_read(
     tmp_path: Path, bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 1.0)
+    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 0.3)
     statements, codes = BOMBS[bomb]
     source = "{% if messages[0].content == 'bomb' %}" + statements + "{% endif %}" + QWEN
     async with lanes(tmp_path, source, address_space_bytes=GIB) as reader:
@@ -218,7 +218,7 @@ async def test_a_template_that_never_ends_holds_its_process_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every conversation would: the first of the process finds that out before any client's."""
-    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 1.0)
+    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 0.3)
     loop = BOMBS["loop"][0]
     async with lanes(tmp_path, loop + QWEN) as reader:
         await reader.start()
