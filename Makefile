@@ -1,7 +1,7 @@
 # `make help` lists what there is. Everything runs in .venv, which `make setup` makes; the other targets call it first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup up test unit tiny slowest check bench circle gpu accuracy release docs
+.PHONY: help setup up test unit tiny slowest check bench circle gpu accuracy release docs site
 
 BIN := .venv/bin
 # make setup ACCELERATOR=cpu|cuda decides by hand; it is remembered.
@@ -26,6 +26,8 @@ up: setup ## set up and serve the demo chat and reward models on http://127.0.0.
 TEST_LIMITS := --timeout 300 --maxfail 25
 # Hundreds of processes of qserve start: without its bytecode each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
+# What mkdocs-material tells of its successor.
+export NO_MKDOCS_2_WARNING := 1
 
 # Beside each other: mypy alone would keep one core for a minute, and leave the others idle. The last line says which of
 # the two failed: minutes of tests stand below what a check has said.
@@ -50,13 +52,14 @@ tiny: ## the tests that start engines, services and browsers
 slowest: ## the slowest test files by their last run, and what the tests start
 	@$(BIN)/python -m tests.costs
 
-check: setup ## lint, formatting, types, layers between packages, docs that quote the program
+check: setup ## lint, formatting, types, layers between packages, docs that quote the program, links between pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs.py --check
 	$(BIN)/python scripts/gpu_readiness.py --check
+	$(BIN)/mkdocs build
 
 bench: setup ## what the gateway costs and what the worker yields, a few minutes; needs the machine to itself
 	@$(BIN)/python bench/gateway_cost.py; gateway=$$?; $(BIN)/python bench/throughput.py && exit $$gateway
@@ -80,3 +83,6 @@ release: setup ## build the three wheels into release/, with the versions that t
 
 docs: setup ## write docs/cli.md, and what README.md and architecture/tree.md quote, anew from the program
 	@$(BIN)/python scripts/docs.py
+
+site: setup ## build the documentation as a site into build/site; a link that leads nowhere fails
+	@$(BIN)/mkdocs build

@@ -11,7 +11,7 @@ STAMP=$VENV/qserve-setup
 LOG=$VENV/qserve-setup.log
 PIP_VERSION=26.3
 EXTRAS=serve,eval,bnb,bench,reward,train,ui,ray,otel
-[ ! -d tests ] || EXTRAS+=,dev  # an image has no tests
+[ ! -d tests ] || EXTRAS+=,dev,site  # an image has no tests
 chosen=${1:-}
 
 say() { printf 'setup: %s\n' "$*"; }

@@ -48,6 +48,19 @@ def test_the_front_page_of_results_links_to_each_of_them():
     assert pages == {link for link in LINK.findall((results / "README.md").read_text()) if link in pages}
 
 
+def test_pages_that_the_code_names_exist():
+    sources = [
+        path for folder in ("qserve", "scripts", "bench", "server", "demo") for path in ROOT.glob(f"{folder}/**/*.py")
+    ]
+    named = {
+        (name, path)
+        for path in sources
+        for name in re.findall(r"docs/(?:architecture/|results/)?[\w-]+\.md", path.read_text())
+    }
+    assert named
+    assert not [f"{path.relative_to(ROOT)}: {name}" for name, path in named if not (ROOT / name).exists()]
+
+
 def test_there_are_calls_to_check():
     assert len(CALLS) >= 4
 
