@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
-import json
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qserve.bench.connection import Address
+from qserve.client.answer import NotJson, Unreachable
+from qserve.client.http import Connection
 from qserve.errors import MissingExtra, UsageError
 
 __all__ = ["Counter", "counter_of", "local_counter", "named_counter"]
@@ -92,27 +91,16 @@ class _Server:
     """Questions over one connection, before the load begins."""
 
     def __init__(self, address: Address, api_key: str) -> None:
-        self._address = address
-        self._headers = {"content-type": "application/json", "host": address.netloc}
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
-        self._connection: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(
-                address.host, address.port, timeout=_TIMEOUT_S, context=ssl.create_default_context()
-            )
-            if address.is_tls
-            else http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
-        )
+        self._url = address.url
+        self._connection = Connection(address.url, api_key, timeout_s=_TIMEOUT_S)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """(status, JSON object); (0, {}) where nobody answers."""
-        data = None if body is None else json.dumps(body).encode()
         for _ in range(2):  # the server may have closed what lay idle
             try:
-                self._connection.request(method, self._address.prefix + path, data, self._headers)
-                reply = self._connection.getresponse()
-                answer = json.loads(reply.read())
-            except (OSError, http.client.HTTPException, ValueError):
+                reply = self._connection.ask(method, path, body)
+                answer = reply.json()
+            except (Unreachable, NotJson):
                 self._connection.close()
                 continue
             return reply.status, answer if isinstance(answer, dict) else {}
@@ -125,5 +113,5 @@ class _Server:
         status, given = self.ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
         if status != 200:
             what = f"answered {status}" if status else "stopped answering"
-            raise UsageError(f"{self._address.url}/tokenize answered once and then {what}")
+            raise UsageError(f"{self._url}/tokenize answered once and then {what}")
         return len(given["tokens"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qserve.bench.answer import StreamAnswer, WholeAnswer
 from qserve.bench.records import Failure
-from qserve.error_text import message_of
+from qserve.client.error_text import message_of
 
 __all__ = ["broken_off", "refused", "timed_out", "unreachable", "wrong_stream"]
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +12,8 @@ from qserve.bench.client import LoadClient
 from qserve.bench.connection import Address
 from qserve.bench.endpoints import Endpoint, Prompt
 from qserve.bench.records import RequestRecord
+from qserve.client.answer import NotJson, Unreachable, is_error
+from qserve.client.http import ask
 from qserve.errors import UsageError
 
 __all__ = ["Target", "first_request", "inspect_target"]
@@ -152,25 +151,18 @@ def _only(address: Address, cards: Mapping[str, Any], workers: Sequence[Mapping[
 
 def _get(address: Address, path: str, api_key: str) -> tuple[int, Any]:
     """(status, JSON or None). Raises UsageError where nobody answers."""
-    request = urllib.request.Request(address.url + path)  # noqa: S310 - Address.of looked at the scheme
-    if api_key:
-        request.add_header("authorization", f"Bearer {api_key}")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as the load itself goes
     try:
-        with opener.open(request, timeout=_TIMEOUT_S) as reply:
-            text = reply.read()
-            status = int(reply.status)
-    except urllib.error.HTTPError as error:
-        return error.code, None
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        words = f"TLS: {reason.reason}" if isinstance(reason, ssl.SSLError) else getattr(reason, "strerror", None)
+        # Without a proxy, as the load goes.
+        answer = ask("GET", address.url + path, api_key=api_key, timeout_s=_TIMEOUT_S, by_proxy=False)
+    except Unreachable as error:
+        reason = error.reason
+        if not isinstance(reason, OSError):
+            raise UsageError(f"what answers at {address.url} is not HTTP ({reason}); is it the right port?") from None
+        words = f"TLS: {reason.reason}" if isinstance(reason, ssl.SSLError) else reason.strerror
         raise UsageError(
             f"no server answers at {address.url} ({words or reason}); start one with `qserve up`, or name it with --url"
         ) from None
-    except Exception as error:  # http.client raises what is no OSError for an answer that is not HTTP
-        raise UsageError(f"what answers at {address.url} is not HTTP ({error}); is it the right port?") from None
     try:
-        return status, json.loads(text)
-    except ValueError:
-        return status, None
+        return answer.status, None if is_error(answer.status) else answer.json()
+    except NotJson:
+        return answer.status, None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
+from qserve.client.answer import Unreachable, is_error
+from qserve.client.http import ask
 from qserve.deploy.service import PORT_INSIDE
 
 __all__ = ["READY_PROBE", "wait_until_ready"]
 
 _PAUSE_S = 2.0
+_TIMEOUT_S = 5
 # The gateway answers within seconds of its start. Whom nobody answers for so long has ended.
 _NOBODY_S = 60.0
 
@@ -34,23 +35,22 @@ def wait_until_ready(url: str, key_file: Path | None, nobody_s: float = _NOBODY_
     heard_s = time.monotonic()
     while time.monotonic() - heard_s < nobody_s:
         try:
-            with urlopen(Request(f"{url}/ready", headers=_headers(key_file)), timeout=5):  # noqa: S310 - ours
-                return True
-        except HTTPError as error:
-            if error.code == 401:
-                return False
-            heard_s = time.monotonic()
-        except (URLError, OSError):
+            status = ask("GET", f"{url}/ready", api_key=_key(key_file), timeout_s=_TIMEOUT_S).status
+        except Unreachable:
             pass
+        else:
+            if status == 401 or not is_error(status):
+                return status != 401
+            heard_s = time.monotonic()
         time.sleep(pause_s)
     return False
 
 
-def _headers(key_file: Path | None) -> dict[str, str]:
+def _key(key_file: Path | None) -> str | None:
     if key_file is None:
-        return {}
+        return None
     lines = (line.strip() for line in key_file.read_text().splitlines())
-    return {"Authorization": "Bearer " + next(line for line in lines if line and not line.startswith("#"))}
+    return next(line for line in lines if line and not line.startswith("#"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from qserve.error_text import message_of
+from qserve.client.error_text import message_of
 from qserve.evaluation.golds import Unscorable
 
 __all__ = ["REFUSED", "Refusals", "leave_out_refused"]

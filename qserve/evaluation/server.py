@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from qserve.error_text import message_of
+from qserve.client.answer import NotJson, Unreachable, is_error
+from qserve.client.http import ask
 from qserve.errors import UsageError
 from qserve.wire.worker_headers import PROBE
 
@@ -141,13 +139,12 @@ def report_of(url: str, api_key: str) -> dict[str, Any]:
 
 def get_json(url: str, api_key: str) -> Any:
     """The document at `url`. Raises NoServer, or UsageError with what was answered in its place."""
-    return _asked(urllib.request.Request(url), api_key)  # noqa: S310 - checked by `inspect_server` at the scheme
+    return _asked("GET", url, api_key)
 
 
 def post_json(url: str, api_key: str, body: Mapping[str, Any], *, is_probe: bool = False) -> Any:
     """The answer to `body`; `is_probe`: it only tests the server. Raises UsageError with what was answered instead."""
-    headers = {"content-type": "application/json", **({PROBE: "1"} if is_probe else {})}
-    return _asked(urllib.request.Request(url, json.dumps(body).encode(), headers), api_key)  # noqa: S310
+    return _asked("POST", url, api_key, body, {PROBE: "1"} if is_probe else {})
 
 
 def models_of(url: str, api_key: str) -> dict[str, dict[str, Any]]:
@@ -161,25 +158,21 @@ def models_of(url: str, api_key: str) -> dict[str, dict[str, Any]]:
         ) from None
 
 
-def _asked(request: urllib.request.Request, api_key: str) -> Any:
-    if api_key:
-        request.add_header("authorization", f"Bearer {api_key}")
+def _asked(
+    method: str, url: str, api_key: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+) -> Any:
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
-            return json.load(reply)
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code == 401:
-                raise UsageError(f"{request.full_url} needs a key: --api-key, or QSERVE_API_KEY") from None
-            said = message_of(error.read(), "; is it an OpenAI server?")
-            raise UsageError(f"{request.full_url} answered {error.code}: {said}") from None
-    except ValueError:
-        raise UsageError(
-            f"{request.full_url} answered something that is not valid JSON; is it an OpenAI server?"
-        ) from None
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise NoServer(f"no server answers at {request.full_url} ({reason}); start one with `qserve up`") from None
+        answer = ask(method, url, api_key=api_key, body=body, headers=headers, timeout_s=_TIMEOUT_S)
+    except Unreachable as error:
+        raise NoServer(f"no server answers at {url} ({error}); start one with `qserve up`") from None
+    if answer.status == 401:
+        raise UsageError(f"{url} needs a key: --api-key, or QSERVE_API_KEY")
+    if is_error(answer.status):
+        raise UsageError(f"{url} answered {answer.status}: {answer.message('; is it an OpenAI server?')}")
+    try:
+        return answer.json()
+    except NotJson:
+        raise UsageError(f"{url} answered something that is not valid JSON; is it an OpenAI server?") from None
 
 
 def _planned(workers: list[dict[str, Any]], name: str) -> dict[str, Any]:

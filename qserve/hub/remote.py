@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
-import urllib.error
-import urllib.request
 
+from qserve.client.answer import Refused, Unreachable, UnsendableKey
+from qserve.client.http import ask
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub.bounded import MAX_HEADER_BYTES, MAX_JSON_BYTES, check_count, parse_header, parse_json, shard_names
@@ -27,9 +27,9 @@ def fetch(model_id: str) -> ReadCheckpoint | None:
     try:
         config = parse_json(_get(model_id, "config.json"), f"config.json of {model_id}")
         return ReadCheckpoint(None, config, _tensors(model_id))
-    except urllib.error.HTTPError as error:
-        raise ModelNotFound(_refusal(model_id, error.code)) from None
-    except (OSError, ValueError):
+    except Refused as refused:
+        raise ModelNotFound(_refusal(model_id, refused.answer.status)) from None
+    except (Unreachable, UnsendableKey, ValueError):
         return None
 
 
@@ -39,8 +39,8 @@ def _tensors(model_id: str) -> tuple[Tensor, ...] | None:
     for name in _file_names(model_id):
         try:
             head = _get(model_id, name, _FIRST_READ_BYTES)
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
+        except Refused as refused:
+            if refused.answer.status == 404:
                 return None
             raise
         header_bytes = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
@@ -57,8 +57,8 @@ def _file_names(model_id: str) -> list[str]:
     try:
         where = f"the index of {model_id}"
         return shard_names(parse_json(_get(model_id, "model.safetensors.index.json"), where), where)
-    except urllib.error.HTTPError as error:
-        if error.code != 404:
+    except Refused as refused:
+        if refused.answer.status != 404:
             raise
         return ["model.safetensors"]
 
@@ -67,16 +67,15 @@ def _get(model_id: str, name: str, num_bytes: int | None = None) -> bytes:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not endpoint.startswith(("https://", "http://")):
         raise ModelNotFound(f"HF_ENDPOINT={endpoint!r} is not an http address")
-    request = urllib.request.Request(f"{endpoint}/{model_id}/resolve/main/{name}")  # noqa: S310 - scheme checked above
-    if num_bytes is not None:
-        request.add_header("Range", f"bytes=0-{num_bytes - 1}")
-    token = os.environ.get("HF_TOKEN")
-    if token:
-        # Large files are redirected to other hosts, which must not see the token.
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
-        body: bytes = response.read(MAX_JSON_BYTES + 1 if num_bytes is None else num_bytes)
-    return body
+    answer = ask(
+        "GET",
+        f"{endpoint}/{model_id}/resolve/main/{name}",
+        api_key=os.environ.get("HF_TOKEN"),
+        headers={} if num_bytes is None else {"Range": f"bytes=0-{num_bytes - 1}"},
+        timeout_s=_TIMEOUT_S,
+        max_bytes=MAX_JSON_BYTES + 1 if num_bytes is None else num_bytes,
+    )
+    return answer.raise_for_status().body
 
 
 def _refusal(model_id: str, status: int) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from qserve.error_text import message_of
+from qserve.client.answer import Answer, NotJson, Unreachable, is_error
+from qserve.client.http import Body, Reply, opened
 from qserve.errors import QserveError, UsageError
 
 __all__ = ["BatchServer"]
@@ -62,8 +60,7 @@ class BatchServer:
     def create(self, file_id: str, endpoint: str, window: str) -> dict[str, Any]:
         """Create a batch; returns it."""
         body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
-        headers = {"content-type": "application/json"}
-        return self._json("POST", "/v1/batches", json.dumps(body).encode(), headers)
+        return self._json("POST", "/v1/batches", body)
 
     def batch(self, batch_id: str) -> dict[str, Any]:
         """The batch as it is now."""
@@ -75,35 +72,33 @@ class BatchServer:
             shutil.copyfileobj(answer, file, _CHUNK_BYTES)
 
     def _json(
-        self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None
+        self, method: str, path: str, body: Body = None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        with self._opened(method, path, data, headers) as answer:
+        with self._opened(method, path, body, headers) as reply:
             try:
-                value: dict[str, Any] = json.load(answer)
-            except ValueError as error:
+                value: dict[str, Any] = Answer(reply.status, reply.headers, reply.read()).json()
+            except NotJson as error:
                 raise UsageError(f"{self.url}{path} did not answer with JSON: {error}") from error
         return value
 
-    def _opened(self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        request = urllib.request.Request(  # noqa: S310 - the flag looked at the scheme
-            f"{self.url}{path}", data, {**(headers or {}), **key}, method=method
-        )
+    @contextmanager
+    def _opened(
+        self, method: str, path: str, body: Body = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[Reply]:
+        url = f"{self.url}{path}"
         try:
-            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refusal(path, error.code, error.read()) from None
-        except (OSError, HTTPException) as error:
-            raise self._failure(getattr(error, "reason", error)) from None
-        except ValueError as error:  # of http.client, for what no header may hold
-            raise UsageError(f"the key of --api-key can't be sent: {error}") from None
+            with opened(method, url, api_key=self.api_key, body=body, headers=headers, timeout_s=_TIMEOUT_S) as reply:
+                if is_error(reply.status):
+                    raise self._refusal(path, Answer(reply.status, reply.headers, reply.read()))
+                yield reply
+        except Unreachable as error:
+            raise self._failure(error.reason) from None
 
-    def _refusal(self, path: str, status: int, body: bytes) -> QserveError:
-        message = f"{self.url}{path} answered {status}: {message_of(body)}"
-        if status >= 500:
+    def _refusal(self, path: str, answer: Answer) -> QserveError:
+        message = f"{self.url}{path} answered {answer.status}: {answer.message()}"
+        if answer.status >= 500:
             return QserveError(message)
-        return UsageError(f"{message}; give one with --api-key or QSERVE_API_KEY" if status == 401 else message)
+        return UsageError(f"{message}; give one with --api-key or QSERVE_API_KEY" if answer.status == 401 else message)
 
     def _failure(self, reason: object) -> QserveError:
         if isinstance(reason, BrokenPipeError | ConnectionResetError):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +13,8 @@ from rich.text import Text as RichText
 
 from qserve.cli.report.show import printed
 from qserve.cli.report.tables import drawn_table
+from qserve.client.answer import NotJson, Unreachable, is_error
+from qserve.client.http import ask
 from qserve.errors import UsageError
 from qserve.planner.term import COLUMNS
 from qserve.report.blocks import Column, Table, Value
@@ -62,19 +62,16 @@ def show_live(url: str, api_key: str | None, *, as_json: bool, full: bool) -> No
 
 def _fetched(url: str, api_key: str | None) -> Any:
     """GET /v1/qserve/report. Raises UsageError with the answer if it is not a report."""
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    request = urllib.request.Request(f"{url}/v1/qserve/report", headers=headers)  # noqa: S310 - an option's type checked it
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
-            return json.load(reply)
-    except urllib.error.HTTPError as error:
-        if error.code == 401:
-            raise UsageError(f"{url} needs a key: give it by --api-key or QSERVE_API_KEY") from None
-        raise UsageError(f"{url} answered {error.code} to GET /v1/qserve/report; is it a qserve?") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+        answer = ask("GET", f"{url}/v1/qserve/report", api_key=api_key, timeout_s=_TIMEOUT_S)
+        if answer.status == 401:
+            raise UsageError(f"{url} needs a key: give it by --api-key or QSERVE_API_KEY")
+        if is_error(answer.status):
+            raise UsageError(f"{url} answered {answer.status} to GET /v1/qserve/report; is it a qserve?")
+        return answer.json()
+    except (Unreachable, NotJson) as error:
         raise UsageError(
-            f"no service answers at {url} ({reason}); start one with `qserve up`, or name one with --url"
+            f"no service answers at {url} ({error}); start one with `qserve up`, or name one with --url"
         ) from None
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,12 +40,13 @@ def keep(state_dir: Path | None, kind: str, document: Mapping[str, Any], url: st
 
 def _run_of(url: str, api_key: str | None) -> str | None:
     """The run id that a server reports; None if it reports none."""
+    from qserve.client.answer import NotJson, Refused, Unreachable, UnsendableKey
+    from qserve.client.http import ask
+
     key = api_key or os.environ.get("QSERVE_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    request = urllib.request.Request(f"{url.rstrip('/')}/v1/qserve/report", headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the user's own server
-            run = json.load(answer).get("run")
-    except (OSError, ValueError, AttributeError):
+        answer = ask("GET", f"{url.rstrip('/')}/v1/qserve/report", api_key=key, timeout_s=_TIMEOUT_S)
+        run = answer.raise_for_status().json().get("run")
+    except (Unreachable, Refused, NotJson, UnsendableKey, AttributeError):
         return None
     return run if isinstance(run, str) else None

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qserve.client.answer import Answer, Unreachable, is_error
+from qserve.client.http import ask
 from qserve.errors import QserveError
 from qserve.training.job import RewardSource
 
@@ -79,17 +81,13 @@ def _function(target: str) -> RewardFunction:
 def _served(url: str) -> RewardFunction:
     import os
 
-    import httpx
-
     key = os.environ.get("QSERVE_API_KEY")
-    client = httpx.Client(timeout=_TIMEOUT_S, headers={"Authorization": f"Bearer {key}"} if key else {})
-
     takes_references = True
 
-    def ask(body: dict[str, Any]) -> httpx.Response:
+    def answer_to(body: dict[str, Any]) -> Answer:
         try:
-            return client.post(f"{url.rstrip('/')}/v1/reward", json=body)
-        except httpx.HTTPError as error:
+            return ask("POST", f"{url.rstrip('/')}/v1/reward", api_key=key, body=body, timeout_s=_TIMEOUT_S)
+        except Unreachable as error:
             raise QserveError(
                 f"the reward host at {url} does not answer ({error}); resume the run once it does"
             ) from None
@@ -99,18 +97,18 @@ def _served(url: str) -> RewardFunction:
         conversations = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
         references = columns.get("references") if takes_references else None
         sent = {"references": references} if references and any(references) else {}
-        answer = ask({"conversations": conversations, **sent})
-        if sent and answer.status_code == 400 and _refused_field(answer) == "references":
+        answer = answer_to({"conversations": conversations, **sent})
+        if sent and answer.status == 400 and _refused_field(answer) == "references":
             takes_references = False  # a model alone, which compares with nothing
-            answer = ask({"conversations": conversations})
-        if answer.is_error:
-            raise QserveError(f"the reward host at {url} answered {answer.status_code}: {answer.text[:300]}")
+            answer = answer_to({"conversations": conversations})
+        if is_error(answer.status):
+            raise QserveError(f"the reward host at {url} answered {answer.status}: {answer.text[:300]}")
         return [float(row["reward"]) for row in answer.json()["data"]]
 
     return reward
 
 
-def _refused_field(answer: Any) -> str | None:
+def _refused_field(answer: Answer) -> str | None:
     """The request's field that an error in OpenAI's shape is about."""
     try:
         field: str | None = answer.json()["error"]["param"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import gradio as gr
 
+from qserve.client.metrics import Sample, samples_of
 from qserve.ui.client.api import ApiFailure
-from qserve.ui.client.exposition import Sample, read
 from qserve.ui.client.served_models import ServedModels
 from qserve.ui.pages.page import Page, Update
 from qserve.ui.pages.shared import PRIVATE, Shared
@@ -73,7 +73,7 @@ class MemoryPage(Page):
         if before is None:  # nothing is drawn, or the server was away
             return await self._all(language, before, follow)
         try:
-            samples = read(await self._shared.api.get_text("/metrics"))
+            samples = samples_of(await self._shared.api.get_text("/metrics"))
         except ApiFailure as failure:
             return {self._live: failure_view(failure, language, tries_again=True), self._before: None}
         return self._live_update(samples, before, language)
@@ -83,7 +83,7 @@ class MemoryPage(Page):
 
     async def _all(self, language: str, before: Any, follow: bool) -> Update:
         try:
-            samples = read(await self._shared.api.get_text("/metrics"))
+            samples = samples_of(await self._shared.api.get_text("/metrics"))
             report = await self._shared.api.get("/v1/qserve/report")
         except ApiFailure as failure:
             return {self._live: failure_view(failure, language, tries_again=follow), self._before: None}

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qserve.client.metrics import Histogram, Sample, histograms, total
 from qserve.report.sections.latency import others_of
-from qserve.ui.client.exposition import Histogram, Sample, histograms, total
 from qserve.ui.strings import heading, translate
 from qserve.ui.views.charts import histogram, table, tiles
 from qserve.ui.views.durations import difference, duration, duration_of_ms

@@ -11,8 +11,6 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("httpx")
-
 from qserve.errors import QserveError
 from qserve.planner.training import TrainingRequest
 from qserve.training.configuration.files import command_without_qserve

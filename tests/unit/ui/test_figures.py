@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from qserve.ui.client.exposition import histograms, read, total
+from qserve.client.metrics import histograms, samples_of, total
 from qserve.ui.views.charts import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
 from qserve.ui.views.latency import latency_view, live_view
 from qserve.ui.views.memory import host_view, memory_view, plan_bars
@@ -29,14 +29,14 @@ no sample here
 
 
 def test_prometheus_text_is_read() -> None:
-    samples = read(METRICS)
-    assert samples[-1].labels == {"label": 'a \\" b, c=\\"d\\"'} and samples[-1].value == 1000
+    samples = samples_of(METRICS)
+    assert samples[-1].labels == {"label": 'a " b, c="d"'} and samples[-1].value == 1000
     assert total(samples, "qserve_gateway_requests_running") == 3
     assert total(samples, "nothing") is None
 
 
 def test_percentiles_lie_where_the_counts_say() -> None:
-    one = histograms(read(METRICS), "qserve_gateway_time_to_first_token_seconds", "model")["m"]
+    one = histograms(samples_of(METRICS), "qserve_gateway_time_to_first_token_seconds", "model")["m"]
     assert one.counts == (2, 4, 2) and one.count == 8
     assert one.percentile_s(0.25) == pytest.approx(0.1)
     assert one.percentile_s(0.5) == pytest.approx(0.15)
@@ -47,7 +47,7 @@ def test_percentiles_lie_where_the_counts_say() -> None:
 def test_a_percentile_in_an_open_bucket_is_a_bound() -> None:
     """A median of 0.5 ms beside a mean of 0.013 ms can't be: interpolated from zero, it is half the first bound."""
     told = METRICS.replace('le="0.1",model="m"} 2.0', 'le="0.1",model="m"} 5.0')
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", latency_view(read(told), "en"))
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", latency_view(samples_of(told), "en"))
     assert "&lt; 100 ms" in cells and "&gt; 200 ms" in cells
 
 
@@ -81,13 +81,13 @@ def test_terms_have_the_colours_of_the_report() -> None:
 
 
 def test_latencies_are_drawn_and_told() -> None:
-    page = latency_view(read(METRICS), "en")
+    page = latency_view(samples_of(METRICS), "en")
     assert page.count("<rect") == 3 and "150 ms" in page and "300 ms" in page
     assert "No requests yet." in latency_view([], "en")
 
 
 def test_rates_are_differences_and_never_negative() -> None:
-    now, before = read(METRICS), read('qserve_worker_generated_tokens_total{worker="chat"} 100.0')
+    now, before = samples_of(METRICS), samples_of('qserve_worker_generated_tokens_total{worker="chat"} 100.0')
     assert "<b>100.0</b><span>tokens/s" in live_view(now, before, 2.0, "en")
     assert "<b>0.0</b><span>tokens/s" in live_view(before, now, 2.0, "en"), "a worker that was started anew"
     assert "<b>25.0 %</b>" in live_view(now, [], 0.0, "en")

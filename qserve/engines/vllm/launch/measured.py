@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from qserve.engines.vllm.launch.log import LogFigures
-from qserve.engines.vllm.launch.processes import ProcessFigures
+from qserve.client.metrics import samples_of
+from qserve.engine.vllm.log import LogFigures
+from qserve.engine.vllm.processes import ProcessFigures
 
 __all__ = ["measured_memory"]
 
@@ -65,9 +64,7 @@ def measured_memory(
 
 def cache_config(metrics: str) -> dict[str, str]:
     """Labels of `vllm:cache_config_info`, the engine's own view of its cache; empty where it is not told."""
-    lines = [line for line in metrics.splitlines() if line.startswith("vllm:cache_config_info")]
-    families = text_string_to_metric_families("\n".join(lines) + "\n")
-    return next((dict(sample.labels) for family in families for sample in family.samples), {})
+    return next((dict(sample.labels) for sample in samples_of(metrics, "vllm:cache_config_info")), {})
 
 
 def _seconds(figures: LogFigures) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["message_of"]
+__all__ = ["error_message", "message_of"]
 
 _LONGEST_QUOTE = 300
 # Of OpenAI's errors, of FastAPI's, and of servers that write a text under `error`.
@@ -18,10 +18,14 @@ def message_of(body: bytes, hint: str = "") -> str:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
-    for document in (answer.get("error"), answer) if isinstance(answer, dict) else ():
-        if message := _message(document):
-            return message
-    return " ".join(body.decode(errors="replace").split())[:_LONGEST_QUOTE] + hint
+    return error_message(answer) or " ".join(body.decode(errors="replace").split())[:_LONGEST_QUOTE] + hint
+
+
+def error_message(answer: Any) -> str:
+    """The error's message in the document of an answer, or of an event; "" for a document in any other shape."""
+    if not isinstance(answer, dict):
+        return ""
+    return _message(answer.get("error")) or _message(answer)
 
 
 def _message(document: Any) -> str:

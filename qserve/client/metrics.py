@@ -1,25 +1,16 @@
-"""Prometheus text as /metrics writes it: samples by name, and histograms with percentiles."""
+"""Prometheus text as /metrics answers it: samples, and histograms with percentiles."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Histogram", "Sample", "histograms", "read", "total"]
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
-_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
-_LABEL = re.compile(r'(?<!\w)([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One line."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
+__all__ = ["Histogram", "Sample", "histograms", "samples_of", "total"]
 
 
 @dataclass(frozen=True)
@@ -64,17 +55,14 @@ class Histogram:
         return edges, list(self.counts[first : last + 1])
 
 
-def read(text: str) -> list[Sample]:
-    """Every sample; lines that are none are left out."""
-    samples = []
+def samples_of(text: str, *prefixes: str) -> list[Sample]:
+    """The samples whose lines begin with one of `prefixes`, or all; lines that are none are left out."""
+    samples: list[Sample] = []
     for line in text.splitlines():
-        found = _LINE.match(line)
-        if found:
-            labels = dict(_LABEL.findall(found[2] or ""))
-            try:
-                samples.append(Sample(found[1], labels, float(found[3])))
-            except ValueError:
-                continue
+        if line.startswith(prefixes or ""):
+            # One by one: the parser refuses a whole text for one bad line.
+            with contextlib.suppress(ValueError, IndexError):
+                samples += (one for family in text_string_to_metric_families(line) for one in family.samples)
     return samples
 
 

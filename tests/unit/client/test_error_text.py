@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.error_text import message_of
+from qserve.client.error_text import message_of
 
 
 @pytest.mark.parametrize(
