@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from qserve.client.stream import EventSplitter, data_of
+
 __all__ = ["StreamAnswer", "WholeAnswer"]
 
 _TOKEN = (b'"choices":[{', b'"choices": [{')
@@ -53,19 +55,14 @@ class StreamAnswer(WholeAnswer):
         self.is_done = False
         self.num_events = 0
         self._tokens: list[bytes] = []
-        self._held = b""
+        self._events = EventSplitter()
 
     def take(self, data: bytes, now_s: float) -> None:
         """Times the events that are complete with these bytes."""
         if self.status != 200 or "event-stream" not in self.content_type:
             super().take(data, now_s)
             return
-        if self._held:
-            data = self._held + data
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        *events, self._held = data.split(b"\n\n")
-        for event in events:
+        for event in self._events.feed(data):
             if self.arrivals_s and (_TOKEN[0] in event or _TOKEN[1] in event):
                 self.arrivals_s.append(now_s)
                 self._tokens.append(event)
@@ -74,9 +71,8 @@ class StreamAnswer(WholeAnswer):
 
     def finish(self) -> None:
         """At the end of the body: an event that lacks its blank line counts, a usage beside the last token too."""
-        if self._held.strip():
-            self._look_at(self._held, self.arrivals_s[-1] if self.arrivals_s else 0.0)
-            self._held = b""
+        if (rest := self._events.rest()).strip():
+            self._look_at(rest, self.arrivals_s[-1] if self.arrivals_s else 0.0)
         if not self.usage and self._tokens and _USAGE in self._tokens[-1]:
             self.usage = (_payload(self._tokens[-1]) or {}).get("usage") or {}
 
@@ -106,9 +102,8 @@ class StreamAnswer(WholeAnswer):
 
 def _payload(event: bytes) -> dict[str, Any] | None:
     """The JSON object of an event; None for comments, [DONE] and what is not valid JSON."""
-    lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
     try:
-        payload = json.loads(b"".join(lines))
+        payload = json.loads(data_of(event))
     except ValueError:
         return None
     return payload if isinstance(payload, dict) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from qserve.client.answer import Answer, Refused, Unreachable, is_error, key_hea
 from qserve.client.stream import EventStream
 
 __all__ = ["ApiClient"]
+
+_END_S = 1.0
 
 
 class ApiClient:
@@ -44,7 +47,7 @@ class ApiClient:
         async with self._answered(method, path, body) as response:
             return Answer(response.status, response.headers, await response.read())
 
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events that POST answers, as they come. Closing the iterator closes the connection.
 
         Raises Refused, Unreachable where the connection breaks, NoEvent for an event that holds no object.
@@ -57,6 +60,7 @@ class ApiClient:
                 for event in events.feed(chunk):
                     yield event
                 if events.is_done:
+                    await _read_end(response)
                     return
             for event in events.end():
                 yield event
@@ -85,3 +89,10 @@ class ApiClient:
             connector = aiohttp.UnixConnector(self._socket, limit=0) if self._socket else aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
         return self._session
+
+
+async def _read_end(response: aiohttp.ClientResponse) -> None:
+    """What a body has after its last event: a connection is kept only if its answer was read to the end."""
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(_END_S):
+            await response.read()

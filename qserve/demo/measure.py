@@ -17,8 +17,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import aiohttp
-
+from qserve.client.answer import NotJson, Refused, Unreachable
+from qserve.client.api import ApiClient
 from qserve.confidence import wilson_interval
 from qserve.demo.tasks import TASKS, Exchange, held_out_exchanges
 
@@ -51,16 +51,17 @@ def task_result(task: str, exchanges: list[Exchange], answers: list[str]) -> Tas
 
 
 async def measure(url: str, model: str | None, api_key: str | None, num: int, concurrency: int) -> list[TaskResult]:
-    """Ask `num` held-out questions of each task at POST {url}/v1/chat/completions. Raises aiohttp.ClientError."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    """Ask `num` held-out questions of each task at POST {url}/v1/chat/completions.
+
+    Raises Refused, Unreachable, NotJson.
+    """
     gate = asyncio.Semaphore(concurrency)
-    timeout = aiohttp.ClientTimeout(total=600)
-    async with aiohttp.ClientSession(base_url=url, headers=headers, timeout=timeout, raise_for_status=True) as session:
-        name = model or await _served_model(session)
+    async with ApiClient(url, api_key, timeout_s=600) as client:
+        name = model or await _served_model(client)
 
         async def ask(exchange: Exchange) -> str:
             async with gate:
-                return await _answer(session, name, exchange.question)
+                return await _answer(client, name, exchange.question)
 
         results = []
         for task in TASKS.values():
@@ -70,15 +71,15 @@ async def measure(url: str, model: str | None, api_key: str | None, num: int, co
         return results
 
 
-async def _served_model(session: aiohttp.ClientSession) -> str:
-    async with session.get("/v1/models") as response:
-        return str((await response.json())["data"][0]["id"])
+async def _served_model(client: ApiClient) -> str:
+    answer = await client.ask("GET", "/v1/models")
+    return str(answer.raise_for_status().json()["data"][0]["id"])
 
 
-async def _answer(session: aiohttp.ClientSession, model: str, question: str) -> str:
+async def _answer(client: ApiClient, model: str, question: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 256}
-    async with session.post("/v1/chat/completions", json=body) as response:
-        return str((await response.json())["choices"][0]["message"]["content"])
+    answer = await client.ask("POST", "/v1/chat/completions", body)
+    return str(answer.raise_for_status().json()["choices"][0]["message"]["content"])
 
 
 def table(results: list[TaskResult]) -> str:
@@ -105,7 +106,7 @@ def main() -> None:
     started_s = time.monotonic()
     try:
         results = asyncio.run(measure(args.url, args.model, args.api_key, args.num, args.concurrency))
-    except aiohttp.ClientError as error:
+    except (Refused, Unreachable, NotJson) as error:
         sys.exit(f"{args.url} did not answer as an OpenAI server does: {error}. Start one: qserve up --model demo")
     num_asked = sum(result.num_asked for result in results)
     sys.stdout.write(f"{table(results)}\n\n{num_asked} questions in {time.monotonic() - started_s:.1f} s\n")

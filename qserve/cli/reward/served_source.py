@@ -18,7 +18,7 @@ from qserve.cli.reward.texts import Answered, Parts, TextToScore, together
 from qserve.errors import QserveError, UsageError, WorkerFailed
 
 if TYPE_CHECKING:
-    import aiohttp
+    from qserve.client.api import ApiClient
 
 __all__ = ["SERVER_FLAGS", "ServedRewards", "server_options"]
 
@@ -82,14 +82,14 @@ class ServedRewards:
                 pass
 
     async def _parts(self, texts: Sequence[TextToScore]) -> AsyncIterator[list[Answered]]:
-        import aiohttp
+        from qserve.client.answer import Unreachable
+        from qserve.client.api import ApiClient
 
-        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
         waiting: deque[asyncio.Task[list[Answered]]] = deque()
         has_answered = False
         try:
-            async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as session:
-                requests = _RewardRequests(session, self.url, self._model, self.meta)
+            async with ApiClient(self.url, self._api_key, timeout_s=_TIMEOUT_S) as client:
+                requests = _RewardRequests(client, self.url, self._model, self.meta)
                 for part in together(texts, [text.group for text in texts], _TEXTS_A_REQUEST):
                     waiting.append(asyncio.ensure_future(requests.answers(part)))
                     if len(waiting) >= self._concurrency:
@@ -98,7 +98,7 @@ class ServedRewards:
                 while waiting:
                     yield await waiting.popleft()
                     has_answered = True
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (Unreachable, ValueError) as error:
             if has_answered:
                 raise WorkerFailed(f"{self.url} stopped answering ({error})") from error
             raise UsageError(
@@ -114,8 +114,8 @@ class ServedRewards:
 class _RewardRequests:
     """Makes requests of texts, as the server takes them. `meta` gets what its answers say of how it scores."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, model: str | None, meta: dict[str, Any]) -> None:
-        self._session, self._url, self._meta = session, url, meta
+    def __init__(self, client: ApiClient, url: str, model: str | None, meta: dict[str, Any]) -> None:
+        self._client, self._url, self._meta = client, url, meta
         self._model = {"model": model} if model else {}
         self._takes_references = True
 
@@ -157,8 +157,8 @@ class _RewardRequests:
             body["references"] = [text.reference for text in texts]
         said = ""
         for _ in range(_TRIES):
-            async with self._session.post(f"{self._url}/v1/reward", json=body) as answer:
-                status, text, wait = answer.status, await answer.text(), answer.headers.get("retry-after", "")
+            answer = await self._client.ask("POST", "/v1/reward", body)
+            status, text, wait = answer.status, answer.text, answer.headers.get("retry-after", "")
             data = _object(text)
             said = _message(data) or f"status {status}: {_shortened(text)}"
             if status in (401, 403):  # of the whole file, not of a line

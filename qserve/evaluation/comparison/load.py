@@ -6,15 +6,15 @@ Closed loop: each stream sends its next request when its last one is answered. T
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import aiohttp
-
+from qserve.client.answer import NotJson, Refused, Unreachable
+from qserve.client.api import ApiClient
+from qserve.client.stream import NoEvent
 from qserve.errors import WorkerFailed
 from qserve.evaluation.server import ServedModel
 from qserve.units import TOGETHER_MS
@@ -48,7 +48,7 @@ class _Timed:
     num_tokens: int
 
 
-_Ask = Callable[[aiohttp.ClientSession, _Item], Awaitable[_Timed]]
+_Ask = Callable[[ApiClient, _Item], Awaitable[_Timed]]
 
 
 def chat_load(served: ServedModel, prompts: Sequence[str], *, num_streams: int, num_tokens: int) -> LoadFigures:
@@ -57,8 +57,8 @@ def chat_load(served: ServedModel, prompts: Sequence[str], *, num_streams: int, 
     Raises WorkerFailed where the server refuses a request.
     """
 
-    async def ask(session: aiohttp.ClientSession, prompt: str) -> _Timed:
-        return await _chat(session, served, prompt, num_tokens)
+    async def ask(client: ApiClient, prompt: str) -> _Timed:
+        return await _chat(client, served, prompt, num_tokens)
 
     timed, took_s = asyncio.run(_run(served, prompts, ask, num_streams))
     ttft_ms = _median_ms([one.ttft_s for one in timed])
@@ -72,8 +72,8 @@ def reward_load(served: ServedModel, batches: Sequence[Sequence[Any]], *, num_st
     Raises WorkerFailed likewise.
     """
 
-    async def ask(session: aiohttp.ClientSession, batch: Sequence[Any]) -> _Timed:
-        return await _reward(session, served, batch)
+    async def ask(client: ApiClient, batch: Sequence[Any]) -> _Timed:
+        return await _reward(client, served, batch)
 
     timed, took_s = asyncio.run(_run(served, batches, ask, num_streams))
     return _figures(timed, took_s, num_streams, None, None)
@@ -94,25 +94,26 @@ async def _run(
     served: ServedModel, items: Sequence[_Item], ask: _Ask[_Item], num_streams: int
 ) -> tuple[list[_Timed], float]:
     """Every item once, after a warm-up; the times, and the seconds that all of it took."""
-    headers = {"authorization": f"Bearer {served.api_key}"} if served.api_key else {}
     waiting, timed = list(reversed(items)), list[_Timed]()
     try:
-        async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None)) as session:
+        async with ApiClient(served.url, served.api_key) as client:
             for item in items[:_WARM_UP_REQUESTS]:
-                await ask(session, item)
+                await ask(client, item)
 
             async def stream() -> None:
                 while waiting:
-                    timed.append(await ask(session, waiting.pop()))
+                    timed.append(await ask(client, waiting.pop()))
 
             began = time.perf_counter()
             await asyncio.gather(*(stream() for _ in range(num_streams)))
             return timed, time.perf_counter() - began
-    except aiohttp.ClientError as error:
+    except Refused as refused:
+        raise WorkerFailed(f"{served.url} refused a request of the load: {refused.answer.text}") from None
+    except (Unreachable, NoEvent, NotJson) as error:
         raise WorkerFailed(f"{served.url} stopped answering under a load of {num_streams} streams: {error}") from error
 
 
-async def _chat(session: aiohttp.ClientSession, served: ServedModel, prompt: str, num_tokens: int) -> _Timed:
+async def _chat(client: ApiClient, served: ServedModel, prompt: str, num_tokens: int) -> _Timed:
     body: dict[str, Any] = {
         "model": served.model,
         "messages": [{"role": "user", "content": prompt}],
@@ -125,28 +126,16 @@ async def _chat(session: aiohttp.ClientSession, served: ServedModel, prompt: str
     }
     began = time.perf_counter()
     first, usage_tokens = 0.0, 0
-    async with session.post(f"{served.url}/v1/chat/completions", json=body) as response:
-        await _check(served, response)
-        async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            if not first and event.get("choices"):
-                first = time.perf_counter() - began
-            usage_tokens = (event.get("usage") or {}).get("completion_tokens", usage_tokens)
+    async for event in client.stream("/v1/chat/completions", body):
+        if not first and event.get("choices"):
+            first = time.perf_counter() - began
+        usage_tokens = (event.get("usage") or {}).get("completion_tokens", usage_tokens)
     return _Timed(first, time.perf_counter() - began, usage_tokens)
 
 
-async def _reward(session: aiohttp.ClientSession, served: ServedModel, batch: Sequence[Any]) -> _Timed:
+async def _reward(client: ApiClient, served: ServedModel, batch: Sequence[Any]) -> _Timed:
     body = {"model": served.model, "conversations": list(batch)}
     began = time.perf_counter()
-    async with session.post(f"{served.url}/v1/reward", json=body) as response:
-        await _check(served, response)
-        rows = (await response.json())["data"]
+    rows = (await client.ask("POST", "/v1/reward", body)).raise_for_status().json()["data"]
     took_s = time.perf_counter() - began
     return _Timed(took_s, took_s, sum(row["num_tokens"] for row in rows))
-
-
-async def _check(served: ServedModel, response: aiohttp.ClientResponse) -> None:
-    if response.status != 200:
-        raise WorkerFailed(f"{served.url} refused a request of the load: {await response.text()}")

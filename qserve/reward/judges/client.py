@@ -8,8 +8,8 @@ import json
 from collections import OrderedDict
 from typing import Any
 
-import aiohttp
-
+from qserve.client.answer import NotJson, Unreachable
+from qserve.client.api import ApiClient
 from qserve.errors import UsageError
 from qserve.reward.failures import RewardFailed
 from qserve.reward.judges.served import ServedChat
@@ -37,7 +37,7 @@ class JudgeClient:
         self._model = part.model or (served.model if served is not None else "")
         self._at_once = asyncio.Semaphore(part.at_once)
         self._kept: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
-        self._session: aiohttp.ClientSession | None = None
+        self._client: ApiClient | None = None
         self.num_asked = 0
 
     async def answer(self, question: str, vote: int) -> str:
@@ -65,8 +65,8 @@ class JudgeClient:
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        if self._client is not None:
+            await self._client.close()
 
     async def _ask(self, question: str, vote: int) -> str:
         part = self._part
@@ -80,26 +80,23 @@ class JudgeClient:
         async with self._at_once:
             self.num_asked += 1
             try:
-                async with self._opened().post(f"{self._base}/chat/completions", json=body) as answer:
-                    data = await answer.json(content_type=None)
-                    if answer.status != 200:
-                        raise self._failed(f"it answered {answer.status}: {json.dumps(data)[:300]}")
-                    return _content(data)
-            except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError) as error:
+                answer = await self._opened().ask("POST", "/chat/completions", body)
+                data = answer.json()
+                if answer.status != 200:
+                    raise self._failed(f"it answered {answer.status}: {json.dumps(data)[:300]}")
+                return _content(data)
+            except Unreachable as error:
+                raise self._failed(f"{type(error.reason).__name__} {error.reason}".strip()) from None
+            except NotJson as error:
+                raise self._failed(f"what it answered is not JSON: {error}") from None
+            except (ValueError, LookupError, TypeError) as error:
                 raise self._failed(f"{type(error).__name__} {error}".strip()) from None
 
-    @property
-    def _base(self) -> str:
-        return self._part.url if self._served is None else "http://worker/v1"
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            key = self._key()
-            headers = {"Authorization": f"Bearer {key}"} if key else {}
-            connector = None if self._served is None else aiohttp.UnixConnector(self._served.socket)
-            timeout = aiohttp.ClientTimeout(_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector)
-        return self._session
+    def _opened(self) -> ApiClient:
+        if self._client is None:
+            url, socket = (self._part.url, None) if self._served is None else ("http://worker/v1", self._served.socket)
+            self._client = ApiClient(url, self._key(), socket=socket, timeout_s=_TIMEOUT_S)
+        return self._client
 
     def _key(self) -> str:
         if self._served is not None:

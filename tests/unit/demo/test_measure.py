@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from qserve.confidence import wilson_interval
+from qserve.client.answer import Refused
 from qserve.demo.measure import measure, table, task_result
 from qserve.demo.tasks import Exchange
 
@@ -54,7 +54,7 @@ async def test_counts_right_and_wrong_answers(adder: str) -> None:
 
 
 async def test_a_refused_key_is_an_error(adder: str) -> None:
-    with pytest.raises(aiohttp.ClientResponseError, match="401"):
+    with pytest.raises(Refused, match="401"):
         await measure(adder, None, "wrong", num=1, concurrency=1)
 
 

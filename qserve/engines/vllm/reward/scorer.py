@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import aiohttp
-
+from qserve.client.answer import Unreachable
 from qserve.engines.vllm.reward.server import VllmServer
 from qserve.model.failures import NOT_A_NUMBER
 from qserve.model.load import load_tokenizer
@@ -63,7 +62,7 @@ class VllmScorer:
             status, rewards = await self._server.rewards(
                 [list(item.token_ids[: place + 1]) for item, place in zip(items, places, strict=True)]
             )
-        except aiohttp.ClientError as error:
+        except Unreachable as error:
             raise RewardFailed(f"vLLM can't be reached: {error}", "worker_unreachable") from error
         finally:
             self._end()

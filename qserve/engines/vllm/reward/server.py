@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
-
+from qserve.client.answer import Unreachable
+from qserve.client.api import ApiClient
 from qserve.engines.vllm.launch.server import VllmLaunch
 from qserve.errors import BrokenCheckpoint
 from qserve.worker.process import WorkerSpec, report_phase
@@ -32,12 +32,7 @@ class VllmServer:
 
     async def __aenter__(self) -> VllmServer:
         """Raises what the log says where it does not come up, in our own words."""
-        self._session = aiohttp.ClientSession(
-            "http://vllm",
-            connector=aiohttp.UnixConnector(str(self._spec.socket), limit=0),
-            headers={"authorization": f"Bearer {self._spec.key}"},
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
+        self._client = ApiClient("http://vllm", self._spec.key, socket=self._spec.socket)
         self._process = await asyncio.create_subprocess_exec(
             *self._launch.command,
             env=dict(self._launch.environment),
@@ -54,7 +49,7 @@ class VllmServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        await self._client.close()
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             await self._process.wait()
@@ -68,14 +63,14 @@ class VllmServer:
     async def rewards(self, token_ids: list[list[int]]) -> tuple[int, Any]:
         """Status, and the raw rewards or, where the status is not 200, what vLLM said.
 
-        Raises aiohttp.ClientError where it can't be reached.
+        Raises Unreachable where it can't be reached.
         """
         body = {"model": self._spec.models[0], "input": token_ids, "use_activation": False}
-        async with self._session.post("/classify", json=body) as answer:
-            if answer.status != 200:
-                return answer.status, (await answer.text())[:500]
-            rows = sorted((await answer.json())["data"], key=lambda row: row["index"])
-            return 200, [row["probs"][0] for row in rows]
+        answer = await self._client.ask("POST", "/classify", body)
+        if answer.status != 200:
+            return answer.status, answer.text[:500]
+        rows = sorted(answer.json()["data"], key=lambda row: row["index"])
+        return 200, [row["probs"][0] for row in rows]
 
     async def memory(self) -> dict[str, Any]:
         """What its processes hold, as GET /v1/qserve/memory tells it."""
@@ -84,10 +79,10 @@ class VllmServer:
 
     async def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         try:
-            async with self._session.request(method, path, data=body) as answer:
-                return answer.status, await answer.read()
-        except aiohttp.ClientError:
+            answer = await self._client.ask(method, path, body)
+        except Unreachable:
             return 0, b""
+        return answer.status, answer.body
 
     async def _hear(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None, "it is a pipe"

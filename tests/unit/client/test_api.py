@@ -1,0 +1,70 @@
+"""Requests that are awaited: answers, streams of events, and each way to have none."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.client.answer import Refused, Unreachable
+from qserve.client.api import ApiClient
+from qserve.client.stream import NoEvent
+from tests.unit.client.servers import answer, serving
+
+_EVENTS = "content-type: text/event-stream"
+
+
+async def streamed(url: str) -> list:
+    async with ApiClient(url) as client:
+        return [event async for event in client.stream("/v1/x", {"a": 1})]
+
+
+async def test_an_answer_of_any_status_and_the_key() -> None:
+    with serving(answer(b'{"error": {"message": "full"}}', 503, "Retry-After: 7")) as server:
+        async with ApiClient(f"{server.url}/", "sk-1") as client:
+            told = await client.ask("POST", "/v1/x", {"a": "ü"})
+    assert (told.status, told.message(), told.headers["retry-after"]) == (503, "full", "7")
+    assert server.requests[0].startswith(b"POST /v1/x ") and b"Bearer sk-1" in server.requests[0]
+
+
+async def test_an_address_without_a_server() -> None:
+    with serving() as server:
+        url = server.url
+    async with ApiClient(url) as client:
+        with pytest.raises(Unreachable, match="Cannot connect to host"):
+            await client.ask("GET", "/")
+
+
+@pytest.mark.parametrize("sent", [b"SSH-2.0\r\n", b"", answer(b"{}", length=9), None])
+async def test_what_is_no_answer_is_unreachable(sent: bytes | None) -> None:
+    with serving(sent) as server:
+        async with ApiClient(server.url, timeout_s=0.2) as client:
+            with pytest.raises(Unreachable):
+                await client.ask("GET", "/")
+
+
+async def test_the_key_is_sent_to_no_other_host() -> None:
+    with serving(answer(b"there")) as other, serving(answer(b"", 307, f"location: {other.url}/x")) as server:
+        async with ApiClient(server.url, "sk-1") as client:
+            assert (await client.ask("GET", "/")).body == b"there"
+    assert b"sk-1" in server.requests[0] and b"sk-1" not in other.requests[0]
+
+
+async def test_a_stream_gives_objects_until_it_is_done() -> None:
+    with serving(answer(b': ping\n\ndata: {"a": 1}\n\ndata: {"a": 2}\n\ndata: [DONE]\n\nx', 200, _EVENTS)) as server:
+        assert await streamed(server.url) == [{"a": 1}, {"a": 2}]
+
+
+async def test_a_refused_stream_has_the_answer() -> None:
+    with serving(answer(b'{"error": {"message": "too long"}}', 400)) as server:
+        with pytest.raises(Refused, match="status 400: too long"):
+            await streamed(server.url)
+
+
+@pytest.mark.parametrize(("length", "error"), [(99, Unreachable), (None, NoEvent)])
+async def test_a_stream_that_breaks_off_is_told_after_its_events(length: int | None, error: type[Exception]) -> None:
+    events = []
+    with serving(answer(b'data: {"a": 1}\n\ndata: {"a"', 200, _EVENTS, length=length)) as server:
+        async with ApiClient(server.url) as client:
+            with pytest.raises(error):
+                async for event in client.stream("/v1/x", {}):
+                    events.append(event)
+    assert events == [{"a": 1}]
