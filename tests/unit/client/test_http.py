@@ -130,9 +130,9 @@ def test_a_connection_asks_below_its_path_and_connects_again() -> None:
 
 def test_pieces_come_before_the_end_and_a_break_is_told() -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    with serving(head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") as server:
-        with opened("GET", server.url, timeout_s=5) as reply:
-            assert b"".join(reply.chunks()) == b"abcde"
+    whole = head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    with serving(whole) as server, opened("GET", server.url, timeout_s=5) as reply:
+        assert b"".join(reply.chunks()) == b"abcde"
     with serving(head + b"3\r\nabc\r\n") as server, opened("GET", server.url, timeout_s=5) as reply:
         chunks = reply.chunks()
         assert next(chunks) == b"abc"
