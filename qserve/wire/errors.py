@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qserve.wire.agents.overflow import Overflow
-from qserve.wire.overflow import Overflow, overflow_of_vllm
+from qserve.wire.overflow import Overflow
 
 __all__ = ["MAX_NAME", "ApiError", "Dialect", "from_failure", "internal_error", "too_long", "unknown_field"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qserve.client.metrics import samples_of
-from qserve.engine.heartbeat import Progress
+from qserve.worker.heartbeat import Progress
 
 __all__ = ["progress_of"]
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from qserve.confidence import wilson_interval
 from qserve.client.answer import Refused
+from qserve.confidence import wilson_interval
 from qserve.demo.measure import measure, table, task_result
 from qserve.demo.tasks import Exchange
 

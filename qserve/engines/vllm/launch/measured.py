@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qserve.client.metrics import samples_of
-from qserve.engine.vllm.log import LogFigures
-from qserve.engine.vllm.processes import ProcessFigures
+from qserve.engines.vllm.launch.log import LogFigures
+from qserve.engines.vllm.launch.processes import ProcessFigures
 
 __all__ = ["measured_memory"]
 
