@@ -23,9 +23,9 @@ import torch  # after the path
 import triton  # type: ignore[import-untyped]
 
 from qserve.engines.transformers.worker.decoding import triton_kernels  # noqa: F401  # lists its kernels
-from qserve.model.card import triton_products  # noqa: F401
-from qserve.model.card.ahead import CAPABILITIES, MAX_SHARED_BYTES, Program, compile_for, known_specs, programs_of
-from qserve.model.card.kernels import KERNELS
+from qserve.model.cuda import triton_products  # noqa: F401
+from qserve.model.cuda.ahead import CAPABILITIES, MAX_SHARED_BYTES, Program, compile_for, known_specs, programs_of
+from qserve.model.cuda.kernels import KERNELS
 
 
 @dataclass(frozen=True)

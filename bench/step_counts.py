@@ -40,8 +40,8 @@ from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.engines.transformers.worker.sampling import batch
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
-from qserve.model.card.linear import CardLinear
-from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
+from qserve.model.cuda.linear import CardLinear
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
 __all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps", "hold", "names_of"]
 

@@ -20,8 +20,8 @@ from qserve.engines.transformers.worker.attention.kernels import Heads, choose_k
 from qserve.engines.transformers.worker.attention.pages import PageStep
 from qserve.engines.transformers.worker.decoding.choose import take_on_cards
 from qserve.engines.transformers.worker.decoding.operations import PLAIN, REGISTERED
-from qserve.model.card import products
-from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
+from qserve.model.cuda import products
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
 __all__ = ["kernel_row"]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from qserve.batches.records import LineError
 from qserve.units import format_bytes
-from qserve.wire.seen import seen
+from qserve.wire.describe_json import describe_json
 
 __all__ = ["LineCheck", "Request", "input_lines", "read_request"]
 
@@ -76,7 +76,7 @@ class LineCheck:
         except (msgspec.DecodeError, RecursionError) as error:
             return LineError("invalid_json_line", f"this line is not valid JSON: {error}", number)
         if not isinstance(value, dict):
-            return LineError("invalid_json_line", f"this line is {seen(value)}; an object is needed", number)
+            return LineError("invalid_json_line", f"this line is {describe_json(value)}; an object is needed", number)
         return self._of_envelope(number, value) or self._of_body(number, value["body"])
 
     def _of_envelope(self, number: int, value: dict[str, Any]) -> LineError | None:
@@ -120,5 +120,5 @@ class LineCheck:
 
 def _needed(given: dict[str, Any], name: str, needed: str, within: str = "") -> str:
     """What was seen, and what is needed."""
-    found = f"is {seen(given[name])}" if name in given else "is missing"
+    found = f"is {describe_json(given[name])}" if name in given else "is missing"
     return f"'{within}{name}' {found}; {needed} is needed"

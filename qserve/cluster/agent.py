@@ -86,14 +86,14 @@ class Agent:
 
     async def _live(self) -> None:
         try:
-            if self._assignment.hosted.num_nodes > 1:
+            if self._assignment.deployment.num_nodes > 1:
                 set_vllm_environment(ray_module().get_runtime_context().gcs_address, self._assignment.host)
             wanted = self._assignment
             folder = await asyncio.to_thread(
-                checkpoint_folder, wanted.hosted.folder, wanted.checkpoint, wanted.checkpoint_key
+                checkpoint_folder, wanted.deployment.folder, wanted.checkpoint, wanted.checkpoint_key
             )
-            hosted = replace(wanted.hosted, folder=folder)
-            self._worker = local_worker(hosted, self._status, self._private, self._log.file, self._report)
+            deployment = replace(wanted.deployment, folder=folder)
+            self._worker = local_worker(deployment, self._status, self._private, self._log.file, self._report)
             self._worker.start_limit_s = self._assignment.start_limit_s
             await self._worker.start()
             await self._worker.watch()
@@ -105,7 +105,7 @@ class Agent:
     def _new_status(self) -> WorkerStatus:
         assignment = self._assignment
         address = TcpAddress(assignment.host, free_port(assignment.host, assignment.ports))
-        return WorkerStatus(replace(facts_of(assignment.hosted, address), key=assignment.key))
+        return WorkerStatus(replace(facts_of(assignment.deployment, address), key=assignment.key))
 
     def _report(self, worker: str, event: str, details: dict[str, Any]) -> None:
         with self._lock:
@@ -126,7 +126,7 @@ class Agent:
         with self._lock:
             events, self._events = tuple(self._events), []
             self._seen_state = self._state()
-        plan = (worker.plan if worker is not None else None) or self._assignment.hosted.plan
+        plan = (worker.plan if worker is not None else None) or self._assignment.deployment.plan
         notes = tuple(worker.notes) if worker is not None else ()
         return AgentStatus(
             status.state,

@@ -9,7 +9,7 @@ from qserve.cluster.nodes import Node
 from qserve.cluster.settings import Bounds
 from qserve.errors import DoesNotFit
 from qserve.service.replicas import AUTO, NumReplicas
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 
 __all__ = ["Counts", "counts_per_node", "needs_of", "spread_over"]
 
@@ -32,15 +32,19 @@ def counts_per_node(nodes: Sequence[Node], replicas: NumReplicas | None, bounds:
 
 
 def spread_over(
-    nodes: Sequence[Node], hosted: Sequence[Hosted], replicas: NumReplicas | None, bounds: Bounds | None, reward: int
-) -> list[Hosted]:
+    nodes: Sequence[Node],
+    deployments: Sequence[ModelDeployment],
+    replicas: NumReplicas | None,
+    bounds: Bounds | None,
+    reward: int,
+) -> list[ModelDeployment]:
     """The replicas of all nodes, from those that were planned for one.
 
     Raises DoesNotFit for more than the cluster has; what `bounds` allow beyond it, further nodes may bring.
     """
-    planned = {role: [one for one in hosted if one.role == role] for role in ("chat", "reward")}
-    cores = max(1, min(int(node.num_cpus) for node in nodes) // max(1, sum(one.plan.on_cpu for one in hosted)))
-    spread: list[Hosted] = []
+    planned = {role: [one for one in deployments if one.role == role] for role in ("chat", "reward")}
+    cores = max(1, min(int(node.num_cpus) for node in nodes) // max(1, sum(one.plan.on_cpu for one in deployments)))
+    spread: list[ModelDeployment] = []
     for role, ones in planned.items():
         if not ones:
             continue
@@ -56,24 +60,24 @@ def spread_over(
             replace(ones[0], cards=None, num_cores=cores if ones[0].plan.on_cpu else None, index=at, num_replicas=most)
             for at in range(most)
         ]
-    _check_cpus(nodes, hosted)
+    _check_cpus(nodes, deployments)
     return spread
 
 
-def needs_of(hosted: Hosted) -> dict[str, float]:
+def needs_of(deployment: ModelDeployment) -> dict[str, float]:
     """What a replica asks Ray for; over several nodes vLLM asks for their cards itself."""
-    if hosted.num_nodes > 1:
+    if deployment.num_nodes > 1:
         return {"CPU": 1.0}
-    if hosted.plan.on_cpu:
-        return {"CPU": float(hosted.num_cores or 1)}
-    return {"CPU": 1.0, "GPU": float(len(hosted.plan.devices))}
+    if deployment.plan.on_cpu:
+        return {"CPU": float(deployment.num_cores or 1)}
+    return {"CPU": 1.0, "GPU": float(len(deployment.plan.devices))}
 
 
-def _check_cpus(nodes: Sequence[Node], hosted: Sequence[Hosted]) -> None:
+def _check_cpus(nodes: Sequence[Node], deployments: Sequence[ModelDeployment]) -> None:
     fewest = min(nodes, key=lambda node: node.num_cpus)
-    if len(hosted) > fewest.num_cpus:
+    if len(deployments) > fewest.num_cpus:
         raise DoesNotFit(
-            f"{len(hosted)} replicas on each node take a CPU each, and Ray may give {fewest.num_cpus:g} away at "
+            f"{len(deployments)} replicas on each node take a CPU each, and Ray may give {fewest.num_cpus:g} away at "
             f"{fewest.address}; lower --replicas, or add nodes"
         )
 

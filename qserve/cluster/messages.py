@@ -9,7 +9,7 @@ from typing import Any
 from qserve.cluster.checkpoints import CheckpointKey
 from qserve.cluster.settings import PortRange
 from qserve.planner.plan import Plan
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.worker.base import WorkerFacts, WorkerLoad, WorkerState
 
 __all__ = ["AgentStatus", "Assignment", "Failure", "GatewayStatus"]
@@ -20,8 +20,8 @@ class Assignment:
     """The worker that an agent is to run.
 
     Attributes:
-        hosted: what it serves; its folder is where the service found it.
-        checkpoint: the name by which a node finds the checkpoint itself; "": only at `hosted.folder`.
+        deployment: what it serves; its folder is where the service found it.
+        checkpoint: the name by which a node finds the checkpoint itself; "": only at `deployment.folder`.
         checkpoint_key: what it must be there; None: of a folder that holds no such files.
         key: what the gateway will present.
         host: the node's address, which it listens on alone.
@@ -29,7 +29,7 @@ class Assignment:
         lease_s: without word from the service for so long, all of it ends.
     """
 
-    hosted: Hosted
+    deployment: ModelDeployment
     checkpoint: str
     checkpoint_key: CheckpointKey | None
     key: str = field(repr=False)

@@ -14,7 +14,7 @@ from qserve.cluster.placement import Reservations
 from qserve.cluster.scaling import Load, Scaling
 from qserve.cluster.settings import Bounds, RaySettings
 from qserve.cluster.worker import RayWorker
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
@@ -39,26 +39,31 @@ class RayRunner:
         self._reservations = Reservations()
 
     def worker(
-        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerFacts | None = None
+        self,
+        deployment: ModelDeployment,
+        private: Path,
+        record: RunRecord,
+        screen: Screen,
+        chat: WorkerFacts | None = None,
     ) -> RayWorker:
         """See `Runner.worker`. Judges of a reward ask at sockets, so there is no chat model for them here."""
-        hosted = replace(hosted, folder=hosted.folder.resolve())  # the nodes have other working directories
-        status = WorkerStatus(facts_of(hosted, _NOWHERE))
-        keep_plan(hosted, record)
+        deployment = replace(deployment, folder=deployment.folder.resolve())  # the nodes have other working directories
+        status = WorkerStatus(facts_of(deployment, _NOWHERE))
+        keep_plan(deployment, record)
         worker = RayWorker(
-            hosted,
-            self._checkpoints.get(hosted.role, ""),
+            deployment,
+            self._checkpoints.get(deployment.role, ""),
             status,
-            needs_of(hosted),
+            needs_of(deployment),
             self._reservations,
             self._settings,
-            record.log_file(hosted.name),
+            record.log_file(deployment.name),
             event_recorder(record, screen),
         )
-        worker.vocab_size = checked_vocab_size(hosted, status.facts)
-        worker.is_wanted = self._bounds is None or hosted.role != "chat" or hosted.index < self._bounds.fewest
+        worker.vocab_size = checked_vocab_size(deployment, status.facts)
+        worker.is_wanted = self._bounds is None or deployment.role != "chat" or deployment.index < self._bounds.fewest
         status.memory = worker.memory
-        status.latency = latency_of(hosted, status, record)
+        status.latency = latency_of(deployment, status, record)
         return worker
 
     async def scale(self, workers: Sequence[Worker]) -> None:

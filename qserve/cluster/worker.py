@@ -25,7 +25,7 @@ from qserve.cluster.settings import LEASE_S, RaySettings
 from qserve.errors import QserveError, WorkerFailed
 from qserve.planner.plan import Plan
 from qserve.runs.private import open_private
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.liveness import health
 from qserve.supervisor.liveness.restarts import Restarts, WorkerEvents
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
@@ -47,7 +47,7 @@ class RayWorker:
 
     def __init__(
         self,
-        hosted: Hosted,
+        deployment: ModelDeployment,
         checkpoint: str,
         status: WorkerStatus,
         needs: dict[str, float],
@@ -64,10 +64,10 @@ class RayWorker:
         self.devices: frozenset[str] = frozenset({status.name})
         """Its own: replicas on several nodes start at once."""
         self.measures_free_memory = False
-        self.plan: Plan = hosted.plan
+        self.plan: Plan = deployment.plan
         self.notes: list[str] = []
         self.is_wanted = True
-        self._hosted = hosted
+        self._deployment = deployment
         self._checkpoint = checkpoint
         self._needs = needs
         self._reservations = reservations
@@ -156,9 +156,9 @@ class RayWorker:
         self._restarts.enter(WorkerState.READY, "")
 
     async def _assignment(self) -> Assignment:
-        key = await asyncio.to_thread(key_of, self._hosted.folder)
+        key = await asyncio.to_thread(key_of, self._deployment.folder)
         return Assignment(
-            self._hosted,
+            self._deployment,
             self._checkpoint,
             key,
             self.status.facts.key,

@@ -15,15 +15,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.folder import read_config
-from qserve.model.card.trial import use_card_products
 from qserve.model.checkpoint_errors import check_files, explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
+from qserve.model.cuda.trial import use_card_products
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
 from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
+from qserve.model.measured_weights import weights_bytes
 from qserve.model.packed_cache.folder import PackedFolder
 from qserve.model.packed_cache.layers import Layers, packed_layers
 from qserve.model.packed_cache.placing import Misplaced, placing
@@ -43,7 +44,6 @@ from qserve.model.quantize import (
 from qserve.model.stored.arguments import configured, stored_arguments
 from qserve.model.stored.embedding import map_embedding
 from qserve.model.stored.linear import compile_stored
-from qserve.model.weights_held import weights_bytes
 from qserve.planner.plan import Plan
 
 __all__ = ["DTYPES", "LoadFormat", "LoadedModel", "load", "load_tokenizer", "weights_bytes"]
@@ -140,10 +140,10 @@ def _kept_or_made(
     start = packed_start(folder, plan, packed)
     if start is None:
         return made(), ()
-    return start.load(made, lambda layers, tied_head: _around(folder, plan, on_progress, layers, tied_head))
+    return start.load(made, lambda layers, tied_head: _load_around_packed(folder, plan, on_progress, layers, tied_head))
 
 
-def _around(
+def _load_around_packed(
     folder: Path, plan: Plan, on_progress: Callable[[float], None], layers: Layers, tied_head: str | None
 ) -> Any:
     """The model around layers that are packed already."""

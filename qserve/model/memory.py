@@ -13,7 +13,7 @@ import torch
 
 from qserve.model.load_cost import LoadCost, resident_bytes
 from qserve.model.mapped import trim_heap
-from qserve.model.weights_held import weights_by_device
+from qserve.model.measured_weights import weights_by_device
 
 __all__ = ["BesideWeights", "beside_weights"]
 

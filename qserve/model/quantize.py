@@ -1,6 +1,6 @@
 """bitsandbytes while loading: LLM.int8, NF4, FP4; what it touches, what it leaves alone, and what that costs.
 
-On a card what it holds is multiplied by products of ours (`model/card/`). On a CPU compiled ones compute, and the same
+On a card what it holds is multiplied by products of ours (`model/cuda/`). On a CPU compiled ones compute, and the same
 numbers are made without it (`model/cpu/quantized.py`); it takes the layers whose shape these do not.
 Heads, embeddings, norms, routers and the small projections of linear attention stay in the plan's dtype, and
 core/packing.py counts them so. transformers 5 joins a layer's experts in one parameter that bitsandbytes does not see;

@@ -2,13 +2,13 @@
 
 It shares one process and one event loop with the gateway.
 
-`service` runs it all; `hosted` describes a model to serve; `runner` is the interface that starts workers,
+`service` runs it all; `deployment` describes a model to serve; `runner` is the interface that starts workers,
 `this_machine` its implementation here, `worker` one supervised child; `ports` opens the listening socket; `screen`
 prints for the user, `logs` for log collectors; `record` writes the run store, `measure` the memory.
 """
 
 from qserve.supervisor import ports
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.service import UpOptions, serve
 
-__all__ = ["Hosted", "UpOptions", "ports", "serve"]
+__all__ = ["ModelDeployment", "UpOptions", "ports", "serve"]

@@ -1,6 +1,6 @@
 """The service's API keys: reads them, and hides them from process lists and workers.
 
-Workers have internal keys of their own (`hosted.py`) and never learn these.
+Workers have internal keys of their own (`qserve.worker.base.WorkerFacts`) and never learn these.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from qserve.planner.plan import Plan
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen import Screen
@@ -75,9 +75,9 @@ class Runner(Protocol):
     """Starts the workers of a service."""
 
     def worker(
-        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerFacts | None
+        self, deployment: ModelDeployment, private: Path, record: RunRecord, screen: Screen, chat: WorkerFacts | None
     ) -> Worker:
-        """A worker for `hosted`, not started yet. `chat`: the chat model of the service, for judges."""
+        """A worker for `deployment`, not started yet. `chat`: the chat model of the service, for judges."""
 
     async def scale(self, workers: Sequence[Worker]) -> None:
         """Start and stop replicas with the load, until cancelled."""

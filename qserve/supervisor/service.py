@@ -20,8 +20,8 @@ from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor import ports
-from qserve.supervisor.gateways import Processes, RunningGateway, gateway_of
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
+from qserve.supervisor.gateways import Processes, RunningGateway, start_gateway
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
@@ -81,7 +81,9 @@ class UpOptions:
     file_bounds: FileBounds = field(default_factory=FileBounds)
 
 
-async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, runner: Runner = _THIS_MACHINE) -> int:
+async def serve(
+    deployments: Sequence[ModelDeployment], options: UpOptions, screen: Screen, runner: Runner = _THIS_MACHINE
+) -> int:
     """Serve on workers of `runner` until stopped; returns the exit status.
 
     0: stopped, every request was answered. 1: requests were cut off, by a worker that ended or by the stop.
@@ -96,7 +98,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, ru
     record.listens_at(url)
     status = QserveError.exit_status
     try:
-        status = await _serve(hosted, options, screen, record, listener, url, stop, runner)
+        status = await _serve(deployments, options, screen, record, listener, url, stop, runner)
     except QserveError as error:
         status = error.exit_status
         record.event("", "failed", reason=str(error))
@@ -107,7 +109,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, ru
 
 
 async def _serve(
-    hosted: Sequence[Hosted],
+    deployments: Sequence[ModelDeployment],
     options: UpOptions,
     screen: Screen,
     record: RunRecord,
@@ -118,7 +120,7 @@ async def _serve(
 ) -> int:
     with private_folder() as private:
         async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
-            workers = _workers(hosted, private, record, screen, runner)
+            workers = _workers(deployments, private, record, screen, runner)
             for worker in workers:
                 worker.start_limit_s = options.start_timeout_s
             statuses = [worker.status for worker in workers]
@@ -128,7 +130,7 @@ async def _serve(
             service = Service(
                 rolling.begin, host.documents, record.row, record.kept, options.files, options.file_bounds
             )
-            gateway = gateway_of(options.processes, options.gateway, statuses, service, ui, listener, record.event)
+            gateway = start_gateway(options.processes, options.gateway, statuses, service, ui, listener, record.event)
             gateway.begin()
             end = None
             try:
@@ -150,11 +152,11 @@ async def _serve(
 
 
 def _workers(
-    hosted: Sequence[Hosted], private: Path, record: RunRecord, screen: Screen, runner: Runner
+    deployments: Sequence[ModelDeployment], private: Path, record: RunRecord, screen: Screen, runner: Runner
 ) -> list[Worker]:
     """The workers, chat models first: judges may ask them."""
     workers: list[Worker] = []
-    for one in hosted:
+    for one in deployments:
         chats = [worker.status.facts for worker in workers if worker.status.role == "chat"]
         chat = chats[one.index % len(chats)] if chats and one.role == "reward" else None
         workers.append(runner.worker(one, private, record, screen, chat))

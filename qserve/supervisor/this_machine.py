@@ -13,7 +13,7 @@ from qserve.core.hardware import Device
 from qserve.planner.engine import engine_named
 from qserve.reward.judges.served import ServedChat
 from qserve.service.replicas import num_engines
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.latency import LatencyWatch
 from qserve.supervisor.liveness.restarts import WorkerEvents
 from qserve.supervisor.record import RunRecord
@@ -22,7 +22,7 @@ from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 from qserve.worker.base import TcpAddress, UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.worker.launch import Launch, engine_launch
-from qserve.worker.own_launch import OwnLaunch
+from qserve.worker.module_launch import ModuleLaunch
 from qserve.worker.process import WorkerSpec
 
 __all__ = ["ThisMachine", "checked_vocab_size", "event_recorder", "facts_of", "keep_plan", "latency_of", "local_worker"]
@@ -32,50 +32,55 @@ class ThisMachine:
     """The `Runner` whose workers are processes of this machine, all of them wanted all the time."""
 
     def worker(
-        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerFacts | None = None
+        self,
+        deployment: ModelDeployment,
+        private: Path,
+        record: RunRecord,
+        screen: Screen,
+        chat: WorkerFacts | None = None,
     ) -> SupervisedWorker:
         """See `Runner.worker`. Its socket and its key's file lie in the `private` folder."""
-        status = WorkerStatus(facts_of(hosted, UnixAddress(private / f"{hosted.name}.sock")))
-        keep_plan(hosted, record)
-        log_file = record.log_file(hosted.name)
-        worker = local_worker(hosted, status, private, log_file, event_recorder(record, screen), chat)
+        status = WorkerStatus(facts_of(deployment, UnixAddress(private / f"{deployment.name}.sock")))
+        keep_plan(deployment, record)
+        log_file = record.log_file(deployment.name)
+        worker = local_worker(deployment, status, private, log_file, event_recorder(record, screen), chat)
         status.memory = worker.memory
-        status.latency = latency_of(hosted, status, record)
+        status.latency = latency_of(deployment, status, record)
         return worker
 
     async def scale(self, workers: Sequence[Worker]) -> None:
         """See `Runner.scale`: nothing to do."""
 
 
-def facts_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerFacts:
+def facts_of(deployment: ModelDeployment, address: UnixAddress | TcpAddress) -> WorkerFacts:
     """What is planned for this worker, with an internal key of its own."""
-    limits = hosted.plan.workload
+    limits = deployment.plan.workload
     return WorkerFacts(
-        hosted.name,
-        hosted.names,
+        deployment.name,
+        deployment.names,
         address,
         secrets.token_urlsafe(32),
-        num_engines(hosted.plan) * limits.max_num_seqs,
+        num_engines(deployment.plan) * limits.max_num_seqs,
         limits.max_model_len,
-        wire=_wire_of(hosted),
-        engine=hosted.plan.engine,
-        plan=hosted.plan.to_json(),
-        tells_report=hosted.role == "reward",
-        tokenizer=hosted.tokenizer or hosted.folder,
-        vocab_size=_vocab_size(hosted.folder),
-        role=hosted.role,
+        wire=_wire_of(deployment),
+        engine=deployment.plan.engine,
+        plan=deployment.plan.to_json(),
+        tells_report=deployment.role == "reward",
+        tokenizer=deployment.tokenizer or deployment.folder,
+        vocab_size=_vocab_size(deployment.folder),
+        role=deployment.role,
     )
 
 
-def keep_plan(hosted: Hosted, record: RunRecord) -> None:
+def keep_plan(deployment: ModelDeployment, record: RunRecord) -> None:
     """Record the plan of this worker."""
-    record.plan(hosted.name, hosted.plan, hosted.names)
-    if hosted.engine_args or hosted.verify_quant:
-        record.teaches_nothing(hosted.name)
+    record.plan(deployment.name, deployment.plan, deployment.names)
+    if deployment.engine_args or deployment.verify_quant:
+        record.teaches_nothing(deployment.name)
 
 
 def local_worker(
-    hosted: Hosted,
+    deployment: ModelDeployment,
     status: WorkerStatus,
     private: Path,
     log_file: Path,
@@ -83,26 +88,26 @@ def local_worker(
     chat: WorkerFacts | None = None,
 ) -> SupervisedWorker:
     """A process of this machine that listens where its facts say, not started yet."""
-    launch = _launch(hosted, status.facts, private, chat)
-    seen = _seen_by(hosted.cards, hosted.plan.on_cpu)
-    launch.environment = {**launch.environment, **seen, **_threads(hosted.num_cores)}
+    launch = _launch(deployment, status.facts, private, chat)
+    seen = _seen_by(deployment.cards, deployment.plan.on_cpu)
+    launch.environment = {**launch.environment, **seen, **_threads(deployment.num_cores)}
     worker = SupervisedWorker(status, launch, log_file, report)
-    worker.devices = _devices(hosted)
-    worker.vocab_size = checked_vocab_size(hosted, status.facts)
+    worker.devices = _devices(deployment)
+    worker.vocab_size = checked_vocab_size(deployment, status.facts)
     return worker
 
 
-def checked_vocab_size(hosted: Hosted, facts: WorkerFacts) -> int | None:
+def checked_vocab_size(deployment: ModelDeployment, facts: WorkerFacts) -> int | None:
     """Of a chat model that must predict text: the first replica's, since all load the same weights."""
-    is_asked = hosted.role == "chat" and hosted.load_format != "dummy" and not hosted.index
+    is_asked = deployment.role == "chat" and deployment.load_format != "dummy" and not deployment.index
     return facts.vocab_size if is_asked else None
 
 
-def latency_of(hosted: Hosted, status: WorkerStatus, record: RunRecord) -> LatencyWatch | None:
+def latency_of(deployment: ModelDeployment, status: WorkerStatus, record: RunRecord) -> LatencyWatch | None:
     """Planned beside measured latency; None where nothing is planned, or requests of several engines mix."""
-    if hosted.speed is None or num_engines(hosted.plan) > 1:
+    if deployment.speed is None or num_engines(deployment.plan) > 1:
         return None
-    return LatencyWatch(hosted.speed, record.kept, status)
+    return LatencyWatch(deployment.speed, record.kept, status)
 
 
 def _vocab_size(folder: Path) -> int | None:
@@ -113,24 +118,32 @@ def _vocab_size(folder: Path) -> int | None:
     return None
 
 
-def _wire_of(hosted: Hosted) -> str:
+def _wire_of(deployment: ModelDeployment) -> str:
     """The engine whose wire format the worker speaks: reward models have qserve's protocols on any engine."""
-    engine = hosted.plan.engine
-    return engine if hosted.role != "reward" and engine_named(engine).wire else ""
+    engine = deployment.plan.engine
+    return engine if deployment.role != "reward" and engine_named(engine).wire else ""
 
 
-def _launch(hosted: Hosted, facts: WorkerFacts, private: Path, chat: WorkerFacts | None) -> Launch:
-    folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
+def _launch(deployment: ModelDeployment, facts: WorkerFacts, private: Path, chat: WorkerFacts | None) -> Launch:
+    folder, names, plan = deployment.folder.resolve(), deployment.names, deployment.plan
     tcp = facts.address if isinstance(facts.address, TcpAddress) else None
-    socket = private / f"{hosted.name}.sock"
+    socket = private / f"{deployment.name}.sock"
     spec = WorkerSpec(
-        folder, names, plan, socket, facts.key, hosted.load_format, hosted.verify_quant, tcp, hosted.packed_cache_bytes
+        folder,
+        names,
+        plan,
+        socket,
+        facts.key,
+        deployment.load_format,
+        deployment.verify_quant,
+        tcp,
+        deployment.packed_cache_bytes,
     )
-    file = private / f"{hosted.name}.json"
-    if hosted.role == "reward":
+    file = private / f"{deployment.name}.json"
+    if deployment.role == "reward":
         served = None if chat is None else _judge(chat).to_json()
-        return OwnLaunch("qserve.reward", spec, file, reward=hosted.reward.to_json(), served=served)
-    return engine_launch(plan.engine).serving(spec, file, hosted.engine_args)
+        return ModuleLaunch("qserve.reward", spec, file, reward=deployment.reward.to_json(), served=served)
+    return engine_launch(plan.engine).serving(spec, file, deployment.engine_args)
 
 
 def _judge(chat: WorkerFacts) -> ServedChat:
@@ -157,11 +170,11 @@ def _threads(num_cores: int | None) -> dict[str, str]:
     return {} if num_cores is None else {"OMP_NUM_THREADS": str(num_cores), "MKL_NUM_THREADS": str(num_cores)}
 
 
-def _devices(hosted: Hosted) -> frozenset[str]:
+def _devices(deployment: ModelDeployment) -> frozenset[str]:
     """What it computes on, as far as that is known: cards by their uuid, the CPU, or any card."""
-    if hosted.plan.on_cpu:
+    if deployment.plan.on_cpu:
         return frozenset({CPU})
-    cards = hosted.cards or ()
+    cards = deployment.cards or ()
     return frozenset(card.uuid for card in cards) if cards and all(card.uuid for card in cards) else frozenset({ANY})
 
 

@@ -23,7 +23,7 @@ from qserve.supervisor.record import RunRecord
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.ui.settings import UISettings
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
-from qserve.worker.own_launch import OwnProcess
+from qserve.worker.module_launch import ModuleProcess
 
 __all__ = ["check_installed", "hosted_ui"]
 
@@ -76,7 +76,7 @@ class _WebUi:
         settings = UISettings(
             url, api_key=api_key if has_keys else "", socket=str(socket), key=key, has_sign_in=has_keys
         )
-        launch = OwnProcess("qserve.ui", settings.to_json(), private / "ui.json")
+        launch = ModuleProcess("qserve.ui", settings.to_json(), private / "ui.json")
         launch.environment = {**launch.environment, **_ENVIRONMENT}
         self.worker = SupervisedWorker(worker, launch, record.log_file("ui"), _event_recorder(record))
 

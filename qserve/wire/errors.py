@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.wire.agents.overflow import Overflow
 from qserve.wire.overflow import Overflow
 
 __all__ = ["MAX_NAME", "ApiError", "Dialect", "from_failure", "internal_error", "too_long", "unknown_field"]

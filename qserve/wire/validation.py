@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from qserve.units import counted
+from qserve.wire.describe_json import describe_json
 from qserve.wire.errors import MAX_NAME, ApiError, unknown_field
-from qserve.wire.seen import seen
 
 __all__ = ["NEEDED", "from_validation"]
 
@@ -98,7 +98,9 @@ def _what_is_needed(path: Path, context: list[Any], body: Any) -> ApiError:
     needed = f"{', '.join(first)} or {last}" if first else last
     name = _name(path)
     field = f"'{name}'" if name else "the body"
-    return ApiError(400, f"{field} is {seen(_at(body, path))}; {needed} is needed", "invalid_value", name or None)
+    return ApiError(
+        400, f"{field} is {describe_json(_at(body, path))}; {needed} is needed", "invalid_value", name or None
+    )
 
 
 def _name(path: Path) -> str:

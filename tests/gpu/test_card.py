@@ -13,8 +13,8 @@ from bench.gpu_steps.order import KERNELS, VARIANTS
 from bench.gpu_steps.quality import MOST_KL, quality_row
 from bench.step_counts import hold
 from qserve.engines.transformers.worker.kernel_trial import try_kernels
-from qserve.model.card.products import KERNEL
-from qserve.model.card.trial import choose_products
+from qserve.model.cuda.products import KERNEL
+from qserve.model.cuda.trial import choose_products
 
 pytestmark = [
     pytest.mark.gpu,

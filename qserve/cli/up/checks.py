@@ -12,7 +12,7 @@ from qserve.service.chat import check_template_to_serve
 from qserve.service.request import LOAD_OPTIONS, misplaced_options
 
 if TYPE_CHECKING:
-    from qserve.supervisor import Hosted
+    from qserve.supervisor import ModelDeployment
     from qserve.supervisor.screen import Screen
 
 __all__ = ["check_flags", "check_packages", "check_reads", "check_roles"]
@@ -47,15 +47,15 @@ def check_roles(values: dict[str, Any]) -> None:
     refuse_flags(*misplaced_options(values["model"], values["reward"], values["judge"]))
 
 
-def check_reads(hosted: Hosted, screen: Screen) -> None:
+def check_reads(deployment: ModelDeployment, screen: Screen) -> None:
     """Refuse flags that the serving engine does not read, and a chat template that it can't render by."""
-    plan, engine_args, verify_quant = hosted.plan, hosted.engine_args, hosted.verify_quant
-    note = check_template_to_serve(hosted.folder, engine_args) if hosted.role == "chat" else None
+    plan, engine_args, verify_quant = deployment.plan, deployment.engine_args, deployment.verify_quant
+    note = check_template_to_serve(deployment.folder, engine_args) if deployment.role == "chat" else None
     if note is not None and note not in plan.notes:  # of weights that were downloaded since it was planned
         screen.note(note)
     from qserve.worker.launch import engine_launch  # imports the schemas, which --help does not need
 
-    launch = engine_launch(plan.engine) if hosted.role == "chat" else None
+    launch = engine_launch(plan.engine) if deployment.role == "chat" else None
     if engine_args and launch and not launch.takes_engine_args:
         raise UsageError(f"--engine-args {engine_args!r} is for vLLM, and {plan.engine} serves here; add --engine vllm")
     if verify_quant and launch and not launch.verifies_quant:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qserve.cluster.survey import Survey
     from qserve.service.plan import ServicePlan
     from qserve.service.request import ServiceRequest
-    from qserve.supervisor import Hosted
+    from qserve.supervisor import ModelDeployment
     from qserve.supervisor.screen import Screen
 
 __all__ = ["CLUSTER_FLAGS", "Cluster", "joined_cluster", "ray_options"]
@@ -80,37 +80,39 @@ class Cluster:
         of_node = replace(request, replicas=counts.chat, reward=reward)
         return plan_node(of_node, self.hardware, len(self.nodes), configs)
 
-    def spread(self, hosted: Sequence[Hosted], reward_replicas: int, screen: Screen) -> list[Hosted]:
+    def spread(
+        self, deployments: Sequence[ModelDeployment], reward_replicas: int, screen: Screen
+    ) -> list[ModelDeployment]:
         """Replicas over all nodes; prints where each node finds the checkpoint. Raises DoesNotFit or UsageError."""
         from qserve.cluster.layout import spread_over
 
-        _refuse_served_judges(hosted)
-        spread = spread_over(self.nodes, hosted, self.replicas, self.bounds, reward_replicas)
+        _refuse_served_judges(deployments)
+        spread = spread_over(self.nodes, deployments, self.replicas, self.bounds, reward_replicas)
         screen.note(_words(self.nodes))
         screen.note(_PRIVATE)
-        for role, name in checkpoint_names(hosted).items():
-            folder = next(one.folder for one in hosted if one.role == role)
+        for role, name in checkpoint_names(deployments).items():
+            folder = next(one.folder for one in deployments if one.role == role)
             ways = self.survey.find(folder.resolve(), name, self.nodes)
             found = "; ".join(f"{way.value}: {', '.join(addresses)}" for way, addresses in ways.items())
             screen.note(f"checkpoint of the {role} model: {found}")
         self.survey.close()
         return spread
 
-    def runner(self, hosted: Sequence[Hosted]) -> RayRunner:
+    def runner(self, deployments: Sequence[ModelDeployment]) -> RayRunner:
         """The runner that starts workers on the nodes."""
         from qserve.cluster.runner import RayRunner
 
-        return RayRunner(self.settings, self.bounds, checkpoint_names(hosted))
+        return RayRunner(self.settings, self.bounds, checkpoint_names(deployments))
 
 
-def checkpoint_names(hosted: Sequence[Hosted]) -> dict[str, str]:
+def checkpoint_names(deployments: Sequence[ModelDeployment]) -> dict[str, str]:
     """The name of the checkpoint for nodes, by role; "" for a folder of the user's."""
     names = {"chat": "", "reward": ""}
-    for one in hosted:
+    for one in deployments:
         name = one.plan.quant.checkpoint
         if one.role == "chat" and not Path(name).expanduser().is_dir():
             names["chat"] = name
-    return {one.role: names[one.role] for one in hosted}
+    return {one.role: names[one.role] for one in deployments}
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,11 @@ def joined_cluster(values: Mapping[str, Any]) -> Iterator[Cluster | None]:
         yield Cluster(settings, survey, nodes, common_hardware(nodes), flags.replicas, bounds)
 
 
-def _refuse_served_judges(hosted: Sequence[Hosted]) -> None:
+def _refuse_served_judges(deployments: Sequence[ModelDeployment]) -> None:
     from qserve.reward.recipe import read_recipe
     from qserve.reward.recipe.config import SERVED
 
-    for one in hosted:
+    for one in deployments:
         recipe = one.reward.recipe if one.role == "reward" else None
         if recipe is not None and read_recipe(Path(recipe)).asks_served:
             raise UsageError(

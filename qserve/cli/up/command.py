@@ -85,13 +85,13 @@ def command(**values: Any) -> None:
         options = server.options(gateway, processes, hardware, run_folder)
         with screen.working("planning"):
             if cluster is None:
-                hosted = planned_hosts(request, machine, knowledge_of(values, machine), Path(configs), screen)
+                deployments = planned_hosts(request, machine, knowledge_of(values, machine), Path(configs), screen)
             else:
-                hosted = planned_nodes(request, cluster, Path(configs), screen)
+                deployments = planned_nodes(request, cluster, Path(configs), screen)
         if cluster is None:
-            sys.exit(uvloop.run(serve(hosted, options, screen)))
-        hosted = cluster.spread(hosted, request.num_rewards, screen)
-        sys.exit(uvloop.run(serve(hosted, options, screen, cluster.runner(hosted))))
+            sys.exit(uvloop.run(serve(deployments, options, screen)))
+        deployments = cluster.spread(deployments, request.num_rewards, screen)
+        sys.exit(uvloop.run(serve(deployments, options, screen, cluster.runner(deployments))))
 
 
 def _starting(log_format: str) -> AbstractContextManager[object]:

@@ -10,28 +10,28 @@ from qserve.planner.speed.estimate import device_of, replica_of
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.service.plan import ModelPlan, ServicePlan
 from qserve.service.weights import config_only, folder_of
-from qserve.supervisor import Hosted
+from qserve.supervisor import ModelDeployment
 from qserve.supervisor.screen import Screen
 
 __all__ = ["hosted_models"]
 
 
-def hosted_models(service: ServicePlan, configs: Path, screen: Screen) -> list[Hosted]:
+def hosted_models(service: ServicePlan, configs: Path, screen: Screen) -> list[ModelDeployment]:
     """A model for each worker. Weights that are not here are downloaded; `configs` takes the config of random ones.
 
     Raises DoesNotFit for a plan that does not fit, BrokenCheckpoint for a folder without weights.
     """
     service.check_fits()
     _tell_findings(service, screen)
-    hosted: list[Hosted] = []
+    deployments: list[ModelDeployment] = []
     if service.chat is not None:
-        hosted += _replicas(_chat(service, service.chat, configs, screen), service.chat, bool(service.where))
-        hosted = [_with_latency(one, service) for one in hosted]
+        deployments += _replicas(_chat(service, service.chat, configs, screen), service.chat, bool(service.where))
+        deployments = [_with_latency(one, service) for one in deployments]
     if service.reward is not None:
-        hosted += _replicas(_reward(service, service.reward), service.reward, bool(service.where))
+        deployments += _replicas(_reward(service, service.reward), service.reward, bool(service.where))
     for line in _choices(service):
         screen.note(line)
-    return hosted
+    return deployments
 
 
 def _tell_findings(service: ServicePlan, screen: Screen) -> None:
@@ -56,7 +56,7 @@ def _choices(service: ServicePlan) -> Iterator[str]:
     yield from (f"· {note}" for note in plan.notes if note not in service.chat.checkpoint.messages)
 
 
-def _replicas(one: Hosted, model: ModelPlan, is_shared: bool) -> Iterator[Hosted]:
+def _replicas(one: ModelDeployment, model: ModelPlan, is_shared: bool) -> Iterator[ModelDeployment]:
     """A copy of `one` for each server. A single one that shares the machine with nothing may see all cards."""
     num_replicas = len(model.replicas)
     for index, each in enumerate(model.replicas):
@@ -66,20 +66,22 @@ def _replicas(one: Hosted, model: ModelPlan, is_shared: bool) -> Iterator[Hosted
         )
 
 
-def _with_latency(hosted: Hosted, service: ServicePlan) -> Hosted:
+def _with_latency(deployment: ModelDeployment, service: ServicePlan) -> ModelDeployment:
     """With its planned steps, for the comparison of planned and measured latency."""
     assert service.chat is not None, "it is a replica of it"
-    device = device_of(hosted.plan, service.hardware)
-    if device is None or not has_speed(hosted.plan.engine):
-        return hosted
-    return replace(hosted, speed=replica_of(hosted.plan, service.chat.checkpoint.spec, device, service.measured))
+    device = device_of(deployment.plan, service.hardware)
+    if device is None or not has_speed(deployment.plan.engine):
+        return deployment
+    return replace(
+        deployment, speed=replica_of(deployment.plan, service.chat.checkpoint.spec, device, service.measured)
+    )
 
 
-def _chat(service: ServicePlan, chat: ModelPlan, configs: Path, screen: Screen) -> Hosted:
+def _chat(service: ServicePlan, chat: ModelPlan, configs: Path, screen: Screen) -> ModelDeployment:
     request, first = service.request, chat.replicas[0]
     is_dummy = request.load_format == "dummy"
     folder = config_only(chat.checkpoint, configs) if is_dummy else folder_of(chat.checkpoint, first.plan, screen)
-    return Hosted(
+    return ModelDeployment(
         "chat",
         folder,
         tuple(dict.fromkeys(request.names)) or (chat.checkpoint.id,),
@@ -91,14 +93,14 @@ def _chat(service: ServicePlan, chat: ModelPlan, configs: Path, screen: Screen) 
     )
 
 
-def _reward(service: ServicePlan, reward: ModelPlan) -> Hosted:
+def _reward(service: ServicePlan, reward: ModelPlan) -> ModelDeployment:
     """`demo` names a chat model and a reward model; behind one port they need names of their own."""
     asked, model = service.request.reward, service.reward_model
     assert asked is not None and model is not None and model.trained is not None, "it is served"
     trained = model.trained
     names = asked.names or ("demo-reward" if trained.id == "demo" else trained.id,)
     recipe = str(trained.recipe) if trained.recipe is not None else asked.settings.recipe
-    return Hosted(
+    return ModelDeployment(
         "reward",
         trained.path,
         names,

@@ -15,7 +15,7 @@ from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine
 from qserve.service.plan import plan_service
 from qserve.service.request import ServiceRequest
-from qserve.supervisor import Hosted
+from qserve.supervisor import ModelDeployment
 from qserve.supervisor.screen import Screen
 
 __all__ = ["planned_hosts", "planned_nodes"]
@@ -23,16 +23,16 @@ __all__ = ["planned_hosts", "planned_nodes"]
 
 def planned_hosts(
     request: ServiceRequest, machine: Machine, knowledge: Knowledge, configs: Path, screen: Screen
-) -> list[Hosted]:
+) -> list[ModelDeployment]:
     """What this machine hosts. `configs` takes the files that a service needs beside its checkpoints.
 
     Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
     """
-    hosted = hosted_models(plan_service(request, machine, knowledge, configs), configs, screen)
-    return _checked(hosted, screen)
+    deployments = hosted_models(plan_service(request, machine, knowledge, configs), configs, screen)
+    return _checked(deployments, screen)
 
 
-def planned_nodes(request: ServiceRequest, cluster: Cluster, configs: Path, screen: Screen) -> list[Hosted]:
+def planned_nodes(request: ServiceRequest, cluster: Cluster, configs: Path, screen: Screen) -> list[ModelDeployment]:
     """What one node of the cluster hosts, which counts as the one that the service runs on. Raises as `planned_hosts`
     does.
     """
@@ -41,12 +41,12 @@ def planned_nodes(request: ServiceRequest, cluster: Cluster, configs: Path, scre
     return _checked([replace(first, num_nodes=num_nodes), *rest], screen)
 
 
-def _checked(hosted: list[Hosted], screen: Screen) -> list[Hosted]:
+def _checked(deployments: list[ModelDeployment], screen: Screen) -> list[ModelDeployment]:
     """Refuse flags that the engine does not read; print where the plans differ from what --config expects."""
-    check_reads(hosted[0], screen)
+    check_reads(deployments[0], screen)
     deployment = deployment_of(click.get_current_context())
-    plans = {one.role: one.plan for one in hosted}
+    plans = {one.role: one.plan for one in deployments}
     if deployment is not None and "chat" in plans:
         for difference in deployment.expect.differences(plans["chat"], plans.get("reward")):
             screen.note(f"· {deployment.path.name}: {difference}")
-    return hosted
+    return deployments

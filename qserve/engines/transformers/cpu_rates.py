@@ -21,9 +21,9 @@ from torch import nn
 
 from qserve.model.cpu.activations import with_int8_activations
 from qserve.model.cpu.build import library
-from qserve.model.cpu.in_turn import in_turn
 from qserve.model.cpu.linear import compiled_from
 from qserve.model.cpu.matrix import Matrix, codes_matrix, has_int8_activations, int8_matrix, use_own_threads
+from qserve.model.cpu.product_timing import product_sequence
 from qserve.model.packed_linear import PackedLinear
 from qserve.planner.speed.terms.network import GATE_BYTES, NORM_BYTES, NORM_WITH_SUM_BYTES
 
@@ -93,7 +93,7 @@ class _Layers:
         self.library = _Pass(packed, sizes, _called_each, is_emulated=not has_bf16, takes_prompts=True)
         """As vLLM has them: packed for oneDNN too, torch's own where that has no products in bf16 (no AVX-512)."""
         self.is_compiled = len(compiled) == len(plain)
-        self.own = _Pass(compiled, sizes, in_turn, takes_prompts=True) if self.is_compiled else self.library
+        self.own = _Pass(compiled, sizes, product_sequence, takes_prompts=True) if self.is_compiled else self.library
         """A step of our engine is one call, where its layers are compiled."""
 
     @cached_property
@@ -110,7 +110,7 @@ class _Layers:
         made = {"int8": [*map(_int8, self.sizes)], "4bit": [*map(_four_bit, self.sizes)]}
         exact = {f"{name}-exact": matrices for name, matrices in made.items() if has_int8_activations()}
         made = {name: [with_int8_activations(one) or one for one in matrices] for name, matrices in made.items()}
-        return {name: _Pass(matrices, self.sizes, in_turn) for name, matrices in (made | exact).items()}
+        return {name: _Pass(matrices, self.sizes, product_sequence) for name, matrices in (made | exact).items()}
 
 
 class _Unfused:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from qserve.worker.launch import Launch
-from qserve.worker.own_launch import OwnLaunch
+from qserve.worker.module_launch import ModuleLaunch
 from qserve.worker.process import WorkerSpec
 
 __all__ = ["TransformersLaunch"]
 
 
-class TransformersLaunch(OwnLaunch):
+class TransformersLaunch(ModuleLaunch):
     """The transformers engine's chat worker."""
 
     takes_engine_args: ClassVar[bool] = False

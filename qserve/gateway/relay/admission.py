@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from qserve.wire.errors import ApiError
 
-__all__ = ["Admission", "Moved", "Places", "Requester"]
+__all__ = ["Admission", "Places", "Requester", "Requeued"]
 
 # Assumed duration of a request before the first has finished.
 _FIRST_GUESS_S = 5.0
@@ -23,7 +23,7 @@ _MAX_RETRY_AFTER_S = 60
 _MOST_WIDE = 2
 
 
-class Moved(Exception):
+class Requeued(Exception):
     """The waiting request has got a slot at another worker, `to`."""
 
     def __init__(self, to: Any) -> None:
@@ -176,7 +176,7 @@ class Admission:
         return not self._queue and self.num_running_sequences < self.num_slots
 
     def move_first(self, to: Any, there: Admission, num_promised: int) -> int:
-        """Moves the next waiting request `to` another worker if it runs `there` at once; its wait ends with `Moved`.
+        """Moves the next waiting request `to` another worker if it runs `there` at once; its wait ends with `Requeued`.
 
         Returns the number of slots it takes there, 0 if none is moved. `num_promised`: slots of requests moved before.
         """
@@ -185,7 +185,7 @@ class Admission:
             return 0
         self._queue.remove(ticket)
         if not ticket.granted.done():
-            ticket.granted.set_exception(Moved(to))
+            ticket.granted.set_exception(Requeued(to))
         self._admit()
         return there._size(ticket)
 

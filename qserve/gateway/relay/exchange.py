@@ -16,8 +16,8 @@ from typing import NamedTuple
 from starlette.types import Message, Receive, Send
 
 from qserve.gateway.bodies import Body
+from qserve.gateway.relay.cancel_scope import CancelScope, WorkerGivenUp
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
-from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.events import EventCutter
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.stream_counts import StreamCounts
@@ -141,7 +141,7 @@ class Exchange:
         self._begin_to_wait()
         try:
             async with (
-                EarlyEnd(receive, None, self._stall_timeout_s) as self._end,
+                CancelScope(receive, None, self._stall_timeout_s) as self._end,
                 self._replicas.slot(routed, tried, background=background) as self._slot,
             ):
                 self._has_slot(self._slot.upstream)

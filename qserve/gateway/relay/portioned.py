@@ -15,7 +15,7 @@ from typing import Any
 from starlette.types import Message, Receive, Send
 
 from qserve.gateway.bodies import Body
-from qserve.gateway.relay.ending import EarlyEnd
+from qserve.gateway.relay.cancel_scope import CancelScope
 from qserve.gateway.relay.exchange import Call, Exchange, start_of_stream
 from qserve.gateway.relay.merged import MergedAnswer
 from qserve.gateway.relay.portions import Portion
@@ -69,7 +69,7 @@ class PortionedExchange:
         self._record.phase = "queued"
         asking = asyncio.create_task(self._ask_all())
         try:
-            async with EarlyEnd(receive, None, self._stall_timeout_s) as end:
+            async with CancelScope(receive, None, self._stall_timeout_s) as end:
                 await self._pass_on(send, end)
         except ApiError as error:
             if not self._is_streaming:
@@ -132,7 +132,7 @@ class PortionedExchange:
         own.queue_wait_s, own.admitted_s = first.queue_wait_s, own.elapsed_s
         self._metrics.queue_wait.labels(first.worker).observe(first.queue_wait_s or 0.0)
 
-    async def _pass_on(self, send: Send, end: EarlyEnd) -> None:
+    async def _pass_on(self, send: Send, end: CancelScope) -> None:
         streamed: set[Portion] = set()
         while (arrived := await self._arrived.get()) is not None and not self._answer.has_failed:
             if isinstance(arrived, ApiError):
@@ -150,13 +150,13 @@ class PortionedExchange:
         else:
             await self._send_whole(send)
 
-    async def _end_stream(self, send: Send, end: EarlyEnd) -> None:
+    async def _end_stream(self, send: Send, end: CancelScope) -> None:
         await self._stream(send, end, self._answer.last_events(), is_last=True)
         self._record.phase = "done"
         self._metrics.count_usage(self._record, self._counts.end)
         self._metrics.count_tpot(self._record)
 
-    async def _stream(self, send: Send, end: EarlyEnd, events: bytes, *, is_last: bool = False) -> None:
+    async def _stream(self, send: Send, end: CancelScope, events: bytes, *, is_last: bool = False) -> None:
         end.sending_since_s = time.perf_counter()
         if not self._is_streaming:
             self._is_streaming, self._record.phase = True, "streaming"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from qserve.gateway.relay.admission import Moved, Places, Requester
+from qserve.gateway.relay.admission import Places, Requester, Requeued
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.poison import PoisonRequests
@@ -194,7 +194,7 @@ class _LocalSlot:
             self._count()
             try:
                 await self._enter()
-            except Moved as moved:
+            except Requeued as moved:
                 self._end()
                 to = moved.to
             except ApiError as error:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from qserve.errors import QserveError
 from qserve.gateway.relay.admission import Admission
+from qserve.gateway.relay.cancel_scope import Down
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
-from qserve.gateway.relay.ending import Down
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
 from qserve.worker.base import WorkerFacts, WorkerState, WorkerStatus

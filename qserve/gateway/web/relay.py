@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from qserve.gateway.auth import header
 from qserve.gateway.bodies import Bodies, Body
+from qserve.gateway.relay.cancel_scope import CancelScope, WorkerGivenUp
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
-from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
@@ -129,7 +129,7 @@ class UiRelay:
     async def _relay_body(self, scope: Scope, receive: Receive, send: Send, body: Body) -> None:
         record: RequestRecord = scope[RECORD]
         try:
-            async with EarlyEnd(receive, self.upstream.down, self._settings.client_stall_timeout_s) as end:
+            async with CancelScope(receive, self.upstream.down, self._settings.client_stall_timeout_s) as end:
                 await self._forward(scope, body, send, end)
         except (WorkerGivenUp, Unreachable, ConnectionBroke) as error:
             gone = _gone(str(error) or self._endpoint.worker.detail)
@@ -139,7 +139,7 @@ class UiRelay:
             record.error_code = gone.code
             await send({"type": "http.response.body", "body": b""})
 
-    async def _forward(self, scope: Scope, body: Body, send: Send, end: EarlyEnd) -> None:
+    async def _forward(self, scope: Scope, body: Body, send: Send, end: CancelScope) -> None:
         path = scope["raw_path"].decode("latin-1") + _query(scope)
         # HEAD is relayed as GET without the body: the client expects a body.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

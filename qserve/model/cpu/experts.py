@@ -74,7 +74,7 @@ def compiled_experts_from(module: Any) -> CompiledExperts | None:
     parts = _parts_of(module) if takes_bfloat16() else None
     if parts is None:
         return None
-    return _made(len(parts[0]), [bfloat16_matrix(part.flatten(0, 1)) for part in parts])
+    return _build(len(parts[0]), [bfloat16_matrix(part.flatten(0, 1)) for part in parts])
 
 
 @torch.no_grad()
@@ -110,7 +110,7 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     return one is other if one is None or other is None else torch.equal(one, other)
 
 
-def _made(num: int, matrices: list[Matrix | None]) -> CompiledExperts | None:
+def _build(num: int, matrices: list[Matrix | None]) -> CompiledExperts | None:
     gate, up, down = matrices
     return None if gate is None or up is None or down is None else CompiledExperts(num, gate, up, down)
 

@@ -18,11 +18,11 @@ from qserve.core.schemes import SCHEMES
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.served_folder import clean_folder
 from qserve.model import reference_kernels
-from qserve.model.card.trial import use_card_products
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
+from qserve.model.cuda.trial import use_card_products
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from qserve.model.card.choices import chosen_for, refusals_for
+from qserve.model.cuda.choices import chosen_for, refusals_for
 from qserve.model.memory import beside_weights
 from qserve.model.resident import resident_terms
 from qserve.reward.scoring.scorer import RewardScorer

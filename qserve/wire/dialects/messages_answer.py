@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qserve.wire.dialects.parts import Begin, End, More, Runs
+from qserve.wire.dialects.parts import BlockDelta, BlockStart, BlockStop, Runs
 from qserve.wire.sse import named_event
 
 __all__ = ["MessagesAnswer"]
@@ -58,15 +58,15 @@ class MessagesAnswer:
         """The whole of it."""
         return self._message
 
-    def _event(self, part: Begin | More | End) -> bytes:
+    def _event(self, part: BlockStart | BlockDelta | BlockStop) -> bytes:
         blocks = self._message["content"]
-        if isinstance(part, Begin):
+        if isinstance(part, BlockStart):
             block = _block(part)
             blocks.append(block)
             self._arguments = ""
             return named_event("content_block_start", {"index": part.index, "content_block": block})
         index = len(blocks) - 1
-        if isinstance(part, More):
+        if isinstance(part, BlockDelta):
             return named_event("content_block_delta", {"index": index, "delta": self._add(blocks[-1], part.text)})
         if blocks[-1]["type"] == "tool_use":
             blocks[-1]["input"] = _object(self._arguments)
@@ -92,7 +92,7 @@ def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _block(part: Begin) -> dict[str, Any]:
+def _block(part: BlockStart) -> dict[str, Any]:
     if part.kind == "call":
         return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": {}}
     if part.kind == "thought":

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Begin", "End", "More", "Runs"]
+__all__ = ["BlockDelta", "BlockStart", "BlockStop", "Runs"]
 
 Kind = Literal["thought", "text", "call"]
 
 
 @dataclass(frozen=True)
-class Begin:
+class BlockStart:
     """A run begins; of a call, with its id and name."""
 
     index: int
@@ -22,7 +22,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class More:
+class BlockDelta:
     """More of the run that was begun last; `logprobs` of its tokens, where they are asked for."""
 
     text: str
@@ -30,7 +30,7 @@ class More:
 
 
 @dataclass(frozen=True)
-class End:
+class BlockStop:
     """The run that was begun last is over."""
 
 
@@ -42,32 +42,32 @@ class Runs:
         self._call = -1
         self._num_begun = 0
 
-    def push(self, delta: Mapping[str, Any]) -> Iterator[Begin | More | End]:
+    def push(self, delta: Mapping[str, Any]) -> Iterator[BlockStart | BlockDelta | BlockStop]:
         """What this delta begins, adds and ends."""
         if thought := delta.get("reasoning"):
             yield from self._change_to("thought")
-            yield More(thought)
+            yield BlockDelta(thought)
         if text := delta.get("content"):
             yield from self._change_to("text")
-            yield More(text, delta.get("logprobs", ()))
+            yield BlockDelta(text, delta.get("logprobs", ()))
         for call in delta.get("tool_calls") or ():
             function = call["function"]
             if call["index"] != self._call or self._kind != "call":
                 self._call = call["index"]
                 yield from self._change_to("call", call["id"], function["name"])
             if arguments := function.get("arguments"):
-                yield More(arguments)
+                yield BlockDelta(arguments)
 
-    def end(self) -> Iterator[End]:
+    def end(self) -> Iterator[BlockStop]:
         """Nothing more comes."""
         if self._kind is not None:
             self._kind = None
-            yield End()
+            yield BlockStop()
 
-    def _change_to(self, kind: Kind, call_id: str = "", name: str = "") -> Iterator[Begin | End]:
+    def _change_to(self, kind: Kind, call_id: str = "", name: str = "") -> Iterator[BlockStart | BlockStop]:
         if kind == self._kind and kind != "call":
             return
         yield from self.end()
         self._kind = kind
-        yield Begin(self._num_begun, kind, call_id, name)
+        yield BlockStart(self._num_begun, kind, call_id, name)
         self._num_begun += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from qserve.wire.dialects.custom_input import CustomInput
-from qserve.wire.dialects.parts import Begin, End, More, Runs
+from qserve.wire.dialects.parts import BlockDelta, BlockStart, BlockStop, Runs
 from qserve.wire.dialects.responses_tools import flat_name
 from qserve.wire.sse import named_event
 
@@ -70,9 +70,9 @@ class ResponsesAnswer:
         """The whole of it."""
         return self._response
 
-    def _events(self, part: Begin | More | End) -> Iterator[bytes]:
+    def _events(self, part: BlockStart | BlockDelta | BlockStop) -> Iterator[bytes]:
         output = self._response["output"]
-        if isinstance(part, Begin):
+        if isinstance(part, BlockStart):
             self._input = CustomInput()
             output.append(self._item(part))
             yield self._event("response.output_item.added", {"output_index": part.index, "item": output[-1]})
@@ -80,12 +80,12 @@ class ResponsesAnswer:
                 empty = _part(output[-1]["type"], "")
                 yield self._of_item("response.content_part.added", part=empty, **_FIRST)
                 output[-1]["content"] = [empty]
-        elif isinstance(part, More):
+        elif isinstance(part, BlockDelta):
             yield from self._more(output[-1], part)
         else:
             yield from self._ended(output[-1])
 
-    def _more(self, item: dict[str, Any], part: More) -> Iterator[bytes]:
+    def _more(self, item: dict[str, Any], part: BlockDelta) -> Iterator[bytes]:
         text = part.text
         if item["type"] == "function_call":
             item["arguments"] += text
@@ -120,7 +120,7 @@ class ResponsesAnswer:
         index = len(self._response["output"]) - 1
         yield self._event("response.output_item.done", {"output_index": index, "item": item})
 
-    def _item(self, part: Begin) -> dict[str, Any]:
+    def _item(self, part: BlockStart) -> dict[str, Any]:
         told: dict[str, Any] = {"status": "in_progress"}
         if part.kind == "call":
             kind, name, namespace = self._named.get(part.name, ("function", part.name, None))

@@ -23,7 +23,7 @@ from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner import engine, make_plan
 from qserve.planner.request import PlanRequest
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.units import GIB
 
 ECHO = Path(__file__).parents[2] / "echo_engine"
@@ -50,8 +50,8 @@ def assignment() -> Assignment:
     chat = resolve("demo")
     assert chat.folder is not None
     plan = make_plan(chat, Hardware((), 16 * GIB, 8 * GIB, 2), PlanRequest(engine="echo", max_model_len=512))
-    hosted = Hosted("chat", chat.folder, ("demo",), plan)
-    return Assignment(hosted, "", key_of(chat.folder), "key", "127.0.0.1", PortRange(20000, 29999), None, LEASE_S)
+    deployment = ModelDeployment("chat", chat.folder, ("demo",), plan)
+    return Assignment(deployment, "", key_of(chat.folder), "key", "127.0.0.1", PortRange(20000, 29999), None, LEASE_S)
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from qserve.engines.transformers.worker.decoding import stages
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.engines.transformers.worker.decoding.forward import capture_on_card
-from qserve.model.card.linear import CardLinear
-from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
+from qserve.model.cuda.linear import CardLinear
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 from tests.tiny.engine.fake_card import FakeCard
 
 __all__ = ["VOCABULARY", "Steps", "build", "in_place", "stepping", "weight"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from qserve.engines.transformers.worker.grammar.matcher import Grammar
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 
 _VOCAB = 1 << 18
 
@@ -49,9 +49,9 @@ class GatedMatcher:
         return np.packbits(np.arange(_VOCAB) % 2 == self.num_seen % 2, bitorder="little").tobytes()
 
 
-def gated(num_before: int, *, is_open: bool = False) -> tuple[Guide, Gate]:
-    """A guide, and what holds its masks up."""
+def gated(num_before: int, *, is_open: bool = False) -> tuple[AnswerGrammar, Gate]:
+    """A grammar, and what holds its masks up."""
     gate = Gate(num_before)
     if is_open:
         gate.open.set()
-    return Guide(Grammar(GatedMatcher(gate))), gate
+    return AnswerGrammar(Grammar(GatedMatcher(gate))), gate

@@ -18,8 +18,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 from qserve.engines.transformers.worker.decoding import triton_kernels  # noqa: F401  # lists its kernels
-from qserve.model.card import triton_products  # noqa: F401
-from qserve.model.card.ahead import (
+from qserve.model.cuda import triton_products  # noqa: F401
+from qserve.model.cuda.ahead import (
     CAPABILITIES,
     MAX_SHARED_BYTES,
     Program,
@@ -28,7 +28,7 @@ from qserve.model.card.ahead import (
     program_of,
     programs_of,
 )
-from qserve.model.card.kernels import KERNELS, Launch, Sizes, launches_of
+from qserve.model.cuda.kernels import KERNELS, Launch, Sizes, launches_of
 
 ROOT = Path(__file__).parents[3]
 PRODUCTS = ("int8_product", "four_bit_product")

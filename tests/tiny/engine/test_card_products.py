@@ -15,12 +15,12 @@ from torch import nn
 from bench.step_counts import hold
 from qserve.engines.transformers.kernels import quantized_products
 from qserve.engines.transformers.worker.decoding.choose import can_be_captured, choose_layers
-from qserve.model.card import products, trial
-from qserve.model.card.linear import CardLinear, compute_on_cards
-from qserve.model.card.operations import by_meaning
-from qserve.model.card.products import BY_PIECES, CHOSEN, KERNEL, LIBRARY, REFUSED, by_pieces, by_rows, key_of
-from qserve.model.card.trial import choose_products
-from qserve.model.weights_held import held_tensors, weights_bytes
+from qserve.model.cuda import products, trial
+from qserve.model.cuda.linear import CardLinear, compute_on_cards
+from qserve.model.cuda.operations import by_meaning
+from qserve.model.cuda.products import BY_PIECES, CHOSEN, KERNEL, LIBRARY, REFUSED, by_pieces, by_rows, key_of
+from qserve.model.cuda.trial import choose_products
+from qserve.model.measured_weights import measured_tensors, weights_bytes
 from tests.tiny.engine.families import build
 
 pytest.importorskip("bitsandbytes")
@@ -72,7 +72,7 @@ def test_layers_take_over_what_bitsandbytes_holds(kind: str) -> None:
     assert compute_on_cards(model, "cpu") == 1
     ours: Any = model[0]
     assert ours.weight.data_ptr() == place and weights_bytes(model) <= before
-    assert {tensor.dtype for tensor in held_tensors(model)} >= {kind}
+    assert {tensor.dtype for tensor in measured_tensors(model)} >= {kind}
     rows = torch.randn(5, 128)
     meant = torch.nn.functional.linear(rows, numbers.float(), plain.bias)
     assert off_by(model(rows), meant) < 1e-5
@@ -167,9 +167,9 @@ def test_their_steps_are_captured_and_bitsandbytes_own_are_not() -> None:
 _KERNELS = """
 import torch
 from bitsandbytes.functional import quantize_4bit
-from qserve.model.card import triton_products
-from qserve.model.card.operations import by_meaning
-from qserve.model.card.weights import FourBitWeight, Int8Weight
+from qserve.model.cuda import triton_products
+from qserve.model.cuda.operations import by_meaning
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight
 
 generator = torch.Generator().manual_seed(0)
 

@@ -33,11 +33,11 @@ from qserve.engines.transformers.worker.decoding.forward import capture_on_card
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS
 from qserve.engines.transformers.worker.grammar.matcher import Grammar
 from qserve.engines.transformers.worker.sampling.batch import BatchSampler
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.engines.transformers.worker.sampling.params import TokenChoice
 from qserve.hub import resolve
-from qserve.model.card import linear, operations
-from qserve.model.card.products import BY_PIECES, KERNEL, LIBRARY, PRODUCTS, by_rows
+from qserve.model.cuda import linear, operations
+from qserve.model.cuda.products import BY_PIECES, KERNEL, LIBRARY, PRODUCTS, by_rows
 from qserve.model.layer_stream import LayerStream
 from qserve.model.load import load
 from qserve.planner import PlanRequest, make_plan
@@ -147,13 +147,13 @@ DRAWS: dict[str, list[dict[str, Any]]] = {
     "logprobs": [{"num_logprobs": 3}, {"temperature": 1.0, "num_logprobs": 0}],
     "bias": [{"logit_bias": {5: 1.0}}],
     "min_tokens": [{"min_tokens": 5, "stop_token_ids": frozenset({END})}],
-    "grammar": [{"guide": Guide(Grammar(AllAllowed()))}],
+    "grammar": [{"grammar": AnswerGrammar(Grammar(AllAllowed()))}],
     "grammar, min_tokens": [
-        {"guide": Guide(Grammar(AllAllowed())), "min_tokens": 5, "stop_token_ids": frozenset({END})}
+        {"grammar": AnswerGrammar(Grammar(AllAllowed())), "min_tokens": 5, "stop_token_ids": frozenset({END})}
     ],
     "thought": [
         {
-            "guide": Guide(Grammar(AllAllowed()), thought="open", think_ids=((3,), (4,))),
+            "grammar": AnswerGrammar(Grammar(AllAllowed()), thought="open", think_ids=((3,), (4,))),
             "stop_token_ids": frozenset({END}),
         }
     ],

@@ -23,8 +23,8 @@ from qserve.engines.transformers.worker.decoding import stages
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.engines.transformers.worker.decoding.operations import PLAIN
-from qserve.model.card.choices import chosen_for, refusals_for
-from qserve.model.card.products import BY_PIECES, CHOSEN, KERNEL, REFUSED
+from qserve.model.cuda.choices import chosen_for, refusals_for
+from qserve.model.cuda.products import BY_PIECES, CHOSEN, KERNEL, REFUSED
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import prompts, running, sequence, tokens_of
 

@@ -14,8 +14,8 @@ from qserve.model.cpu.build import why_none
 from qserve.model.cpu.experts import CompiledExperts, compiled_experts_from, quantized_experts_from
 from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import codes_matrix, has_int8_activations, int8_matrix, joined
+from qserve.model.measured_weights import weights_by_kind
 from qserve.model.quantize import quantizer
-from qserve.model.weights_held import weights_by_kind
 from qserve.planner.plan import QuantChoice
 from tests.tiny.engine.compilers import HAS_VNNI
 from tests.tiny.engine.families import build

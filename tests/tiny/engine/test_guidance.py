@@ -15,7 +15,7 @@ from qserve.demo import chat_model_path
 from qserve.engines.transformers.worker.grammar.compiled import Grammars
 from qserve.engines.transformers.worker.sampling.adjust import Adjustment
 from qserve.engines.transformers.worker.sampling.batch import BatchSampler, choose_one
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.grammar.structured import structured_grammar
@@ -36,17 +36,17 @@ SCHEMA = {
 TOOL = Tool.model_validate({"type": "function", "function": {"name": "f", "parameters": SCHEMA}})
 
 
-def guide(grammar: str, **fields: Any) -> Guide:
+def guide(grammar: str, **fields: Any) -> AnswerGrammar:
     ready = asyncio.run(GRAMMARS.ready(grammar))
-    return Guide(ready, call_ids=(CALL,), think_ids=((OPEN,), (CLOSE,)), **fields)
+    return AnswerGrammar(ready, call_ids=(CALL,), think_ids=((OPEN,), (CLOSE,)), **fields)
 
 
-def structured(**fields: Any) -> Guide:
+def structured(**fields: Any) -> AnswerGrammar:
     return guide(structured_grammar(StructuredOutputs.model_validate({"json": SCHEMA})), **fields)
 
 
-def sampler(of: Guide | None, seed: int = 0, **params: Any) -> SequenceSampler:
-    given = SamplingParams(seed=seed, stop_token_ids=frozenset({END}), guide=of, **params)
+def sampler(of: AnswerGrammar | None, seed: int = 0, **params: Any) -> SequenceSampler:
+    given = SamplingParams(seed=seed, stop_token_ids=frozenset({END}), grammar=of, **params)
     return SequenceSampler(given, [1, 2])
 
 

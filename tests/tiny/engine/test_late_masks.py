@@ -39,7 +39,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
 def late(num_before: int, *, is_open: bool = False, **params: Any) -> tuple[Sequence, Any]:
     """Its masks are held up after so many tokens."""
     guide, gate = gated(num_before, is_open=is_open)
-    return sequence("late", prompts(1, 33)[0], 12, guide=guide, **{**LATE, **params}), gate
+    return sequence("late", prompts(1, 33)[0], 12, grammar=guide, **{**LATE, **params}), gate
 
 
 def others() -> list[Sequence]:
@@ -130,11 +130,11 @@ def crowd() -> list[Sequence]:
 async def test_several_answers_of_one_request_and_of_others_sit_out_alike(path: tuple[Any, Any]) -> None:
     kind, model = path
     guide, gate = gated(3)
-    asked = [sequence(f"n{i}", prompts(1, 33)[0], 10, guide=guide, temperature=1.0, seed=i) for i in range(4)]
+    asked = [sequence(f"n{i}", prompts(1, 33)[0], 10, grammar=guide, temperature=1.0, seed=i) for i in range(4)]
     async with running(kind, model) as batcher:
         open_guide, _ = gated(0, is_open=True)
         meant = [
-            await tokens_of(batcher, sequence("x", prompts(1, 33)[0], 10, guide=open_guide, temperature=1.0, seed=i))
+            await tokens_of(batcher, sequence("x", prompts(1, 33)[0], 10, grammar=open_guide, temperature=1.0, seed=i))
             for i in range(4)
         ]
         waiting = [asyncio.create_task(tokens_of(batcher, one)) for one in asked]
@@ -229,8 +229,8 @@ def test_nothing_is_computed_for_who_is_gone_and_slow_requests_go_behind() -> No
 def test_a_late_row_is_not_waited_for_twice() -> None:
     """A step waits for a mask once, and shortly; then its request's patience is what is left."""
     guide, gate = gated(0)
-    params = sequence("x", [1], 1, guide=guide).sampler.params
-    samplers = [SequenceSampler(params, [1]), SequenceSampler(replace(params, guide=None), [1])]
+    params = sequence("x", [1], 1, grammar=guide).sampler.params
+    samplers = [SequenceSampler(params, [1]), SequenceSampler(replace(params, grammar=None), [1])]
     before = guide.queue.patience_s
     assert list(late_rows(samplers)) == [0] and before - guide.queue.patience_s > 0
     left = guide.queue.patience_s

@@ -12,8 +12,8 @@ from torch import nn
 
 from qserve.engines.transformers.worker.api.memory import measured_memory
 from qserve.model.load_cost import LoadMeter, reset_peaks, resident_bytes
+from qserve.model.measured_weights import weights_by_kind, weights_bytes
 from qserve.model.packed_linear import PackedLinear
-from qserve.model.weights_held import weights_by_kind, weights_bytes
 from tests.tiny.engine.loading import plan_of, running
 
 # torch's own, on the first import of its compiler.

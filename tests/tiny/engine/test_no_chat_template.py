@@ -10,7 +10,7 @@ import pytest
 
 from qserve.demo import chat_model_path
 from qserve.engines.transformers.worker.api.app import build_app
-from qserve.engines.transformers.worker.api.prompt_lanes import prompt_lanes
+from qserve.engines.transformers.worker.api.prompt_workers import prompt_workers
 from qserve.wire.errors import ApiError
 from tests.tiny.engine.loading import running
 
@@ -21,7 +21,7 @@ async def test_names_of_templates_are_told_where_none_is_for_every_chat(tmp_path
     more.mkdir()
     (folder / "chat_template.jinja").rename(more / "rag.jinja")
     async with running(str(folder)) as engine:
-        prompts = prompt_lanes(engine, tmp_path / "socket")
+        prompts = prompt_workers(engine, tmp_path / "socket")
         await prompts.start()
         with pytest.raises(ApiError, match="this model has the chat templates rag, and none of them is called default"):
             await prompts.chat("chat", b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}')
@@ -32,7 +32,7 @@ async def test_chat_is_refused_and_completions_go_on(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(chat_model_path(), tmp_path / "checkpoint"))
     (folder / "chat_template.jinja").unlink()
     async with running(str(folder)) as engine:
-        prompts = prompt_lanes(engine, tmp_path / "socket")
+        prompts = prompt_workers(engine, tmp_path / "socket")
         transport = httpx.ASGITransport(build_app(engine, prompts, ("m",), "key"))
         headers = {"authorization": "Bearer key"}
         async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as client:

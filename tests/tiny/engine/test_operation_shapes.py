@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.step_counts import hold
 from qserve.engines.transformers.worker.decoding.operations import PLAIN, REGISTERED
-from qserve.model.card.linear import CardLinear
+from qserve.model.cuda.linear import CardLinear
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 FEW = st.integers(1, 5)

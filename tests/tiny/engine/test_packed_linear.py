@@ -13,9 +13,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from qserve.model import packed_linear
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.mapped import MappedFiles
+from qserve.model.measured_weights import weights_bytes
 from qserve.model.packed_linear import PackedLinear, pack_linears
 from qserve.model.stored.embedding import MappedEmbedding
-from qserve.model.weights_held import weights_bytes
 
 PACKED = (PackedLinear, CompiledLinear)
 

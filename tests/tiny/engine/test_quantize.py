@@ -19,7 +19,7 @@ from qserve.model import quantize
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.load import LoadedModel
-from qserve.model.weights_held import weights_by_kind
+from qserve.model.measured_weights import weights_by_kind
 from tests.tiny.engine.loading import load_planned, plan_of
 
 # torch's own, on the first import of its compiler.

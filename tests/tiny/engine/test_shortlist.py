@@ -19,7 +19,7 @@ from qserve.model.cpu import build, shortlist
 from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import bfloat16_matrix
 from qserve.model.cpu.shortlist import ShortlistHead
-from qserve.model.weights_held import weights_by_kind
+from qserve.model.measured_weights import weights_by_kind
 from tests.tiny.engine.families import VOCABULARY
 from tests.tiny.engine.families import build as model_of
 from tests.tiny.engine.running import prompts, running, sequence, tokens_of

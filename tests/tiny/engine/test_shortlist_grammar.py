@@ -12,7 +12,7 @@ from qserve.core import shortlist as core
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.decoding.compiled import CompiledRun
 from qserve.engines.transformers.worker.sampling.batch import _Known
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.grammar.structured import structured_grammar
 from qserve.model import packed_linear
 from qserve.model.cpu import build, shortlist
@@ -77,10 +77,10 @@ def test_they_are_those_of_the_whole_head(monkeypatch: pytest.MonkeyPatch) -> No
         assert re.fullmatch(PATTERN, TOKENIZER.decode(ids[:-1]))
 
 
-async def answers(batcher: PagedBatcher, guides: list[Guide | None]) -> list[list[int]]:
+async def answers(batcher: PagedBatcher, guides: list[AnswerGrammar | None]) -> list[list[int]]:
     """Of a sequence for each of `guides`, together."""
     ones = [
-        sequence(f"r{i}", prompt, 60, guide=guide, stop_token_ids=frozenset({END}) if guide else frozenset())
+        sequence(f"r{i}", prompt, 60, grammar=guide, stop_token_ids=frozenset({END}) if guide else frozenset())
         for i, (prompt, guide) in enumerate(zip(prompts(2, 20), guides, strict=True))
     ]
     return await asyncio.gather(*(tokens_of(batcher, one) for one in ones))

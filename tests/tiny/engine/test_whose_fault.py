@@ -43,9 +43,9 @@ KINDS: list[dict[str, Any]] = [
     {"num_logprobs": 3},
     {"temperature": 0.8, "top_p": 0.9, "num_logprobs": 0},
     {"temperature": 1.0, "repetition_penalty": 1.2},
-    {"guide": True},
+    {"grammar": True},
     {"temperature": 1.1, "top_k": 20},
-    {"temperature": 0.7, "guide": True, "logit_bias": {5: 3.0}},
+    {"temperature": 0.7, "grammar": True, "logit_bias": {5: 3.0}},
 ]
 
 
@@ -56,8 +56,8 @@ class Fault(Exception):
 def made(name: str, prompt: list[int], index: int) -> Sequence:
     """The `index`-th kind of request."""
     asked = {"seed": index, **KINDS[index % len(KINDS)]}
-    if asked.pop("guide", False):
-        asked["guide"] = gated(0, is_open=True)[0]
+    if asked.pop("grammar", False):
+        asked["grammar"] = gated(0, is_open=True)[0]
     return sequence(name, prompt, NUM_TOKENS, **asked)
 
 
@@ -190,7 +190,7 @@ def faulty(name: str, num_tokens: int = 70) -> Sequence:
     """It goes through every stage: drawn, penalised, bound, described, of a prompt in pieces, and growing."""
     prompt = [*(token % POISON for token in prompts(1, 70)[0]), POISON]
     everything = {"repetition_penalty": 1.1, "num_logprobs": 2, "logit_bias": {3: 1.0}, "temperature": 1.0, "seed": 1}
-    return sequence(name, prompt, num_tokens, guide=gated(0, is_open=True)[0], **everything)
+    return sequence(name, prompt, num_tokens, grammar=gated(0, is_open=True)[0], **everything)
 
 
 def same(ours: Any, meant: Any, path: str = "") -> bool:

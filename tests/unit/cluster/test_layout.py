@@ -15,7 +15,7 @@ from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.service.replicas import AUTO
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.units import GIB
 
 CPU_NODE = Hardware((), 32 * GIB, 30 * GIB, 8)
@@ -27,9 +27,9 @@ def node(name: str, cards: str = "", num_cpus: float = 8.0, hardware: Hardware =
     return Node(name, f"10.0.0.{name}", num_cpus, float(len(devices)), machine)
 
 
-def hosted(on: Node) -> Hosted:
+def hosted(on: Node) -> ModelDeployment:
     plan = make_plan(resolve("Qwen/Qwen3-0.6B"), on.hardware, PlanRequest(engine="transformers", max_model_len=512))
-    return Hosted("chat", Path("/models/x"), ("x",), plan)
+    return ModelDeployment("chat", Path("/models/x"), ("x",), plan)
 
 
 def test_nodes_of_the_kind_with_most_memory_serve() -> None:

@@ -18,7 +18,7 @@ from qserve.errors import DoesNotFit
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
 from qserve.planner.fits import check_fits
 from qserve.service.request import ServiceRequest
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from tests.unit.engines.vllm.builders import DEMO, checkpoint, hardware, pairs, parser_for, spec_of
 
 NODE = hardware("rtx-4090:2")
@@ -74,11 +74,11 @@ def test_vllm_gets_the_layout_and_its_ray_executor() -> None:
 def test_it_runs_once_and_leaves_its_cards_to_vllm() -> None:
     plan, count = planned_over_nodes(plan_on, NODE, REQUEST, 4)
     nodes = [Node(name, f"10.0.0.{name}", 8.0, 2.0, NODE) for name in "1234"]
-    hosted = Hosted("chat", DEMO, ("x",), plan, engine_args=ENGINE_ARGS, num_nodes=count)
-    (only,) = spread_over(nodes, [hosted], None, None, 1)
+    deployment = ModelDeployment("chat", DEMO, ("x",), plan, engine_args=ENGINE_ARGS, num_nodes=count)
+    (only,) = spread_over(nodes, [deployment], None, None, 1)
     assert needs_of(only) == {"CPU": 1.0}
     with pytest.raises(DoesNotFit, match="--replicas 2: the cluster has room for 1, which takes several nodes"):
-        spread_over(nodes, [hosted], 2, None, 1)
+        spread_over(nodes, [deployment], 2, None, 1)
 
 
 def test_the_server_is_told_where_the_cluster_is() -> None:

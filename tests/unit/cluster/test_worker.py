@@ -21,7 +21,7 @@ from qserve.core.hardware import Hardware
 from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
-from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.liveness import restarts
 from qserve.units import GIB
 from qserve.worker.base import TcpAddress, WorkerFacts, WorkerState, WorkerStatus
@@ -124,10 +124,10 @@ async def worker(
     ):
         monkeypatch.setattr(where, name, 0.01)
     status = WorkerStatus(WorkerFacts("chat-0", ("x",), TcpAddress("", 0), "key", 4, 512, role="chat"))
-    hosted = Hosted("chat", Path("/models/x"), ("x",), PLAN)
+    deployment = ModelDeployment("chat", Path("/models/x"), ("x",), PLAN)
     settings = RaySettings("auto", PortRange(20000, 20999))
     one = RayWorker(
-        hosted,
+        deployment,
         "",
         status,
         {"CPU": 1.0},

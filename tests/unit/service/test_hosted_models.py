@@ -21,11 +21,11 @@ from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine, hardware_of
 from qserve.service.plan import plan_service
 from qserve.service.request import RewardRequest, ServiceRequest
-from qserve.supervisor import Hosted
+from qserve.supervisor import ModelDeployment
 from qserve.supervisor.screen import Screen
 
 
-def hosted_of(request: ServiceRequest, folder: Path, out: io.StringIO | None = None) -> list[Hosted]:
+def hosted_of(request: ServiceRequest, folder: Path, out: io.StringIO | None = None) -> list[ModelDeployment]:
     """What a service of this machine's CPU hosts; what is printed goes to `out`."""
     screen = Screen(Console(file=out or io.StringIO(), soft_wrap=True, highlight=False))
     service = plan_service(request, Machine.named("none", serves=True), Knowledge(), folder)
@@ -58,8 +58,8 @@ def test_chat_and_reward_round_activations_as_one_flag_says(
     out = io.StringIO()
     plan = plan_request(engine="transformers", quant="4bit", cpu_activations=asked)
     reward = RewardRequest("demo", quant="int8")
-    hosted = hosted_of(ServiceRequest("demo", plan, reward, load_format="dummy"), tmp_path, out)
-    assert {one.role: one.plan.cpu_activations for one in hosted} == {"chat": done, "reward": done}
+    deployments = hosted_of(ServiceRequest("demo", plan, reward, load_format="dummy"), tmp_path, out)
+    assert {one.role: one.plan.cpu_activations for one in deployments} == {"chat": done, "reward": done}
     assert ("activations: rounded to 8 bits" in out.getvalue()) == (done == "int8")
 
 
@@ -85,7 +85,7 @@ def test_a_folder_without_weights_is_refused_before_an_engine_starts(tmp_path: P
 def test_a_name_that_a_terminal_would_obey_is_refused(name: str) -> None:
     plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
     with pytest.raises(UsageError, match="--served-model-name") as refused:
-        Hosted("chat", Path(), ("demo", name), plan)
+        ModelDeployment("chat", Path(), ("demo", name), plan)
     assert "\x1b" not in str(refused.value)
 
 

@@ -19,11 +19,11 @@ from qserve.service.knowledge import Knowledge
 from qserve.service.machine import Machine, hardware_of
 from qserve.service.plan import plan_service
 from qserve.service.request import RewardRequest, ServiceRequest
-from qserve.supervisor import Hosted
+from qserve.supervisor import ModelDeployment
 from qserve.supervisor.screen import Screen
 
 
-def hosted(folder: Path, model: str | None, reward: str, **settings: Any) -> list[Hosted]:
+def hosted(folder: Path, model: str | None, reward: str, **settings: Any) -> list[ModelDeployment]:
     scored = RewardRequest(reward, settings=RewardSettings(**settings))
     request = ServiceRequest(model, plan_request(engine="transformers"), scored)
     service = plan_service(request, Machine.named("none", serves=True), Knowledge(), folder)

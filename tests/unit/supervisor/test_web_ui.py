@@ -14,13 +14,13 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import web_ui
 from qserve.supervisor.record import RunRecord
 from qserve.worker.base import WorkerState
-from qserve.worker.own_launch import OwnProcess
+from qserve.worker.module_launch import ModuleProcess
 
 REFUSES = "import sys; print('qserve-worker failed: no luck', file=sys.stderr); sys.exit(1)"
 LIVES = "import time; time.sleep(611)"
 
 
-class _Scripted(OwnProcess):
+class _Scripted(ModuleProcess):
     """`python -c CODE` in place of the UI; ready at once."""
 
     code = LIVES
@@ -38,7 +38,7 @@ class _Scripted(OwnProcess):
 
 @pytest.fixture
 def hosted(tmp_path, monkeypatch):
-    monkeypatch.setattr(web_ui, "OwnProcess", _Scripted)
+    monkeypatch.setattr(web_ui, "ModuleProcess", _Scripted)
     record = RunRecord(tmp_path / "run")
     return lambda choice, keys=(): web_ui.hosted_ui(choice, "http://h", GatewaySettings(keys=keys), tmp_path, record)
 
@@ -60,7 +60,7 @@ async def until(holds) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_it_starts_when_it_is_wanted_and_ends_with_the_service(hosted, monkeypatch):
+async def test_it_starts_when_it_is_wanted_and_ends_with_the_service(deployment, monkeypatch):
     monkeypatch.setattr(_Scripted, "code", LIVES)
     async with hosted(None) as ui:
         await asyncio.sleep(0.1)
@@ -71,7 +71,7 @@ async def test_it_starts_when_it_is_wanted_and_ends_with_the_service(hosted, mon
     assert not _is_there()
 
 
-async def test_it_may_start_at_once_or_never(hosted, monkeypatch):
+async def test_it_may_start_at_once_or_never(deployment, monkeypatch):
     monkeypatch.setattr(_Scripted, "code", LIVES)
     async with hosted(True) as ui:
         await until(lambda: ui.worker.state is WorkerState.READY)
@@ -79,7 +79,7 @@ async def test_it_may_start_at_once_or_never(hosted, monkeypatch):
         assert ui is None
 
 
-async def test_a_failed_start_is_told_and_tried_again_on_the_next_visit(hosted, monkeypatch):
+async def test_a_failed_start_is_told_and_tried_again_on_the_next_visit(deployment, monkeypatch):
     monkeypatch.setattr(_Scripted, "code", REFUSES)
     async with hosted(None) as ui:
         ui.wanted.set()
@@ -90,7 +90,7 @@ async def test_a_failed_start_is_told_and_tried_again_on_the_next_visit(hosted, 
         await until(lambda: ui.worker.state is WorkerState.READY)
 
 
-async def test_its_file_is_the_users_alone_and_has_no_key_where_none_is_asked(hosted, tmp_path):
+async def test_its_file_is_the_users_alone_and_has_no_key_where_none_is_asked(deployment, tmp_path):
     for keys in ((), ("sk-mine",)):
         async with hosted(None, keys) as ui:
             file = tmp_path / "ui.json"

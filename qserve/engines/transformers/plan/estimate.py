@@ -44,7 +44,7 @@ __all__ = ["NUM_READERS", "TransformersEstimate"]
 # Of a card that is filled layer by layer, what torch's allocator leaves between blocks.
 _USABLE_SHARE = 0.98
 NUM_READERS = 2
-"""One for small bodies, one for large ones while they come (`engines/transformers/worker/prompts/lanes.py`)."""
+"""One for small bodies, one for large ones while they come (`engines/transformers/worker/prompts/workers.py`)."""
 
 
 @dataclass(frozen=True)

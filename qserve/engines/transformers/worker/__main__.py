@@ -33,11 +33,11 @@ _WARM_UP_OPERATIONS = 200_000_000_000
 async def _serve(document: dict[str, Any]) -> None:
     with quick_imports():
         from qserve.engines.transformers.worker.api.app import build_app
-        from qserve.engines.transformers.worker.api.prompt_lanes import prompt_lanes
+        from qserve.engines.transformers.worker.api.prompt_workers import prompt_workers
 
     spec = WorkerSpec.from_json(document)
     engine = await _start_engine(spec)
-    prompts = prompt_lanes(engine, spec.socket)
+    prompts = prompt_workers(engine, spec.socket)
     try:
         await prompts.start()
         async with giving_back_free_heap():

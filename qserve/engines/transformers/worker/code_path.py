@@ -11,7 +11,7 @@ from typing import Any
 from qserve.engines.transformers.kernels.refusals import Refusal
 from qserve.engines.transformers.worker.batching.batcher import Batcher
 from qserve.engines.transformers.worker.batching.step_path import DENSE_LAYERS
-from qserve.model.card.choices import chosen_for, refusals_for
+from qserve.model.cuda.choices import chosen_for, refusals_for
 
 __all__ = ["CodePath", "code_path"]
 

@@ -32,10 +32,10 @@ from qserve.engines.transformers.worker.attention.kernels import Heads, choose_k
 from qserve.engines.transformers.worker.decoding.choose import take_on_cards
 from qserve.engines.transformers.worker.decoding.forward import capture_on_card
 from qserve.engines.transformers.worker.decoding.operations import add_rms_norm, silu_and_multiply
-from qserve.model.card.choices import refusals_for
-from qserve.model.card.linear import CardLinear
-from qserve.model.card.trial import choose_products
-from qserve.model.card.weights import FourBitWeight, Int8Weight
+from qserve.model.cuda.choices import refusals_for
+from qserve.model.cuda.linear import CardLinear
+from qserve.model.cuda.trial import choose_products
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight
 
 __all__ = ["main", "try_kernels"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qserve.wire.agents.overflow import Overflow
+from qserve.wire.overflow import Overflow
 
 __all__ = ["overflow_of_vllm"]
 

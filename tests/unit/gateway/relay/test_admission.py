@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.gateway.relay.admission import Admission, Moved, Requester
+from qserve.gateway.relay.admission import Admission, Requester, Requeued
 from qserve.wire.errors import ApiError
 from qserve.wire.reward.fields import BULK_SLOTS, num_slots
 
@@ -228,7 +228,7 @@ async def test_who_waits_moves_only_where_it_would_run_at_once():
     assert full.move_first("free", free, 0) == 1
     assert full.move_first("free", free, 0) == 0
     moved = await asyncio.gather(*(guest.task for guest in guests[1:4]), return_exceptions=True)
-    assert [type(error) for error in moved] == [Moved] * 3
+    assert [type(error) for error in moved] == [Requeued] * 3
     await guests[0].leave()
     await guests[4].leave()
 

@@ -24,8 +24,8 @@ from qserve.engines.transformers.worker.api.completions import CompletionAnswer
 from qserve.engines.transformers.worker.api.memory import measured_memory
 from qserve.engines.transformers.worker.api.translated import TranslatedAnswer
 from qserve.engines.transformers.worker.engine import Engine
-from qserve.engines.transformers.worker.prompts.lanes import AnswerKind, PromptLanes
 from qserve.engines.transformers.worker.prompts.read_body import AnswerFields, ReadBody
+from qserve.engines.transformers.worker.prompts.workers import AnswerKind, PromptWorkers
 from qserve.model.failures import EngineError
 from qserve.wire.dialects.messages_answer import MessagesAnswer
 from qserve.wire.dialects.responses_answer import ResponsesAnswer
@@ -39,7 +39,7 @@ _Made = TypeVar("_Made")
 _log = logging.getLogger("qserve.worker")
 
 
-def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key: str) -> ASGIApp:
+def build_app(engine: Engine, prompts: PromptWorkers, models: tuple[str, ...], key: str) -> ASGIApp:
     """The ASGI app of a worker that serves `engine` under the names `models` to whoever knows `key`.
 
     Bodies are read by `prompts`, in other processes: nothing that a client sends holds this event loop.

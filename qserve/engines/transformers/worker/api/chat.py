@@ -11,12 +11,12 @@ import msgspec
 from qserve.engines.transformers.worker.api.answer import Answer
 from qserve.engines.transformers.worker.api.asker import Asker
 from qserve.engines.transformers.worker.api.prompt_logprobs import prompt_logprobs
-from qserve.engines.transformers.worker.api.reading import guide_of, reading_rules
+from qserve.engines.transformers.worker.api.reading import answer_grammar, reading_rules
 from qserve.engines.transformers.worker.api.requests import chat_generations
 from qserve.engines.transformers.worker.engine import Engine, Piece
 from qserve.engines.transformers.worker.parsing.message import MessageReader, MessageWriter, ReadingRules
 from qserve.engines.transformers.worker.prompts.read_body import ChatFields, ReadBody
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.engines.transformers.worker.sampling.params import TokenChoice
 
 __all__ = ["ChatAnswer"]
@@ -27,10 +27,10 @@ class ChatAnswer(Answer):
 
     _chunk_object = "chat.completion.chunk"
 
-    def __init__(self, engine: Engine, body: ReadBody[ChatFields], guide: Guide | None, asker: Asker) -> None:
+    def __init__(self, engine: Engine, body: ReadBody[ChatFields], grammar: AnswerGrammar | None, asker: Asker) -> None:
         super().__init__(engine, body.fields, "chatcmpl", asker)
         self._request = request = body.fields
-        self._generations = chat_generations(engine, body, guide)
+        self._generations = chat_generations(engine, body, grammar)
         self._num_prompt_tokens = len(self._generations[0].prompt_ids)
         rules = reading_rules(engine.chat_format, request, body.thought)
         self._thinks = engine.chat_format.thinking.thinks
@@ -41,8 +41,8 @@ class ChatAnswer(Answer):
     @classmethod
     async def to(cls, engine: Engine, body: ReadBody[ChatFields], asker: Asker) -> tuple[ChatFields, ChatAnswer]:
         """The request that was read, and its answer. Raises what refuses it."""
-        guide = await guide_of(engine, body.grammar, asker.client, body.thought)
-        return body.fields, cls(engine, body, guide, asker)
+        grammar = await answer_grammar(engine, body.grammar, asker.client, body.thought)
+        return body.fields, cls(engine, body, grammar, asker)
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""

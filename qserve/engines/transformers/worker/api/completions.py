@@ -13,12 +13,12 @@ from qserve.engines.transformers.worker.api.answer import Answer
 from qserve.engines.transformers.worker.api.asker import Asker
 from qserve.engines.transformers.worker.api.legacy_logprobs import LegacyLogprobs
 from qserve.engines.transformers.worker.api.prompt_logprobs import prompt_logprobs
-from qserve.engines.transformers.worker.api.reading import guide_of
+from qserve.engines.transformers.worker.api.reading import answer_grammar
 from qserve.engines.transformers.worker.api.requests import completion_max_tokens, generations, sampling_params
 from qserve.engines.transformers.worker.batching.prompt_logprobs import ScoredPrompt
 from qserve.engines.transformers.worker.engine import Engine, Piece
 from qserve.engines.transformers.worker.prompts.read_body import CompletionFields, ReadBody
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.wire.errors import ApiError
 
 __all__ = ["CompletionAnswer"]
@@ -44,13 +44,13 @@ class CompletionAnswer(Answer):
         engine: Engine,
         request: CompletionFields,
         prompts: list[list[int]],
-        guide: Guide | None = None,
+        grammar: AnswerGrammar | None = None,
         asker: Asker | None = None,
     ) -> None:
         super().__init__(engine, request, "cmpl", asker or Asker())
         self._request = request
         self._prompts = prompts
-        self._params = replace(sampling_params(engine, request), guide=guide)
+        self._params = replace(sampling_params(engine, request), grammar=grammar)
         limits = [completion_max_tokens(engine, request, prompt) for prompt in self._prompts]
         self._scores_only = request.echo and request.num_logprobs is not None and max(limits) <= 1
         # With echo and max_tokens 0 and no logprobs there is nothing to compute: the prompt is the answer.
@@ -73,8 +73,8 @@ class CompletionAnswer(Answer):
         for prompt in body.prompts:
             prompts.append(prompt.tolist())
             await asyncio.sleep(0)  # millions of ids take a while; streams go on in between
-        guide = await guide_of(engine, body.grammar, asker.client)
-        return body.fields, cls(engine, body.fields, prompts, guide, asker)
+        grammar = await answer_grammar(engine, body.grammar, asker.client)
+        return body.fields, cls(engine, body.fields, prompts, grammar, asker)
 
     def _check_logprobs(self) -> None:
         """400 for more than an answer may hold. One prompt as long as the context always may."""

@@ -10,9 +10,9 @@ import psutil
 from qserve.engines.transformers.worker.attention.report import attention_report
 from qserve.engines.transformers.worker.code_path import code_path
 from qserve.engines.transformers.worker.engine import Engine
+from qserve.model.measured_weights import weights_by_device, weights_by_kind, weights_bytes
 from qserve.model.memory import beside_weights
 from qserve.model.resident import resident_bytes_of, resident_terms
-from qserve.model.weights_held import weights_by_device, weights_by_kind, weights_bytes
 
 __all__ = ["measured_memory"]
 

@@ -12,10 +12,10 @@ from qserve.engines.transformers.worker.parsing.parts import BlockReader
 from qserve.engines.transformers.worker.parsing.qwen3_coder import Qwen3CoderCall
 from qserve.engines.transformers.worker.prompts.read_body import ChatFields
 from qserve.engines.transformers.worker.prompts.thought_start import ThoughtStart
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.grammar.spec import GrammarSpec
 
-__all__ = ["guide_of", "reading_rules"]
+__all__ = ["answer_grammar", "reading_rules"]
 
 
 def reading_rules(chat: ChatFormat, request: ChatFields, thought: ThoughtStart) -> ReadingRules:
@@ -33,9 +33,9 @@ def _block_reader(chat: ChatFormat, request: ChatFields) -> Callable[[], BlockRe
     return lambda: Qwen3CoderCall(request.offered_tools)
 
 
-async def guide_of(
+async def answer_grammar(
     engine: Engine, spec: GrammarSpec | None, client: str, thought: ThoughtStart = "closed"
-) -> Guide | None:
+) -> AnswerGrammar | None:
     """What binds the answers; None for nothing. It is made ready when it is the client's turn.
 
     Raises GrammarTooComplex.
@@ -43,7 +43,7 @@ async def guide_of(
     if spec is None:
         return None
     chat = engine.chat_format
-    return Guide(
+    return AnswerGrammar(
         await engine.grammars.ready(spec.grammar, spec.param, client),
         spec.begins,
         spec.only_one,

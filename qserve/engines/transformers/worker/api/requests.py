@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from qserve.engines.transformers.worker.engine import Engine, Generation, seeded
 from qserve.engines.transformers.worker.prompts.read_body import AnswerFields, ChatFields, CompletionFields, ReadBody
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.engines.transformers.worker.sampling.thought_budget import ThoughtBudget
 from qserve.hub.token_rows import without_row
@@ -51,11 +51,11 @@ def sampling_params(engine: Engine, request: AnswerFields) -> SamplingParams:
     )
 
 
-def chat_generations(engine: Engine, body: ReadBody[ChatFields], guide: Guide | None) -> list[Generation]:
+def chat_generations(engine: Engine, body: ReadBody[ChatFields], grammar: AnswerGrammar | None) -> list[Generation]:
     """`n` generations from one conversation, which `body` holds in tokens."""
     request, prompt = body.fields, body.prompts[0].tolist()
     budget = _thought_budget(engine, request)
-    params = replace(sampling_params(engine, request), thought_budget=budget, guide=guide)
+    params = replace(sampling_params(engine, request), thought_budget=budget, grammar=grammar)
     max_tokens = engine.check_length(len(prompt), request.max_tokens)
     _check_min_tokens(request, max_tokens)
     made = generations([prompt], params, max_tokens, request)

@@ -25,7 +25,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from qserve.engines.transformers.worker.attention.pages import PageStep, attend_pages
-from qserve.engines.transformers.worker.attention.step import MadeOnce, SharedByLayers, keep_arguments
+from qserve.engines.transformers.worker.attention.step import IdentityCache, PerDevice, keep_arguments
 from qserve.model.sdpa import Bucket, causal_prompt, decode, leave_out_cudnn, length_buckets, over_buckets, padded_width
 
 __all__ = ["NAME", "RowStep", "register", "use", "varlen_sdpa"]
@@ -34,7 +34,7 @@ NAME = "qserve_varlen_sdpa"
 
 
 @dataclass(frozen=True)
-class RowStep(SharedByLayers):
+class RowStep(PerDevice):
     """What one forward over rows of `rows.RowCache` writes and reads, the same in every layer.
 
     `write_index` has the places of the new keys. `read_index` has those of all keys: of the one sequence whose prompt
@@ -126,7 +126,7 @@ def varlen_sdpa(
 
 
 # A step has its indices, and for each of two kinds of layers its bounds or what decoding reads.
-_made = MadeOnce(num_kept=4)
+_made = IdentityCache(num_kept=4)
 
 
 def _device_of(states: torch.Tensor) -> torch.device:
@@ -135,7 +135,7 @@ def _device_of(states: torch.Tensor) -> torch.device:
 
 
 @dataclass(frozen=True)
-class _Indices(SharedByLayers):
+class _Indices(PerDevice):
     """Where in the paged cache a step reads and writes: one tensor of each for every allocator of the cache."""
 
     read: tuple[torch.Tensor, ...]
@@ -147,7 +147,7 @@ class _Indices(SharedByLayers):
 
 
 @dataclass(frozen=True)
-class _PackedStep(SharedByLayers):
+class _PackedStep(PerDevice):
     """A step in which some sequences read prompts, made of the bounds of queries and keys.
 
     `prompts` has queries and keys of each, `decoding` the others in buckets: rows of the query, where the keys of each
@@ -171,7 +171,7 @@ def _make_packed_step(of_queries: torch.Tensor, of_keys: torch.Tensor) -> _Packe
 
 
 @dataclass(frozen=True)
-class _DecodingStep(SharedByLayers):
+class _DecodingStep(PerDevice):
     """A step in which every sequence has one query: what to read of the cache, so that it comes out padded already.
 
     `indices` reads cache positions bucket after bucket, each sequence padded to its bucket's width.

@@ -13,13 +13,13 @@ from functools import cached_property
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from qserve.engines.transformers.worker.attention.step import SharedByLayers
+from qserve.engines.transformers.worker.attention.step import PerDevice
 
 __all__ = ["PageStep", "PagedKernel", "attend_pages", "gathered"]
 
 
 @dataclass(frozen=True)
-class PageStep(SharedByLayers):
+class PageStep(PerDevice):
     """What one forward writes to and reads of a cache of pages, the same in every layer.
 
     Attributes:

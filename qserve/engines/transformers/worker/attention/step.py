@@ -2,8 +2,8 @@
 
 Where layers lie on several devices or are offloaded, accelerate's hooks copy each argument of each layer: lists are new
 in every layer, and tensors too on all devices but the first. So the arguments that describe a step are left out of what
-the hooks send (`keep_arguments`), are recognised by identity (`MadeOnce`), and each device gets one copy
-(`SharedByLayers.on`), which no host waits for.
+the hooks send (`keep_arguments`), are recognised by identity (`IdentityCache`), and each device gets one copy
+(`PerDevice.on`), which no host waits for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-__all__ = ["STEP_ARGUMENTS", "MadeOnce", "SharedByLayers", "keep_arguments"]
+__all__ = ["STEP_ARGUMENTS", "IdentityCache", "PerDevice", "keep_arguments"]
 
 STEP_ARGUMENTS = (
     "cu_seq_lens_q",
@@ -34,7 +34,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class SharedByLayers:
+class PerDevice:
     """Base of what layers share; every field is a tensor, a plain value, another of these, or a tuple of them."""
 
     _copies: dict[torch.device, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
@@ -51,12 +51,12 @@ class SharedByLayers:
 def _brought(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple):
         return tuple(_brought(one, device) for one in value)
-    if isinstance(value, SharedByLayers):
+    if isinstance(value, PerDevice):
         return value.on(device)
     return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
 
 
-class MadeOnce:
+class IdentityCache:
     """What was made of the last few objects. The library makes new ones for each step and hands them to all layers."""
 
     def __init__(self, num_kept: int) -> None:

@@ -17,7 +17,7 @@ import torch
 from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
-from qserve.engines.transformers.worker.attention.step import MadeOnce
+from qserve.engines.transformers.worker.attention.step import IdentityCache
 from qserve.engines.transformers.worker.batching.lazy_pools import lazy_zeros
 from qserve.errors import UsageError
 
@@ -98,7 +98,7 @@ def _updating(
     update: Callable[..., Any], stride: int, local_strides: dict[int, int], num_devices: int
 ) -> Callable[..., Any]:
     # Layers of a device get the same two tensors, and move their positions alike.
-    moved = {local: MadeOnce(2 * num_devices) for local in local_strides.values()}
+    moved = {local: IdentityCache(2 * num_devices) for local in local_strides.values()}
 
     def updated(
         key_states: torch.Tensor,

@@ -87,6 +87,6 @@ def _triton_kernels() -> Mapping[str, Callable[..., Any]]:
 def can_be_captured(model: Any) -> bool:
     """Whether no product asks the card for a number, as those of libraries for quantized weights may.
 
-    Those of ours ask for none (`model/card/linear.py: CardLinear`).
+    Those of ours ask for none (`model/cuda/linear.py: CardLinear`).
     """
     return all(type(one) is torch.nn.Linear for one in model.modules() if isinstance(one, torch.nn.Linear))

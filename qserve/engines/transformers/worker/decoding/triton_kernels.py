@@ -9,7 +9,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from qserve.model.card.kernels import Sizes, card_kernel
+from qserve.model.cuda.kernels import Sizes, card_kernel
 
 __all__ = ["add_rms_norm", "rotate_and_store", "silu_and_multiply"]
 

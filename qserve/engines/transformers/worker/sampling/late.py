@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 
-from qserve.engines.transformers.worker.sampling.guidance import THREADS, Guidance
+from qserve.engines.transformers.worker.sampling.grammar_state import THREADS, GrammarState
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 
 __all__ = ["late_rows", "wait_for_one"]
@@ -34,7 +34,7 @@ def late_rows(samplers: Sequence[SequenceSampler], *, is_all: bool = True) -> Co
     if is_all and len(late) == len(samplers):
         wait_for_one(samplers)
     else:
-        _be_patient([guidance for row in late if (guidance := samplers[row].guidance) is not None])
+        _be_patient([state for row in late if (state := samplers[row].grammar_state) is not None])
     late = [row for row in late if not samplers[row].is_ready]
     if late:
         THREADS.preempt()
@@ -43,12 +43,13 @@ def late_rows(samplers: Sequence[SequenceSampler], *, is_all: bool = True) -> Co
 
 def wait_for_one(samplers: Iterable[SequenceSampler]) -> None:
     """Until one of them need not wait any longer, but not for long: somebody else may come."""
-    pending = [mask for one in samplers if one.guidance is not None and (mask := one.guidance.pending) is not None]
+    states = [state for one in samplers if (state := one.grammar_state) is not None]
+    pending = [mask for one in states if (mask := one.pending) is not None]
     if pending and not wait(pending, _NOBODY_S, FIRST_COMPLETED).done:
         THREADS.preempt()
 
 
-def _be_patient(late: Sequence[Guidance]) -> None:
+def _be_patient(late: Sequence[GrammarState]) -> None:
     waited_for = [one for one in late if not one.is_missed and one.queue.patience_s > 0.0]
     for one in late:
         one.is_missed = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qserve.engines.transformers.worker.sampling.guidance import Guide
+from qserve.engines.transformers.worker.sampling.grammar_state import AnswerGrammar
 from qserve.engines.transformers.worker.sampling.thought_budget import ThoughtBudget
 
 __all__ = ["LOWEST_LOGPROB", "SamplingParams", "TokenChoice"]
@@ -21,8 +21,8 @@ class SamplingParams:
 
     `num_logprobs`: None for none at all, 0 for the chosen token's, N for the N likeliest beside it; they are those of
     the model's own distribution, before penalties and temperature.
-    `stop_token_ids` end the sequence; before `min_tokens` they can't be drawn. `thought_budget` ends a thought, `guide`
-    binds the answer to a grammar.
+    `stop_token_ids` end the sequence; before `min_tokens` they can't be drawn. `thought_budget` ends a thought, the
+    answer follows `grammar`.
     """
 
     temperature: float = 1.0
@@ -38,7 +38,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     num_logprobs: int | None = None
     thought_budget: ThoughtBudget | None = None
-    guide: Guide | None = None
+    grammar: AnswerGrammar | None = None
 
     @property
     def is_greedy(self) -> bool:

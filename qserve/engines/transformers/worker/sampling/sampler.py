@@ -12,7 +12,7 @@ from concurrent.futures import wait
 
 import numpy as np
 
-from qserve.engines.transformers.worker.sampling.guidance import MAX_WAIT_S, Guidance
+from qserve.engines.transformers.worker.sampling.grammar_state import MAX_WAIT_S, GrammarState
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.engines.transformers.worker.sampling.thought_budget import Thought
 
@@ -68,9 +68,9 @@ class SequenceSampler:
         self._is_plain_greedy = params.is_plain_greedy
         self.uniforms = None if params.is_greedy else Uniforms(params.seed)
         self._thought = Thought(params.thought_budget, prompt_ids) if params.thought_budget else None
-        self._guidance = Guidance(params.guide) if params.guide else None
+        self._grammar_state = GrammarState(params.grammar) if params.grammar else None
         self.was_likeliest = True
-        self.is_free = self._thought is None and self._guidance is None
+        self.is_free = self._thought is None and self._grammar_state is None
         self.takes_as_drawn = self.is_free and params.num_logprobs is None
         self.is_always_plain = self.is_free and self._is_plain_greedy and params.min_tokens == 0
 
@@ -88,7 +88,7 @@ class SequenceSampler:
         """Whether an argmax over the raw row is all there is to do for the next token."""
         if not self.takes_likeliest:
             return False
-        if self._guidance is not None and self._guidance.is_active:
+        if self._grammar_state is not None and self._grammar_state.is_active:
             return False
         return self.forced is None
 
@@ -106,7 +106,7 @@ class SequenceSampler:
     def forced(self) -> int | None:
         """The next token, where it is not drawn."""
         forced = self._thought.forced if self._thought is not None else None
-        return self._guidance.forced if forced is None and self._guidance is not None else forced
+        return self._grammar_state.forced if forced is None and self._grammar_state is not None else forced
 
     @property
     def num_wanted(self) -> int | None:
@@ -114,7 +114,7 @@ class SequenceSampler:
         params = self.params
         if params.num_logprobs is not None or params.is_penalised or params.logit_bias or self.is_too_short:
             return None
-        if self._guidance is not None:
+        if self._grammar_state is not None:
             return None
         if params.is_greedy:
             return 1
@@ -126,43 +126,43 @@ class SequenceSampler:
 
         But not in the middle of a part that the structure dictates.
         """
-        if self._guidance is None or not self.takes_likeliest:
+        if self._grammar_state is None or not self.takes_likeliest:
             return self.num_wanted
         return 1 if self.was_likeliest else None
 
     @property
-    def guidance(self) -> Guidance | None:
+    def grammar_state(self) -> GrammarState | None:
         """What its grammar binds."""
-        return self._guidance
+        return self._grammar_state
 
     @property
     def is_ready(self) -> bool:
         """Whether its next token can be drawn without waiting for a mask."""
-        return self._guidance is None or self._guidance.is_ready
+        return self._grammar_state is None or self._grammar_state.is_ready
 
     def wait(self) -> None:
         """Until it is ready."""
-        if self._guidance is not None and self._guidance.pending is not None:
-            wait([self._guidance.pending], MAX_WAIT_S)
+        if self._grammar_state is not None and self._grammar_state.pending is not None:
+            wait([self._grammar_state.pending], MAX_WAIT_S)
 
     def allowed(self) -> bytes | None:
         """Which tokens the grammar allows next, one bit a token, lowest first; None: all.
 
         Raises SequenceFailed where the grammar can't go on.
         """
-        return self._guidance.allowed() if self._guidance is not None else None
+        return self._grammar_state.allowed() if self._grammar_state is not None else None
 
     def instead_of_ends(self) -> int | None:
         """What is taken where a token was drawn that ends the answer; None: that token."""
-        return self._guidance.instead_of_ends if self._guidance is not None else None
+        return self._grammar_state.instead_of_ends if self._grammar_state is not None else None
 
     def take(self, token_id: int) -> int:
         """Record what was drawn; returns what it became (`instead_of_ends`)."""
         if self.is_free:
             self.drawn.append(token_id)
             return token_id
-        if self._guidance is not None and self.forced is None:
-            token_id = self._guidance.instead_of(token_id, self.params.stop_token_ids)
+        if self._grammar_state is not None and self.forced is None:
+            token_id = self._grammar_state.instead_of(token_id, self.params.stop_token_ids)
         self.record(token_id)
         return token_id
 
@@ -171,5 +171,5 @@ class SequenceSampler:
         self.drawn.append(token_id)
         if self._thought is not None:
             self._thought.see(token_id)
-        if self._guidance is not None:
-            self._guidance.see(token_id)
+        if self._grammar_state is not None:
+            self._grammar_state.see(token_id)

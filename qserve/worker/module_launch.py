@@ -20,12 +20,12 @@ from qserve.worker.limits import EngineLimits
 from qserve.worker.process import FAILURE, NOTE, PHASE, WorkerSpec, death_of
 from qserve.worker.process_tree import tree_of
 
-__all__ = ["OwnLaunch", "OwnProcess"]
+__all__ = ["ModuleLaunch", "ModuleProcess"]
 
 _ERROR_OF_STATUS: dict[int, type[QserveError]] = {2: BrokenCheckpoint, 3: DoesNotFit}
 
 
-class OwnProcess:
+class ModuleProcess:
     """`python -m MODULE SPEC.json`, whatever it does there."""
 
     plan: Plan | None = None
@@ -94,7 +94,7 @@ class OwnProcess:
         return document
 
 
-class OwnLaunch(OwnProcess):
+class ModuleLaunch(ModuleProcess):
     """The transformers worker and the reward worker."""
 
     def __init__(self, module: str, spec: WorkerSpec, spec_file: Path, **beside: Any) -> None:

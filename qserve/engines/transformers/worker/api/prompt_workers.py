@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from qserve.engines.transformers.worker.engine import Engine
-from qserve.engines.transformers.worker.prompts.lanes import PromptLanes
 from qserve.engines.transformers.worker.prompts.reader_settings import ReaderSettings
+from qserve.engines.transformers.worker.prompts.workers import PromptWorkers
 from qserve.hub.chat_template import template_of
 
-__all__ = ["prompt_lanes"]
+__all__ = ["prompt_workers"]
 
 
-def prompt_lanes(engine: Engine, socket: Path) -> PromptLanes:
+def prompt_workers(engine: Engine, socket: Path) -> PromptWorkers:
     """What its processes need to know lies beside the worker's socket, in a folder that is private."""
     tokenizer = engine.tokenizer
     file = socket.with_suffix(".tokenizer.json")
@@ -27,4 +27,4 @@ def prompt_lanes(engine: Engine, socket: Path) -> PromptLanes:
         limits=asdict(engine.limits.context),
         vocab_size=engine.vocab_size,
     )
-    return PromptLanes(settings, socket.with_suffix(".reader.json"))
+    return PromptWorkers(settings, socket.with_suffix(".reader.json"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, piece_rows, row_tile_of
-from qserve.model.card.weights import INT8, FourBitWeight, Weight
+from qserve.model.cuda.weights import INT8, FourBitWeight, Weight
 
 __all__ = [
     "BY_PIECES",
@@ -78,7 +78,7 @@ def _untried(rows: torch.Tensor, weight: Weight) -> str:
 
 
 def _by_kernel(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:
-    from qserve.model.card import triton_products
+    from qserve.model.cuda import triton_products
 
     return triton_products.product(rows, weight, bias)
 

@@ -17,8 +17,8 @@ import triton.language as tl  # type: ignore[import-untyped]
 
 from qserve.core.dimensions import tensors_of
 from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, ROW_TILES, row_tile_of
-from qserve.model.card.kernels import Sizes, card_kernel
-from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
+from qserve.model.cuda.kernels import Sizes, card_kernel
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
 __all__ = ["product"]
 

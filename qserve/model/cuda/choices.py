@@ -9,8 +9,8 @@ from torch import nn
 
 from qserve.engines.transformers.kernels.quantized_products import ROW_TILES
 from qserve.engines.transformers.kernels.refusals import Refusal, product_name, refusal
-from qserve.model.card.linear import card_linears
-from qserve.model.card.products import CHOSEN, REFUSED, Key
+from qserve.model.cuda.linear import card_linears
+from qserve.model.cuda.products import CHOSEN, REFUSED, Key
 
 __all__ = ["chosen_for", "refusals_for"]
 

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from qserve.core.tensors import role_of
-from qserve.model.card.linear import CardLinear
 from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix
 from qserve.model.cpu.shortlist import ShortlistHead
+from qserve.model.cuda.linear import CardLinear
 from qserve.model.packed_linear import PackedLinear
 from qserve.model.quantize import state_tensors
 
-__all__ = ["HeldTensor", "held_tensors", "weights_by_device", "weights_by_kind", "weights_bytes"]
+__all__ = ["MeasuredTensor", "measured_tensors", "weights_by_device", "weights_by_kind", "weights_bytes"]
 
 _KINDS = {
     "embedding": "embedding",
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTensor:
+class MeasuredTensor:
     """One tensor in memory: `kind` of module, `dtype` as it is stored (nf4, fp4), `device`, `num_bytes`."""
 
     kind: str
@@ -43,7 +43,7 @@ class HeldTensor:
     num_bytes: int
 
 
-def held_tensors(model: nn.Module) -> Iterator[HeldTensor]:
+def measured_tensors(model: nn.Module) -> Iterator[MeasuredTensor]:
     """Parameters, buffers, scales and packed weights, each memory once; what lies on disk is left out."""
     seen: set[tuple[str, int]] = set()
     for name, module in model.named_modules():
@@ -54,35 +54,35 @@ def held_tensors(model: nn.Module) -> Iterator[HeldTensor]:
             place = (str(tensor.device), tensor.data_ptr())
             if tensor.device.type != "meta" and tensor.nbytes and place not in seen:
                 seen.add(place)
-                yield HeldTensor(_kind(full_name), _dtype(module, tensor), str(tensor.device), tensor.nbytes)
+                yield MeasuredTensor(_kind(full_name), _dtype(module, tensor), str(tensor.device), tensor.nbytes)
         if isinstance(module, PackedLinear):
-            yield HeldTensor(_kind(f"{name}.weight"), "bfloat16", "cpu", module.weight_bytes)
+            yield MeasuredTensor(_kind(f"{name}.weight"), "bfloat16", "cpu", module.weight_bytes)
         if isinstance(module, CompiledLinear):
-            yield from _held_by(module.matrix, _kind(f"{name}.weight"))
+            yield from _of_matrix(module.matrix, _kind(f"{name}.weight"))
         if isinstance(module, CompiledExperts):
             for matrix in module.matrices:
-                yield from _held_by(matrix, _kind(f"{name}.gate_up_proj"))
+                yield from _of_matrix(matrix, _kind(f"{name}.gate_up_proj"))
         if isinstance(module, ShortlistHead):
-            yield from _held_by(module.bounds, _kind(f"{name}.weight"))
+            yield from _of_matrix(module.bounds, _kind(f"{name}.weight"))
 
 
-def _held_by(matrix: Matrix, kind: str) -> Iterator[HeldTensor]:
-    yield HeldTensor(kind, matrix.format, "cpu", matrix.code_bytes)
+def _of_matrix(matrix: Matrix, kind: str) -> Iterator[MeasuredTensor]:
+    yield MeasuredTensor(kind, matrix.format, "cpu", matrix.code_bytes)
     if matrix.scale_bytes:
-        yield HeldTensor(kind, "float32", "cpu", matrix.scale_bytes)
+        yield MeasuredTensor(kind, "float32", "cpu", matrix.scale_bytes)
     if matrix.bias is not None:
-        yield HeldTensor(kind, "bfloat16", "cpu", matrix.bias.nbytes)
+        yield MeasuredTensor(kind, "bfloat16", "cpu", matrix.bias.nbytes)
 
 
 def weights_bytes(model: nn.Module) -> int:
-    """All of `held_tensors` together."""
-    return sum(tensor.num_bytes for tensor in held_tensors(model))
+    """All of `measured_tensors` together."""
+    return sum(tensor.num_bytes for tensor in measured_tensors(model))
 
 
 def weights_by_kind(model: nn.Module) -> dict[str, dict[str, int]]:
     """Bytes by kind and dtype: {"attention": {"int8": …, "float32": …}, "lm_head": {"bfloat16": …}, …}."""
     table: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for tensor in held_tensors(model):
+    for tensor in measured_tensors(model):
         table[tensor.kind][tensor.dtype] += tensor.num_bytes
     return {kind: dict(row) for kind, row in table.items()}
 
@@ -90,7 +90,7 @@ def weights_by_kind(model: nn.Module) -> dict[str, dict[str, int]]:
 def weights_by_device(model: nn.Module) -> dict[str, int]:
     """Bytes by device: {"cuda:0": …, "cpu": …}."""
     table: dict[str, int] = defaultdict(int)
-    for tensor in held_tensors(model):
+    for tensor in measured_tensors(model):
         table[tensor.device] += tensor.num_bytes
     return dict(table)
 

@@ -9,11 +9,11 @@ import time
 import pytest
 
 from qserve.gateway.limits import ClientGone, ConnectedReceive
-from qserve.gateway.relay.ending import Down, EarlyEnd, WorkerGivenUp
+from qserve.gateway.relay.cancel_scope import CancelScope, Down, WorkerGivenUp
 
 
 class Scene:
-    """A request within EarlyEnd that would run for ever."""
+    """A request within CancelScope that would run for ever."""
 
     def __init__(self, stall_timeout_s=60.0):
         self.down = Down()
@@ -26,7 +26,7 @@ class Scene:
 
     async def _request(self, stall_timeout_s):
         try:
-            async with EarlyEnd(self._receive, self.down, stall_timeout_s) as self.end:
+            async with CancelScope(self._receive, self.down, stall_timeout_s) as self.end:
                 await asyncio.sleep(3600)
         finally:
             self.pending_cancellations = asyncio.current_task().cancelling()
@@ -94,10 +94,10 @@ async def test_a_request_that_ends_by_itself_leaves_nothing_behind():
 
     down = Down()
     before = len(asyncio.all_tasks())
-    async with EarlyEnd(never, down, 60.0):
+    async with CancelScope(never, down, 60.0):
         pass
     with contextlib.suppress(ZeroDivisionError):
-        async with EarlyEnd(never, down, 60.0):
+        async with CancelScope(never, down, 60.0):
             raise ZeroDivisionError
     await _settle()
     assert len(asyncio.all_tasks()) == before
@@ -118,14 +118,14 @@ class Connection:
 
 async def _ended_by(connection):
     down = Down()
-    async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
+    async with CancelScope(ConnectedReceive(None, connection), down, 60.0):
         asyncio.get_running_loop().call_soon(lambda: connection.callback())
         await asyncio.sleep(60)
 
 
 async def test_our_own_connection_tells_by_itself_and_needs_no_task():
     connection, before = Connection(), len(asyncio.all_tasks())
-    async with EarlyEnd(ConnectedReceive(None, connection), Down(), 60.0):
+    async with CancelScope(ConnectedReceive(None, connection), Down(), 60.0):
         assert len(asyncio.all_tasks()) == before
     assert connection.callback is None
     with pytest.raises(ClientGone):
@@ -137,9 +137,9 @@ async def test_a_connection_that_was_lost_before_ends_it_at_once():
     connection.is_lost = True
     down = Down()
     with pytest.raises(ClientGone):
-        async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
+        async with CancelScope(ConnectedReceive(None, connection), down, 60.0):
             await asyncio.sleep(60)
-    async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
+    async with CancelScope(ConnectedReceive(None, connection), down, 60.0):
         pass
     await _settle()  # would cancel this very test
 
@@ -150,7 +150,7 @@ async def test_a_worker_that_is_named_later_ends_it_too():
 
     down = Down()
     with pytest.raises(WorkerGivenUp):
-        async with EarlyEnd(never, None, 60.0) as end:
+        async with CancelScope(never, None, 60.0) as end:
             end.watch(down)
             down.set()
             await asyncio.sleep(60)
@@ -163,7 +163,7 @@ async def test_an_end_that_comes_in_the_tick_in_which_it_is_over_ends_nothing_el
         await asyncio.sleep(3600)
 
     down = Down()
-    async with EarlyEnd(never, down, 60.0):
+    async with CancelScope(never, down, 60.0):
         down.set()
     await asyncio.sleep(0.01)
     assert not asyncio.current_task().cancelling()
@@ -173,7 +173,7 @@ async def test_what_never_sends_needs_no_timer(monkeypatch):
     timers = []
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(type(loop), "call_later", lambda *given: timers.append(given) or asyncio.Future())
-    async with EarlyEnd(ConnectedReceive(None, Connection()), Down(), 60.0) as end:
+    async with CancelScope(ConnectedReceive(None, Connection()), Down(), 60.0) as end:
         assert not timers
         end.sending_since_s = time.perf_counter()
         assert len(timers) == 1

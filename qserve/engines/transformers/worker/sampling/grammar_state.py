@@ -20,7 +20,7 @@ from qserve.engines.transformers.worker.grammar.matcher import Grammar
 from qserve.engines.transformers.worker.sampling.mask_threads import CHEAP_S, MaskQueue, MaskThreads
 from qserve.model.failures import SequenceFailed
 
-__all__ = ["MAX_WAIT_S", "THREADS", "Guidance", "Guide"]
+__all__ = ["MAX_WAIT_S", "THREADS", "AnswerGrammar", "GrammarState"]
 
 _MAX_EXPENSIVE_S = 2.0
 MAX_WAIT_S = 60.0
@@ -33,11 +33,11 @@ THREADS = MaskThreads(num_quick=min(4, max(1, _NUM_CORES // 2)), num_slow=min(2,
 
 
 @dataclass(frozen=True, eq=False)
-class Guide:
+class AnswerGrammar:
     """What an answer must follow.
 
     Attributes:
-        grammar: its matcher is copied for each answer, and it is told of each token that follows it.
+        compiled: its matcher is copied for each answer, and it is told of each token that follows it.
         begins: `answer` or `tool_call`, as `qserve.grammar.spec` says.
         only_one: the answer ends after the first call.
         call_ids: the tokens of `<tool_call>`.
@@ -46,7 +46,7 @@ class Guide:
         queue: its answers' masks.
     """
 
-    grammar: Grammar
+    compiled: Grammar
     begins: Literal["answer", "tool_call"] = "answer"
     only_one: bool = False
     call_ids: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class Guide:
     @cached_property
     def first(self) -> Future[_Next]:
         """The mask of the first token: once for all answers."""
-        return THREADS.submit(self.queue, partial(_advance, self.grammar.matcher.deep_copy(), None))
+        return THREADS.submit(self.queue, partial(_advance, self.compiled.matcher.deep_copy(), None))
 
 
 @dataclass(frozen=True)
@@ -76,31 +76,31 @@ class GrammarFailed(SequenceFailed):
     code = "grammar_too_complex"
 
 
-class Guidance:
+class GrammarState:
     """The state of one answer. Belongs to the thread that generates.
 
     Attributes:
         is_missed: a step has waited for the mask of its next token already.
     """
 
-    def __init__(self, guide: Guide) -> None:
-        self._guide = guide
-        self._recent: deque[int] = deque(maxlen=max(1, len(guide.call_ids), len(guide.think_ids[1])))
+    def __init__(self, grammar: AnswerGrammar) -> None:
+        self._grammar = grammar
+        self._recent: deque[int] = deque(maxlen=max(1, len(grammar.call_ids), len(grammar.think_ids[1])))
         self._matcher: Any = None
         self._next: Future[_Next] | None = None
         self._expensive_s = 0.0
         self._due_s = 0.0
         self.is_missed = False
         self._forced: deque[int] = deque()
-        self._may_think = guide.begins == "answer" and guide.thought == "unknown" and len(guide.think_ids[0]) > 0
-        self._waits_for = guide.call_ids if guide.begins == "tool_call" else guide.think_ids[1]
-        if guide.begins == "answer" and guide.thought != "open":
+        self._may_think = grammar.begins == "answer" and grammar.thought == "unknown" and len(grammar.think_ids[0]) > 0
+        self._waits_for = grammar.call_ids if grammar.begins == "tool_call" else grammar.think_ids[1]
+        if grammar.begins == "answer" and grammar.thought != "open":
             self._begin()
 
     @property
     def is_active(self) -> bool:
         """Whether the next token is not free: the grammar binds it, or it is one of a thought before the grammar."""
-        return self._matcher is not None or self._guide.begins == "answer"
+        return self._matcher is not None or self._grammar.begins == "answer"
 
     @property
     def is_ready(self) -> bool:
@@ -110,7 +110,7 @@ class Guidance:
     @property
     def queue(self) -> MaskQueue:
         """Of the request that it belongs to."""
-        return self._guide.queue
+        return self._grammar.queue
 
     @property
     def pending(self) -> Future[_Next] | None:
@@ -128,16 +128,16 @@ class Guidance:
 
         None: that token.
         """
-        if self._matcher is not None or self._guide.begins != "answer" or self._forced:
+        if self._matcher is not None or self._grammar.begins != "answer" or self._forced:
             return None
-        return self._guide.think_ids[1][0]
+        return self._grammar.think_ids[1][0]
 
     def instead_of(self, token_id: int, ends: frozenset[int]) -> int:
         """The token to take where `token_id` was drawn (`instead_of_ends`)."""
         instead = self.instead_of_ends
         if instead is None or token_id not in ends:
             return token_id
-        self._forced.extend(self._guide.think_ids[1])
+        self._forced.extend(self._grammar.think_ids[1])
         return instead
 
     def allowed(self) -> bytes | None:
@@ -148,12 +148,12 @@ class Guidance:
         if self._next is None:
             return None
         following = self._taken(self._next)
-        if following.is_over and self._guide.begins == "tool_call" and not self._guide.only_one:
+        if following.is_over and self._grammar.begins == "tool_call" and not self._grammar.only_one:
             self._matcher = self._next = None
             return None
         if not self._may_think:
             return following.mask
-        mask, token_id = bytearray(following.mask), self._guide.think_ids[0][0]
+        mask, token_id = bytearray(following.mask), self._grammar.think_ids[0][0]
         mask[token_id // 8] |= 1 << token_id % 8
         return bytes(mask)
 
@@ -166,18 +166,18 @@ class Guidance:
             self._recent.append(token_id)
             if self._waits_for and tuple(self._recent)[-len(self._waits_for) :] == self._waits_for:
                 self._begin()
-        elif may_think and token_id == self._guide.think_ids[0][0]:
+        elif may_think and token_id == self._grammar.think_ids[0][0]:
             self._matcher = self._next = None
         else:
-            self._guide.grammar.num_tokens += 1
+            self._grammar.compiled.num_tokens += 1
             if self._next is not None:  # a matcher is one thread's at a time; who draws has its mask already
                 wait([self._next], MAX_WAIT_S)
             self._await(THREADS.submit(self.queue, partial(_advance, self._matcher, token_id)))
 
     def _begin(self) -> None:
         self._recent.clear()
-        self._matcher = self._guide.grammar.matcher.deep_copy()
-        self._await(self._guide.first)
+        self._matcher = self._grammar.compiled.matcher.deep_copy()
+        self._await(self._grammar.first)
 
     def _await(self, following: Future[_Next]) -> None:
         self._next, self._due_s, self.is_missed = following, time.monotonic() + MAX_WAIT_S, False

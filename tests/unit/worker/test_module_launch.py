@@ -11,7 +11,7 @@ import pytest
 from qserve.errors import UsageError
 from qserve.worker.base import UnixAddress, WorkerFacts
 from qserve.worker.limits import EngineLimits
-from qserve.worker.own_launch import OwnProcess
+from qserve.worker.module_launch import ModuleProcess
 
 
 async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerFacts:
@@ -21,7 +21,7 @@ async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerFacts:
         assert (method, path, body) == ("GET", "/v1/qserve/limits", b"")
         return status, json.dumps(asdict(limits)).encode()
 
-    return await OwnProcess("module", {}, folder / "spec.json").introduce(ask, facts)
+    return await ModuleProcess("module", {}, folder / "spec.json").introduce(ask, facts)
 
 
 async def test_the_gateway_is_told_the_limits_of_the_pool(tmp_path: Path) -> None:
@@ -41,4 +41,4 @@ async def test_a_worker_that_does_not_say_what_it_holds(tmp_path: Path, status: 
         return status, b""
 
     with pytest.raises(UsageError, match=why):
-        await OwnProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)
+        await ModuleProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)

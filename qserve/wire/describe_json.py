@@ -1,4 +1,4 @@
-"""What a client sent, in the words of JSON: for sentences about what is wrong with it."""
+"""A value that a client sent, described for sentences about what is wrong with it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from qserve.units import counted
 
-__all__ = ["seen"]
+__all__ = ["describe_json"]
 
 _MAX_SEEN = 40
 _MAX_SEEN_BITS = 128
 
 
-def seen(value: Any) -> str:
+def describe_json(value: Any) -> str:
     """A value; of a long one how long it is."""
     if isinstance(value, str):
         return f"'{value}'" if 0 < len(value) <= _MAX_SEEN else _sized("a string", len(value), "character")

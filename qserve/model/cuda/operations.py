@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from qserve.model.card.products import by_rows
-from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
+from qserve.model.cuda.products import by_rows
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
 __all__ = ["by_meaning", "multiply"]
 

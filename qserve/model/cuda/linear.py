@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from qserve.model.card.operations import multiply
-from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight, held_by
+from qserve.model.cuda.operations import multiply
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight, held_by
 
 __all__ = ["CardLinear", "card_linears", "compute_on_cards"]
 

@@ -21,7 +21,7 @@ import triton  # type: ignore[import-untyped]
 from qserve.core import facts
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config, known_ids
-from qserve.model.card.kernels import CardKernel, Launch, Sizes, launches_of
+from qserve.model.cuda.kernels import CardKernel, Launch, Sizes, launches_of
 
 __all__ = [
     "CAPABILITIES",

@@ -21,9 +21,9 @@ from tokenizers import Tokenizer
 from qserve.demo import chat_model_path
 from qserve.engines.transformers.worker.prompts import process
 from qserve.engines.transformers.worker.prompts.bounds import max_bytes_per_token
-from qserve.engines.transformers.worker.prompts.lanes import SMALL_BYTES, PromptLanes
 from qserve.engines.transformers.worker.prompts.reader_settings import ReaderSettings
 from qserve.engines.transformers.worker.prompts.tokenize import PromptTokenizer
+from qserve.engines.transformers.worker.prompts.workers import SMALL_BYTES, PromptWorkers
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.chat_template import takes_one_system
 from qserve.prompts.special_tokens import HiddenTokens
@@ -115,14 +115,14 @@ def test_a_tokenizer_that_drops_text_has_no_bound(change: dict[str, Any]) -> Non
 @asynccontextmanager
 async def lanes(
     tmp_path: Path, source: str = QWEN, max_model_len: int = 2048, address_space_bytes: int = 3 * GIB, tools: str = ""
-) -> AsyncIterator[PromptLanes]:
+) -> AsyncIterator[PromptWorkers]:
     limits = ContextLimits(max_model_len, (PER_TOKEN or 0) * max_model_len)
     told = ReaderSettings(
         str(FILE), source, tools or source, {}, asdict(limits), TOKENIZER.get_vocab_size(), address_space_bytes
     )
     with pytest.MonkeyPatch.context() as patch:  # bounds here are of CPU time, which other processes take nothing of
-        patch.setattr("qserve.engines.transformers.worker.prompts.lanes._WALL_FACTOR", 10_000)
-        opened = PromptLanes(told, tmp_path / "reader.json")
+        patch.setattr("qserve.engines.transformers.worker.prompts.workers._WALL_FACTOR", 10_000)
+        opened = PromptWorkers(told, tmp_path / "reader.json")
     try:
         yield opened
     finally:
@@ -130,7 +130,7 @@ async def lanes(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PromptLanes]:
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PromptWorkers]:
     """For bodies that leave nothing behind: starting the processes is most of what such a test takes."""
     async with lanes(tmp_path_factory.mktemp("shared")) as reader:
         yield reader
@@ -169,7 +169,7 @@ async def test_a_chat_body_becomes_ids_and_a_short_request(tmp_path: Path) -> No
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_template_arguments_reach_the_template_alone(shared: PromptLanes, arguments: dict[str, Any]) -> None:
+async def test_template_arguments_reach_the_template_alone(shared: PromptWorkers, arguments: dict[str, Any]) -> None:
     plain = await shared.chat("chat", chat("hello"))
     assert (await shared.chat("chat", chat("hello", chat_template_kwargs=arguments))).prompts == plain.prompts
 
@@ -202,7 +202,7 @@ BOMBS = {
 async def test_a_template_without_end_is_refused_and_the_next_request_is_read(
     tmp_path: Path, bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 0.3)
+    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.workers._SMALL_CPU_S", 1.0)
     statements, codes = BOMBS[bomb]
     source = "{% if messages[0].content == 'bomb' %}" + statements + "{% endif %}" + QWEN
     async with lanes(tmp_path, source, address_space_bytes=GIB) as reader:
@@ -218,7 +218,7 @@ async def test_a_template_that_never_ends_holds_its_process_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every conversation would: the first of the process finds that out before any client's."""
-    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.lanes._SMALL_CPU_S", 0.3)
+    monkeypatch.setattr("qserve.engines.transformers.worker.prompts.workers._SMALL_CPU_S", 1.0)
     loop = BOMBS["loop"][0]
     async with lanes(tmp_path, loop + QWEN) as reader:
         await reader.start()
@@ -280,7 +280,7 @@ def test_the_first_request_of_a_process_finds_its_template_compiled() -> None:
     ids=["words", "spaces", "letters", "ids", "prompts", "spaces as a prompt"],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_largest_bodies_are_refused_and_small_ones_do_not_wait(shared: PromptLanes, body: bytes) -> None:
+async def test_the_largest_bodies_are_refused_and_small_ones_do_not_wait(shared: PromptWorkers, body: bytes) -> None:
     assert len(body) > SMALL_BYTES
     reading = shared.chat("chat", body) if b"messages" in body[:100] else shared.completion(body)
     large: asyncio.Task[Any] = asyncio.create_task(reading)

@@ -10,10 +10,10 @@ import torch
 from qserve.model.cpu.build import library
 from qserve.model.cpu.matrix import FEW_ROWS, Matrix, has_fast_products
 
-__all__ = ["in_turn"]
+__all__ = ["product_sequence"]
 
 
-def in_turn(matrices: Sequence[Matrix], states: Mapping[int, torch.Tensor]) -> Callable[[], torch.Tensor]:
+def product_sequence(matrices: Sequence[Matrix], states: Mapping[int, torch.Tensor]) -> Callable[[], torch.Tensor]:
     """A call that multiplies each with the `states` [rows, in_features] of its width, in bf16; gives the last result.
 
     A call of its own for each would take Python's time beside the product's, in which the threads that share it fall

@@ -19,8 +19,8 @@ from torch import nn
 from qserve.engines.transformers.kernels.compiler_errors import reason_of
 from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, ROW_TILES, SCRATCH_BYTES
 from qserve.engines.transformers.kernels.refusals import log_refusal, product_name, refusal
-from qserve.model.card.linear import CardLinear, card_linears, compute_on_cards
-from qserve.model.card.products import (
+from qserve.model.cuda.linear import CardLinear, card_linears, compute_on_cards
+from qserve.model.cuda.products import (
     BY_PIECES,
     CHOSEN,
     KERNEL,
@@ -32,7 +32,7 @@ from qserve.model.card.products import (
     by_pieces,
     key_of,
 )
-from qserve.model.card.weights import INT8
+from qserve.model.cuda.weights import INT8
 
 __all__ = ["Trials", "choose_products", "use_card_products"]
 

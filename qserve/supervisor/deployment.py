@@ -1,4 +1,4 @@
-"""`Hosted`: one model to serve, with its plan and the resources of its worker."""
+"""`ModelDeployment`: one model to serve, with its plan and the resources of its worker."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qserve.planner.plan import Plan
 from qserve.planner.speed.estimate import Replica
 from qserve.reward.settings import RewardSettings
 
-__all__ = ["Hosted"]
+__all__ = ["ModelDeployment"]
 
 
 @dataclass(frozen=True)
-class Hosted:
+class ModelDeployment:
     """A model to serve.
 
     Attributes:

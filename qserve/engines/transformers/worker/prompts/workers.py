@@ -16,7 +16,7 @@ from qserve.prompts.template import TEMPLATE_FAILS, TRIALS
 from qserve.wire.errors import ApiError
 from qserve.worker.framed_process import Frame, FramedProcess, ProcessEnded
 
-__all__ = ["AnswerKind", "ChatKind", "PromptLanes"]
+__all__ = ["AnswerKind", "ChatKind", "PromptWorkers"]
 
 ChatKind = Literal["chat", "messages", "responses"]
 AnswerKind = Literal["tokenize", "detokenize", "count_tokens", "input_tokens"]
@@ -31,15 +31,15 @@ _IDLE_S = 60.0
 _LAST_MOMENTS_S = 1.0
 
 
-class PromptLanes:
+class PromptWorkers:
     """Two processes, each with a queue, first come, first served. The one for large bodies ends when it is idle."""
 
     def __init__(self, settings: ReaderSettings, file: Path) -> None:
         """Writes `settings` to `file`, where the processes find them."""
         file.touch(0o600)
         file.write_text(json.dumps(asdict(settings)))
-        self._small = _Lane(file, _SMALL_CPU_S, yields=False, idle_s=None)
-        self._large = _Lane(file, _LARGE_CPU_S, yields=True, idle_s=_IDLE_S)
+        self._small = _PromptWorker(file, _SMALL_CPU_S, yields=False, idle_s=None)
+        self._large = _PromptWorker(file, _LARGE_CPU_S, yields=True, idle_s=_IDLE_S)
 
     async def start(self) -> None:
         """Start the process for small bodies, so that the first request does not wait for it.
@@ -76,14 +76,14 @@ class PromptLanes:
         return (await self._read(kind, body))[1]
 
     async def _read(self, kind: str, body: bytes) -> Frame:
-        lane = self._small if len(body) <= SMALL_BYTES else self._large
-        head, data = await lane.ask(kind, body)
+        worker = self._small if len(body) <= SMALL_BYTES else self._large
+        head, data = await worker.ask(kind, body)
         if "error" in head:
             raise ApiError(**head["error"])
         return head, data
 
 
-class _Lane:
+class _PromptWorker:
     """A process with bounds of time."""
 
     def __init__(self, settings: Path, cpu_s: float, *, yields: bool, idle_s: float | None) -> None:

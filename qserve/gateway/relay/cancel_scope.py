@@ -12,7 +12,7 @@ from starlette.types import Receive
 
 from qserve.gateway.limits import ClientGone, ConnectedReceive
 
-__all__ = ["Down", "EarlyEnd", "WorkerGivenUp"]
+__all__ = ["CancelScope", "Down", "WorkerGivenUp"]
 
 
 class WorkerGivenUp(Exception):
@@ -26,7 +26,7 @@ class Down:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._watching: set[EarlyEnd] = set()
+        self._watching: set[CancelScope] = set()
 
     def set(self) -> None:
         """Ends the requests that watch it, soon."""
@@ -35,20 +35,20 @@ class Down:
         for end in watching:
             self.add(end)
 
-    def add(self, end: EarlyEnd) -> None:
+    def add(self, end: CancelScope) -> None:
         """Ends this request when it is set."""
         if self.is_set:
             asyncio.get_running_loop().call_soon(end.on_down)
         else:
             self._watching.add(end)
 
-    def discard(self, end: EarlyEnd) -> None:
+    def discard(self, end: CancelScope) -> None:
         """Leaves this request alone; what is scheduled already still comes."""
         self._watching.discard(end)
 
 
-class EarlyEnd:
-    """`async with EarlyEnd(…)` cancels the block when continuing is pointless, and raises the reason.
+class CancelScope:
+    """`async with CancelScope(…)` cancels the block when continuing is pointless, and raises the reason.
 
     Raises ClientGone or WorkerGivenUp in place of the CancelledError; a cancellation from elsewhere passes through.
     `worker_down` None: nobody answers yet; `watch` names who does.
