@@ -11,7 +11,7 @@ import json
 import time
 import tracemalloc
 
-from qserve.gateway.routing.prefix import MOST_HELD, PrefixTable, prefix_blocks
+from qserve.gateway.routing.prefix import MAX_BLOCKS, PrefixTable, prefix_blocks
 from qserve.gateway.routing.router import RequestTokens, Router
 from qserve.worker.base import WorkerLoad
 
@@ -21,7 +21,7 @@ _REQUESTS = 300
 
 def main() -> None:
     """Prints a table."""
-    print(f"a full table: {_table_bytes() / 1e6:.1f} MB a replica ({MOST_HELD:,} blocks of 128 bytes)")
+    print(f"a full table: {_table_bytes() / 1e6:.1f} MB a replica ({MAX_BLOCKS:,} blocks of 128 bytes)")
     print("replicas | 2 KiB prompt, µs | 16 KiB prompt, µs")
     for count in _COUNTS:
         print(f"{count:>8} | {_request_us(count, 2048):16.1f} | {_request_us(count, 16384):17.1f}")
@@ -30,10 +30,10 @@ def main() -> None:
 def _table_bytes() -> int:
     tracemalloc.start()
     table = PrefixTable()
-    table.add([hash((7, at)) for at in range(MOST_HELD)])
+    table.add([hash((7, at)) for at in range(MAX_BLOCKS)])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(table) == MOST_HELD
+    assert len(table) == MAX_BLOCKS
     return held
 
 

@@ -20,7 +20,7 @@ from bench.limits import has_bf16, synchronize
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, formats_of
 from qserve.core.model_spec import ModelSpec
-from qserve.engines.transformers.worker.batching.make import pages_are_kept
+from qserve.engines.transformers.worker.batching.make import supports_pages
 from qserve.hub.bundled import bundled_config
 from qserve.packages import missing_to_serve
 from qserve.planner import Plan, make_plan, plan_request
@@ -149,7 +149,7 @@ def environment(machine: Machine) -> dict[str, Any]:
             "python": platform.python_version(),
             **{name: found for name in names if (found := _version(name))},
         },
-        "batcher": "PagedBatcher" if pages_are_kept() else "RowBatcher",
+        "batcher": "PagedBatcher" if supports_pages() else "RowBatcher",
         "optional_packages": {name: importlib.util.find_spec(name) is not None for name in _OPTIONAL},
         "lacks_to_serve": list(missing_to_serve()),
     }

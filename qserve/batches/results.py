@@ -98,7 +98,7 @@ class Results:
         response = {"status_code": status, "request_id": request_id, "body": _on_one_line(body)}
         self._append(custom_id, response, None, is_failed=status >= 400)
 
-    def add_unasked(self, custom_id: str, code: str, message: str) -> None:
+    def add_unsent(self, custom_id: str, code: str, message: str) -> None:
         """A line that nobody answers."""
         self._append(custom_id, None, {"code": code, "message": message}, is_failed=True)
 

@@ -27,7 +27,7 @@ _LINES_AT_ONCE = 64
 _PASSING = frozenset({"queue_full", "worker_not_ready", "worker_unreachable", "draining"})
 _MOST_FAILURES = 3
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
-_UNASKED = {
+_UNSENT = {
     "expired": ("batch_expired", "this request was not answered within the batch's completion window"),
     "cancelled": ("batch_cancelled", "the batch was cancelled before this request was answered"),
 }
@@ -177,17 +177,17 @@ class BatchRun:
 
     async def _finish(self) -> StoredBatch:
         if self._ended_as:
-            await asyncio.to_thread(self._write_unasked, *_UNASKED[self._ended_as])
+            await asyncio.to_thread(self._write_unsent, *_UNSENT[self._ended_as])
         counts = (self._results.num_completed, self._results.num_failed)
         await asyncio.to_thread(self._store.move, self._batch.id, "finalizing")
         files = await asyncio.to_thread(self._results.finish)
         status = self._ended_as or "completed"
         return await asyncio.to_thread(self._store.finish, self._batch.id, status, counts, files)
 
-    def _write_unasked(self, code: str, message: str) -> None:
+    def _write_unsent(self, code: str, message: str) -> None:
         for request in self._lines():
             if request.custom_id not in self._results.answered:
-                self._results.add_unasked(request.custom_id, code, message)
+                self._results.add_unsent(request.custom_id, code, message)
 
     def _lines(self) -> Iterator[Request]:
         path = self._store.files.path(self._batch.input_file_id)

@@ -96,19 +96,19 @@ class Bodies:
         max_bytes = self._settings.max_body_bytes
         head = check_head(scope, max_bytes, is_json=is_json)
         client = client_of(scope)
-        num_held = max_bytes if head.is_chunked else head.num_bytes
-        if not self._budget.fits(client, num_held):
-            await self._wait_for(client, num_held)
-        self._budget.add(client, num_held)
-        body = Body(b"", lambda: self._give_back(client, num_held))
+        num_reserved = max_bytes if head.is_chunked else head.num_bytes
+        if not self._budget.fits(client, num_reserved):
+            await self._wait_for(client, num_reserved)
+        self._budget.add(client, num_reserved)
+        body = Body(b"", lambda: self._give_back(client, num_reserved))
         try:
             body.data = await read_checked_body(receive, max_bytes, self._settings.body_idle_timeout_s)
         except BaseException:
             body.drop()
             raise
-        if num_held != len(body.data):
-            self._give_back(client, num_held - len(body.data))
-            num_held = len(body.data)
+        if num_reserved != len(body.data):
+            self._give_back(client, num_reserved - len(body.data))
+            num_reserved = len(body.data)
         return body
 
     async def _wait_for(self, client: str, num_bytes: int) -> None:

@@ -159,15 +159,15 @@ class Endpoints:
 
     async def memory(self, scope: Scope, receive: Receive, send: Send) -> None:
         entries = await asyncio.gather(*(self._memory_of(upstream) for upstream in self._upstreams))
-        await send_json(send, 200, {"object": "list", "data": entries, "host": await self._host_told()})
+        await send_json(send, 200, {"object": "list", "data": entries, "host": await self._host_memory()})
 
     async def report(self, scope: Scope, receive: Receive, send: Send) -> None:
         entries = await asyncio.gather(*(self._report_of(upstream) for upstream in self._upstreams))
         about = {"object": "list", "version": __version__, "run": self._runs.run_id}
-        await send_json(send, 200, {**about, "data": entries, "host": await self._host_told()})
+        await send_json(send, 200, {**about, "data": entries, "host": await self._host_memory()})
 
     async def report_page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        by_worker = {upstream.name: await self._told_by(upstream) for upstream in self._upstreams}
+        by_worker = {upstream.name: await self._live_figures_of(upstream) for upstream in self._upstreams}
         page = await self._reports.page(scope.get("path_params", {}).get("run"), by_worker)
         headers = [(b"content-security-policy", POLICY), (b"cache-control", b"no-store")]
         await send_body(send, 200, page, HTML, headers)
@@ -195,7 +195,7 @@ class Endpoints:
         workers = tuple(DocumentedWorker.of(replicas.facts) for replicas in self._roles)
         await send_body(send, 200, document(bool(self._settings.keys), workers))
 
-    async def _host_told(self) -> list[dict[str, Any]]:
+    async def _host_memory(self) -> list[dict[str, Any]]:
         return [] if self._host is None else await self._host()
 
     async def _memory_of(self, upstream: Upstream) -> dict[str, Any]:
@@ -222,14 +222,14 @@ class Endpoints:
         work = await self._work_of(upstream)
         return entry if work is None else {**entry, "work": work}
 
-    async def _told_by(self, upstream: Upstream) -> dict[str, Any]:
+    async def _live_figures_of(self, upstream: Upstream) -> dict[str, Any]:
         """A worker's live figures, which are not in the store."""
         found = {"work": await self._work_of(upstream), "latency": await _latency_of(upstream)}
         return {name: value for name, value in found.items() if value}
 
     async def _work_of(self, upstream: Upstream) -> Any:
         """The worker's report on its own work; None if it has none, or does not answer."""
-        if not upstream.status.facts.tells_report:
+        if not upstream.status.facts.has_report:
             return None
         with contextlib.suppress(ApiError, ValueError):
             return json.loads(await upstream.get("/v1/qserve/report"))

@@ -195,11 +195,11 @@ def with_carried_numbers(schema: dict[str, Any]) -> dict[str, Any]:
     if far := [one for one in (least, most) if one is not None and abs(one) > EXACT]:
         raise UncarriedNumber(far[0])
     found = {name: value for name, value in schema.items() if name not in BOUNDS}
-    given = {"minimum": _drawn_in(least, up=True), "maximum": _drawn_in(most, up=False)}
+    given = {"minimum": _narrowed(least, up=True), "maximum": _narrowed(most, up=False)}
     return {**found, **{name: value for name, value in given.items() if value is not None}}
 
 
-def _drawn_in(bound: Number | None, *, up: bool) -> Number | None:
+def _narrowed(bound: Number | None, *, up: bool) -> Number | None:
     return None if bound is None else carried(bound, up=up)
 
 

@@ -98,7 +98,7 @@ def load(
     else:
         check_files(folder)
         tokenizer = load_tokenizer(folder)
-        model, notes = _kept_or_made(folder, plan, on_progress, packed)
+        model, notes = _cached_or_built(folder, plan, on_progress, packed)
     notes += rounded_activations(model, plan.cpu_activations)
     notes += use_card_products(model, DTYPES[plan.dtype])
     pad_linear_layers(model)
@@ -126,7 +126,7 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _kept_or_made(
+def _cached_or_built(
     folder: Path, plan: Plan, on_progress: Callable[[float], None], packed: PackedFolder | None
 ) -> tuple[Any, tuple[str, ...]]:
     """The model in the form that it computes in, and notes for the user."""

@@ -15,7 +15,7 @@ from qserve.model.load_cost import LoadCost, resident_bytes
 from qserve.model.mapped import trim_heap
 from qserve.model.measured_weights import weights_by_device
 
-__all__ = ["BesideWeights", "beside_weights"]
+__all__ = ["BesideWeights", "memory_beyond_weights"]
 
 # What is outside of torch's allocator and more than this is not one process's context and libraries alone.
 _MOST_CONTEXT_BYTES = 1024**3
@@ -30,7 +30,7 @@ class BesideWeights:
     cards: list[dict[str, Any]]
 
 
-def beside_weights(model: Any, cost: LoadCost, weights_bytes: int, cache_bytes: int = 0) -> BesideWeights:
+def memory_beyond_weights(model: Any, cost: LoadCost, weights_bytes: int, cache_bytes: int = 0) -> BesideWeights:
     """What this process and those that it started hold beside weights and cache, of which `cache_bytes` are in RAM.
 
     Peaks count from the last `load_cost.reset_peaks`.

@@ -254,7 +254,7 @@ class _InProcesses:
                 raise
         try:
             member = await self._coordinator.join(f"gateway-{index}", ours, self._settings())
-            return await self._until_gone(process, member, self._up[index])
+            return await self._until_exit(process, member, self._up[index])
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -286,7 +286,7 @@ class _InProcesses:
             "traces_endpoint": one.traces_endpoint,
         }
 
-    async def _until_gone(self, process: asyncio.subprocess.Process, member: Member, up: asyncio.Event) -> int:
+    async def _until_exit(self, process: asyncio.subprocess.Process, member: Member, up: asyncio.Event) -> int:
         is_up, ended = asyncio.create_task(member.is_up.wait()), asyncio.create_task(process.wait())
         try:
             await asyncio.wait([is_up, ended], return_when=asyncio.FIRST_COMPLETED)

@@ -16,7 +16,7 @@ from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
 from qserve.worker.base import WorkerState
 
-__all__ = ["held_by", "measure_last", "measure_on"]
+__all__ = ["measure_last", "measure_on", "reported_memory"]
 
 _log = logging.getLogger("qserve.supervisor")
 _FIRST_PAUSE_S = 5.0
@@ -24,7 +24,7 @@ _LONGEST_PAUSE_S = 300.0
 _LAST_WAIT_S = 2.0
 
 
-async def held_by(worker: Worker) -> dict[str, Any]:
+async def reported_memory(worker: Worker) -> dict[str, Any]:
     """What it holds; empty where it can't tell now: if it has just died, it is about to be started again."""
     try:
         return await worker.memory()
@@ -41,7 +41,7 @@ async def measure_on(workers: Sequence[Worker], host: HostMemory, record: RunRec
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         for worker in workers:
             if worker.status.state is WorkerState.READY:
-                record.memory(worker.status.name, "serving", await held_by(worker))
+                record.memory(worker.status.name, "serving", await reported_memory(worker))
                 await _record_work(worker, record)
         await _keep_host(host, record, "serving")
 
@@ -51,7 +51,7 @@ async def measure_last(workers: Sequence[Worker], host: HostMemory, record: RunR
     alive = [one for one in workers if one.status.state in (WorkerState.READY, WorkerState.DRAINING)]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WAIT_S):
-            held = await asyncio.gather(*(held_by(worker) for worker in alive))
+            held = await asyncio.gather(*(reported_memory(worker) for worker in alive))
             for worker, document in zip(alive, held, strict=True):
                 record.memory(worker.status.name, "end", document)
             await _keep_host(host, record, "end")

@@ -22,7 +22,7 @@ from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor import ports
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.gateways import Processes, RunningGateway, start_gateway
-from qserve.supervisor.measure import held_by, measure_last, measure_on
+from qserve.supervisor.measure import measure_last, measure_on, reported_memory
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
@@ -182,7 +182,7 @@ async def _live(
 
     if not await _unless_stopped(start(), stop):
         return False
-    memory = [await held_by(worker) for worker in workers]
+    memory = [await reported_memory(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
         record.memory(worker.status.name, "ready", held)
     checks = Checks(workers, record, screen)

@@ -65,7 +65,7 @@ def facts_of(deployment: ModelDeployment, address: UnixAddress | TcpAddress) -> 
         wire=_wire_of(deployment),
         engine=deployment.plan.engine,
         plan=deployment.plan.to_json(),
-        tells_report=deployment.role == "reward",
+        has_report=deployment.role == "reward",
         tokenizer=deployment.tokenizer or deployment.folder,
         vocab_size=_vocab_size(deployment.folder),
         role=deployment.role,
@@ -89,7 +89,7 @@ def local_worker(
 ) -> SupervisedWorker:
     """A process of this machine that listens where its facts say, not started yet."""
     launch = _launch(deployment, status.facts, private, chat)
-    seen = _seen_by(deployment.cards, deployment.plan.on_cpu)
+    seen = _visible_devices(deployment.cards, deployment.plan.on_cpu)
     launch.environment = {**launch.environment, **seen, **_threads(deployment.num_cores)}
     worker = SupervisedWorker(status, launch, log_file, report)
     worker.devices = _devices(deployment)
@@ -151,7 +151,7 @@ def _judge(chat: WorkerFacts) -> ServedChat:
     return ServedChat(str(chat.address.path), chat.key, chat.models[0])
 
 
-def _seen_by(cards: tuple[Device, ...] | None, on_cpu: bool) -> dict[str, str]:
+def _visible_devices(cards: tuple[Device, ...] | None, on_cpu: bool) -> dict[str, str]:
     """Each worker sees its own cards only: what it takes for the first one is the first of these.
 
     Numbers mean what they meant in the plan, which lists cards as the driver does: CUDA itself puts fast ones first.

@@ -38,7 +38,7 @@ class WorkerRequests:
 
     async def work(self) -> dict[str, Any]:
         """The worker's report on its work (GET /v1/qserve/report); empty if it has none, or does not answer."""
-        if not self._status.facts.tells_report:
+        if not self._status.facts.has_report:
             return {}
         status, body = await self.send("GET", "/v1/qserve/report", b"", 30.0)
         return dict(json.loads(body)) if status == 200 else {}

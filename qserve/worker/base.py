@@ -61,7 +61,7 @@ class WorkerFacts:
         thinks_in_text: answers may begin with a thought between tags, before a structure as well.
         takes_one_system: its chat template takes one system turn, at the beginning.
         plan: what was planned for it, shown beside the measured memory.
-        tells_report: it has a GET /v1/qserve/report of its own.
+        has_report: it has a GET /v1/qserve/report of its own.
         tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
         max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
         max_positions: the largest max_model_len that the model was made for; None: not known.
@@ -83,7 +83,7 @@ class WorkerFacts:
     thinks_in_text: bool = False
     takes_one_system: bool = False
     plan: Mapping[str, Any] | None = field(default=None, repr=False)
-    tells_report: bool = False
+    has_report: bool = False
     tokenizer: Path | None = None
     max_prompt_bytes: int | None = None
     max_positions: int | None = None

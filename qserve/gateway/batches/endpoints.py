@@ -142,7 +142,7 @@ class BatchEndpoints:
         """POST /v1/batches."""
         async with self._bodies.read(scope, receive, is_json=True) as body:
             request = CreateBatchRequest.parse(body.data)
-        batches = self._kept_batches
+        batches = self._batch_store
         expires = request.output_expires_after
         window = (request.completion_window, request.window_s)
         served = self._service.models() if self._service is not None else ()
@@ -163,15 +163,15 @@ class BatchEndpoints:
     async def batches(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /v1/batches."""
         page = _page_of(scope, ("after", "limit"), 20, 100)
-        await send_json(send, 200, _listed(*await asyncio.to_thread(self._kept_batches.listed, owner_of(scope), page)))
+        await send_json(send, 200, _listed(*await asyncio.to_thread(self._batch_store.listed, owner_of(scope), page)))
 
     async def batch(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /v1/batches/{batch_id}."""
-        await self._answer_batch(scope, send, self._kept_batches.get)
+        await self._answer_batch(scope, send, self._batch_store.get)
 
     async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST /v1/batches/{batch_id}/cancel."""
-        await self._answer_batch(scope, send, self._kept_batches.cancel)
+        await self._answer_batch(scope, send, self._batch_store.cancel)
         if self._runner is not None:
             self._runner.wake()
 
@@ -189,7 +189,7 @@ class BatchEndpoints:
         return self._files
 
     @property
-    def _kept_batches(self) -> BatchStore:
+    def _batch_store(self) -> BatchStore:
         if self._batches is None:
             raise _not_kept()
         return self._batches

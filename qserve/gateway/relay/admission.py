@@ -105,10 +105,10 @@ class Admission:
         finally:
             self.leave(places, held_s)
 
-    async def enter(self, num_sequences: int, requester: Requester, num_beside: int = 0) -> Places:
+    async def enter(self, num_sequences: int, requester: Requester, num_waiting_elsewhere: int = 0) -> Places:
         """Waits for slots; returns them, to be passed to `leave`. 429 if the queue is full.
 
-        `num_beside`: requests that wait in the queues of other workers, and count for `max_waiting` as well.
+        `num_waiting_elsewhere`: requests that wait in the queues of other workers, and count for `max_waiting` as well.
         Cancelling the wait is safe.
         """
         ticket = _Ticket(requester, num_sequences)
@@ -119,7 +119,7 @@ class Admission:
         self._admit()
         if not ticket.granted.done():
             self._queue.remove(ticket)
-            self.check_queue(num_beside)
+            self.check_queue(num_waiting_elsewhere)
             self._queue.append(ticket)
         try:
             return await ticket.granted
@@ -189,9 +189,9 @@ class Admission:
         self._admit()
         return there._size(ticket)
 
-    def check_queue(self, num_beside: int = 0) -> None:
-        """429 if the queue is full; `num_beside` as in `enter`."""
-        num_waiting = len(self._queue) + num_beside
+    def check_queue(self, num_waiting_elsewhere: int = 0) -> None:
+        """429 if the queue is full; `num_waiting_elsewhere` as in `enter`."""
+        num_waiting = len(self._queue) + num_waiting_elsewhere
         if num_waiting < self._max_waiting:
             return
         message = f"{num_waiting} requests are waiting already; try again later or raise --max-queue"
@@ -238,9 +238,9 @@ class Admission:
         taken = self.num_running_sequences + num_promised - (self._num_last if leaves_one else 0)
         if taken + size <= room:
             return True
-        return self._shares_places and not num_promised and self._fits_beside_others(ticket, size, room)
+        return self._shares_places and not num_promised and self._fits_with_others(ticket, size, room)
 
-    def _fits_beside_others(self, ticket: _Ticket, size: int, room: int) -> bool:
+    def _fits_with_others(self, ticket: _Ticket, size: int, room: int) -> bool:
         """At a worker that runs its requests in turns: they need not have a slot for each of their sequences."""
         share = ticket.requester.share
         held = self._held[share]

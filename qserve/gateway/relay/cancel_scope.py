@@ -135,7 +135,7 @@ class _DisconnectWatch:
         self._connection = receive.connection if isinstance(receive, ConnectedReceive) else None
         self._task: asyncio.Task[None] | None = None
         if self._connection is None:
-            self._task = asyncio.create_task(self._until_gone(receive))
+            self._task = asyncio.create_task(self._until_disconnected(receive))
         elif not self._connection.when_lost(callback):
             asyncio.get_running_loop().call_soon(self._lost_before)
 
@@ -149,7 +149,7 @@ class _DisconnectWatch:
     def _lost_before(self) -> None:
         self._callback()
 
-    async def _until_gone(self, receive: Receive) -> None:
+    async def _until_disconnected(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._callback()

@@ -51,7 +51,7 @@ class ReplicaSet(Replicas):
         super().remove(upstream)
         self.router.remove(upstream.name)
 
-    def num_waiting_beside(self, upstream: Upstream) -> int:
+    def num_waiting_elsewhere(self, upstream: Upstream) -> int:
         """Requests in the queues of the others, and those that wait for a replica to come back."""
         if self.is_single:
             return self._num_waiting_for_restart
@@ -126,7 +126,7 @@ class ReplicaSet(Replicas):
 
     async def _until_ready(self, without: Collection[Life]) -> None:
         first = self.upstreams[0]
-        first.admission.check_queue(self.num_waiting_beside(first))
+        first.admission.check_queue(self.num_waiting_elsewhere(first))
         self._num_waiting_for_restart += 1
         deadline_s = time.monotonic() + _RESTART_WAIT_S
         try:
@@ -241,8 +241,8 @@ class _LocalSlot:
         if num_sequences:
             is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
             requester = Requester(self._request.client, self._background, is_wide)
-            num_beside = self._replicas.num_waiting_beside(upstream)
-            self._places = await upstream.admission.enter(num_sequences, requester, num_beside)
+            num_waiting_elsewhere = self._replicas.num_waiting_elsewhere(upstream)
+            self._places = await upstream.admission.enter(num_sequences, requester, num_waiting_elsewhere)
             self._granted_s = time.perf_counter()
             if upstream.status.state is not WorkerState.READY:  # since the queue was left
                 upstream.admission.leave(self._places)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-__all__ = ["BLOCK_BYTES", "MOST_HELD", "PrefixTable", "prefix_blocks"]
+__all__ = ["BLOCK_BYTES", "MAX_BLOCKS", "PrefixTable", "prefix_blocks"]
 
 BLOCK_BYTES = 128
 """About 32 tokens: engines share prefixes by pages of 16 to 256."""
 _MOST_BLOCKS = 256
-MOST_HELD = 31_250
+MAX_BLOCKS = 31_250
 """Blocks of one replica: 4 MB of prompts, in about as much memory."""
 
 # Where the prompt begins in a body: fields before it (user, seed) must not hide it.
@@ -45,8 +45,8 @@ class PrefixTable:
     A block is never remembered without those before it: each `add` touches a chain from its end to its beginning.
     """
 
-    def __init__(self, most_held: int = MOST_HELD) -> None:
-        self._most_held = most_held
+    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+        self._max_blocks = max_blocks
         self._held: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -65,10 +65,10 @@ class PrefixTable:
 
     def add(self, blocks: Sequence[int]) -> None:
         """Note the blocks of a request sent to this replica."""
-        for block in reversed(blocks[: self._most_held]):
+        for block in reversed(blocks[: self._max_blocks]):
             self._held[block] = None
             self._held.move_to_end(block)
-        while len(self._held) > self._most_held:
+        while len(self._held) > self._max_blocks:
             self._held.popitem(last=False)
 
     def clear(self) -> None:

@@ -58,17 +58,17 @@ def exact_activations(model: nn.Module) -> Iterator[None]:
     """Within it, nothing is rounded; for layers that Python calls, not for steps that are compiled already."""
     layers = [module for module in model.modules() if isinstance(module, CompiledLinear)]
     experts = [module for module in model.modules() if isinstance(module, CompiledExperts)]
-    held, held_of_experts = [layer.matrix for layer in layers], [one.matrices for one in experts]
+    held, matrices_of_experts = [layer.matrix for layer in layers], [one.matrices for one in experts]
     for layer, matrix in zip(layers, held, strict=True):
         layer.matrix = _exact(matrix)
-    for one, (gate, up, down) in zip(experts, held_of_experts, strict=True):
+    for one, (gate, up, down) in zip(experts, matrices_of_experts, strict=True):
         one.matrices = (_exact(gate), _exact(up), _exact(down))
     try:
         yield
     finally:
         for layer, matrix in zip(layers, held, strict=True):
             layer.matrix = matrix
-        for one, matrices in zip(experts, held_of_experts, strict=True):
+        for one, matrices in zip(experts, matrices_of_experts, strict=True):
             one.matrices = matrices
 
 

@@ -70,14 +70,14 @@ def _file() -> Path:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if not is_ours(folder):
                     continue
-                return _kept_or_compiled(compiler, folder, name)
+                return _cached_or_compiled(compiler, folder, name)
             return _compiled(compiler, Path(tempfile.mkdtemp(prefix="qserve-kernels-")), name)
         except PermissionError:
             continue
     raise _NotBuilt("no folder can be written to")
 
 
-def _kept_or_compiled(compiler: str, folder: Path, name: str) -> Path:
+def _cached_or_compiled(compiler: str, folder: Path, name: str) -> Path:
     """Compiled by one process while others wait: replicas that start together would each take ten seconds."""
     made, turn = folder / name, folder / f"{name}.lock"
     if _is_kept(made):

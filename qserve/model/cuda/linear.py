@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from qserve.model.cuda.operations import multiply
-from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight, held_by
+from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight, quantized_weight_of
 
 __all__ = ["CardLinear", "card_linears", "compute_on_cards"]
 
@@ -73,13 +73,13 @@ def compute_on_cards(model: nn.Module, device_type: str = "cuda") -> int:
     """Replace, in place, what bitsandbytes holds on cards; returns how many layers.
 
     Layers under accelerate's hooks, which bring weights when they are called, stay as they are, as do forms that no
-    product takes (`weights.held_by`).
+    product takes (`weights.quantized_weight_of`).
     """
     num_replaced = 0
     for name, child in list(model.named_children()):
         weight = None
         if not hasattr(child, "_hf_hook") and _lies_on(child, device_type):
-            weight = held_by(child)
+            weight = quantized_weight_of(child)
         if weight is not None:
             setattr(model, name, CardLinear(weight, getattr(child, "bias", None)))
             num_replaced += 1

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["INT8", "FourBitWeight", "Int8Weight", "Weight", "held_by"]
+__all__ = ["INT8", "FourBitWeight", "Int8Weight", "Weight", "quantized_weight_of"]
 
 INT8 = "int8"
 _INT8_RANGE = 127
@@ -115,7 +115,7 @@ class FourBitWeight:
         return code[self.scales[start:end].int()] * scales[places] + offset
 
 
-def held_by(linear: Any) -> Weight | None:
+def quantized_weight_of(linear: Any) -> Weight | None:
     """What bitsandbytes' `linear` holds, by no copy; None for other layers, and for forms that no product takes."""
     name = type(linear).__name__
     if name == "Linear8bitLt":

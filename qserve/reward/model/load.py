@@ -100,7 +100,7 @@ def load_reward_model(
     meter = LoadMeter()
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     quiet_bitsandbytes()
-    body, notes = _kept_or_made(checkpoint, plan, on_progress, packed)
+    body, notes = _cached_or_built(checkpoint, plan, on_progress, packed)
     notes += rounded_activations(body, plan.cpu_activations)
     notes += use_card_products(body, DTYPES[plan.dtype])
     pad_linear_layers(body)
@@ -133,7 +133,7 @@ def _quant(plan: Plan) -> str:
     return scheme if SCHEMES[scheme].bits < 16 else "none"
 
 
-def _kept_or_made(
+def _cached_or_built(
     checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float], None], packed: PackedFolder | None
 ) -> tuple[Any, tuple[str, ...]]:
     """The body in the form that it computes in, and notes for the user."""

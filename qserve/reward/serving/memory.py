@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from qserve.model.cuda.choices import chosen_for, refusals_for
-from qserve.model.memory import beside_weights
+from qserve.model.memory import memory_beyond_weights
 from qserve.model.resident import resident_terms
 from qserve.reward.scoring.scorer import RewardScorer
 
@@ -21,7 +21,7 @@ __all__ = ["measured_memory", "with_own"]
 def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
     """Bytes per term, each with the way it was obtained. `kernels`: products by quantized weights, and refused ones."""
     loaded = scorer.loaded
-    beside = beside_weights(loaded.body, loaded.cost, loaded.weights_bytes)
+    beside = memory_beyond_weights(loaded.body, loaded.cost, loaded.weights_bytes)
     memory = psutil.Process().memory_full_info()
     held = {"weights_bytes": loaded.weights_bytes, **beside.terms}
     return {

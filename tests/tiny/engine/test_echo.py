@@ -14,7 +14,7 @@ from qserve.demo import chat_model_path
 from qserve.engines.transformers.worker.api.completions import CompletionAnswer, _Choice
 from qserve.engines.transformers.worker.api.legacy_logprobs import LegacyLogprobs
 from qserve.engines.transformers.worker.batching.prompt_logprobs import ScoredPrompt
-from qserve.engines.transformers.worker.prompts.kept_fields import completion_fields
+from qserve.engines.transformers.worker.prompts.passed_fields import completion_fields
 from qserve.engines.transformers.worker.prompts.token_text import TokenText
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.wire.errors import ApiError

@@ -46,7 +46,7 @@ async def test_a_chat_ends_before_any_of_the_many_answers_that_came_first(
         many = [_of(wide, f"a{number}", prompt, _LONG) for number, prompt in enumerate(asked)]
         tasks = [asyncio.create_task(tokens_of(batcher, one)) for one in many]
         async with asyncio.timeout(60):
-            while sum(bool(one.drawn_ids) for one in many) < 3:
+            while sum(bool(one.sampled_ids) for one in many) < 3:
                 await asyncio.sleep(0.001)
         for number, prompt in enumerate(chats):
             chat = _of(Turn("b", f"chat{number}"), f"b{number}", prompt, 4)
@@ -84,7 +84,7 @@ async def test_who_leaves_gives_all_that_waits_of_it_back(kind: type[Any], copy:
         for one in many:
             batcher.submit(one)
         async with asyncio.timeout(60):
-            while not any(one.drawn_ids for one in many):
+            while not any(one.sampled_ids for one in many):
                 await asyncio.sleep(0.001)
         for one in many:
             batcher.cancel(one)
@@ -99,10 +99,10 @@ async def test_a_prompt_does_not_wait_until_all_of_another_client_are_read(copy:
         for one in long:
             batcher.submit(one)
         async with asyncio.timeout(60):
-            while not any(one.drawn_ids for one in long):
+            while not any(one.sampled_ids for one in long):
                 await asyncio.sleep(0.001)
         await tokens_of(batcher, _of(Turn("b", "chat"), "b", prompts(1, 20)[0], 1))
-        assert sum(bool(one.drawn_ids) for one in long) < 6
+        assert sum(bool(one.sampled_ids) for one in long) < 6
         for one in long:
             batcher.cancel(one)
         await idle(batcher)

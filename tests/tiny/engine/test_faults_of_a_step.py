@@ -141,7 +141,7 @@ async def test_the_request_at_fault_fails_and_no_other(
     asked = prompts(4, 20)
     poisoned = sequence("poisoned", [*prompts(1, 40)[0], POISON], NUM_TOKENS)
     async with running(kind, model, max_num_batched_tokens=128) as batcher:
-        inject(batcher, stage, lambda: len(poisoned.drawn_ids) >= 2 and has_poison(batcher, stage), before=True)
+        inject(batcher, stage, lambda: len(poisoned.sampled_ids) >= 2 and has_poison(batcher, stage), before=True)
         if stage == "_prefill_chunk":  # not taken once it decodes: at fault from the beginning
             inject(batcher, stage, lambda: has_poison(batcher, stage), before=True)
         with caplog.at_level(logging.ERROR, logger="qserve.worker"):

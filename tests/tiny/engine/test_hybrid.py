@@ -93,7 +93,7 @@ async def test_sixteen_mixed_requests_at_once_say_what_each_says_alone(family: s
         await idle(batcher)
         if isinstance(batcher, RowBatcher):
             assert batcher.load().kv_cache_usage == 0
-    assert given_up.sampler.num_drawn < 200
+    assert given_up.sampler.num_sampled < 200
     for name, one in everybody("").items():
         said = [choice.token_id for choice in together[name]]
         assert said == [choice.token_id for choice in alone[name]], name
@@ -144,11 +144,11 @@ async def test_a_long_prompt_is_read_between_the_steps_of_others() -> None:
     async with batching("qwen3.5", max_num_batched_tokens=64) as batcher:
         short, long = sequence("short", prompts(1, 10)[0], 400), sequence("long", prompts(1, 1000)[0], 2)
         task = asyncio.create_task(tokens_of(batcher, short))
-        while short.sampler.num_drawn < 3:
+        while short.sampler.num_sampled < 3:
             await asyncio.sleep(0.005)
-        before = short.sampler.num_drawn
+        before = short.sampler.num_sampled
         await tokens_of(batcher, long)
-        assert short.sampler.num_drawn - before >= 1000 // 64, "the others stood still"
+        assert short.sampler.num_sampled - before >= 1000 // 64, "the others stood still"
         batcher.cancel(short)
         task.cancel()
 
@@ -199,14 +199,14 @@ async def test_exclusive_holds_the_batch_and_lets_it_go_on() -> None:
     async with batching("qwen3.5") as batcher:
         one = sequence("one", prompt, 60)
         task = asyncio.create_task(tokens_of(batcher, one))
-        while not one.sampler.num_drawn:
+        while not one.sampler.num_sampled:
             await asyncio.sleep(0.002)
 
         def hold() -> int:
             with batcher.exclusive():
-                before = one.sampler.num_drawn
+                before = one.sampler.num_sampled
                 time.sleep(0.1)
-                return one.sampler.num_drawn - before
+                return one.sampler.num_sampled - before
 
         assert await asyncio.to_thread(hold) == 0
         assert await task == greedy("qwen3.5", tuple(prompt), 60)
@@ -222,7 +222,7 @@ async def test_who_takes_the_model_again_and_again_lets_a_step_in_between() -> N
             seen = []
             for _ in range(20):
                 with batcher.exclusive():
-                    seen.append(one.sampler.num_drawn)
+                    seen.append(one.sampler.num_sampled)
             return seen
 
         seen = await asyncio.to_thread(hold_often)

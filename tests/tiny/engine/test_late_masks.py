@@ -66,7 +66,7 @@ async def test_others_take_all_their_steps_while_a_mask_is_late(path: tuple[Any,
         waiting = asyncio.create_task(choices_of(batcher, held))
         await reached(gate)
         beside = await asyncio.gather(*(choices_of(batcher, one) for one in others()))
-        assert len(held.drawn_ids) == num_before and not waiting.done()
+        assert len(held.sampled_ids) == num_before and not waiting.done()
         gate.open.set()
         said = await waiting
     assert [[one.token_id for one in answer] for answer in beside] == [[c.token_id for c in one] for one in alone]
@@ -101,7 +101,7 @@ async def test_it_can_be_cancelled_while_it_sits_out(path: tuple[Any, Any]) -> N
         await tokens_of(batcher, others()[0])
         await idle(batcher)
         gate.open.set()
-        assert len(held.drawn_ids) == 2 and batcher.load().kv_cache_usage < 0.5
+        assert len(held.sampled_ids) == 2 and batcher.load().kv_cache_usage < 0.5
 
 
 async def test_it_may_lose_its_pages_while_it_sits_out(path: tuple[Any, Any]) -> None:

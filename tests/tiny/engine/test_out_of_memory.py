@@ -54,7 +54,7 @@ async def test_a_prompt_that_is_too_much_fails_alone(family: str, kind: type[Any
         ones = [sequence(f"r{i}", prompt, 60, temperature=0.0) for i, prompt in enumerate(asked)]
         tasks = [asyncio.create_task(tokens_of(batcher, one)) for one in ones]
         # By then they have 230 tokens together: read again in one step they would be too much as well.
-        while min(one.sampler.num_drawn for one in ones) < 10:
+        while min(one.sampler.num_sampled for one in ones) < 10:
             await asyncio.sleep(0.001)
         with pytest.raises(
             OutOfMemory, match=r"prefilling 2\d\d tokens of its prompt.*--max-num-batched-tokens"
@@ -82,7 +82,7 @@ async def test_decoding_that_is_too_much_fails_the_longest(family: str, kind: ty
         longest = sequence("longest", prompts(1, 80)[0], 60)
         with pytest.raises(OutOfMemory, match="decoding"):
             await choices_of(batcher, longest)
-        assert longest.sampler.num_drawn == 21  # one after the prompt, and one after each of positions 80 to 99
+        assert longest.sampler.num_sampled == 21  # one after the prompt, and one after each of positions 80 to 99
         assert [await task for task in tasks] == [generated(reference, prompt, 40) for prompt in asked] + alone
         await idle(batcher)
 

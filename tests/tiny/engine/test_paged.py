@@ -85,7 +85,7 @@ async def test_a_sequence_may_be_cancelled_at_any_moment(batching: Callable[...,
             await asyncio.sleep(delay_s)
             batcher.cancel(one)
             await idle(batcher)
-            assert one.sampler.num_drawn < 2000, "it ran to its end"
+            assert one.sampler.num_sampled < 2000, "it ran to its end"
             assert not batcher._stages._known, "what nobody receives is not kept"
 
 
@@ -98,9 +98,9 @@ async def test_exclusive_holds_the_batch_and_lets_it_go_on(model: Any, batching:
 
         def hold() -> int:
             with batcher.exclusive():
-                before = one.sampler.num_drawn
+                before = one.sampler.num_sampled
                 time.sleep(0.1)
-                return one.sampler.num_drawn - before
+                return one.sampler.num_sampled - before
 
         assert await asyncio.to_thread(hold) == 0
         assert await running == generated(model, prompt, 60)

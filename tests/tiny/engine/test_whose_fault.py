@@ -110,7 +110,7 @@ EVERYWHERE = [
     Stage(batch.Drawn, "choices", lambda drawn: drawn.samplers),
     Stage(batch.Drawn, "_taken", lambda _, one, __: [one]),
     Stage(sampler.SequenceSampler, "record", lambda one, _: [one]),
-    Stage(Sequence, "note", lambda one, _: [one] if not one.is_complete and len(one.drawn_ids) > 3 else []),
+    Stage(Sequence, "note", lambda one, _: [one] if not one.is_complete and len(one.sampled_ids) > 3 else []),
 ]
 OF_LIBRARY = [
     Stage(LibraryLoop, "add", lambda _, one: [one]),

@@ -25,7 +25,7 @@ from qserve.runs import RunStore
 from qserve.runs.writer import NewRun
 from qserve.service.machine import hardware_of
 from qserve.supervisor.liveness.start_watch import StartStuck
-from qserve.supervisor.measure import held_by
+from qserve.supervisor.measure import reported_memory
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.this_machine import _seen_by, event_recorder
@@ -310,7 +310,7 @@ async def test_a_worker_that_dies_as_it_is_asked_what_it_holds_ends_nothing(
 
     one.launch.memory = fails  # type: ignore[method-assign]
     await one.start()
-    assert await held_by(one) == {}
+    assert await reported_memory(one) == {}
     await one.stop()
 
 

@@ -38,14 +38,14 @@ class ChatFormat:
     """Names of vLLM's parsers; None where the template has no such thing.
 
     Attributes:
-        thinks_unasked: False where the template closes the thoughts at once unless `enable_thinking` is given.
+        thinks_by_default: False where the template closes the thoughts at once unless `enable_thinking` is given.
         thinks_in_text: answers may begin with a thought between tags, but not so surely that a parser may take all
             for a thought until it ends.
     """
 
     tool_parser: str | None
     reasoning_parser: str | None
-    thinks_unasked: bool = True
+    thinks_by_default: bool = True
     thinks_in_text: bool = False
 
 

@@ -195,7 +195,7 @@ def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     thoughts = ("--reasoning-parser", chat.reasoning_parser) if chat.reasoning_parser else ()
     tagged = (*_TAGGED_THOUGHTS, "--reasoning-config", json.dumps(_THOUGHT_TAGS)) if takes_tags else ()
     # The parser for thoughts does not see that the template closed them: it would take the answer for thoughts.
-    silent = () if chat.thinks_unasked else ("--default-chat-template-kwargs", '{"enable_thinking": false}')
+    silent = () if chat.thinks_by_default else ("--default-chat-template-kwargs", '{"enable_thinking": false}')
     # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
     # Blanks are allowed anywhere between the tokens of JSON, and a small model writes them to its limit.
     compact = (_STRUCTURES, json.dumps(COMPACT_JSON))

@@ -60,12 +60,12 @@ def _fewer(plan: Plan, most: int) -> Plan | None:
     return _noted(changed, f"--max-num-seqs {most} in place of {plan.workload.max_num_seqs}")
 
 
-def _smaller_share(plan: Plan, wanted_bytes: int, free_bytes: int) -> Plan | None:
+def _smaller_share(plan: Plan, requested_bytes: int, free_bytes: int) -> Plan | None:
     """The share of the card that is free, if the plan's own account fits into it; else with a smaller cache."""
     share, device = plan.placement.gpu_memory_utilization, plan.devices[0]
     if share is None:
         return None
-    fits = int(share * (free_bytes - _MARGIN_BYTES) / wanted_bytes * 1000) / 1000
+    fits = int(share * (free_bytes - _MARGIN_BYTES) / requested_bytes * 1000) / 1000
     if fits <= 0:
         return None
     held = device.total_bytes - device.free_bytes - device.used_by_others_bytes

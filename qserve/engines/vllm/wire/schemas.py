@@ -148,7 +148,7 @@ def _checked(schema: dict[str, Any], held: Callable[[dict[str, Any]], dict[str, 
     except UnenforceableSchema as error:
         instead = (
             "leave it out, or serve the model with --engine transformers, which enforces it"
-            if error.is_held_elsewhere
+            if error.is_enforced_elsewhere
             else "leave it out, and check it in the answer"
         )
         message = f"vLLM can't enforce {error}: xgrammar would ignore it. Please {instead}"

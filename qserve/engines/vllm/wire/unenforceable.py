@@ -14,11 +14,11 @@ _HELD_BY_LLGUIDANCE = frozenset(
 
 
 class UnenforceableSchema(ValueError):
-    """A keyword that xgrammar would leave out. `is_held_elsewhere`: qserve's own engine holds it."""
+    """A keyword that xgrammar would leave out. `is_enforced_elsewhere`: qserve's own engine holds it."""
 
     def __init__(self, keyword: str, where: str, why: str = "") -> None:
         super().__init__(f"'{keyword}' at {where or 'the top'} of the schema{why}")
-        self.is_held_elsewhere = keyword in _HELD_BY_LLGUIDANCE
+        self.is_enforced_elsewhere = keyword in _HELD_BY_LLGUIDANCE
 
 
 def check_alone(keyword: str, given: Mapping[str, Any], where: str) -> None:

@@ -43,7 +43,7 @@ def test_a_status_comes_over_whole():
         plan={"fits": True},
         request_fields=fields_of(document),
         vocab_size=7,
-        tells_report=True,
+        has_report=True,
         max_prompt_bytes=9,
         max_positions=11,
     )

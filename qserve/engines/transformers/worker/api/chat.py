@@ -82,7 +82,7 @@ class ChatAnswer(Answer):
             yield self._chunk(index, begin, **self._ids(prompt_token_ids=self._generations[0].prompt_ids))
         async with aclosing(self.deltas()) as deltas:
             async for index, delta, piece in deltas:
-                if delta or piece.finish_reason or (self._tells_of_tokens and piece.tokens):
+                if delta or piece.finish_reason or (self._reports_tokens and piece.tokens):
                     yield self._chunk(index, delta, piece)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, dict[str, Any], Piece]]:
@@ -91,7 +91,7 @@ class ChatAnswer(Answer):
             async for index, piece in pieces:
                 yield index, self._read(index, piece), piece
 
-    async def told_deltas(self) -> AsyncGenerator[tuple[dict[str, Any], Piece]]:
+    async def reported_deltas(self) -> AsyncGenerator[tuple[dict[str, Any], Piece]]:
         """The same of the first choice; a delta with text has the `logprobs` of its tokens, where they are wanted."""
         reader = self._choices[0].reader
         waiting, was_thinking = list[TokenChoice](), reader.is_thinking
@@ -119,7 +119,7 @@ class ChatAnswer(Answer):
         return delta
 
     @property
-    def _tells_of_tokens(self) -> bool:
+    def _reports_tokens(self) -> bool:
         return self._describes or self._returns_ids
 
     def _chunk(self, index: int, delta: dict[str, Any], piece: Piece | None = None, **extra: Any) -> bytes:

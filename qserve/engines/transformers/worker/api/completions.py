@@ -123,10 +123,10 @@ class CompletionAnswer(Answer):
         for index, choice in enumerate(choices):
             if choice.text or choice.finish_reason:
                 yield self._event(choice.part(index))
-        tells_of_tokens = self._request.num_logprobs is not None or self._returns_ids
+        reports_tokens = self._request.num_logprobs is not None or self._returns_ids
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
-                if piece.text or piece.finish_reason or (tells_of_tokens and piece.tokens):
+                if piece.text or piece.finish_reason or (reports_tokens and piece.tokens):
                     choices[index].add(piece)
                     yield self._event(choices[index].part(index))
 

@@ -11,7 +11,7 @@ from qserve.engines.transformers.worker.attention.report import attention_report
 from qserve.engines.transformers.worker.code_path import code_path
 from qserve.engines.transformers.worker.engine import Engine
 from qserve.model.measured_weights import weights_by_device, weights_by_kind, weights_bytes
-from qserve.model.memory import beside_weights
+from qserve.model.memory import memory_beyond_weights
 from qserve.model.resident import resident_bytes_of, resident_terms
 
 __all__ = ["measured_memory"]
@@ -24,7 +24,7 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
     """
     loaded, model = engine.loaded, engine.loaded.model
     cache_bytes = resident_bytes_of(engine.batcher.cache_tensors())
-    beside = beside_weights(model, loaded.cost, loaded.weights_bytes, cache_bytes)
+    beside = memory_beyond_weights(model, loaded.cost, loaded.weights_bytes, cache_bytes)
     memory = psutil.Process().memory_full_info()
     graphs = engine.batcher.graph_memory
     held = {

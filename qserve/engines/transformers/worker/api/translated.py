@@ -58,7 +58,7 @@ class TranslatedAnswer:
         reason, stop = "stop", None
         for event in self._translation.begin():
             yield event
-        async with aclosing(self._chat.told_deltas()) as deltas:
+        async with aclosing(self._chat.reported_deltas()) as deltas:
             async for delta, piece in deltas:
                 # One write for what came together.
                 if said := b"".join(self._translation.push(delta)):

@@ -43,8 +43,8 @@ class Sequence:
     `outbox` receives one `TokenChoice` a token, on the event loop; a `SequenceFailed` ends it early. After `max_tokens`
     tokens, or a token of `stop_token_ids`, nothing more comes.
 
-    `drawn_ids` are the tokens so far, and `num_shared_failures` counts steps that failed while it was one of several in
-    them; `undelivered` was drawn last and is not in the outbox yet; of one that `is_complete` nothing more is to come.
+    `sampled_ids` are the tokens so far, and `num_shared_failures` counts failed steps in which it was one of several;
+    `undelivered` was drawn last and is not in the outbox yet; of one that `is_complete` nothing more is to come.
     All belong to the generating thread.
 
     `turn` is whose it is, where sequences wait for each other; keys of prompts are shared with those of the same
@@ -59,7 +59,7 @@ class Sequence:
     turn: Turn = NO_CLIENT
     cache_salt: str = ""
     num_cached_tokens: int = 0
-    drawn_ids: list[int] = field(default_factory=list)
+    sampled_ids: list[int] = field(default_factory=list)
     num_shared_failures: int = 0
     has_failed: bool = False
     is_complete: bool = False
@@ -69,7 +69,7 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         """Of the prompt, and drawn."""
-        return len(self.prompt_ids) + len(self.drawn_ids)
+        return len(self.prompt_ids) + len(self.sampled_ids)
 
     def note(self, item: TokenChoice | SequenceFailed) -> None:
         """What was drawn for it, or that this has failed."""
@@ -77,8 +77,8 @@ class Sequence:
         if not isinstance(item, TokenChoice):
             self.has_failed = self.is_complete = True
             return
-        self.drawn_ids.append(item.token_id)
-        self.is_complete = len(self.drawn_ids) >= self.max_tokens or item.token_id in self.stop_token_ids
+        self.sampled_ids.append(item.token_id)
+        self.is_complete = len(self.sampled_ids) >= self.max_tokens or item.token_id in self.stop_token_ids
 
     def __deepcopy__(self, memo: dict[int, object]) -> Sequence:
         """Itself. When the KV pool is full, transformers starts a request anew from a deep copy of its arguments; the

@@ -85,7 +85,7 @@ class LibraryLoop:
 
     def _count_shared(self, sequence: Sequence, num_tokens: int) -> None:
         self._num_shared_tokens += num_tokens
-        if not sequence.drawn_ids:  # of one that goes on, its own tokens are found as well
+        if not sequence.sampled_ids:  # of one that goes on, its own tokens are found as well
             sequence.num_cached_tokens = num_tokens
 
     @property
@@ -196,8 +196,8 @@ class LibraryLoop:
         self.num_changes += 1
         state = RequestState(
             request_id=sequence.request_id,
-            initial_tokens=[*sequence.prompt_ids, *sequence.drawn_ids],
-            max_new_tokens=sequence.max_tokens - len(sequence.drawn_ids),
+            initial_tokens=[*sequence.prompt_ids, *sequence.sampled_ids],
+            max_new_tokens=sequence.max_tokens - len(sequence.sampled_ids),
             eos_token_id=sorted(sequence.stop_token_ids) or -1,
             logit_processor_kwargs={"sequence": sequence},
         )

@@ -29,7 +29,7 @@ class Isolation:
         self._suspects: deque[Sequence] = deque()
         self._waiting: deque[Sequence] = deque()
         self._alone: Sequence | None = None
-        self._num_drawn = 0
+        self._num_sampled = 0
         self._tried: tuple[Sequence, int] | None = None  # the one that failed alone, and how many tokens it had
         self._num_tries = 0
 
@@ -49,7 +49,7 @@ class Isolation:
         if one is None or one.is_complete:
             return one is not None
         is_to_end = one.num_shared_failures >= _SHARED_FAILURES_UNTIL_ITS_END
-        return not is_to_end and len(one.drawn_ids) >= self._num_drawn + _TOKENS_ALONE
+        return not is_to_end and len(one.sampled_ids) >= self._num_sampled + _TOKENS_ALONE
 
     def failed(self, involved: list[Sequence], others: Iterable[Sequence], *, is_all: bool) -> list[Sequence]:
         """A step of `involved` has failed: those of them that must fail now. The rest, and `others`, are held back.
@@ -63,15 +63,15 @@ class Isolation:
         for one in involved:
             one.num_shared_failures += 1
         # Most faults show in the first step that a sequence takes.
-        self._suspects.extend(sorted(involved, key=lambda one: len(one.drawn_ids)))
+        self._suspects.extend(sorted(involved, key=lambda one: len(one.sampled_ids)))
         return []
 
     def _failed_alone(self, one: Sequence, most_tries: int) -> list[Sequence]:
-        tried, num_drawn = self._tried or (None, 0)
-        is_again = tried is one and len(one.drawn_ids) < num_drawn + _TOKENS_ALONE
+        tried, num_sampled = self._tried or (None, 0)
+        is_again = tried is one and len(one.sampled_ids) < num_sampled + _TOKENS_ALONE
         self._num_tries = self._num_tries + 1 if is_again else 1
         if self._num_tries < most_tries:
-            self._tried = one, len(one.drawn_ids)
+            self._tried = one, len(one.sampled_ids)
             self._suspects.appendleft(one)
             return []
         self._tried, self._num_tries = None, 0
@@ -102,7 +102,7 @@ class Isolation:
         """The next to run alone; the one before has passed, or is gone. None when there is none left."""
         self._alone = self._suspects.popleft() if self._suspects else None
         if self._alone is not None:
-            self._num_drawn = len(self._alone.drawn_ids)
+            self._num_sampled = len(self._alone.sampled_ids)
         return self._alone
 
     def passed(self) -> None:

@@ -59,12 +59,12 @@ class LibraryRow:
     blocks: list[int]
     position: int
     begun_at: int
-    num_drawn_before: int
+    num_sampled_before: int
 
     @property
     def last_token(self) -> int:
         """What the next forward reads of it: of its prompt where nothing could be drawn yet."""
-        return (self.sequence.drawn_ids or self.sequence.prompt_ids)[-1]
+        return (self.sequence.sampled_ids or self.sequence.prompt_ids)[-1]
 
     @property
     def reads_prompt(self) -> bool:
@@ -113,7 +113,7 @@ class LibraryRows:
         sequence: Sequence = state.logit_processor_kwargs["sequence"]
         position = int(state.position_offset)
         blocks = self._allocator.block_table[state.request_id]
-        return LibraryRow(sequence, state, blocks, position, position, len(sequence.drawn_ids))
+        return LibraryRow(sequence, state, blocks, position, position, len(sequence.sampled_ids))
 
     def pages(self, row: LibraryRow) -> list[int]:
         """Numbers of its pages, as `layer` has them."""
@@ -128,7 +128,7 @@ class LibraryRows:
 
     def write_back(self, row: LibraryRow) -> None:
         """The run is over for it: it goes on in the library's steps, or its pages are free."""
-        state, drawn = row.state, row.sequence.drawn_ids[row.num_drawn_before :]
+        state, drawn = row.state, row.sequence.sampled_ids[row.num_sampled_before :]
         state.generated_tokens.extend(drawn)
         state.position_offset = row.position
         if drawn:

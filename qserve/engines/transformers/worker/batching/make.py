@@ -12,7 +12,7 @@ from qserve.planner.plan import Plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["PAGED_FIELDS", "make_batcher", "pages_are_kept"]
+__all__ = ["PAGED_FIELDS", "make_batcher", "supports_pages"]
 
 PAGED_FIELDS = frozenset({"page_size", "auto_switch_to_flash"})
 """Of the library's configuration: where one is missing, it is another library inside."""
@@ -29,7 +29,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
         max_num_batched_tokens=plan.workload.max_num_batched_tokens,
         captures=any(device.cuda_graphs_bytes for device in plan.devices),
     )
-    if layers <= _PAGED_LAYERS and (pages_are_kept() or not layers <= _ROW_LAYERS):
+    if layers <= _PAGED_LAYERS and (supports_pages() or not layers <= _ROW_LAYERS):
         from qserve.engines.transformers.worker.batching.paged import (
             PagedBatcher,  # imports the library's continuous batching
         )
@@ -46,7 +46,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
     )
 
 
-def pages_are_kept() -> bool:
+def supports_pages() -> bool:
     """Whether the library's continuous batching is the one that the paged batcher drives: before transformers 5.19 it
     was built otherwise, and the row batcher serves full attention as well."""
     from transformers import ContinuousBatchingConfig

@@ -137,7 +137,7 @@ class PagedBatcher:
     def load(self) -> BatcherLoad:
         """How busy it is."""
         load = self._library.load()
-        held_back = 0 if self._stages is None else self._stages.num_held_back
+        held_back = 0 if self._stages is None else self._stages.num_deferred
         return replace(load, num_waiting=load.num_waiting + len(self._inbox.submitted) + held_back)
 
     def cache_tensors(self) -> Iterable[torch.Tensor]:

@@ -45,7 +45,7 @@ class FaultTolerantStages:
         self._known: dict[str, Sequence] = {}  # taken in, and not ended
 
     @property
-    def num_held_back(self) -> int:
+    def num_deferred(self) -> int:
         """Sequences that wait for their turn, or until it is known which of them makes steps fail."""
         return len(self._turns) + len(self._isolation)
 

@@ -144,7 +144,7 @@ class CompiledRun(DecodeRun):
 
     def __init__(self, *of: Any) -> None:
         super().__init__(*of)
-        self._untold: Deliveries = []
+        self._unreported: Deliveries = []
 
     @torch.no_grad()
     def step(self) -> None:
@@ -162,7 +162,7 @@ class CompiledRun(DecodeRun):
         if self._kept is not None:
             return
         drawn = self._sampler.draw(samplers, logits, self._forwards.all_logits, late)
-        self._untold = deliveries([row.sequence for row in rows], drawn)
+        self._unreported = deliveries([row.sequence for row in rows], drawn)
         for index, row in enumerate(rows):
             row.position += index not in late
         self._num_steps_left = self._least_left() if late else self._num_steps_left - 1
@@ -177,6 +177,6 @@ class CompiledRun(DecodeRun):
         super().end()
 
     def _tell(self) -> None:
-        untold, self._untold = self._untold, []
-        if untold:
-            self._deliver(untold)
+        unreported, self._unreported = self._unreported, []
+        if unreported:
+            self._deliver(unreported)

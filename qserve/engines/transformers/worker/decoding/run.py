@@ -116,7 +116,7 @@ class DecodeRun:
     def _least_left(self, late: Collection[int] | None = None) -> int:
         """Steps until the first has all that it may have; `late`: those that are not in the draw at hand."""
         return min(
-            row.sequence.max_tokens - len(row.sequence.drawn_ids) - (late is not None and index not in late)
+            row.sequence.max_tokens - len(row.sequence.sampled_ids) - (late is not None and index not in late)
             for index, row in enumerate(self._rows)
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from qserve.engines.transformers.worker.prompts.kept_fields import chat_fields, completion_fields
+from qserve.engines.transformers.worker.prompts.passed_fields import chat_fields, completion_fields
 from qserve.engines.transformers.worker.prompts.read_body import ChatFields, CompletionFields, ReadBody
 from qserve.engines.transformers.worker.prompts.thought_start import ThoughtStart, thought_start
 from qserve.engines.transformers.worker.prompts.tokenize import PromptTokenizer

@@ -79,7 +79,7 @@ class SequenceSampler:
         return SequenceSampler(self.params, self.prompt_ids)
 
     @property
-    def num_drawn(self) -> int:
+    def num_sampled(self) -> int:
         """Tokens drawn so far."""
         return len(self.drawn)
 

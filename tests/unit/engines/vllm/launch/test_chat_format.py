@@ -51,7 +51,7 @@ def test_each_generation_gets_its_parsers(name, tmp_path):
 def test_a_model_that_thinks_only_when_asked(tmp_path, parser, switch, unasked):
     """The small ones of Qwen3.5: the template closes the thoughts, and the parser must know."""
     (tmp_path / "chat_template.jinja").write_text(XML_CALLS + PAST_THOUGHTS + ANSWER + switch + END)
-    assert chat_format_of(served_templates(tmp_path)) == ChatFormat("qwen3_coder", "qwen3", thinks_unasked=unasked)
+    assert chat_format_of(served_templates(tmp_path)) == ChatFormat("qwen3_coder", "qwen3", thinks_by_default=unasked)
     argv = command(spec_of(plan_of(quant="bf16"), tmp_path), parser, environ={}).argv
     assert ('{"enable_thinking": false}' in argv) is not unasked
 

@@ -127,7 +127,7 @@ class RowBatcher:
 
     def load(self) -> BatcherLoad:
         """How busy it is."""
-        waiting = len(self._inbox) + len(self._scheduler.waiting) + self._faults.num_held_back
+        waiting = len(self._inbox) + len(self._scheduler.waiting) + self._faults.num_deferred
         return BatcherLoad(len(self._scheduler.running), waiting, self._scheduler.used_share)
 
     def cache_tensors(self) -> Iterable[torch.Tensor]:

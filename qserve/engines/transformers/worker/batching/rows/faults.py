@@ -35,7 +35,7 @@ class FaultTolerantRows:
         self._cancelled: set[str] = set()
 
     @property
-    def num_held_back(self) -> int:
+    def num_deferred(self) -> int:
         """Sequences that wait until it is known which of them makes steps fail."""
         return len(self._isolation)
 

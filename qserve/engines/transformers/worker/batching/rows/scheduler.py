@@ -39,13 +39,13 @@ class Row:
     logits: torch.Tensor | None = None
 
     @property
-    def num_drawn(self) -> int:
+    def num_sampled(self) -> int:
         return len(self.tokens) - len(self.sequence.prompt_ids)
 
     def take(self, choice: TokenChoice) -> bool:
         """Append a token; whether it was the last."""
         self.tokens.append(choice.token_id)
-        return choice.token_id in self.sequence.stop_token_ids or self.num_drawn >= self.sequence.max_tokens
+        return choice.token_id in self.sequence.stop_token_ids or self.num_sampled >= self.sequence.max_tokens
 
 
 class RowScheduler:
@@ -97,7 +97,7 @@ class RowScheduler:
 
     def queue(self, sequence: Sequence) -> None:
         """Let it wait for a row."""
-        self._turns.put(Row(sequence, self._num_queued, [*sequence.prompt_ids, *sequence.drawn_ids]))
+        self._turns.put(Row(sequence, self._num_queued, [*sequence.prompt_ids, *sequence.sampled_ids]))
         self._num_queued += 1
 
     def clear(self) -> None:

@@ -59,7 +59,7 @@ class Rows:
 
     def _is_due(self, one: Sequence, kind: str) -> bool:
         begin, of = self.faults.get(one.request_id, (NUM_TOKENS, "any"))
-        return len(one.drawn_ids) >= begin and of in (kind, "any")
+        return len(one.sampled_ids) >= begin and of in (kind, "any")
 
     def _recover(self, involved: list[Sequence]) -> None:
         others = [one for one in (*self.running, *self.waiting) if one not in involved]
