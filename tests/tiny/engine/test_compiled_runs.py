@@ -88,10 +88,10 @@ async def test_tokens_are_told_while_the_next_step_computes(steps: list[int], mo
     def stepped(run: CompiledRun) -> None:
         now[:] = [run]
         step(run)
-        left.append((len(run._untold), run.is_over))
+        left.append((len(run._unreported), run.is_over))
 
     def computed(layers: CompiledLayers, *of: Any) -> None:
-        assert not now or not now[0]._untold
+        assert not now or not now[0]._unreported
         run_layers(layers, *of)
 
     monkeypatch.setattr(CompiledRun, "step", stepped)

@@ -28,7 +28,7 @@ from qserve.supervisor.liveness.start_watch import StartStuck
 from qserve.supervisor.measure import reported_memory
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.screen import Screen
-from qserve.supervisor.this_machine import _seen_by, event_recorder
+from qserve.supervisor.this_machine import _visible_devices, event_recorder
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.worker.heartbeat import Progress
@@ -316,14 +316,14 @@ async def test_a_worker_that_dies_as_it_is_asked_what_it_holds_ends_nothing(
 
 def test_cards_are_numbered_as_the_plan_numbered_them() -> None:
     card = parse_gpu("rtx-4090")[0]
-    assert _seen_by(None, on_cpu=False) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    two = _seen_by((replace(card, uuid="GPU-b"), replace(card, uuid="GPU-a")), on_cpu=False)
+    assert _visible_devices(None, on_cpu=False) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    two = _visible_devices((replace(card, uuid="GPU-b"), replace(card, uuid="GPU-a")), on_cpu=False)
     assert two["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
 
 
 def test_a_worker_on_the_cpu_sees_no_card() -> None:
     """transformers would pin memory on the first one, which takes half a gigabyte there, or fails where it is full."""
-    assert _seen_by(None, on_cpu=True)["CUDA_VISIBLE_DEVICES"] == ""
+    assert _visible_devices(None, on_cpu=True)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 SPINS = "print('up', flush=True)\nwhile True: pass"
