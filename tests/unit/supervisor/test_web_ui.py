@@ -60,7 +60,7 @@ async def until(holds) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_it_starts_when_it_is_wanted_and_ends_with_the_service(deployment, monkeypatch):
+async def test_it_starts_when_it_is_wanted_and_ends_with_the_service(hosted, monkeypatch):
     monkeypatch.setattr(_Scripted, "code", LIVES)
     async with hosted(None) as ui:
         await asyncio.sleep(0.1)
@@ -71,7 +71,7 @@ async def test_it_starts_when_it_is_wanted_and_ends_with_the_service(deployment,
     assert not _is_there()
 
 
-async def test_it_may_start_at_once_or_never(deployment, monkeypatch):
+async def test_it_may_start_at_once_or_never(hosted, monkeypatch):
     monkeypatch.setattr(_Scripted, "code", LIVES)
     async with hosted(True) as ui:
         await until(lambda: ui.worker.state is WorkerState.READY)
@@ -79,7 +79,7 @@ async def test_it_may_start_at_once_or_never(deployment, monkeypatch):
         assert ui is None
 
 
-async def test_a_failed_start_is_told_and_tried_again_on_the_next_visit(deployment, monkeypatch):
+async def test_a_failed_start_is_told_and_tried_again_on_the_next_visit(hosted, monkeypatch):
     monkeypatch.setattr(_Scripted, "code", REFUSES)
     async with hosted(None) as ui:
         ui.wanted.set()
@@ -90,7 +90,7 @@ async def test_a_failed_start_is_told_and_tried_again_on_the_next_visit(deployme
         await until(lambda: ui.worker.state is WorkerState.READY)
 
 
-async def test_its_file_is_the_users_alone_and_has_no_key_where_none_is_asked(deployment, tmp_path):
+async def test_its_file_is_the_users_alone_and_has_no_key_where_none_is_asked(hosted, tmp_path):
     for keys in ((), ("sk-mine",)):
         async with hosted(None, keys) as ui:
             file = tmp_path / "ui.json"
