@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 
 import qserve.worker.guard
 from qserve.core.schemes import SCHEMES
+from qserve.client.metrics import samples_of
 from qserve.engines.vllm.launch.command import command
 from qserve.engines.vllm.launch.diagnose import failure_of
 from qserve.engines.vllm.launch.failure import Failure, FailureKind
@@ -53,10 +53,8 @@ _NO_PEER_TO_PEER = {"NCCL_P2P_DISABLE": "1"}
 _NO_ALL_REDUCE = "--disable-custom-all-reduce"
 _CHECKPOINT = {FailureKind.CHECKPOINT, FailureKind.ARCHITECTURE}
 # One observation a step, since 0.8; tokens where it is missing.
-_STEPS = re.compile(
-    r"^vllm:(?:iteration_tokens_total_count|generation_tokens_total|prompt_tokens_total)\{[^}]*\} (\S+)$", re.M
-)
-_SEQUENCES = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", re.M)
+_STEPS = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+_SEQUENCES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 class VllmLaunch:
@@ -229,7 +227,8 @@ def _for_rpc(private: Path) -> Path:
 
 def progress_of(metrics: str) -> Progress | None:
     """From the text of GET /metrics; None where it has none of the counters. All of them only grow."""
-    steps = _STEPS.findall(metrics)
+    samples = samples_of(metrics, *_STEPS, *_SEQUENCES)
+    steps = [one.value for one in samples if one.name in _STEPS]
     if not steps:
         return None
-    return Progress(int(sum(map(float, steps))), int(sum(map(float, _SEQUENCES.findall(metrics)))))
+    return Progress(int(sum(steps)), int(sum(one.value for one in samples if one.name in _SEQUENCES)))
