@@ -15,7 +15,7 @@ from qserve.planner import PlanRequest
 from qserve.reward.open import open_scorer
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
-from tests.tiny.reward.host import ANSWERS, PROMPT, SIMPLE, Caller
+from tests.tiny.reward.host import ANSWERS, MODEL, PROMPT, SIMPLE, Caller, running
 from tests.tiny.reward.make_checkpoints import MADE
 from tests.tiny.reward.plain_transformers import Plain
 from tests.tiny.serving.served import Service
@@ -48,6 +48,14 @@ def opened(made: Callable[[str], Path]) -> Opener:
         return open_scorer(str(path), RewardSettings(**settings), detect(), PlanRequest(dtype=dtype, quant=quant))
 
     return open_one
+
+
+@pytest.fixture(scope="session")
+def both(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The demo and SIMPLE behind one gateway."""
+    flags = ("--model", "demo", "--dtype", "float32", "--reward", str(made(SIMPLE)), "--served-reward-name", MODEL)
+    with running(Service(flags, tmp_path_factory.mktemp("both"))) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

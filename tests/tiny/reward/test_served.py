@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -15,15 +14,13 @@ from qserve.bench.connection import Address
 from qserve.bench.counting import counter_of
 from tests.dashboard import METRICS, samples_of
 from tests.tiny.gateway.fuzz import fuzzed
-from tests.tiny.reward.host import ANSWERS, CASES, MODEL, PROMPT, SIMPLE, Caller, running
+from tests.tiny.reward.host import ANSWERS, CASES, MODEL, PROMPT, Caller
 from tests.tiny.serving.served import Service
 
 
 @pytest.fixture(scope="module")
-def service(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    flags = ("--model", "demo", "--dtype", "float32", "--reward", str(made(SIMPLE)), "--served-reward-name", MODEL)
-    with running(Service(flags, tmp_path_factory.mktemp("both"))) as started:
-        yield started
+def service(both: Service) -> Service:
+    return both
 
 
 @pytest.mark.parametrize("case", CASES)

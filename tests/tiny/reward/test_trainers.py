@@ -35,24 +35,14 @@ POINTWISE = {**PAIRWISE, "kind": "pointwise", "prompt": "Is {{ response }} large
 
 
 @pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The demo, served: what judges."""
-    service = Service(("--model", "demo", "--no-ui"), tmp_path_factory.mktemp("judge"))
-    try:
-        yield service.until_ready()
-    finally:
-        service.end()
-
-
-@pytest.fixture(scope="module")
-def judged(chat: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RecipeHost]]:
+def judged(both: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RecipeHost]]:
     """`judged(template, **options)`: a reward host whose only part asks the served demo."""
     running: list[RecipeHost] = []
 
     def start(template: dict[str, Any], **options: Any) -> RecipeHost:
         folder = tmp_path_factory.mktemp("recipe")
         (folder / "judge.yaml").write_text(json.dumps(template))
-        part = {"name": "larger", "judge": "judge.yaml", "url": f"{chat.url}/v1", "model": "demo", "max_tokens": 8}
+        part = {"name": "larger", "judge": "judge.yaml", "url": f"{both.url}/v1", "model": "demo", "max_tokens": 8}
         running.append(RecipeHost(json.dumps({"parts": [part | options]}), folder))
         return running[-1]
 
