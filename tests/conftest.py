@@ -37,12 +37,14 @@ _TOGETHER = {
     "tests/tiny/vllm/": "vllm in 4 bit",
     "tests/tiny/vllm_served/": "vllm served",
     "tests/tiny/vllm_lora/": "vllm with LoRA",
-    # The second line imports lm-eval, and torch with it, into the process of its tests, as two of the first do.
+    # Most ask one service; the others import lm-eval, and torch with it, into the process of its tests.
     **{
         f"tests/tiny/serving/test_{name}": "the served demo"
         for name in (
+            "agents",
             "client_",
             "eval_command",
+            "eval_golds",
             "lm_eval",
             "same_as_transformers",
             "compare_command",
