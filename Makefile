@@ -44,7 +44,7 @@ run-tests: setup
 
 # No setup: this is what is run after each change. Each process keeps a core busy here.
 unit: ## the tests without an engine, on every core; needs the .venv that make setup makes
-	@$(PYTEST) -n auto tests/unit $(ARGS)
+	@$(PYTEST) -n logical tests/unit $(ARGS)
 
 tiny: ## the tests that start engines, services and browsers
 	@$(PYTEST) -n $(TEST_PROCESSES) tests/tiny tests/browser $(ARGS)
