@@ -7,9 +7,11 @@ Source: pytorch c10/cuda/CUDACachingAllocator.cpp (kMinLargeAlloc, kRoundLarge, 
 
 from __future__ import annotations
 
+from qserve.core.hardware import Device
+from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER
 from qserve.units import MIB
 
-__all__ = ["allocated_bytes"]
+__all__ = ["allocated_bytes", "cublas_workspace"]
 
 _SMALL = MIB
 _MIN_LARGE = 10 * MIB
@@ -28,3 +30,9 @@ def allocated_bytes(nbytes: int, max_split_bytes: int | None = None) -> int:
     block = -(-rounded // _ROUND_LARGE) * _ROUND_LARGE
     never_split = max_split_bytes is not None and block >= max_split_bytes
     return block if never_split or block - rounded <= _SMALL else rounded
+
+
+def cublas_workspace(device: Device) -> int:
+    """Torch's persistent workspace of one stream: 32 MiB from Hopper on, a quarter of it before."""
+    is_new = device.compute_capability is not None and device.compute_capability >= (9, 0)
+    return (CUBLAS_WORKSPACE_HOPPER if is_new else CUBLAS_WORKSPACE_AMPERE).num_bytes

@@ -11,7 +11,8 @@ from qserve.cli.plan.command import command
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.engines.vllm.plan.memory.lora import Adapters, adapted_modules, adapter_step_bytes, module_bytes
+from qserve.engines.vllm.plan.options import Adapters
+from qserve.engines.vllm.plan.terms.adapters import adapted_modules, adapter_step_bytes, module_bytes
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config

@@ -11,13 +11,8 @@ from qserve.cli.plan.command import command
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.vllm.plan.encoder import embedding_bytes, encoder_peak, longest_with_same_profile, profiled_tokens
 from qserve.engines.vllm.plan.media import MediaLimits, parse_media
-from qserve.engines.vllm.plan.memory.encoder import (
-    embedding_bytes,
-    encoder_peak,
-    longest_with_same_profile,
-    profiled_tokens,
-)
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import make_plan, plan_request

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qserve.core.hardware import Device
-from qserve.engines.vllm.plan.memory import cpu
 from qserve.engines.vllm.plan.sizing import Sizing, cuda_context
-from qserve.engines.vllm.plan.terms import terms_of
+from qserve.engines.vllm.plan.terms import cpu, terms_of
 from qserve.engines.vllm.plan.terms.uncertain import HELD_BACK
 from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.learned import Correction

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from qserve.core.release import shown_release
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.adapters import adapter_notes
 from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.terms.adapters import adapter_notes
 from qserve.engines.vllm.plan.terms.uncertain import HELD_BACK
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.notes import length_note

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qserve.engines.vllm.plan.media import MediaLimits, parse_media
-from qserve.engines.vllm.plan.memory.lora import RANKS, Adapters
 from qserve.errors import UsageError
 from qserve.planner.options import EngineOptions, option
 from qserve.planner.request import DTYPES, check_word
 
-__all__ = ["VllmOptions"]
+__all__ = ["Adapters", "VllmOptions"]
 
 # Those of vLLM's that the planner has bytes for. Source: vllm 0.32 config/cache.py, CacheDType.
 _CACHE_DTYPES = (
@@ -33,6 +32,10 @@ _CACHE_DTYPES = (
 )
 
 
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What --max-lora-rank takes. Source: vllm config/lora.py, MaxLoRARanks."""
+
+
 def _speculation(num_tokens: int) -> tuple[str, ...]:
     config = json.dumps({"method": "mtp", "num_speculative_tokens": num_tokens})
     return ("--speculative-config", config) if num_tokens else ()
@@ -41,6 +44,16 @@ def _speculation(num_tokens: int) -> tuple[str, ...]:
 def _targets(text: str) -> tuple[str, ...]:
     names = tuple(filter(None, re.split(r"[,\s]+", text)))
     return ("--lora-target-modules", *names) if names else ()
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """How many may run at once and of which rank. `targets` are module names; empty: all that vLLM can adapt."""
+
+    max_loras: int = 1
+    max_rank: int = 16
+    fully_sharded: bool = False
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,10 +146,10 @@ class VllmOptions(EngineOptions):
         given = next((name for name in names if getattr(self, name) not in (None, False)), None)
         if given is not None and not self.enable_lora:
             raise UsageError(f"--{given.replace('_', '-')} is for adapters, and they are off; add --enable-lora")
-        if self.max_lora_rank is not None and self.max_lora_rank not in RANKS:
-            above = next((rank for rank in RANKS if rank >= self.max_lora_rank), RANKS[-1])
+        if self.max_lora_rank is not None and self.max_lora_rank not in _RANKS:
+            above = next((rank for rank in _RANKS if rank >= self.max_lora_rank), _RANKS[-1])
             raise UsageError(
-                f"--max-lora-rank {self.max_lora_rank}: vLLM takes {', '.join(map(str, RANKS))}; {above} holds "
+                f"--max-lora-rank {self.max_lora_rank}: vLLM takes {', '.join(map(str, _RANKS))}; {above} holds "
                 f"{'adapters of that rank' if above >= self.max_lora_rank else 'the largest'}"
             )
 

@@ -8,9 +8,9 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.wheels import shown, too_old
-from qserve.engines.vllm.plan.adapters import refuse_adapters
 from qserve.engines.vllm.plan.context import check_rope
 from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.terms.adapters import refuse_adapters
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion, check_knows
 from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest

@@ -10,10 +10,8 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.encoder import longest_with_same_profile, profiled_tokens
 from qserve.engines.vllm.plan.layouts import stage_layers
-from qserve.engines.vllm.plan.memory.activations import penalty_bytes
-from qserve.engines.vllm.plan.memory.encoder import longest_with_same_profile, profiled_tokens
-from qserve.engines.vllm.plan.memory.graphs import Captures
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.constants import CUDA_CONTEXT_SINGLE, Constant
@@ -21,7 +19,7 @@ from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, k
 from qserve.planner.setup import Setup
 from qserve.units import GIB
 
-__all__ = ["Sizing", "cuda_context", "fuses_all_reduce"]
+__all__ = ["Captures", "Sizing", "cuda_context", "fuses_all_reduce", "penalty_bytes"]
 
 _CPU_BLOCK_TOKENS = 128
 
@@ -39,6 +37,44 @@ def fuses_all_reduce(setup: Setup) -> bool:
     device = setup.devices[0]
     is_described_hopper = device.sm_count == 132 and device.total_bytes >= 70 * GIB
     return is_described_hopper or device.compute_capability in ((9, 0), (10, 0), (10, 3))
+
+
+@dataclass(frozen=True)
+class Captures:
+    """Which graphs vLLM captures: what fixes their sizes, and whether whole decode steps are captured as well."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_speculative_tokens: int = 0
+    piecewise_only: bool = False
+    largest_asked: int | None = None
+
+    @property
+    def num_modes(self) -> int:
+        return 1 if self.piecewise_only else 2
+
+    @property
+    def num_graphs(self) -> int:
+        """Piecewise graphs up to min(2·S·(1 + k), 512) tokens and full ones up to S·(1 + k), for k drafted tokens.
+
+        --max-cudagraph-capture-size takes the place of that minimum. Sizes are 1, 2, 4, then steps of 8, of 16 from
+        256. Source: vllm VllmConfig._set_cudagraph_sizes.
+        """
+        decode = self.max_num_seqs * (1 + self.num_speculative_tokens)
+        largest = min(self.largest_asked or min(2 * decode, 512), self.max_num_batched_tokens)
+        steps = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+        full = 0 if self.piecewise_only else min(largest, decode)
+        return sum((size <= largest) + (size <= full) for size in steps)
+
+
+def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> int:
+    """The second model runner's counts of every sequence's tokens: S·V·4, and a bit each for the prompt's.
+
+    Source: vllm v1/worker/gpu/sample/penalties.py; on every rank, whole.
+    """
+    if spec.head.kind == "score" or not version.runs_model_runner_v2(spec):
+        return 0
+    return max_num_seqs * (4 * spec.vocab_size + 4 * -(-spec.vocab_size // 32))
 
 
 @dataclass(frozen=True)

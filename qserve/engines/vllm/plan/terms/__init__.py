@@ -7,8 +7,8 @@ from qserve.engines.vllm.plan.terms.activations import Activations
 from qserve.engines.vllm.plan.terms.adapters import AdapterBuffers
 from qserve.engines.vllm.plan.terms.cpu import CpuActivations, CpuKvCache, Python, Repacking
 from qserve.engines.vllm.plan.terms.graphs import CudaGraphs
-from qserve.engines.vllm.plan.terms.kept import KeptBuffers, Penalties, PinnedSegment
 from qserve.engines.vllm.plan.terms.kv import KvCache
+from qserve.engines.vllm.plan.terms.retained import KeptBuffers, Penalties, PinnedSegment
 from qserve.engines.vllm.plan.terms.runtime import CudaContext, NonTorch
 from qserve.engines.vllm.plan.terms.uncertain import HeldBack
 from qserve.engines.vllm.plan.terms.weights import Weights

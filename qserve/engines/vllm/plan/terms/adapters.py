@@ -1,14 +1,269 @@
-"""Buffers of LoRA adapters on a rank of a stage, which load with the weights and are logged among them."""
+"""LoRA in vLLM: buffers that `--enable-lora` makes beside the model, for as many adapters as may run at once.
+
+They are there whether an adapter is loaded or not, as large as --max-loras and --max-lora-rank allow: for every linear
+layer that vLLM can adapt an A of [rank, inputs] and a B of [outputs, rank] per fused part (three of qkv_proj, two of
+gate_up_proj), in the model's dtype. Over tensor-parallel ranks only the dimension that the layer itself splits is
+split: A of qkv_proj and gate_up_proj and B of o_proj and down_proj are whole on every rank, unless
+--fully-sharded-loras. Source: vllm 0.32, lora/layers/*.py: create_lora_weights; lora/model_manager.py:
+_create_lora_modules; embedding_modules and packed_modules_mapping of the models.
+"""
 
 from __future__ import annotations
 
-from qserve.engines.vllm.plan.adapters import adapter_sizes, stage_adapters
-from qserve.engines.vllm.plan.memory.lora import Adapters
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from qserve.core.model_spec import ModelSpec
+from qserve.core.tensors import dtype_bytes
+from qserve.engines.vllm.plan.layouts import stage_layers
+from qserve.engines.vllm.plan.options import Adapters, VllmOptions
 from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.errors import UsageError
+from qserve.planner.memory.allocator import allocated_bytes
+from qserve.planner.setup import Setup
 from qserve.planner.term import TermKind
 from qserve.units import MIB, format_bytes
 
-__all__ = ["AdapterBuffers"]
+__all__ = [
+    "AdaptedModule",
+    "AdapterBuffers",
+    "adapted_modules",
+    "adapter_notes",
+    "adapter_sizes",
+    "adapter_step_bytes",
+    "module_bytes",
+    "refuse_adapters",
+    "stage_adapters",
+    "step_adapters",
+]
+
+_CACHE_BYTES = 2  # the step's dtype
+_EXPERT_BLOCK = 64  # tokens of one expert are padded to whole blocks of the fused kernel
+
+
+@dataclass(frozen=True)
+class AdaptedModule:
+    """`count` layers of one kind on one rank: `inputs` of A's columns, and B's rows of each fused part.
+
+    `split` says which dimension the layer shares out over ranks; `experts` have adapters of their own.
+    """
+
+    name: str
+    count: int
+    inputs: int
+    outputs: tuple[int, ...]
+    split: Literal["column", "row", "none"] = "none"
+    experts: int = 1
+
+
+# Runtime modules and the names that adapters have for their parts: either may stand in --lora-target-modules.
+_PARTS = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "in_proj_qkvz": ("in_proj_qkv", "in_proj_z"),
+    "in_proj_ba": ("in_proj_b", "in_proj_a"),
+}
+
+
+def adapted_modules(
+    spec: ModelSpec, adapters: Adapters, version: VllmVersion, tensor_parallel_size: int = 1
+) -> tuple[AdaptedModule, ...]:
+    """Every module of the whole model that gets buffers, as one rank holds it; the vision encoder's get none."""
+    found = _modules(spec, version, tensor_parallel_size)
+    return tuple(module for module in found if module.count and _is_target(module.name, adapters.targets))
+
+
+def module_bytes(
+    module: AdaptedModule,
+    adapters: Adapters,
+    dtype: str,
+    tensor_parallel_size: int = 1,
+    round_blocks: bool = False,
+    max_split_bytes: int | None = None,
+) -> int:
+    """Bytes of all `count` layers' buffers on one rank; `round_blocks` counts the CUDA allocator's blocks."""
+    rank, ranks = adapters.max_rank, tensor_parallel_size
+    a_rank = rank // ranks if adapters.fully_sharded and module.split == "column" else rank
+    shared_rows = ranks if adapters.fully_sharded and module.split == "row" else 1
+    shapes = [size for rows in module.outputs for size in (a_rank * module.inputs, rows // shared_rows * rank)]
+    element = adapters.max_loras * module.experts * dtype_bytes(dtype)
+    sizes = (size * element for size in shapes)
+    if not round_blocks:
+        return module.count * sum(sizes)
+    return module.count * sum(allocated_bytes(size, max_split_bytes) for size in sizes)
+
+
+def adapter_step_bytes(
+    spec: ModelSpec, adapters: Adapters, version: VllmVersion, num_tokens: int, keeps_a_copy_per_adapter: bool
+) -> int:
+    """What adapters add to the peak of a step: rank × routed tokens of an expert's gate and up, beside its buffers.
+
+    Of dense layers nothing: their fp32 buffers of tokens × rank are gone before SiLU's output is made, which is wider.
+    `keeps_a_copy_per_adapter`: from Hopper on, where the kernel stores the tokens sorted by adapter.
+    Source: vllm lora/ops/triton_ops/fused_moe_lora_op.py, a_intermediate_cache1.
+    """
+    moe = spec.moe
+    if moe is None or not version.adapts_experts:
+        return 0
+    parts = 1 if _joins_gate_and_up(spec) else 2
+    tokens = num_tokens * moe.num_experts_per_tok
+    if keeps_a_copy_per_adapter:
+        tokens = adapters.max_loras * (tokens + moe.num_experts * (_EXPERT_BLOCK - 1))
+    return parts * tokens * adapters.max_rank * _CACHE_BYTES
+
+
+def _joins_gate_and_up(spec: ModelSpec) -> bool:
+    """Whether an expert's gate and up share one A. Source: is_3d_moe_weight of vLLM's multimodal sparse models."""
+    return spec.moe is not None and spec.architecture.endswith("ForConditionalGeneration")
+
+
+def _is_target(name: str, targets: tuple[str, ...]) -> bool:
+    """Source: vllm lora/utils.py, is_in_target_modules: a part's name wraps the whole fused layer."""
+    return not targets or name in targets or any(part in targets for part in _PARTS.get(name, ()))
+
+
+def _modules(spec: ModelSpec, version: VllmVersion, ranks: int) -> Iterator[AdaptedModule]:
+    yield from _attention(spec, ranks)
+    yield from _linear_attention(spec, ranks)
+    sparse = spec.moe.sparse_layers if spec.moe else 0
+    yield from _mlp(spec.hidden_size, spec.intermediate_size, spec.num_hidden_layers - sparse, ranks)
+    yield from _experts(spec, version, ranks)
+    vocab, hidden = spec.vocab_size, spec.hidden_size
+    if spec.head.kind == "score":
+        yield AdaptedModule("score", 1, hidden, (spec.head.num_labels,))
+    since = spec.family.vllm.embedding_adapters
+    if since is not None and version.release >= since:
+        yield AdaptedModule("embed_tokens", 1, vocab, (hidden,))
+        yield AdaptedModule("lm_head", int(spec.head.kind == "lm"), hidden, (vocab,))
+
+
+def _attention(spec: ModelSpec, ranks: int) -> Iterator[AdaptedModule]:
+    layers = spec.num_full_layers + spec.num_sliding_layers
+    q_dim = spec.num_attention_heads * spec.head_dim
+    kv_dim = max(1, spec.num_key_value_heads // ranks) * spec.head_dim
+    gated = 2 * q_dim if spec.attn_output_gate else q_dim
+    yield AdaptedModule("qkv_proj", layers, spec.hidden_size, (gated // ranks, kv_dim, kv_dim), "column")
+    yield AdaptedModule("o_proj", layers, q_dim // ranks, (spec.hidden_size,), "row")
+
+
+def _linear_attention(spec: ModelSpec, ranks: int) -> Iterator[AdaptedModule]:
+    """Gated DeltaNet. Some families store its projections interleaved, as one part each."""
+    linear, layers, hidden = spec.linear_attention, spec.num_linear_layers, spec.hidden_size
+    if linear is None:
+        return
+    key, value, heads = linear.num_key_heads * linear.key_head_dim, linear.value_dim, linear.num_value_heads
+    qkvz: tuple[int, ...] = (key, key, value, value)
+    gates: tuple[int, ...] = (heads, heads)
+    if spec.family.vllm.interleaves_linear:
+        qkvz, gates = (sum(qkvz),), (sum(gates),)
+    yield AdaptedModule("in_proj_qkvz", layers, hidden, tuple(size // ranks for size in qkvz), "column")
+    yield AdaptedModule("in_proj_ba", layers, hidden, tuple(size // ranks for size in gates), "column")
+    yield AdaptedModule("conv1d", layers, linear.conv_kernel_dim, (linear.conv_dim // ranks,), "column")
+    yield AdaptedModule("out_proj", layers, value // ranks, (hidden,), "row")
+
+
+def _mlp(hidden: int, inner: int, layers: int, ranks: int) -> Iterator[AdaptedModule]:
+    yield AdaptedModule("gate_up_proj", layers, hidden, (inner // ranks, inner // ranks), "column")
+    yield AdaptedModule("down_proj", layers, inner // ranks, (hidden,), "row")
+
+
+def _experts(spec: ModelSpec, version: VllmVersion, ranks: int) -> Iterator[AdaptedModule]:
+    moe, hidden = spec.moe, spec.hidden_size
+    if moe is None:
+        return
+    layers, count, shared = moe.sparse_layers, moe.num_experts, moe.shared_expert_intermediate_size
+    yield AdaptedModule("gate", layers, hidden, (count,))
+    if shared:
+        yield from _mlp(hidden, shared, layers, ranks)
+        yield AdaptedModule("shared_expert_gate", layers, hidden, (1,))
+    if version.adapts_experts:
+        inner = moe.moe_intermediate_size // ranks
+        outputs = (2 * inner,) if _joins_gate_and_up(spec) else (inner, inner)
+        yield AdaptedModule("experts", layers, hidden, outputs, "column", count)
+        yield AdaptedModule("experts", layers, inner, (hidden,), "row", count)
+
+
+_FIRST, _LAST = ("embed_tokens",), ("lm_head", "score")
+_MOST_VOCABULARY = 258048  # vllm lora/layers/logits_processor.py
+
+
+def stage_adapters(setup: Setup, stage: int) -> int:
+    """Bytes of the adapters' buffers on one rank of a pipeline stage; 0 without --enable-lora."""
+    return sum(size for _, size in adapter_sizes(setup, stage))
+
+
+def step_adapters(setup: Setup, num_tokens: int) -> int:
+    """What adapters add to the activation peak of a step of `num_tokens`."""
+    adapters, card = setup.request.of(VllmOptions).adapters, setup.devices[0]
+    if adapters is None:
+        return 0
+    is_hopper = (card.compute_capability or (9, 0)) >= (9, 0) and not setup.on_cpu
+    return adapter_step_bytes(setup.spec, adapters, _version(setup), num_tokens, is_hopper)
+
+
+def adapter_notes(setup: Setup) -> Iterator[str]:
+    """That the room is taken before any adapter is loaded, and what the embeddings have of it."""
+    adapters = setup.request.of(VllmOptions).adapters
+    if adapters is None:
+        return
+    sizes = list(adapter_sizes(setup, 0))
+    total = sum(size for _, size in sizes)
+    yield (
+        f"--enable-lora keeps {format_bytes(total)} a rank for {adapters.max_loras} adapters of rank "
+        f"{adapters.max_rank}, loaded or not; a lower --max-lora-rank saves most"
+    )
+    embedded = sum(size for module, size in sizes if module.name in (*_FIRST, *_LAST))
+    if 4 * embedded >= total and not adapters.targets:
+        yield (
+            f"{format_bytes(embedded)} of that are for embed_tokens and lm_head, which few adapters train; "
+            "--lora-target-modules with the other names leaves them out"
+        )
+
+
+def refuse_adapters(spec: ModelSpec, adapters: Adapters, version: VllmVersion, tensor_parallel_size: int) -> None:
+    """Raises UsageError for adapters that vLLM would refuse at start-up."""
+    modules = adapted_modules(spec, replace(adapters, targets=()), version, tensor_parallel_size)
+    named = set(adapters.targets)
+    if named and not adapted_modules(spec, adapters, version, tensor_parallel_size):
+        raise UsageError(
+            f"--lora-target-modules {','.join(adapters.targets)}: {spec.id} has no such module; it has "
+            f"{', '.join(dict.fromkeys(module.name for module in modules))}"
+        )
+    if adapters.fully_sharded and adapters.max_rank % tensor_parallel_size:
+        raise UsageError(
+            f"--fully-sharded-loras: a rank of {adapters.max_rank} does not divide by {tensor_parallel_size} cards; "
+            "leave it out"
+        )
+    if spec.vocab_size > _MOST_VOCABULARY and any(module.name == "lm_head" for module in modules):
+        raise UsageError(f"--enable-lora: vLLM adapts an lm_head of {_MOST_VOCABULARY} entries at most")
+
+
+def adapter_sizes(setup: Setup, stage: int) -> Iterator[tuple[AdaptedModule, int]]:
+    """Each module of a stage with the bytes of its buffers on one rank."""
+    adapters, ranks, version = setup.request.of(VllmOptions).adapters, setup.tensor_parallel_size, _version(setup)
+    if adapters is None:
+        return
+    most = 20 * MIB if version.limits_block_splits else None
+    for module in adapted_modules(setup.spec, adapters, version, ranks):
+        part = _on_stage(setup, module, stage)
+        if part.count:
+            yield part, module_bytes(part, adapters, setup.dtype, ranks, not setup.on_cpu, most)
+
+
+def _on_stage(setup: Setup, module: AdaptedModule, stage: int) -> AdaptedModule:
+    """The module's layers that lie on the stage."""
+    layers = stage_layers(setup.spec, setup.pipeline_parallel_size)
+    if module.name in _FIRST:
+        return module if stage == 0 else replace(module, count=0)
+    if module.name in _LAST:
+        return module if stage == len(layers) - 1 else replace(module, count=0)
+    return replace(module, count=round(module.count * layers[stage] / setup.spec.num_hidden_layers))
+
+
+def _version(setup: Setup) -> VllmVersion:
+    return VllmVersion.parse(setup.engine_version)
 
 
 class AdapterBuffers(TermKind[Sizing]):

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.memory.graphs import cuda_graph_bytes, graph_bytes_per_layer
-from qserve.engines.vllm.plan.memory.unpacked import unpacked_experts_bytes
-from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.sizing import Captures, Sizing
+from qserve.engines.vllm.plan.terms.bnb_scratch import unpacked_experts_bytes
+from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.constants import Constant
 from qserve.planner.term import TermKind
-from qserve.units import format_bytes
+from qserve.units import MIB, format_bytes
 
-__all__ = ["CudaGraphs"]
+__all__ = ["CudaGraphs", "cuda_graph_bytes", "graph_bytes_per_layer"]
+
+
+def cuda_graph_bytes(spec: ModelSpec, version: VllmVersion, captures: Captures, num_layers: int) -> int:
+    """Graphs of `num_layers` layers on one rank: what the first ones share, and each later one's layers."""
+    later = max(0, captures.num_graphs - captures.num_modes)
+    each = max(num_layers * graph_bytes_per_layer(spec, version).num_bytes, MIB)
+    return constants.GRAPH_BYTES_FIRST.num_bytes + later * each
+
+
+def graph_bytes_per_layer(spec: ModelSpec, version: VllmVersion) -> Constant:
+    """Measured: experts and packed weights launch more kernels a layer, linear attention fewer."""
+    is_rich = spec.moe is not None or spec.quantization is not None
+    if spec.is_hybrid:
+        is_slim = not is_rich or version.runs_model_runner_v2(spec)
+        return constants.GRAPH_BYTES_PER_LAYER_HYBRID if is_slim else constants.GRAPH_BYTES_PER_LAYER_HYBRID_RICH
+    if version.runs_model_runner_v2(spec) and spec.moe is None:
+        return constants.GRAPH_BYTES_PER_LAYER_V2
+    return constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
 
 
 class CudaGraphs(TermKind[Sizing]):

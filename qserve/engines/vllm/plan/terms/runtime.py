@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.memory.pinned import cublas_workspace
 from qserve.engines.vllm.plan.sizing import Sizing, cuda_context, fuses_all_reduce
-from qserve.engines.vllm.plan.terms.kept import counts_formula
+from qserve.engines.vllm.plan.terms.retained import counts_formula
 from qserve.planner.constants import Constant
+from qserve.planner.memory.allocator import cublas_workspace
 from qserve.planner.term import MeasuredKind
 from qserve.units import format_bytes
 

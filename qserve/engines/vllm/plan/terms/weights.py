@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.engines.vllm.plan.memory.encoder import deepstack_bytes
+from qserve.engines.vllm.plan.encoder import deepstack_bytes
 from qserve.engines.vllm.plan.sizing import Sizing
 from qserve.planner.formulas import weights_formula
 from qserve.planner.memory.rope import rope_cache_bytes

@@ -1,1 +1,0 @@
-"""The arithmetic of vLLM's memory: pure functions of the model's dimensions, the card and the release."""
