@@ -14,9 +14,9 @@ from qserve.planner.engine import EnginePlanner, engine_for
 from qserve.planner.notes import explanations_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.more_cards import widening_note, with_more_cards
 from qserve.planner.search.refusals import refuse
 from qserve.planner.search.suggestions import faster, suggestions
-from qserve.planner.search.wider import widened, widening_note
 from qserve.planner.setup import Setup
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.units import format_bytes
@@ -52,7 +52,7 @@ def make_plan(
     narrow, narrow_setup = _first_that_fits(engine.fit, setups) or _nearest(engine.fit, setups)
     plan, setup = narrow, narrow_setup
     if narrow.fits and not narrow.on_cpu:
-        plan, setup = widened(engine.fit, setups, narrow_setup, narrow, _CACHE_TOKENS[0])
+        plan, setup = with_more_cards(engine.fit, setups, narrow_setup, narrow, _CACHE_TOKENS[0])
     notes = (
         *checkpoint.messages,
         *hardware.notes,

@@ -11,8 +11,8 @@ import pytest
 
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.engines.vllm.plan.candidates import candidates
-from qserve.engines.vllm.plan.sizing import Sizing
 from qserve.engines.vllm.plan.terms.uncertain import HeldBack
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.term import TermKind
@@ -84,10 +84,10 @@ class _Term(TermKind[Any]):
         return num_bytes - self._width // 2, num_bytes + self._width // 2
 
 
-def sized(gpu: str, **fixed: Any) -> Sizing:
+def sized(gpu: str, **fixed: Any) -> Trial:
     machine = Hardware(parse_gpu(gpu), 512 * GIB, 500 * GIB, 64)
     setup = next(candidates(resolve("Qwen/Qwen3-8B"), machine, plan_request(engine="vllm", **fixed)))
-    return Sizing(setup, (10 * GIB,), 16, 2048, 0.9, 4096)
+    return Trial(setup, (10 * GIB,), 16, 2048, 0.9, 4096)
 
 
 @pytest.mark.parametrize(

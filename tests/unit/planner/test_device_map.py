@@ -13,7 +13,14 @@ from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
-from qserve.engines.transformers.plan.device_map import Bin, Mode, Module, Modules, Spread, place_modules
+from qserve.engines.transformers.plan.device_map import (
+    DeviceBudget,
+    Mode,
+    Module,
+    Modules,
+    PartialDeviceMap,
+    place_modules,
+)
 from qserve.engines.transformers.plan.module_map import ModuleMap, overdrawn
 from qserve.engines.transformers.plan.modules import modules_of, tensors_by_layer
 from qserve.errors import UsageError
@@ -284,9 +291,11 @@ cards_strategy = st.lists(st.integers(-100, 8000), min_size=1, max_size=4)
 overflow_strategy = st.sampled_from(((), ("cpu",), ("cpu", "disk"), ("disk",)))
 
 
-def laid(modules: Modules, rooms: list[int], places: tuple[str, ...], mode: Mode) -> tuple[Spread | None, list[Bin]]:
-    cards = [Bin(index, room) for index, room in enumerate(rooms)]
-    overflow = [Bin(name, 6000 if name == "cpu" else 10**9) for name in places]
+def laid(
+    modules: Modules, rooms: list[int], places: tuple[str, ...], mode: Mode
+) -> tuple[PartialDeviceMap | None, list[DeviceBudget]]:
+    cards = [DeviceBudget(index, room) for index, room in enumerate(rooms)]
+    overflow = [DeviceBudget(name, 6000 if name == "cpu" else 10**9) for name in places]
     return place_modules(modules, cards, overflow, mode), [*cards, *overflow]
 
 
@@ -329,7 +338,7 @@ def test_balancing_never_fills_a_card_more_than_filling_in_order_does(modules: M
     if balanced is None or sequential is None:
         return
 
-    def fullest(spread: Spread) -> float:
+    def fullest(spread: PartialDeviceMap) -> float:
         return max(spread.needs_on(place.name) / place.capacity_bytes for place in bins if place.name in spread.names)
 
     assert fullest(balanced) <= fullest(sequential) + 0.001

@@ -6,8 +6,8 @@ import pytest
 
 from qserve.core.hardware import known_gpus
 from qserve.core.model_spec import ModelSpec
-from qserve.engines.vllm.plan.sizing import penalty_bytes
 from qserve.engines.vllm.plan.terms.activations import activation_peak, compile_peak
+from qserve.engines.vllm.plan.trial import penalty_bytes
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.hub.bundled import bundled_config
 from qserve.planner import make_plan, plan_request

@@ -11,9 +11,9 @@ from qserve.core.hardware import Hardware, known_gpus, parse_gpu
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, default_max_num_seqs
 from qserve.engines.vllm.plan.encoder import encoder_peak
-from qserve.engines.vllm.plan.sizing import Captures
 from qserve.engines.vllm.plan.terms.activations import sampler_bytes
 from qserve.engines.vllm.plan.terms.graphs import cuda_graph_bytes
+from qserve.engines.vllm.plan.trial import Captures
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner import make_plan, plan_request
 from qserve.planner.memory.weights import Loading, rank_weights

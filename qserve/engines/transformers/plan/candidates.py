@@ -17,7 +17,7 @@ from qserve.engines.transformers.plan.constants import TESTED_RELEASE
 from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.packages import lacking
 from qserve.errors import UsageError
-from qserve.planner.memory.held import held_quantization, held_tensors, without_mapped_embedding
+from qserve.planner.memory.resident_weights import resident_quantization, resident_tensors, without_mapped_embedding
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.quantizations import Weights, dtype_of, nothing_runs, quantizations
 from qserve.planner.setup import Setup
@@ -88,7 +88,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             quant=weights.quant,
             spec=weights.spec,
             tensors=_in_memory(checkpoint, weights, devices[0], dtype, not lacking(weights.quant.scheme, hardware)),
-            in_flight=None if in_flight is None else held_quantization(in_flight, dtype, devices[0]),
+            in_flight=None if in_flight is None else resident_quantization(in_flight, dtype, devices[0]),
             dtype=dtype,
             devices=devices,
             spread=f"{len(devices)} devices",
@@ -103,7 +103,7 @@ def _in_memory(
     checkpoint: Checkpoint, weights: Weights, device: Device, dtype: str, has_packages: bool
 ) -> tuple[Tensor, ...]:
     """What lies in memory after loading. What was never told by a file (--load-format dummy) has none to stay in."""
-    held = held_tensors(weights.spec, weights.tensors, device, dtype, has_packages)
+    held = resident_tensors(weights.spec, weights.tensors, device, dtype, has_packages)
     if device.kind != "cpu" or checkpoint.tensors is None:
         return held
     return without_mapped_embedding(weights.spec, held, weights.tensors, dtype)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from qserve.core.offload import NUM_BUFFERS
 
-__all__ = ["Bin", "Mode", "Module", "Modules", "Place", "Spread", "place_modules"]
+__all__ = ["DeviceBudget", "Mode", "Module", "Modules", "PartialDeviceMap", "Place", "place_modules"]
 
 Mode = Literal["auto", "balanced", "sequential"]
 Place = int | str
@@ -54,7 +54,7 @@ class Modules:
 
 
 @dataclass(frozen=True)
-class Bin:
+class DeviceBudget:
     """A place: a card's index, "cpu" or "disk", and the bytes it may take."""
 
     name: Place
@@ -62,7 +62,7 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Spread:
+class PartialDeviceMap:
     """Which modules lie where. `main` is the device where offloaded ones compute.
 
     `can_stream`: layers in RAM beside one card are copied whole, one ahead, where they would be module by module.
@@ -124,8 +124,13 @@ class Spread:
 
 
 def place_modules(
-    modules: Modules, cards: list[Bin], overflow: list[Bin], mode: Mode = "auto", *, can_stream: bool = False
-) -> Spread | None:
+    modules: Modules,
+    cards: list[DeviceBudget],
+    overflow: list[DeviceBudget],
+    mode: Mode = "auto",
+    *,
+    can_stream: bool = False,
+) -> PartialDeviceMap | None:
     """Modules in order over `cards` (or the CPU, where it computes), the last layers into `overflow`; None: no fit.
 
     `sequential` fills each card before the next. `balanced` fills all to the same share of what they can take.
@@ -140,7 +145,7 @@ def place_modules(
         if placed is not None and rest is not None:
             main = next(name for name, held in placed if held)
             if kept == len(modules.layers) or main == usable[0].name:
-                return Spread((*placed, *rest), main, can_stream)
+                return PartialDeviceMap((*placed, *rest), main, can_stream)
     # Too small a first card holds nothing; then the next one is where offloaded layers compute.
     return place_modules(modules, usable[1:], overflow, mode, can_stream=can_stream) if overflow else None
 
@@ -148,7 +153,7 @@ def place_modules(
 _Filled = tuple[tuple[Place, tuple[Module, ...]], ...]
 
 
-def _layers_to_keep(modules: Modules, cards: list[Bin], overflow: list[Bin]) -> Iterator[int]:
+def _layers_to_keep(modules: Modules, cards: list[DeviceBudget], overflow: list[DeviceBudget]) -> Iterator[int]:
     """How many layers may stay on the cards, most first; without a place to offload to, all or nothing."""
     count = len(modules.layers)
     yield count
@@ -164,7 +169,9 @@ def _layers_to_keep(modules: Modules, cards: list[Bin], overflow: list[Bin]) -> 
     yield from range(min(fit, count - 1), -1, -1)
 
 
-def _place_on_cards(modules: Modules, kept: int, cards: list[Bin], mode: Mode, *, can_stream: bool) -> _Filled | None:
+def _place_on_cards(
+    modules: Modules, kept: int, cards: list[DeviceBudget], mode: Mode, *, can_stream: bool
+) -> _Filled | None:
     moved = modules.layers[kept:]
     inside = (*modules.first, *modules.layers[:kept], *modules.last)
     if moved:
@@ -183,7 +190,7 @@ def _place_on_cards(modules: Modules, kept: int, cards: list[Bin], mode: Mode, *
     return _balance(inside, cards)
 
 
-def _balance(modules: tuple[Module, ...], cards: list[Bin]) -> _Filled | None:
+def _balance(modules: tuple[Module, ...], cards: list[DeviceBudget]) -> _Filled | None:
     """The least share of every card that holds all modules in order, to a thousandth."""
     best, low, high = _fill(modules, cards), 0, 1000
     while best is not None and high - low > 1:
@@ -196,7 +203,7 @@ def _balance(modules: tuple[Module, ...], cards: list[Bin]) -> _Filled | None:
     return best
 
 
-def _fill(modules: tuple[Module, ...], bins: list[Bin], offloaded: bool = False) -> _Filled | None:
+def _fill(modules: tuple[Module, ...], bins: list[DeviceBudget], offloaded: bool = False) -> _Filled | None:
     """Modules in order into bins in order; None when they don't fit.
 
     A bin that is left is not returned to: activations move forward only once per bin.

@@ -11,7 +11,7 @@ from qserve.core.release import parse_release
 from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 from qserve.engines.transformers.plan.constants import COMPILED_KERNEL, PYTHON_CPU, STRUCTURE_TRIAL, TORCH_WITH_CUDA
-from qserve.engines.transformers.plan.device_map import Bin, Modules, Spread, place_modules
+from qserve.engines.transformers.plan.device_map import DeviceBudget, Modules, PartialDeviceMap, place_modules
 from qserve.engines.transformers.plan.graphs import graphs_held, num_captured
 from qserve.engines.transformers.plan.loading import loading_of
 from qserve.engines.transformers.plan.memory import (
@@ -252,7 +252,7 @@ class TransformersEstimate:
         """bitsandbytes leaves what lies in RAM or on disk beside a card in 16 bit."""
         return rank_weights(self.setup.spec, tensors, replace(self.loading, quantization=None, round_blocks=False))
 
-    def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> Spread | None:
+    def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> PartialDeviceMap | None:
         """Modules over the cards, then RAM and disk as far as the request allows; None when they don't fit."""
         cards, overflow = self._bins(activations_bytes)
         modules, device_map = self.modules(pool_bytes), self.options.device_map
@@ -263,7 +263,7 @@ class TransformersEstimate:
 
     def overdrawn(
         self, pool_bytes: int, activations_bytes: tuple[int, ...]
-    ) -> tuple[Spread, dict[int | str, int]] | None:
+    ) -> tuple[PartialDeviceMap, dict[int | str, int]] | None:
         """A map of the user's, and the bytes that it takes too much of each place; None where the planner places."""
         device_map = self.options.device_map
         if not isinstance(device_map, ModuleMap):
@@ -289,24 +289,26 @@ class TransformersEstimate:
             return "on a CPU, transformers can't offload layers of a model that bitsandbytes quantizes"
         return None
 
-    def _spread_by_hand(self, device_map: ModuleMap, modules: Modules, cards: list[Bin]) -> Spread:
+    def _spread_by_hand(self, device_map: ModuleMap, modules: Modules, cards: list[DeviceBudget]) -> PartialDeviceMap:
         names = [card.name for card in cards]
         spread = device_map.spread(modules, names, self.setup.spec.tie_word_embeddings, can_stream=self.can_stream)
         if spread.offloaded and self.why_no_offload:
             raise UsageError(f"--device-map {device_map}: {self.why_no_offload}; offload none, or take --quant bf16")
         return spread
 
-    def _bins(self, activations_bytes: tuple[int, ...]) -> tuple[list[Bin], list[Bin]]:
+    def _bins(self, activations_bytes: tuple[int, ...]) -> tuple[list[DeviceBudget], list[DeviceBudget]]:
         """Where modules compute, and where they may be offloaded to."""
         hardware = self.setup.hardware
         share = 1.0 if self.setup.on_cpu or not self.has_pool else _USABLE_SHARE
-        cards = [Bin(index, capacity) for index, capacity in enumerate(self.capacities(activations_bytes, share))]
-        overflow: list[Bin] = []
+        cards = [
+            DeviceBudget(index, capacity) for index, capacity in enumerate(self.capacities(activations_bytes, share))
+        ]
+        overflow: list[DeviceBudget] = []
         if self.setup.on_cpu:
             cards = [replace(cards[0], name="cpu")]
         elif self.options.offloads_to("cpu") and not self.why_no_offload:
-            overflow.append(Bin("cpu", self._allowed("cpu", hardware.ram_for_models_bytes)))
+            overflow.append(DeviceBudget("cpu", self._allowed("cpu", hardware.ram_for_models_bytes)))
         if self.options.offloads_to("disk") and not self.why_no_offload:
             # A safetensors checkpoint is read where it lies; only what has to be written anew takes room.
-            overflow.append(Bin("disk", max(hardware.disk_free_bytes, self.weights_bytes)))
+            overflow.append(DeviceBudget("disk", max(hardware.disk_free_bytes, self.weights_bytes)))
         return cards, overflow

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from qserve.core.workload import Workload
 from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS, plan_page_tokens, whole_pages
-from qserve.engines.transformers.plan.device_map import Spread
+from qserve.engines.transformers.plan.device_map import PartialDeviceMap
 from qserve.engines.transformers.plan.estimate import TransformersEstimate
 from qserve.engines.transformers.plan.terms import DeviceShare, terms_of
 from qserve.planner.outcome import accepted, refused, with_kept_free
@@ -70,7 +70,7 @@ def _fitted(estimate: TransformersEstimate, cache_tokens: int) -> Plan:
 
 def _placed(
     estimate: TransformersEstimate, pool: int, need: int, activations: tuple[int, ...]
-) -> tuple[int, Spread | None]:
+) -> tuple[int, PartialDeviceMap | None]:
     """The largest pool of `need` tokens to `pool` bytes with which all modules find a place, and where they lie.
 
     Layers are whole and lie in order, so what is left over on several cards can't all be used.
@@ -143,7 +143,11 @@ def _whole(estimate: TransformersEstimate, num_tokens: int) -> int:
 
 
 def _plan(
-    estimate: TransformersEstimate, spread: Spread | None, pool: int, activations: tuple[int, ...], max_model_len: int
+    estimate: TransformersEstimate,
+    spread: PartialDeviceMap | None,
+    pool: int,
+    activations: tuple[int, ...],
+    max_model_len: int,
 ) -> Plan:
     setup = estimate.setup
     prompt_len = setup.request.prompt_len or max_model_len
@@ -163,7 +167,7 @@ def _plan(
 
 
 def _devices(
-    estimate: TransformersEstimate, spread: Spread | None, pool: int, activations: tuple[int, ...]
+    estimate: TransformersEstimate, spread: PartialDeviceMap | None, pool: int, activations: tuple[int, ...]
 ) -> tuple[DevicePlan, ...]:
     """Every card (or the CPU); where nothing fits, weights and cache in equal parts.
 
@@ -207,7 +211,7 @@ def _named(place: int | str) -> str:
     return f"card {place}" if isinstance(place, int) else {"cpu": "RAM"}.get(place, place)
 
 
-def _device_map(spread: Spread | None) -> DeviceMap | str | None:
+def _device_map(spread: PartialDeviceMap | None) -> DeviceMap | str | None:
     if spread is None:
         return None
     if len(spread.names) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qserve.planner.memory.held import quantizes_experts
+from qserve.planner.memory.resident_weights import quantizes_experts
 from qserve.planner.memory.weights import Loading
 from qserve.planner.setup import Setup
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.engines.transformers.plan.device_map import Bin, Modules, Place, Spread
+from qserve.engines.transformers.plan.device_map import DeviceBudget, Modules, PartialDeviceMap, Place
 from qserve.errors import UsageError
 from qserve.units import parse_bytes
 
@@ -38,7 +38,9 @@ class ModuleMap:
             source, tuple((str(name), _place(value, f"--device-map {source}: {name}")) for name, value in data.items())
         )
 
-    def spread(self, modules: Modules, computing: list[Place], tied: bool, *, can_stream: bool = False) -> Spread:
+    def spread(
+        self, modules: Modules, computing: list[Place], tied: bool, *, can_stream: bool = False
+    ) -> PartialDeviceMap:
         """Every module where the map puts it. `computing` are the places that compute: cards, or the CPU alone.
 
         Raises UsageError that names what is unknown, missing, split, or put where it can't be.
@@ -48,7 +50,7 @@ class ModuleMap:
         self._check_places(modules, places, computing, tied)
         order = [*computing, *(place for place in _OFFLOADED if place not in computing)]
         held = tuple((place, tuple(m for m in modules.all if places[m.name] == place)) for place in order)
-        return Spread(held, next(place for place, inside in held if inside), can_stream)
+        return PartialDeviceMap(held, next(place for place, inside in held if inside), can_stream)
 
     def _place_of(self, name: str) -> Place:
         """That of the longest key that is the module or holds it."""
@@ -100,7 +102,7 @@ class ModuleMap:
             )
 
 
-def overdrawn(spread: Spread, bins: Iterable[Bin]) -> dict[Place, int]:
+def overdrawn(spread: PartialDeviceMap, bins: Iterable[DeviceBudget]) -> dict[Place, int]:
     """Bytes that each place lacks; empty where everything fits."""
     lacks = {place.name: spread.needs_on(place.name) - place.capacity_bytes for place in bins}
     held = set(spread.names)

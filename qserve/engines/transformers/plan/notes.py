@@ -9,7 +9,7 @@ from qserve.core.wheels import TESTED_TORCH
 from qserve.engines.transformers.plan.estimate import TransformersEstimate
 from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.packages import package_notes
-from qserve.planner.memory.held import quantizes_experts
+from qserve.planner.memory.resident_weights import quantizes_experts
 from qserve.planner.notes import length_note, old_card_note
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup

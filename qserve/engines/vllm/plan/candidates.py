@@ -15,7 +15,7 @@ from qserve.engines.vllm.plan.layouts import layouts, why_not_divisible
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.errors import UsageError
-from qserve.planner.memory.held import single_scales, with_single_scales
+from qserve.planner.memory.resident_weights import single_scales, with_single_scales
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.quantizations import Weights, dtype_of, nothing_runs, quantizations
 from qserve.planner.setup import Setup

@@ -1,4 +1,4 @@
-"""The estimate of vLLM at one sizing: its terms added up, and what they leave for the KV cache."""
+"""The estimate of vLLM at one trial: its terms added up, and what they leave for the KV cache."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qserve.core.hardware import Device
-from qserve.engines.vllm.plan.sizing import Sizing, cuda_context
 from qserve.engines.vllm.plan.terms import cpu, terms_of
 from qserve.engines.vllm.plan.terms.uncertain import HELD_BACK
+from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.learned import Correction
 from qserve.planner.plan import DevicePlan
@@ -19,31 +19,31 @@ __all__ = ["VllmEstimate"]
 
 @dataclass(frozen=True)
 class VllmEstimate:
-    """Everything is a sum over the sizing's terms.
+    """Everything is a sum over the trial's terms.
 
     The ranks of one stage are alike, so a stage is counted once; the KV cache is what the tightest rank can hold.
     """
 
-    sizing: Sizing
+    trial: Trial
 
     @cached_property
-    def terms(self) -> tuple[TermKind[Sizing], ...]:
-        return terms_of(self.sizing)
+    def terms(self) -> tuple[TermKind[Trial], ...]:
+        return terms_of(self.trial)
 
     @cached_property
     def corrections(self) -> Corrections:
         """What earlier runs measured of terms, as far as it holds here."""
-        return corrections_for(self.sizing.setup, self.sizing.max_num_seqs, self.sizing.max_num_batched_tokens)
+        return corrections_for(self.trial.setup, self.trial.max_num_seqs, self.trial.max_num_batched_tokens)
 
     @cached_property
     def _stage_bytes(self) -> tuple[tuple[int, ...], ...]:
         """Bytes of every term but the KV cache, by stage."""
         return tuple(
-            tuple(kind.corrected_bytes(self.sizing, stage, self._correction(kind)) for kind in self.terms)
-            for stage in range(self.sizing.setup.pipeline_parallel_size)
+            tuple(kind.corrected_bytes(self.trial, stage, self._correction(kind)) for kind in self.terms)
+            for stage in range(self.trial.setup.pipeline_parallel_size)
         )
 
-    def _correction(self, kind: TermKind[Sizing]) -> Correction | None:
+    def _correction(self, kind: TermKind[Trial]) -> Correction | None:
         return None if kind.learned is None else self.corrections.get(kind.learned)
 
     def held_bytes(self, stage: int) -> int:
@@ -53,7 +53,7 @@ class VllmEstimate:
     def charged_bytes(self, stage: int) -> int:
         """What of it the engine takes from the budget of the KV cache."""
         sizes = zip(self.terms, self._stage_bytes[stage], strict=True)
-        return sum(num_bytes for kind, num_bytes in sizes if kind.is_charged(self.sizing))
+        return sum(num_bytes for kind, num_bytes in sizes if kind.is_charged(self.trial))
 
     @property
     def is_held_back(self) -> bool:
@@ -71,15 +71,15 @@ class VllmEstimate:
 
         requested = total · gpu_memory_utilization, less the charged terms.
         """
-        setup = self.sizing.setup
+        setup = self.trial.setup
         fixed = setup.request.kv_cache_memory_bytes
         if fixed is not None:
             return fixed
-        left = int(device.total_bytes * self.sizing.gpu_memory_utilization) - self.charged_bytes(stage)
+        left = int(device.total_bytes * self.trial.gpu_memory_utilization) - self.charged_bytes(stage)
         if not setup.on_cpu:
             return left
         length = setup.request.max_model_len or setup.spec.max_position_embeddings
-        return cpu.cache_bytes(left, self.sizing.layout.bytes_per_sequence(length))
+        return cpu.cache_bytes(left, self.trial.layout.bytes_per_sequence(length))
 
     @cached_property
     def cache_bytes(self) -> int:
@@ -89,22 +89,22 @@ class VllmEstimate:
     @cached_property
     def whole_model_cache_bytes(self) -> int:
         """`cache_bytes` scaled to all layers: a stage holds only its own layers' share of a block."""
-        return self.cache_bytes * self.sizing.spec.num_hidden_layers // self.sizing.most_layers
+        return self.cache_bytes * self.trial.spec.num_hidden_layers // self.trial.most_layers
 
     @property
     def max_tokens_of_one_sequence(self) -> int:
-        return self.sizing.layout.max_tokens_of_one_sequence(self.whole_model_cache_bytes)
+        return self.trial.layout.max_tokens_of_one_sequence(self.whole_model_cache_bytes)
 
     def max_concurrency(self, max_model_len: int) -> float:
-        return self.sizing.layout.max_concurrency(self.whole_model_cache_bytes, max_model_len)
+        return self.trial.layout.max_concurrency(self.whole_model_cache_bytes, max_model_len)
 
     def logged_tokens(self, max_model_len: int) -> int:
         """What this release logs as "GPU KV cache size"."""
-        layout = self.sizing.layout
+        layout = self.trial.layout
         blocks = layout.num_blocks(self.whole_model_cache_bytes)
-        if not self.sizing.spec.is_hybrid:
+        if not self.trial.spec.is_hybrid:
             return blocks * layout.block_tokens
-        if self.sizing.version.logs_tokens_from_concurrency:
+        if self.trial.version.logs_tokens_from_concurrency:
             return int(self.max_concurrency(max_model_len) * max_model_len)
         return blocks // layout.num_groups * layout.block_tokens
 
@@ -115,9 +115,9 @@ class VllmEstimate:
         So it is under the second model runner up to 0.28. Logs of those releases started with less left than the
         expected figures need.
         """
-        if self.sizing.subtracts_cuda_graphs:
+        if self.trial.subtracts_cuda_graphs:
             return 0
-        context = cuda_context(self.sizing.setup)
+        context = cuda_context(self.trial.setup)
         return context.num_bytes - context.low_bytes + self.column_bytes("cuda_graphs") // 2
 
     @cached_property
@@ -131,18 +131,18 @@ class VllmEstimate:
 
     def devices(self) -> tuple[DevicePlan, ...]:
         """Every rank, with its terms in words."""
-        terms = [self._terms(stage) for stage in range(self.sizing.setup.pipeline_parallel_size)]
+        terms = [self._terms(stage) for stage in range(self.trial.setup.pipeline_parallel_size)]
         return tuple(DevicePlan.of(device, terms[stage]) for device, stage in self._ranks())
 
     def _terms(self, stage: int) -> list[Term]:
         listed = []
         for kind, held in zip(self.terms, self._stage_bytes[stage], strict=True):
             num_bytes = max(0, self.cache_bytes) if kind.column == "kv_cache" else held
-            if kind.is_shown(self.sizing, num_bytes):
-                listed.append(kind.term(self.sizing, stage, num_bytes, self._correction(kind)))
+            if kind.is_shown(self.trial, num_bytes):
+                listed.append(kind.term(self.trial, stage, num_bytes, self._correction(kind)))
         return listed
 
     def _ranks(self) -> list[tuple[Device, int]]:
         """Card and pipeline stage of every rank, stage by stage."""
-        setup = self.sizing.setup
+        setup = self.trial.setup
         return [(device, index // setup.tensor_parallel_size) for index, device in enumerate(setup.devices)]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from qserve.core.workload import Workload
 from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, default_max_num_seqs
 from qserve.engines.vllm.plan.estimate import VllmEstimate
-from qserve.engines.vllm.plan.loaded import stage_weights
 from qserve.engines.vllm.plan.options import VllmOptions
-from qserve.engines.vllm.plan.sizing import Sizing, cuda_context
+from qserve.engines.vllm.plan.rank_shard import stage_weights
+from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
@@ -28,15 +28,15 @@ _CPU_SHARE = 0.9
 
 
 def fit(setup: Setup, cache_tokens: int) -> Plan:
-    """The first sizing of the ladder that holds one sequence of the length that is needed."""
+    """The first trial of the ladder that holds one sequence of the length that is needed."""
     request = setup.request
     need = request.max_model_len or min(setup.spec.max_position_embeddings, cache_tokens)
     estimate, fits = _first_that_fits(setup, need)
     plan = _plan(estimate, need, fits)
     if fits:
         return plan
-    layers, layout = setup.spec.num_hidden_layers // setup.pipeline_parallel_size, estimate.sizing.layout
-    needs = layout.bytes_per_sequence(need), layout.least_bytes(estimate.sizing.max_num_seqs)
+    layers, layout = setup.spec.num_hidden_layers // setup.pipeline_parallel_size, estimate.trial.layout
+    needs = layout.bytes_per_sequence(need), layout.least_bytes(estimate.trial.max_num_seqs)
     sequence, states = (nbytes * layers // setup.spec.num_hidden_layers for nbytes in needs)
     left = estimate.cache_bytes
     short = max(sequence - left, states - left, -estimate.least_free_bytes, 1)
@@ -44,17 +44,17 @@ def fit(setup: Setup, cache_tokens: int) -> Plan:
 
 
 def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
-    sizing = estimate.sizing
-    setup, request = sizing.setup, sizing.setup.request
-    longest = min(setup.spec.max_position_embeddings, estimate.max_tokens_of_one_sequence, sizing.longest_model_len)
+    trial = estimate.trial
+    setup, request = trial.setup, trial.setup.request
+    longest = min(setup.spec.max_position_embeddings, estimate.max_tokens_of_one_sequence, trial.longest_model_len)
     max_model_len = request.max_model_len or (longest if fits else need)
     workload = Workload(
-        max_model_len, sizing.max_num_seqs, sizing.max_num_batched_tokens, request.prompt_len or max_model_len
+        max_model_len, trial.max_num_seqs, trial.max_num_batched_tokens, request.prompt_len or max_model_len
     )
     placement = Placement(
         tensor_parallel_size=setup.tensor_parallel_size,
         pipeline_parallel_size=setup.pipeline_parallel_size,
-        gpu_memory_utilization=None if setup.on_cpu else sizing.gpu_memory_utilization,
+        gpu_memory_utilization=None if setup.on_cpu else trial.gpu_memory_utilization,
         kv_cache_memory_bytes=max(0, estimate.cache_bytes),
     )
     concurrency = estimate.max_concurrency(max_model_len) if max_model_len else 0.0
@@ -77,7 +77,7 @@ def _first_that_fits(setup: Setup, need: int) -> tuple[VllmEstimate, bool]:
     return least[-1], False
 
 
-def _largest(sizings: list[Sizing], need: int) -> VllmEstimate:
+def _largest(sizings: list[Trial], need: int) -> VllmEstimate:
     """The first of a ladder that fits. Its last one needs least: where that does not fit, none of it does."""
     return next(estimate for estimate in map(VllmEstimate, sizings) if _fits(estimate, need))
 
@@ -86,13 +86,13 @@ def _fits(estimate: VllmEstimate, need: int) -> bool:
     """One sequence of `need` tokens has its blocks, hybrids have a state for every sequence, nothing is overdrawn."""
     if estimate.max_tokens_of_one_sequence < need:
         return False
-    least = estimate.sizing.layout.least_bytes(estimate.sizing.max_num_seqs)
+    least = estimate.trial.layout.least_bytes(estimate.trial.max_num_seqs)
     if least > max(0, estimate.whole_model_cache_bytes):
         return False  # start-up fails: fewer blocks than sequences
     return estimate.least_free_bytes + estimate.slack_bytes >= 0
 
 
-def _ladders(setup: Setup, need: int) -> Iterator[list[Sizing]]:
+def _ladders(setup: Setup, need: int) -> Iterator[list[Trial]]:
     """The engine's own defaults first, then fewer sequences, then smaller steps; a list for each share of the card.
 
     A step holds a token of every sequence: vLLM refuses fewer tokens than sequences.
@@ -112,7 +112,7 @@ def _ladders(setup: Setup, need: int) -> Iterator[list[Sizing]]:
     steps = [tokens for tokens in batched_ladder if tokens >= least] or [least]
     for share in [fixed] if fixed else _utilizations(setup, version):
         yield [
-            Sizing(setup, weights, count, tokens, share, need)
+            Trial(setup, weights, count, tokens, share, need)
             for tokens in steps
             for count in sorted({min(count, tokens) for count in seqs_ladder}, reverse=True)
         ]

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from qserve.engines.vllm.plan.sizing import Sizing
 from qserve.engines.vllm.plan.terms.activations import Activations
 from qserve.engines.vllm.plan.terms.adapters import AdapterBuffers
 from qserve.engines.vllm.plan.terms.cpu import CpuActivations, CpuKvCache, Python, Repacking
 from qserve.engines.vllm.plan.terms.graphs import CudaGraphs
 from qserve.engines.vllm.plan.terms.kv import KvCache
-from qserve.engines.vllm.plan.terms.retained import KeptBuffers, Penalties, PinnedSegment
+from qserve.engines.vllm.plan.terms.retained import Penalties, RetainedBuffers, RetainedSegment
 from qserve.engines.vllm.plan.terms.runtime import CudaContext, NonTorch
 from qserve.engines.vllm.plan.terms.uncertain import HeldBack
 from qserve.engines.vllm.plan.terms.weights import Weights
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.term import TermKind
 
 __all__ = ["CARD_TERMS", "CPU_TERMS", "terms_of"]
 
-_BESIDE_THE_CACHE: tuple[TermKind[Sizing], ...] = (
+_BESIDE_THE_CACHE: tuple[TermKind[Trial], ...] = (
     Activations(),
     CudaGraphs(),
     NonTorch(),
     Penalties(),
-    KeptBuffers(),
-    PinnedSegment(),
+    RetainedBuffers(),
+    RetainedSegment(),
 )
-CARD_TERMS: tuple[TermKind[Sizing], ...] = (
+CARD_TERMS: tuple[TermKind[Trial], ...] = (
     Weights(),
     AdapterBuffers(),
     KvCache(),
@@ -32,7 +32,7 @@ CARD_TERMS: tuple[TermKind[Sizing], ...] = (
     HeldBack(_BESIDE_THE_CACHE),
     CudaContext(),
 )
-CPU_TERMS: tuple[TermKind[Sizing], ...] = (
+CPU_TERMS: tuple[TermKind[Trial], ...] = (
     Weights(),
     AdapterBuffers(),
     CpuKvCache(),
@@ -42,6 +42,6 @@ CPU_TERMS: tuple[TermKind[Sizing], ...] = (
 )
 
 
-def terms_of(sizing: Sizing) -> tuple[TermKind[Sizing], ...]:
+def terms_of(trial: Trial) -> tuple[TermKind[Trial], ...]:
     """Those of the device that the setup runs on."""
-    return CPU_TERMS if sizing.setup.on_cpu else CARD_TERMS
+    return CPU_TERMS if trial.setup.on_cpu else CARD_TERMS

@@ -6,9 +6,9 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.encoder import embedding_bytes, encoder_peak
-from qserve.engines.vllm.plan.sizing import Sizing
 from qserve.engines.vllm.plan.terms.adapters import step_adapters
 from qserve.engines.vllm.plan.terms.bnb_scratch import unpacked_layer_bytes
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.memory.allocator import cublas_workspace
 from qserve.planner.term import TermKind
@@ -163,10 +163,10 @@ def moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor
     return num_tokens * moe.num_experts_per_tok * widths * _ACTIVATION_BYTES
 
 
-class Activations(TermKind[Sizing]):
+class Activations(TermKind[Trial]):
     name, column, learned = "activations", "activations", "activations"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         setup, spec = sizes.setup, sizes.spec
         return step_extra_bytes(sizes) + activation_peak(
             spec,
@@ -183,21 +183,21 @@ class Activations(TermKind[Sizing]):
             unpacked_bytes=unpacked_layer_bytes(spec, sizes.quantization, setup.tensor_parallel_size),
         )
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         parts = [_sampler(sizes), _widest_layer(sizes), *_compiler(sizes), *_encoder(sizes)]
         return f"the largest of: {'; '.join(parts)}{_beside(sizes)}"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "vLLM's profile run; start-up logs of 0.10 to 0.31"
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return int(num_bytes * 0.93), int(num_bytes * 1.15) + _fp4_experts(sizes)
 
-    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+    def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
 
 
-def _fp4_experts(sizes: Sizing) -> int:
+def _fp4_experts(sizes: Trial) -> int:
     moe = sizes.spec.moe
     if moe is None or not sizes.has_fp4_experts:
         return 0
@@ -205,14 +205,14 @@ def _fp4_experts(sizes: Sizing) -> int:
     return columns * constants.FP4_EXPERT_BYTES
 
 
-def step_extra_bytes(sizes: Sizing) -> int:
+def step_extra_bytes(sizes: Trial) -> int:
     """What log-probabilities of prompts and adapters add to the peak, on a card and on a CPU."""
     tokens = sizes.max_num_batched_tokens
     logprobs = prompt_logprobs_bytes(sizes.spec, tokens) if sizes.setup.request.prompt_logprobs else 0
     return logprobs + step_adapters(sizes.setup, tokens)
 
 
-def _sampler(sizes: Sizing) -> str:
+def _sampler(sizes: Trial) -> str:
     spec, seqs = sizes.spec, sizes.max_num_seqs
     each = sampler_bytes(spec, sizes.version, sizes.drafts)
     text = f"sampler {each}·{seqs}·{spec.vocab_size}"
@@ -224,7 +224,7 @@ def _sampler(sizes: Sizing) -> str:
     return f"{text} + 2·{sizes.max_num_batched_tokens}·{spec.hidden_size} + {base}"
 
 
-def _widest_layer(sizes: Sizing) -> str:
+def _widest_layer(sizes: Trial) -> str:
     spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.setup.tensor_parallel_size
     streams = layer_streams(spec, sizes.version, ranks, sizes.is_eager)
     text = f"widest layer 2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"
@@ -235,14 +235,14 @@ def _widest_layer(sizes: Sizing) -> str:
     return text
 
 
-def _compiler(sizes: Sizing) -> list[str]:
+def _compiler(sizes: Trial) -> list[str]:
     spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.setup.tensor_parallel_size
     num_bytes = compile_peak(spec, sizes.version, tokens, ranks) if sizes.compiles else 0
     copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
     return [f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(num_bytes)}"] if num_bytes else []
 
 
-def _encoder(sizes: Sizing) -> list[str]:
+def _encoder(sizes: Trial) -> list[str]:
     images, ranks = sizes.encoder_tokens, sizes.setup.tensor_parallel_size
     if not images:
         return []
@@ -250,7 +250,7 @@ def _encoder(sizes: Sizing) -> list[str]:
     return [f"vision encoder on {images} tokens of images or video {peak}"]
 
 
-def _beside(sizes: Sizing) -> str:
+def _beside(sizes: Trial) -> str:
     """What is added to the largest part."""
     spec, tokens = sizes.spec, sizes.max_num_batched_tokens
     workspace = f"cuBLAS' workspace {format_bytes(cublas_workspace(sizes.device))}"

@@ -18,7 +18,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import dtype_bytes
 from qserve.engines.vllm.plan.layouts import stage_layers
 from qserve.engines.vllm.plan.options import Adapters, VllmOptions
-from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.errors import UsageError
 from qserve.planner.memory.allocator import allocated_bytes
@@ -266,13 +266,13 @@ def _version(setup: Setup) -> VllmVersion:
     return VllmVersion.parse(setup.engine_version)
 
 
-class AdapterBuffers(TermKind[Sizing]):
+class AdapterBuffers(TermKind[Trial]):
     name, column = "LoRA adapters", "weights"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         return stage_adapters(sizes.setup, stage)
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         adapters = sizes.options.adapters or Adapters()
         parts = ", ".join(f"{module.name} {format_bytes(size)}" for module, size in adapter_sizes(sizes.setup, stage))
         is_whole = sizes.setup.tensor_parallel_size > 1 and not adapters.fully_sharded
@@ -281,8 +281,8 @@ class AdapterBuffers(TermKind[Sizing]):
             + ("; what the layer does not split over ranks is whole on each" if is_whole else "")
         )
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "vLLM 0.32, lora/layers/*.py: create_lora_weights"
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return int(num_bytes * 0.98), int(num_bytes * 1.02) + MIB

@@ -5,9 +5,9 @@ from __future__ import annotations
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import dtype_bytes
 from qserve.engines.vllm.plan.constants import PYTHON_VLLM_CPU, PYTHON_VLLM_CPU_JOINED, STEP_VLLM_CPU
-from qserve.engines.vllm.plan.sizing import Sizing
 from qserve.engines.vllm.plan.terms.activations import step_extra_bytes
 from qserve.engines.vllm.plan.terms.kv import KvCache, pages_formula, share_formula
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.constants import Constant
 from qserve.planner.term import MeasuredKind, TermKind
 from qserve.units import GIB, MIB
@@ -71,51 +71,51 @@ def cache_bytes(left_bytes: int, sequence_bytes: int) -> int:
 
 
 class CpuKvCache(KvCache):
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         if sizes.setup.request.kv_cache_memory_bytes is not None:
             return super().formula(sizes, stage)
         share = share_formula(sizes)
         return f"a third of what {share} leaves in whole GiB, or one sequence of full length; {pages_formula(sizes)}"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "all of it is touched at start-up: vllm cpu_worker.py"
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return num_bytes, num_bytes
 
 
-class CpuActivations(TermKind[Sizing]):
+class CpuActivations(TermKind[Trial]):
     name, column, learned = "activations", "activations", "activations"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         steps, element = (sizes.max_num_seqs, sizes.max_num_batched_tokens), dtype_bytes(sizes.setup.dtype)
         return step_extra_bytes(sizes) + activation_bytes(sizes.spec, *steps, element)
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
         layer = f"{element}·{sizes.max_num_batched_tokens}·(3·{spec.intermediate_size} + 2·{spec.hidden_size})"
         return f"widest layer {layer} + sampler 14·{sizes.max_num_seqs}·{spec.vocab_size} + first steps 60 MiB"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return STEP_VLLM_CPU.source
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return num_bytes // 2, num_bytes * 2
 
-    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+    def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
 
 
-class Repacking(TermKind[Sizing]):
+class Repacking(TermKind[Trial]):
     """What packing for the CPU's kernels leaves beside the weights."""
 
     name, column = "repacking", "runtime"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
         return packed_bytes(spec, element) + heap_bytes(spec, element)
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
         copies = 1 if spec.head.kind == "score" else 2
         return (
@@ -123,33 +123,33 @@ class Repacking(TermKind[Sizing]):
             "of one block a layer in the C library's heap"
         )
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "vllm vocab_parallel_embedding.py; measured on three shapes"
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return num_bytes // 2, num_bytes * 5 // 4
 
 
-class Python(MeasuredKind[Sizing]):
+class Python(MeasuredKind[Trial]):
     name, column, learned = "Python", "runtime", "runtime"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         return _processes(sizes).num_bytes
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         if sizes.joins_worker:
             return "API server, and the engine with its worker, before the model"
         return "API server, engine core and worker before the model"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return _processes(sizes).source
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return _processes(sizes).low_bytes, _processes(sizes).high_bytes
 
-    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+    def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
 
 
-def _processes(sizes: Sizing) -> Constant:
+def _processes(sizes: Trial) -> Constant:
     return PYTHON_VLLM_CPU_JOINED if sizes.joins_worker else PYTHON_VLLM_CPU

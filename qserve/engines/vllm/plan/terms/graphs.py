@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.sizing import Captures, Sizing
 from qserve.engines.vllm.plan.terms.bnb_scratch import unpacked_experts_bytes
+from qserve.engines.vllm.plan.trial import Captures, Trial
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.constants import Constant
 from qserve.planner.term import TermKind
@@ -32,10 +32,10 @@ def graph_bytes_per_layer(spec: ModelSpec, version: VllmVersion) -> Constant:
     return constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
 
 
-class CudaGraphs(TermKind[Sizing]):
+class CudaGraphs(TermKind[Trial]):
     name, column, learned = "CUDA graphs", "cuda_graphs", "cuda_graphs"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         if sizes.options.enforce_eager:
             return 0
         plain = cuda_graph_bytes(sizes.spec, sizes.version, sizes.captures, sizes.most_layers)
@@ -44,7 +44,7 @@ class CudaGraphs(TermKind[Sizing]):
         adapted = int(plain * constants.ADAPTER_GRAPHS)
         return _unpacked(sizes) + adapted + (plain if sizes.version.captures_without_adapters else 0)
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         if sizes.options.enforce_eager:
             return "none"
         later = max(0, sizes.captures.num_graphs - sizes.captures.num_modes)
@@ -62,23 +62,23 @@ class CudaGraphs(TermKind[Sizing]):
             return f"({plain}) × {factor} with adapters{unpacked}"
         return f"({plain}) × (1 + {factor}): each is captured without and with adapters (vllm#25914){unpacked}"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return graph_bytes_per_layer(sizes.spec, sizes.version).source
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         if sizes.has_fp4_experts and num_bytes:
             each = min(sizes.captures.num_graphs * constants.FP4_GRAPH_BYTES, constants.FP4_GRAPHS_MOST_BYTES)
             return num_bytes // 2, num_bytes + constants.FP4_GRAPHS_FIRST_BYTES + each
         return num_bytes // 2, num_bytes * 3 // 2
 
-    def is_charged(self, sizes: Sizing) -> bool:
+    def is_charged(self, sizes: Trial) -> bool:
         """Before 0.21 they came out of what the share left over."""
         return sizes.subtracts_cuda_graphs
 
-    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+    def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
 
 
-def _unpacked(sizes: Sizing) -> int:
+def _unpacked(sizes: Trial) -> int:
     """Experts in 16 bit, once: graphs share a pool of their own, which holds the largest that one of them needs."""
     return unpacked_experts_bytes(sizes.spec, sizes.quantization, sizes.setup.tensor_parallel_size)

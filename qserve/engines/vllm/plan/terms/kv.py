@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
 from qserve.planner.term import TermKind
 from qserve.units import MIB, format_bytes
@@ -10,40 +10,40 @@ from qserve.units import MIB, format_bytes
 __all__ = ["KvCache", "pages_formula", "share_formula"]
 
 
-class KvCache(TermKind[Sizing]):
+class KvCache(TermKind[Trial]):
     """Its bytes are what the others leave: the estimate puts them in."""
 
     name, column = "KV cache", "kv_cache"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         return 0
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         pages = pages_formula(sizes)
         if sizes.setup.request.kv_cache_memory_bytes is not None:
             return f"as asked by --kv-cache-memory-bytes; {pages}"
         graphs = " − graphs" if sizes.subtracts_cuda_graphs else ""
         return f"{share_formula(sizes)} − weights − activations − non-torch{graphs}; {pages}"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return f"vLLM {sizes.setup.engine_version}, gpu_worker.py"
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return max(0, int(num_bytes * 0.97) - 200 * MIB), int(num_bytes * 1.02) + 100 * MIB
 
-    def is_charged(self, sizes: Sizing) -> bool:
+    def is_charged(self, sizes: Trial) -> bool:
         return False
 
-    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+    def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
 
 
-def share_formula(sizes: Sizing) -> str:
+def share_formula(sizes: Trial) -> str:
     """What the engine may take of the device."""
     return f"{format_bytes(sizes.device.total_bytes)} × {sizes.gpu_memory_utilization:g}"
 
 
-def pages_formula(sizes: Sizing) -> str:
+def pages_formula(sizes: Trial) -> str:
     """Bytes of a token, and of the block that it lies in."""
     setup, spec, layout = sizes.setup, sizes.spec, sizes.layout
     element = kv_element_bytes(setup.kv_cache_dtype, setup.dtype)

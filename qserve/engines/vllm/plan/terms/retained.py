@@ -6,73 +6,73 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
-from qserve.engines.vllm.plan.loaded import loaded_blocks
-from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.rank_shard import loaded_blocks
 from qserve.engines.vllm.plan.terms.activations import compile_peak, moe_workspace, sampler_buffer
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.memory.allocator import cublas_workspace
 from qserve.planner.memory.segments import CachingAllocator
 from qserve.planner.term import TermKind
 from qserve.units import format_bytes
 
-__all__ = ["KeptBuffers", "Penalties", "PinnedSegment", "Steps", "counts_formula", "pinned_copy_bytes"]
+__all__ = ["Penalties", "RetainedBuffers", "RetainedSegment", "Steps", "counts_formula", "pinned_copy_bytes"]
 
 _BYTES = 2
 _BIAS_TOKENS = 1024  # vllm v1/worker/gpu/sample/logit_bias.py
 
 
-def counts_formula(sizes: Sizing) -> str:
+def counts_formula(sizes: Trial) -> str:
     return f"counts for penalties {sizes.max_num_seqs}·{sizes.spec.vocab_size}·(4 + 1/8)"
 
 
-class Penalties(TermKind[Sizing]):
+class Penalties(TermKind[Trial]):
     """Counts for penalties where the release overlooks them: held, but not taken from the cache."""
 
     name, column = "penalties", "runtime"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         return 0 if sizes.version.charges_what_is_gone else sizes.penalty_bytes
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         return f"{counts_formula(sizes)}, held but in no account of this release"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "vllm v1/worker/gpu/sample/penalties.py"
 
-    def is_charged(self, sizes: Sizing) -> bool:
+    def is_charged(self, sizes: Trial) -> bool:
         return False
 
 
-class KeptBuffers(TermKind[Sizing]):
+class RetainedBuffers(TermKind[Trial]):
     """What fused experts and top-k keep to work in, where the release charges it as gone and not in the peak."""
 
     name, column = "kept buffers", "runtime"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         if not sizes.version.charges_what_is_gone:
             return 0
         ranks = sizes.setup.tensor_parallel_size
         return moe_workspace(sizes.spec, sizes.version, sizes.max_num_batched_tokens, ranks) + _top_k_rows(sizes)
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         tokens, rows = sizes.max_num_batched_tokens, _top_k_rows(sizes)
         experts = f"two buffers of the fused experts for {tokens} tokens" if sizes.spec.moe else ""
         top_k = f"rows of top-k {format_bytes(rows)}" if rows else ""
         return f"{' + '.join(filter(None, (experts, top_k)))}, kept after the profile run"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "vllm TritonExperts.workspace_shapes, topk_topp_triton.py; mem_utils.py"
 
 
-def _top_k_rows(sizes: Sizing) -> int:
+def _top_k_rows(sizes: Trial) -> int:
     return sampler_buffer(sizes.spec, sizes.device, sizes.version, sizes.max_num_seqs)
 
 
-class PinnedSegment(TermKind[Sizing]):
+class RetainedSegment(TermKind[Trial]):
     """The embedding's copy of a first start, where it stays on the card and is charged."""
 
     name, column = "pinned segment", "runtime"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.setup.tensor_parallel_size
         pins = sizes.version.pins_freed_segments and sizes.compiles
         if not pins or not compile_peak(spec, sizes.version, tokens, ranks):
@@ -80,13 +80,13 @@ class PinnedSegment(TermKind[Sizing]):
         steps = Steps(sizes.max_num_seqs, tokens, ranks, sizes.is_packed)
         return pinned_copy_bytes(spec, sizes.device, steps, loaded_blocks(sizes.setup))
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         return "the embedding's copy, first start only: cuBLAS put its workspace in it, and a later start has it free"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "torch CUDACachingAllocator.cpp, CublasHandlePool.cpp; vllm#54122"
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return 0, num_bytes
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.sizing import Sizing, cuda_context, fuses_all_reduce
 from qserve.engines.vllm.plan.terms.retained import counts_formula
+from qserve.engines.vllm.plan.trial import Trial, cuda_context, fuses_all_reduce
 from qserve.planner.constants import Constant
 from qserve.planner.memory.allocator import cublas_workspace
 from qserve.planner.term import MeasuredKind
@@ -13,29 +13,29 @@ from qserve.units import format_bytes
 __all__ = ["CudaContext", "NonTorch"]
 
 
-class NonTorch(MeasuredKind[Sizing]):
+class NonTorch(MeasuredKind[Trial]):
     name, column, learned = "non-torch", "runtime", "runtime"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         return _constant(sizes).num_bytes
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         libraries = f"driver libraries, cuBLAS, NCCL over {sizes.setup.num_ranks} rank(s)"
         if not sizes.penalty_bytes or not sizes.version.charges_what_is_gone:
             return libraries
         return f"{libraries} + {counts_formula(sizes)} = {format_bytes(sizes.penalty_bytes)}"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return _constant(sizes).source
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return _constant(sizes).low_bytes, _constant(sizes).high_bytes
 
-    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+    def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
 
 
-def _constant(sizes: Sizing) -> Constant:
+def _constant(sizes: Trial) -> Constant:
     spec, card = sizes.spec, sizes.device
     fuses = fuses_all_reduce(sizes.setup)
     kept = sizes.penalty_bytes if sizes.version.charges_what_is_gone else 0
@@ -51,21 +51,21 @@ def _constant(sizes: Sizing) -> Constant:
     return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept + loaded, base.source)
 
 
-class CudaContext(MeasuredKind[Sizing]):
+class CudaContext(MeasuredKind[Trial]):
     name, column = "CUDA context", "runtime"
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         return cuda_context(sizes.setup).num_bytes
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         return "outside vLLM's own account, but on the card"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return cuda_context(sizes.setup).source
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         context = cuda_context(sizes.setup)
         return context.low_bytes, context.high_bytes
 
-    def is_charged(self, sizes: Sizing) -> bool:
+    def is_charged(self, sizes: Trial) -> bool:
         return False

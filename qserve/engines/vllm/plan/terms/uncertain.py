@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.engines.vllm.plan.sizing import Sizing
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.term import TermKind
 from qserve.units import GIB, format_bytes
 
@@ -17,23 +17,23 @@ things, is started at its high end. A plan that promises too much ends in the mi
 little has that much less cache, until a run has been measured (then the band is gone)."""
 
 
-class HeldBack(TermKind[Sizing]):
+class HeldBack(TermKind[Trial]):
     """The distance of uncertain terms from their high ends.
 
     Nothing where --gpu-memory-utilization or --kv-cache-memory-bytes says how much is to be taken, where earlier runs
-    were measured, and (`Sizing.holds_back`) where a model fits only if the terms come out as expected.
+    were measured, and (`Trial.holds_back`) where a model fits only if the terms come out as expected.
     """
 
     name, column = HELD_BACK, "runtime"
 
-    def __init__(self, counted: tuple[TermKind[Sizing], ...]) -> None:
+    def __init__(self, counted: tuple[TermKind[Trial], ...]) -> None:
         """`counted`: the kinds whose bands are looked at."""
         self._counted = counted
 
-    def num_bytes(self, sizes: Sizing, stage: int) -> int:
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
         return sum(self._uncertain(sizes, stage).values()) if sizes.holds_back else 0
 
-    def formula(self, sizes: Sizing, stage: int) -> str:
+    def formula(self, sizes: Trial, stage: int) -> str:
         more = [f"{name} up to {format_bytes(num_bytes)}" for name, num_bytes in self._uncertain(sizes, stage).items()]
         end = (
             f"each is uncertain by more than {WIDE_SHARE:.0%} of the cache, or by more than {format_bytes(WIDE_BYTES)}"
@@ -42,16 +42,16 @@ class HeldBack(TermKind[Sizing]):
             return f"{', '.join(more)} more than expected: {end}; nothing is held back, since it would not fit then"
         return f"{', '.join(more)} more than expected: {end}; --gpu-memory-utilization takes it"
 
-    def source(self, sizes: Sizing) -> str:
+    def source(self, sizes: Trial) -> str:
         return "the bands of the other terms; docs/results/planner.md has the start-up logs behind them"
 
-    def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return 0, num_bytes or sum(self._uncertain(sizes, 0).values())
 
-    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+    def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return num_bytes > 0 or bool(self._uncertain(sizes, 0))
 
-    def _uncertain(self, sizes: Sizing, stage: int) -> dict[str, int]:
+    def _uncertain(self, sizes: Trial, stage: int) -> dict[str, int]:
         """By the name of each wide term, its high end less what is expected."""
         request = sizes.setup.request
         is_fixed = sizes.options.gpu_memory_utilization or request.kv_cache_memory_bytes is not None

@@ -19,7 +19,7 @@ from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, k
 from qserve.planner.setup import Setup
 from qserve.units import GIB
 
-__all__ = ["Captures", "Sizing", "cuda_context", "fuses_all_reduce", "penalty_bytes"]
+__all__ = ["Captures", "Trial", "cuda_context", "fuses_all_reduce", "penalty_bytes"]
 
 _CPU_BLOCK_TOKENS = 128
 
@@ -78,7 +78,7 @@ def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> i
 
 
 @dataclass(frozen=True)
-class Sizing:
+class Trial:
     """One setup at one max_num_seqs, max_num_batched_tokens, share of the card and max_model_len.
 
     `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes. `holds_back`: what

@@ -8,7 +8,7 @@ from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 from qserve.units import format_count
 
-__all__ = ["widened", "widening_note"]
+__all__ = ["widening_note", "with_more_cards"]
 
 # Fewer requests of the whole length at once than this, and a service queues its second or third long conversation.
 _ENOUGH_AT_ONCE = 4
@@ -16,7 +16,9 @@ _ENOUGH_AT_ONCE = 4
 Fit = Callable[[Setup, int], Plan]
 
 
-def widened(fit: Fit, setups: Sequence[Setup], setup: Setup, plan: Plan, cache_tokens: int) -> tuple[Plan, Setup]:
+def with_more_cards(
+    fit: Fit, setups: Sequence[Setup], setup: Setup, plan: Plan, cache_tokens: int
+) -> tuple[Plan, Setup]:
     """The plan on as few cards as give it its whole length four times over; where none do, the best of them.
 
     The quantization and the stages stay. A layout that the user fixed is the only one among `setups`, and stays too.

@@ -16,10 +16,10 @@ from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 
 __all__ = [
-    "held_in_16_bit",
-    "held_quantization",
-    "held_tensors",
     "quantizes_experts",
+    "resident_in_16_bit",
+    "resident_quantization",
+    "resident_tensors",
     "single_scales",
     "with_single_scales",
     "without_mapped_embedding",
@@ -29,7 +29,7 @@ _SIXTEEN_BIT = ("BF16", "F16", "bfloat16", "float16")
 _PANEL = 32  # outputs that lie together (model/cpu/matrix.h)
 
 
-def held_in_16_bit(quantization: CheckpointQuantization, device: Device, has_packages: bool = True) -> bool:
+def resident_in_16_bit(quantization: CheckpointQuantization, device: Device, has_packages: bool = True) -> bool:
     """Whether weights that are stored quantized are made 16 bit again on `device`.
 
     `has_packages`: those that the scheme needs to be computed are there.
@@ -40,7 +40,7 @@ def held_in_16_bit(quantization: CheckpointQuantization, device: Device, has_pac
     return (device.compute_capability or (0, 0)) < row.packed_from
 
 
-def held_tensors(
+def resident_tensors(
     spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, dtype: str, has_packages: bool = True
 ) -> tuple[Tensor, ...]:
     """The tensors that lie in memory after loading a checkpoint that stores `tensors`, to compute in `dtype`."""
@@ -50,9 +50,9 @@ def held_tensors(
     if device.kind == "cpu" and all(SCHEMES[name].in_panels for name in stored.schemes):
         held = _in_panels(stored, spec) if dtype == "bfloat16" else None
         return tensors_of(replace(spec, quantization=held))
-    if held_in_16_bit(stored, device, has_packages):
+    if resident_in_16_bit(stored, device, has_packages):
         return tensors_of(replace(spec, quantization=None))
-    held = held_quantization(stored, dtype, device)
+    held = resident_quantization(stored, dtype, device)
     return tensors if held == stored else tensors_of(replace(spec, quantization=held))
 
 
@@ -90,7 +90,7 @@ def quantizes_experts(spec: ModelSpec, dtype: str, device: Device) -> bool:
     return moe.moe_intermediate_size % block == 0 and spec.hidden_size % block == 0
 
 
-def held_quantization(quantization: CheckpointQuantization, dtype: str, device: Device) -> CheckpointQuantization:
+def resident_quantization(quantization: CheckpointQuantization, dtype: str, device: Device) -> CheckpointQuantization:
     """What is kept beside the packed weights: for a CPU's 4-bit products, scales in fp32, not quantized again."""
     compiled = device.kind == "cpu" and dtype == "bfloat16"
     return single_scales(quantization) if compiled else quantization

@@ -7,7 +7,7 @@ import pytest
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest, make_plan, plan_request
-from qserve.planner.memory.held import with_single_scales
+from qserve.planner.memory.resident_weights import with_single_scales
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import checkpoint_of, machine, plan_of
 
