@@ -122,12 +122,12 @@ def score(page: Page) -> None:
         page.locator("#qs-file input[type=file]").set_input_files(file)
         expect(page.locator("#qs-file")).to_contain_text(file.suffix)
         page.locator("#qs-score-run").click()
-        expect(page.locator("#qs-file-result .qs-histogram rect").first).to_be_attached()
+        expect(page.locator("#qs-file-result figure.chart rect").first).to_be_attached()
 
 
 def memory(page: Page) -> None:
     """After what the other pages asked."""
-    expect(page.locator("svg:visible").first).to_be_visible()
+    expect(page.locator(".chart:visible").first).to_be_visible()
 
 
 def plan(page: Page) -> None:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
+from markupsafe import Markup
+
+from qserve.charts.html import draw
+from qserve.charts.spec import TERM_COLOURS, Bar, Segment, StackedBars
 from qserve.planner.term import COLUMNS
 from qserve.units import format_bytes
 
 __all__ = ["plan_html"]
 
-# Colours that are told apart in light and dark, and without red and green.
-_COLOURS = {
-    "weights": "#4477aa",
-    "kv_cache": "#228833",
-    "activations": "#ccbb44",
-    "cuda_graphs": "#aa3377",
-    "runtime": "#66ccee",
-    "used_by_others": "#999999",
-}
-_PARTS = (*COLUMNS.items(), ("used_by_others", "others"))
-
-_HATCHED = (
-    "position:absolute;right:0;top:0;bottom:0;border-left:2px solid #cc3311;"
-    "background:repeating-linear-gradient(45deg,#fff9 0 4px,transparent 4px 8px)"
-)
+_PAGE = Markup('<div style="font-family:system-ui,sans-serif;max-width:46em"><style>{}</style>{}</div>')
+_HEAD = Markup('<div><b style="background:{};color:#fff;padding:0 .5em">{}</b> <b>{}</b></div>')
+_LINE = Markup("<div>{}</div>")
 
 
 def plan_html(plan: Mapping[str, Any], ways: Sequence[str]) -> str:
@@ -36,49 +28,30 @@ def plan_html(plan: Mapping[str, Any], ways: Sequence[str]) -> str:
     """
     verdict, colour = ("fits", "#228833") if plan["fits"] else ("does not fit", "#cc3311")
     facts = f"{plan['model']['id']} · {plan['quant']['scheme']} · {plan['engine']} {plan['engine_version']}"
-    rows = [
-        '<div style="font-family:system-ui,sans-serif;max-width:46em">',
-        f'<div><b style="background:{colour};color:#fff;padding:0 .5em">{verdict}</b> <b>{escape(facts)}</b></div>',
-        *([f"<div>{escape(plan['why_not'])}</div>"] if plan["why_not"] else []),
+    lines = [
+        _HEAD.format(colour, verdict, facts),
+        *([_LINE.format(plan["why_not"])] if plan["why_not"] else []),
         *(_device(device, len(list(same))) for device, same in groupby(plan["devices"])),
-        f"<div>{_limits(plan)}</div>" if plan["fits"] else "",
-        *(f"<div>· {escape(way)}</div>" for way in ways),
-        f"<div><code>{escape(plan['next_command'])}</code></div>" if plan.get("next_command") else "",
-        "</div>",
+        *([_LINE.format(_limits(plan))] if plan["fits"] else []),
+        *(_LINE.format(f"· {way}") for way in ways),
+        *([Markup("<div><code>{}</code></div>").format(plan["next_command"])] if plan.get("next_command") else []),
     ]
-    return "".join(rows)
+    style = Markup(files("qserve.charts").joinpath("charts.css").read_text(encoding="utf-8"))  # noqa: S704 - ours
+    return str(_PAGE.format(style, Markup().join(lines)))
 
 
-def _device(device: Mapping[str, Any], count: int) -> str:
-    held = [
-        (name, num_bytes, _COLOURS[column])
-        for column, name in _PARTS
-        if (num_bytes := device.get(f"{column}_bytes", 0)) > 0
-    ]
-    total = device["total_bytes"]
-    whole = max(total, sum(num_bytes for _, num_bytes, _ in held), 1)
-    bar = "".join(
-        f'<span style="background:{colour};width:{100 * num_bytes / whole:.2f}%" title="{name} '
-        f'{format_bytes(num_bytes)}"></span>'
-        for name, num_bytes, colour in held
+def _device(device: Mapping[str, Any], count: int) -> Markup:
+    parts = [(name, device.get(f"{column}_bytes", 0), TERM_COLOURS[column]) for column, name in COLUMNS.items()]
+    parts.append(("others", device.get("used_by_others_bytes", 0), TERM_COLOURS["used_by_others"]))
+    total, free = device["total_bytes"], device["free_bytes"]
+    segments = tuple(
+        Segment(f"{name} {format_bytes(size)}", size, f"{size / max(total, 1):.0%}", colour)
+        for name, size, colour in parts
     )
-    legend = " ".join(
-        f'<span style="white-space:nowrap"><b style="color:{colour}">■</b> {name} {format_bytes(num_bytes)}</span>'
-        for name, num_bytes, colour in held
-    )
-    free = device["free_bytes"]
     left = f"{format_bytes(free)} left" if free >= 0 else f"{format_bytes(-free)} missing"
-    over = ""
-    if whole > total:
-        over = (
-            f'<span style="position:absolute;left:{100 * total / whole:.2f}%;right:0;top:0;bottom:0;{_HATCHED}"></span>'
-        )
     title = f"{count} × {device['name']}" if count > 1 else device["name"]
-    return (
-        f'<div style="margin-top:.6em">{escape(title)} · {format_bytes(total)} · {left}</div>'
-        f'<div style="display:flex;position:relative;height:1.1em;background:#8883">{bar}{over}'
-        f"</div><div><small>{legend}</small></div>"
-    )
+    bar = Bar(title, segments, f"{format_bytes(total)} · {left}", float(total) or None)
+    return Markup(draw(StackedBars((bar,))))  # noqa: S704 - escaped where it was drawn
 
 
 def _limits(plan: Mapping[str, Any]) -> str:

@@ -1,23 +1,18 @@
 """Elements of a report, for all formats: sections of tables, figures, texts and commands.
 
-Values stay values (bytes, milliseconds, shares); each column says of what kind, and `figures.py` makes text of them.
+Values stay values (bytes, milliseconds, shares); each column says of what kind, and `charts/figures.py`
+makes text of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from qserve.report.charts.specs import Chart
+from qserve.charts.figures import Kind, Value
+from qserve.charts.spec import Chart
 
-__all__ = ["Block", "Code", "Column", "Figure", "Kind", "Row", "Section", "Table", "Text", "Tile", "Tiles", "Value"]
+__all__ = ["Block", "Code", "Column", "Figure", "Row", "Section", "Table", "Text", "Tile", "Tiles"]
 
-Kind = Literal[
-    "text", "prose", "code", "count", "parameters", "number", "bytes", "ms", "s", "share", "change", "rate", "time"
-]
-"""`prose` sentences, `ms` milliseconds, `s` seconds, `share` and `change` parts of one, `rate` per second, `time`
-seconds since 1970."""
-Value = str | int | float | None
 _MANY_COLUMNS = 8
 _FEW_ROWS = 6
 _LONG_PROSE = 100

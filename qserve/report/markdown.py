@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from qserve.report.blocks import Block, Code, Column, Figure, Row, Section, Table, Text, Tiles, Value
+from qserve.charts.figures import NUMERIC, Value, moment, text_of
+from qserve.report.blocks import Block, Code, Column, Figure, Row, Section, Table, Text, Tiles
 from qserve.report.facts import RunReport
-from qserve.report.figures import NUMERIC, moment, text_of
 from qserve.report.page import title_of
 from qserve.report.sections import sections_of
 

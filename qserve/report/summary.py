@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.report.blocks import Code, Column, Table, Text, Value
+from qserve.charts.figures import Value, duration, text_of
+from qserve.report.blocks import Code, Column, Table, Text
 from qserve.report.facts import RunReport
-from qserve.report.figures import duration, text_of
 from qserve.report.sections.evals import scores_of, title_of
 from qserve.report.sections.faults import faults
 from qserve.report.sections.latency import latency_errors

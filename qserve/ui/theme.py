@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ def theme() -> Any:
 
 
 def css() -> str:
-    """The stylesheet."""
-    return _read("style.css")
+    """The stylesheets of charts and of the pages."""
+    return files("qserve.charts").joinpath("charts.css").read_text(encoding="utf-8") + _read("style.css")
 
 
 def script() -> str:

@@ -28,11 +28,12 @@ def test_planned_and_measured_stand_beside_each_other(page: Page, stack) -> None
     chat = next(one for one in told["data"] if one["worker"] == "chat")
     first = page.locator("#qs-memory .qs-worker").first
     expect(first.locator("h3")).to_have_text("demo")
-    bars = first.locator("svg.qs-bar")
+    bars = first.locator(".bar-track")
     expect(bars).to_have_count(2)
     expect(bars.nth(0)).to_have_attribute("aria-label", re.compile("planned: weights .* KV cache .* runtime"))
     expect(bars.nth(1)).to_have_attribute("aria-label", re.compile("measured: weights .* KV cache"))
-    widths = [float(bars.nth(0).locator("rect").nth(index).get_attribute("width")[:-1]) for index in range(1, 5)]
+    styles = [str(bars.nth(0).locator("i").nth(index).get_attribute("style")) for index in range(4)]
+    widths = [float(style.rpartition("width:")[2].removesuffix("%")) for style in styles]
     device = chat["planned"]["devices"][0]
     terms = [device[f"{term}_bytes"] for term in ("weights", "kv_cache", "activations", "runtime")]
     # The longer of the two bars is as wide as the page.
@@ -44,7 +45,7 @@ def test_planned_and_measured_stand_beside_each_other(page: Page, stack) -> None
 
 
 def test_latencies_are_drawn_with_their_percentiles_and_live_figures_follow(page: Page) -> None:
-    first = page.locator("#qs-latency .qs-histogram").first
+    first = page.locator("#qs-latency figure.chart").first
     expect(first.locator("figcaption")).to_have_text("Time to first token · demo requests")
     expect(first.locator("rect").first).to_be_attached()
     measured = page.locator("#qs-latency table").last  # planned ones stand above, once enough answers were streamed

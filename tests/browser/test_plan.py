@@ -34,7 +34,7 @@ def test_what_fits_is_drawn_with_its_command(page: Page) -> None:
     expect(first.locator("b")).to_have_text(re.compile(r"^[\d.,]+ ms$"))
     expect(first.locator("span")).to_have_text(re.compile(r"^TTFT \(.* – .*\)$"))
     expect(plan.locator(".qs-notes")).to_contain_text("this card was not measured")
-    expect(plan.locator("svg.qs-bar")).to_have_attribute("aria-label", re.compile("NVIDIA GeForce RTX 4090: weights"))
+    expect(plan.locator(".bar-track")).to_have_attribute("aria-label", re.compile("NVIDIA GeForce RTX 4090: weights"))
     command = "qserve up --model Qwen/Qwen3-32B --quant 4bit"
     expect(plan.locator(".qs-command code").last).to_have_text(command)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -49,7 +49,7 @@ def test_what_does_not_fit_comes_with_ways_out(page: Page) -> None:
     page.locator("#qs-plan-button").click()
     expect(page.locator("#qs-plan .qs-verdict.qs-no")).to_contain_text("It does not fit")
     expect(page.locator("#qs-plan .qs-suggestions li").first).to_contain_text("qserve")
-    expect(page.locator("#qs-plan .qs-capacity")).to_have_count(1)
+    expect(page.locator("#qs-plan .beyond")).to_have_count(1)
     cards = page.locator("#qs-plan .qs-suggestions li").filter(has_text="× NVIDIA")
     cards.locator(".qs-apply").click()
     expect(page.locator("#qs-plan .qs-verdict.qs-yes")).to_be_visible()
@@ -83,5 +83,5 @@ def test_layouts_of_a_load_are_drawn_for_a_screen_and_for_a_phone(page: Page) ->
     expect(plan.get_by_text("Speed at 6 requests/s: 1000 + 300 tokens")).to_be_visible()
     for width, shown, hidden in ((1280, "wide", "narrow"), (390, "narrow", "wide")):
         page.set_viewport_size({"width": width, "height": 900})
-        expect(plan.locator(f".layouts-chart .{shown}")).to_be_visible()
-        expect(plan.locator(f".layouts-chart .{hidden}")).to_be_hidden()
+        expect(plan.locator(f".scatter .{shown}")).to_be_visible()
+        expect(plan.locator(f".scatter .{hidden}")).to_be_hidden()

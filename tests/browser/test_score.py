@@ -45,7 +45,7 @@ def test_answers_are_ranked_by_their_rewards(page: Page, stack) -> None:
     assert all(abs(float(reward) - rewards[name]) < 0.05 for name, reward, _ in rows)
     margin = float(rows[0][1]) - float(rows[1][1])
     expect(page.locator("#qs-score-result .qs-tiles")).to_contain_text(f"{margin:.3f}")
-    expect(page.locator("#qs-score-result rect.qs-fill-best")).to_have_count(1)
+    expect(page.locator("#qs-score-result .cgood")).to_have_count(1)
 
 
 def test_an_example_scores_with_one_click(page: Page) -> None:
@@ -82,7 +82,7 @@ def test_a_file_of_pairs_is_scored_drawn_and_given_back(page: Page, tmp_path: Pa
     score_file(page, file)
     result = page.locator("#qs-file-result")
     expect(result).to_contain_text("accuracy")
-    expect(result.locator(".qs-histogram rect").first).to_be_attached()
+    expect(result.locator("figure.chart rect").first).to_be_attached()
     with page.expect_download() as waited:
         page.locator("#qs-score-download").click()
     waited.value.save_as(tmp_path / "out.csv")

@@ -98,7 +98,7 @@ def test_a_run_is_followed_by_itself_to_its_end(
     expect(page.locator("#qs-train-head")).to_contain_text("40 / 40")
     expect(page.locator("#qs-train-head")).to_contain_text("ended")
     expect(page.locator("#qs-train-run input")).to_have_value(re.compile("^grpo demo · .* · ended$"))
-    bars = page.locator("#qs-train-held svg.qs-bar")
+    bars = page.locator("#qs-train-held .bar-track")
     expect(bars.nth(0)).to_have_attribute("aria-label", re.compile("planned: weights .* optimizer .* runtime"))
     expect(bars.nth(1)).to_have_attribute("aria-label", re.compile("^measured: weights 8 MiB"))
     expect(page.locator("#qs-train-rollouts td").first).to_have_text(HOSTILE)

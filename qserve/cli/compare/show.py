@@ -48,10 +48,11 @@ def show_candidates(console: Console, title: str, candidates: Sequence[Candidate
 
 def picture_of(title: str, candidates: Sequence[Candidate]) -> str:
     """The Pareto chart as SVG."""
-    from qserve.evaluation.comparison.picture import Point, pareto_svg
+    from qserve.charts.svg import svg_file
+    from qserve.report.sections.comparison import tradeoffs
 
-    points = [Point(one.quant, one.held_bytes, one.accuracy, one.stderr, one.load.tokens_per_s) for one in candidates]
-    return pareto_svg(points, title)
+    points = [(one.quant, one.held_bytes, one.accuracy, one.stderr, one.load.tokens_per_s) for one in candidates]
+    return svg_file(tradeoffs(points), title)
 
 
 def _rows(candidates: Sequence[Candidate]) -> Iterator[tuple[str, list[str]]]:

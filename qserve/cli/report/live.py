@@ -11,14 +11,14 @@ import click
 from rich.console import RenderableType
 from rich.text import Text as RichText
 
+from qserve.charts.figures import Value, text_of
 from qserve.cli.report.show import printed
 from qserve.cli.report.tables import drawn_table
 from qserve.client.answer import NotJson, Unreachable, is_error
 from qserve.client.http import ask
 from qserve.errors import UsageError
 from qserve.planner.term import COLUMNS
-from qserve.report.blocks import Column, Table, Value
-from qserve.report.figures import text_of
+from qserve.report.blocks import Column, Table
 from qserve.report.sections.latency import others_of
 from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_count, format_ms, format_rate

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console, RenderableType
 from rich.text import Text as RichText
 
+from qserve.charts.figures import text_of
 from qserve.cli.report.tables import drawn_table
 from qserve.report.blocks import Block, Code, Figure, Row, Table, Text, Tiles
 from qserve.report.facts import RunReport
-from qserve.report.figures import text_of
 from qserve.report.page import title_of, when_of
 from qserve.report.sections import sections_of
 from qserve.report.summary import Labelled, summary_of

@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
+from qserve.charts.figures import NUMERIC, text_of
 from qserve.report.blocks import Table
-from qserve.report.figures import NUMERIC, text_of
 from qserve.terminal.console import Hanging
 
 __all__ = ["drawn_table"]

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
-from qserve.report.charts.specs import Bar, Bars, Segment
+from qserve.charts.figures import Value, day_and_time, text_of
+from qserve.charts.spec import Bar, Segment, StackedBars
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Text
 from qserve.report.facts import RunReport
-from qserve.report.figures import day_and_time, text_of
 from qserve.runs import StoredDocument
 
 __all__ = ["bench"]
@@ -103,7 +103,7 @@ def _failures(stages: list[Mapping[str, Any]]) -> list[str]:
     return [f"{count:,} failed, {kind}: {sentences.get(kind, '')}" for kind, count in kinds.most_common(_MOST_KINDS)]
 
 
-def _throughput(stages: list[Mapping[str, Any]]) -> Bars:
+def _throughput(stages: list[Mapping[str, Any]]) -> StackedBars:
     """Output tokens, or texts where nothing is generated."""
     unit = "output_throughput" if _generates(stages) else "text_throughput"
     name = "output tokens a second" if unit == "output_throughput" else "texts a second"
@@ -112,14 +112,14 @@ def _throughput(stages: list[Mapping[str, Any]]) -> Bars:
         value = float(stage.get(unit) or 0.0)
         text = text_of(value, "rate")
         bars.append(Bar(str(stage.get("name")), (Segment(name, value, text, "2"),), text))
-    return Bars(tuple(bars), max(max(bar.segments[0].value for bar in bars), 1e-9))
+    return StackedBars(tuple(bars), max(max(bar.segments[0].value for bar in bars), 1e-9))
 
 
-def _latency(stages: list[Mapping[str, Any]], name: str) -> Bars:
+def _latency(stages: list[Mapping[str, Any]], name: str) -> StackedBars:
     """The median, and what the 99th percentile adds to it."""
     bars = []
     for stage in stages:
         p50, p99 = (float(stage.get(f"{share}_{name}_ms") or 0.0) for share in ("median", "p99"))
         parts = (Segment("p50", p50, text_of(p50, "ms"), "1"), Segment("to p99", p99 - p50, text_of(p99, "ms"), "free"))
         bars.append(Bar(str(stage.get("name")), parts, f"{text_of(p50, 'ms')} · p99 {text_of(p99, 'ms')}"))
-    return Bars(tuple(bars), max(float(stage.get(f"p99_{name}_ms") or 0.0) for stage in stages))
+    return StackedBars(tuple(bars), max(float(stage.get(f"p99_{name}_ms") or 0.0) for stage in stages))

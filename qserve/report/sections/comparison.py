@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
-from qserve.report.charts.specs import Point, Points
+from qserve.charts.figures import Value, day_and_time, text_of
+from qserve.charts.spec import Point, Scatter, is_beaten
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Text
 from qserve.report.facts import RunReport
-from qserve.report.figures import day_and_time, text_of
 from qserve.runs import StoredDocument
 
-__all__ = ["comparison"]
+__all__ = ["comparison", "tradeoffs"]
 
 _COLUMNS = (
     Column("quant", "quantization"),
@@ -55,13 +55,14 @@ def _figure(one: StoredDocument, candidates: list[Mapping[str, Any]]) -> list[Bl
         rows,
         how,
     )
-    fastest = max(candidate["load"]["tokens_per_s"] for candidate in candidates)
-    points = tuple(_point(candidate, candidates, fastest) for candidate in candidates)
+    chart = tradeoffs(
+        [
+            (one["quant"], one["weights_bytes"], one["accuracy"], one.get("stderr") or 0.0, one["load"]["tokens_per_s"])
+            for one in candidates
+        ]
+    )
     advice = one.document.get("advice")
-    return [
-        Figure(Points(points, "weights in memory", "accuracy"), table),
-        *([Text(f"{str(advice)[:1].upper()}{str(advice)[1:]}.")] if advice else []),
-    ]
+    return [Figure(chart, table), *([Text(f"{str(advice)[:1].upper()}{str(advice)[1:]}.")] if advice else [])]
 
 
 def _row(one: Mapping[str, Any]) -> tuple[Value, ...]:
@@ -86,16 +87,28 @@ def _row(one: Mapping[str, Any]) -> tuple[Value, ...]:
     )
 
 
-def _point(one: Mapping[str, Any], all_of_them: list[Mapping[str, Any]], fastest: float) -> Point:
-    speed = one["load"]["tokens_per_s"]
-    is_beaten = any(
-        other["weights_bytes"] <= one["weights_bytes"]
-        and other["accuracy"] >= one["accuracy"]
-        and (other["weights_bytes"], other["accuracy"]) != (one["weights_bytes"], one["accuracy"])
-        for other in all_of_them
+def tradeoffs(candidates: Sequence[tuple[str, int, float, float, float]]) -> Scatter:
+    """Of the name, the bytes of weights, the accuracy with its standard error and the tokens/s of each quantization."""
+    pairs = [(float(num_bytes), accuracy) for _, num_bytes, accuracy, _, _ in candidates]
+    fastest = max(rate for *_, rate in candidates)
+    points = tuple(
+        Point(
+            name,
+            *pair,
+            is_front=not is_beaten(pair, pairs),
+            text=f"{text_of(pair[1], 'share')} · {rate:,.0f} tok/s",
+            stderr=stderr,
+            size=rate / max(fastest, 1e-9),
+        )
+        for pair, (name, _, _, stderr, rate) in zip(pairs, candidates, strict=True)
     )
-    text = f"{text_of(one['accuracy'], 'share')} · {speed:,.0f} tok/s"
-    size = speed / max(fastest, 1e-9)
-    return Point(
-        one["quant"], one["weights_bytes"], one["accuracy"], one.get("stderr") or 0.0, size, not is_beaten, text
+    return Scatter(
+        points,
+        "weights in memory",
+        "accuracy",
+        "bytes",
+        "share",
+        keys=("none is as accurate in less memory", "another is"),
+        remark="area of a point: tokens/s · ± standard error",
+        names_all=True,
     )

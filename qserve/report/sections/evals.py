@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from qserve.report.blocks import Block, Column, Figure, Section, Table, Value
-from qserve.report.charts.specs import Interval, Intervals
+from qserve.charts.figures import Value, day_and_time, duration, text_of
+from qserve.charts.spec import Interval, Intervals
+from qserve.report.blocks import Block, Column, Figure, Section, Table
 from qserve.report.facts import RunReport
-from qserve.report.figures import day_and_time, duration, text_of
 from qserve.runs import StoredDocument
 
 __all__ = ["evals", "scores_of", "title_of"]
@@ -73,7 +73,7 @@ def _figure(one: StoredDocument, scores: Sequence[Mapping[str, Any]]) -> Block:
         Interval(f"{score['task']} · {score['metric']}", score["value"], score.get("stderr") or 0.0, _text(score))
         for score in shares
     )
-    return Figure(Intervals(intervals, 0.0, 1.0, "share"), table)
+    return Figure(Intervals(intervals, 0.0, 1.0), table)
 
 
 def title_of(one: StoredDocument) -> str:

@@ -6,9 +6,9 @@ import contextlib
 import signal
 from collections.abc import Mapping, Sequence
 
+from qserve.charts.figures import duration
 from qserve.report.blocks import Block, Column, Section, Table, Text
 from qserve.report.facts import RunReport
-from qserve.report.figures import duration
 from qserve.runs import StoredEvent
 
 __all__ = ["fault_text", "faults"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.report.blocks import Block, Column, Section, Table, Text, Value
+from qserve.charts.figures import Value
+from qserve.report.blocks import Block, Column, Section, Table, Text
 from qserve.report.facts import RunReport
 
 __all__ = ["latency", "latency_errors", "others_of"]

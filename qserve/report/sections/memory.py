@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from qserve.charts.figures import Value, moment
+from qserve.charts.spec import TERM_COLOURS, Bar, Line, Lines, Segment, StackedBars
 from qserve.planner.term import COLUMNS
 from qserve.planner.term import Column as Held
-from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
-from qserve.report.charts.specs import Bar, Bars, Line, Lines, Segment
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Text
 from qserve.report.facts import RunReport
-from qserve.report.figures import moment
 from qserve.runs import StoredWorker
 from qserve.units import format_bytes
 
 __all__ = ["memory", "token_error", "total_bytes", "total_error", "total_terms"]
 
-_COLOURS: Mapping[Held, Any] = {column: str(number) for number, column in enumerate(COLUMNS, start=1)}
 _COLUMNS = (
     Column("term", "term"),
     Column("planned_bytes", "planned", "bytes"),
@@ -121,7 +119,7 @@ def _how(report: RunReport, worker: StoredWorker) -> str:
     return f"Measured {when.get(sample.moment, sample.moment)}, {moment(sample.unix_s)}."
 
 
-def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[Held, int, float | None]]) -> Bars:
+def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[Held, int, float | None]]) -> StackedBars:
     devices = worker.plan.get("devices", ())
     bars = [_planned_bar(device, index, len(devices)) for index, device in enumerate(devices)]
     found = [(term, measured) for term, _, measured in terms if measured is not None]
@@ -132,8 +130,8 @@ def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[Held, int, 
         bars.append(bar if is_whole else replace(bar, remark=f"{bar.remark}, the rest not measured"))
     cards = {str(card.get("name")) for card in report.run.hardware.get("devices", ())}
     if len(devices) == 1 and devices[0]["name"] in cards:
-        return Bars(tuple(bars), float(devices[0]["total_bytes"]))
-    return Bars(tuple(bars), max(sum(segment.value for segment in bar.segments) for bar in bars))
+        return StackedBars(tuple(bars), float(devices[0]["total_bytes"]))
+    return StackedBars(tuple(bars), max(sum(segment.value for segment in bar.segments) for bar in bars))
 
 
 def _planned_bar(device: dict[str, Any], index: int, num_devices: int) -> Bar:
@@ -142,7 +140,7 @@ def _planned_bar(device: dict[str, Any], index: int, num_devices: int) -> Bar:
 
 
 def _bar(label: str, values: list[tuple[Held, float]]) -> Bar:
-    segments = tuple(Segment(COLUMNS[term], value, format_bytes(value), _COLOURS[term]) for term, value in values)
+    segments = tuple(Segment(COLUMNS[term], value, format_bytes(value), TERM_COLOURS[term]) for term, value in values)
     return Bar(label, segments, format_bytes(sum(value for _, value in values)))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from qserve.charts.figures import text_of
 from qserve.report.blocks import Block, Column, Section, Table, Tile, Tiles
 from qserve.report.facts import RunReport
-from qserve.report.figures import text_of
 from qserve.report.sections.latency import latency_errors, others_of
 from qserve.report.sections.memory import token_error, total_bytes, total_error, total_terms
 from qserve.runs import StoredWorker

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.report.blocks import Block, Column, Figure, Section, Table, Tile, Tiles, Value
-from qserve.report.charts.specs import Bar, Bars, Segment
+from qserve.charts.figures import Value, text_of
+from qserve.charts.spec import Bar, Segment, StackedBars
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Tile, Tiles
 from qserve.report.facts import RunReport
-from qserve.report.figures import text_of
 from qserve.units import format_count
 
 __all__ = ["reward"]
@@ -64,7 +64,7 @@ def _length(max_tokens: Any) -> str:
     return "longer" if max_tokens is None else f"{max_tokens:,} tokens"
 
 
-def _bars(rows: tuple[tuple[Value, ...], ...]) -> Bars:
+def _bars(rows: tuple[tuple[Value, ...], ...]) -> StackedBars:
     """What p90 and p99 add to p50."""
     bars = []
     for length, _, *percentiles in rows:
@@ -75,4 +75,4 @@ def _bars(rows: tuple[tuple[Value, ...], ...]) -> Bars:
             for name, added, reached, colour in parts
         )
         bars.append(Bar(str(length), segments, f"{text_of(p50, 'ms')} · p99 {text_of(p99, 'ms')}"))
-    return Bars(tuple(bars), max(float(row[-1] or 0) for row in rows))
+    return StackedBars(tuple(bars), max(float(row[-1] or 0) for row in rows))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qserve.report.blocks import Block, Column, Figure, Section, Table, Value
-from qserve.report.charts.specs import Bar, Bars, Segment
+from qserve.charts.figures import Value, day_and_time, text_of
+from qserve.charts.spec import Bar, Segment, StackedBars
+from qserve.report.blocks import Block, Column, Figure, Section, Table
 from qserve.report.facts import RunReport
-from qserve.report.figures import day_and_time, text_of
 from qserve.runs import StoredDocument
 
 __all__ = ["reward_quality"]
@@ -95,7 +95,7 @@ def _attributes(one: StoredDocument) -> list[Block]:
     how = f"Each attribute taken as the reward. {_INTERVALS}"
     table = Table(f"reward_attributes_{one.number}", f"Preferences by attribute: {_about(one)}", columns, rows, how)
     bars = tuple(_bar(str(row[0]), float(row[3] or 0)) for row in rows)
-    return [Figure(Bars(bars, 1.0), table)]
+    return [Figure(StackedBars(bars, 1.0), table)]
 
 
 def _bar(name: str, share: float) -> Bar:

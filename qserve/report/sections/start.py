@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from qserve.charts.figures import duration
+from qserve.charts.spec import Bar, Segment, StackedBars
 from qserve.report.blocks import Column, Figure, Section, Table, Text
-from qserve.report.charts.specs import Bar, Bars, Segment
 from qserve.report.facts import RunReport
-from qserve.report.figures import duration
 
 __all__ = ["start"]
 
@@ -44,4 +44,4 @@ def start(report: RunReport) -> Section | None:
     table = Table("start", "From the command to the first answer", _COLUMNS, tuple(rows), how)
     results = [f"{event.worker}: {event.details['told']}." for event in report.events if event.event == "sanity"]
     checks = tuple(Text(text) for text in dict.fromkeys(results))
-    return Section("start", "Start", (Figure(Bars(tuple(bars), longest), table), *checks))
+    return Section("start", "Start", (Figure(StackedBars(tuple(bars), longest), table), *checks))

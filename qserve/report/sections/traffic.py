@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qserve.report.blocks import Block, Column, Figure, Row, Section, Table, Text, Value
-from qserve.report.charts.specs import Histogram, HistogramSeries, Line, Lines
+from qserve.charts.figures import Value, duration, mark_of, moment, text_of
+from qserve.charts.scale import ticks
+from qserve.charts.spec import Colour, Histogram, Line, Lines
+from qserve.report.blocks import Block, Column, Figure, Row, Section, Table, Text
 from qserve.report.facts import RunReport
-from qserve.report.figures import duration, moment
 from qserve.runs import RequestGroup, SeriesPoint, WorkerTraffic
 
-__all__ = ["traffic"]
+__all__ = ["latency_histogram", "traffic"]
 
 _NAMES = {
     "queued": "time in the queue",
@@ -45,7 +46,9 @@ _SERIES = (
     Column("e2e_p99_ms", "E2E p99", "ms"),
 )
 _BINS = (Column("from_ms", "from", "ms"), Column("to_ms", "to", "ms"), Column("requests", "requests", "count"))
+_COLOURS: dict[str, Colour] = {"ttft": "3", "tpot": "4"}
 _FEWEST_POINTS = 2
+_NUM_LABELS = 4
 _TITLE = "Latency and throughput"
 _GONE = (
     "The records of {:,} of {:,} requests were deleted because the store exceeded --keep-runs-gib. The figures below "
@@ -170,8 +173,20 @@ def _histograms(found: WorkerTraffic) -> list[Figure]:
             f"{percentiles.count:,} requests, drawn up to the 99th percentile.",
             is_long=True,
         )
-        series = HistogramSeries(
-            _NAMES[name], "3" if name == "ttft" else "4" if name == "tpot" else "1", one.counts, one.num_beyond
-        )
-        figures.append(Figure(Histogram(one.bin_ms, series, marks), table))
+        figures.append(Figure(latency_histogram(one.bin_ms, one.counts, _COLOURS.get(name, "1"), marks), table))
     return figures
+
+
+def latency_histogram(
+    bin_ms: float, counts: Sequence[int], colour: Colour, marks: Sequence[tuple[str, float]] = ()
+) -> Histogram:
+    """Of requests in bins of `bin_ms` from 0, with lines at the milliseconds of `marks`."""
+    span = bin_ms * len(counts)
+    return Histogram(
+        tuple(text_of(bin_ms * index, "ms") for index in range(len(counts) + 1)),
+        tuple(map(float, counts)),
+        colour,
+        "requests",
+        tuple((name, at / span) for name, at in marks),
+        tuple((mark / span, mark_of(mark, "ms")) for mark in ticks(span, _NUM_LABELS) if mark <= span),
+    )

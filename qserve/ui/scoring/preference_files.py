@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qserve.charts.scale import nice_step
 from qserve.csv_cells import read_cell, written_cell
 from qserve.errors import UsageError
-from qserve.report.charts.scale import nice_step
 from qserve.reward.evaluation.records import Record, read_records
 from qserve.rows.columnar import as_written
 from qserve.ui.client.api import Api, ApiFailure

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qserve.client.metrics import Histogram, Sample, histograms, total
+from qserve.charts import spec
+from qserve.charts.html import figure
 from qserve.report.sections.latency import others_of
 from qserve.ui.strings import heading, translate
-from qserve.ui.views.charts import histogram, table, tiles
 from qserve.ui.views.durations import difference, duration, duration_of_ms
+from qserve.ui.views.tables import table, tiles
 
 __all__ = ["latency_view", "live_view", "planned_latency_view"]
 
@@ -55,7 +57,8 @@ def latency_view(samples: Sequence[Sample], language: str) -> str:
                 title = f"{translate(language, f'memory.{key}')} · {model}"
                 edges, counts = one.trimmed()
                 counted = translate(language, "score.num_tokens" if key == "itl" else "memory.count").lower()
-                pictures.append(histogram([duration(edge) for edge in edges], counts, title, counted=counted))
+                chart = spec.Histogram(tuple(map(duration, edges)), tuple(counts), "good")
+                pictures.append(figure(title, chart, counted))
                 rows.append((title, f"{one.count:,.0f}", *_figures(one)))
     if not rows:
         return f'<p class="qs-small">{translate(language, "memory.no_requests")}</p>'

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from qserve.charts.html import draw
+from qserve.charts.spec import TERM_COLOURS, Bar, Segment, StackedBars
 from qserve.planner.term import COLUMNS
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.strings import heading, translate
 from qserve.ui.strings.sentences import shown
-from qserve.ui.views.charts import Bar, Part, stacked_bars, table
 from qserve.ui.views.durations import difference
 from qserve.ui.views.failures import failure_view
+from qserve.ui.views.tables import table
 from qserve.units import format_bytes
 
 __all__ = ["host_view", "memory_view", "plan_bars"]
@@ -44,17 +46,17 @@ def plan_bars(plan: Mapping[str, Any], language: str) -> str:
         Bar(
             f"{count} × {device['name']}, {translate(language, 'plan.each')}" if count > 1 else str(device["name"]),
             (*_parts(device, language), _part("used_by_others", device.get("used_by_others_bytes") or 0, language)),
-            float(device["total_bytes"] or 0) or None,
             translate(
                 language,
                 "memory.of",
                 used=format_bytes(sum(int(device.get(f"{term}_bytes") or 0) for term in COLUMNS)),
                 total=format_bytes(int(device["total_bytes"] or 0)),
             ),
+            float(device["total_bytes"] or 0) or None,
         )
         for device, count in groups
     ]
-    return stacked_bars(bars, _size)
+    return draw(StackedBars(tuple(bars)))
 
 
 def _worker_view(worker: Mapping[str, Any], language: str) -> str:
@@ -64,7 +66,7 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
         Bar(
             f"{device['name']} · {translate(language, 'memory.planned')}",
             _parts(device, language),
-            note=_size(sum(int(device.get(f"{term}_bytes") or 0) for term in COLUMNS)),
+            _size(sum(int(device.get(f"{term}_bytes") or 0) for term in COLUMNS)),
         )
         for device in devices
     ]
@@ -73,13 +75,13 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
             Bar(
                 translate(language, "memory.measured"),
                 _parts(measured, language),
-                note=_size(sum(int(measured.get(f"{term}_bytes") or 0) for term in COLUMNS)),
+                _size(sum(int(measured.get(f"{term}_bytes") or 0) for term in COLUMNS)),
             )
         )
     name = ", ".join(worker.get("models") or ()) or str(worker.get("worker", ""))
     if worker.get("role", worker.get("worker")) != worker.get("worker"):
         name = f"{name} · {worker['worker']}"  # one of several replicas
-    inside = stacked_bars(bars, _size) if bars else ""
+    inside = draw(StackedBars(tuple(bars))) if bars else ""
     if worker.get("error"):
         inside += failure_view(_failure(worker["error"]), language)
     inside += _terms_table(devices, measured, language)
@@ -115,12 +117,12 @@ def _terms_table(devices: Sequence[Mapping[str, Any]], measured: Mapping[str, An
     return table([heading(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
 
 
-def _parts(held: Mapping[str, Any], language: str) -> tuple[Part, ...]:
+def _parts(held: Mapping[str, Any], language: str) -> tuple[Segment, ...]:
     return tuple(_part(term, held.get(f"{term}_bytes") or 0, language) for term in COLUMNS)
 
 
-def _part(term: str, num_bytes: float, language: str) -> Part:
-    return Part(term.replace("_", "-"), translate(language, f"term.{term}"), float(num_bytes))
+def _part(term: str, num_bytes: float, language: str) -> Segment:
+    return Segment(translate(language, f"term.{term}"), float(num_bytes), _size(num_bytes), TERM_COLOURS[term])
 
 
 def _size(num_bytes: float) -> str:

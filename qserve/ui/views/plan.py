@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from qserve.charts.html import draw
 from qserve.planner.plan import USABLE_TPOT_MS
-from qserve.report.charts.layouts import draw_layouts, layout_points
-from qserve.report.charts.specs import Layouts
+from qserve.report.sections.layouts import layouts_chart
 from qserve.ui.strings import translate
 from qserve.ui.strings.sentences import shown
-from qserve.ui.views.charts import table, tiles
 from qserve.ui.views.command import command_view
 from qserve.ui.views.memory import plan_bars
+from qserve.ui.views.tables import table, tiles
 from qserve.units import format_bytes, format_ms, format_rate
 
 __all__ = ["plan_view"]
@@ -91,7 +91,7 @@ def _layouts(speed: Mapping[str, Any], language: str) -> str:
     head = [translate(language, f"plan.{key}") for key in ("layout", "cards")]
     drawn = ""
     if len(rows) > 1:
-        chart = _in_language(str(draw_layouts(Layouts(layout_points(speed["alternatives"])))), language)
+        chart = _in_language(draw(layouts_chart(speed["alternatives"])), language)
         label = translate(language, "plan.layouts")
         drawn = f'<div role="region" aria-label="{label}">{chart}</div>'
     layouts = table([*head, "TTFT", "TPOT", translate(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5))

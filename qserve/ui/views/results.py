@@ -9,8 +9,8 @@ from typing import Any
 
 from qserve.ui.strings import heading, translate
 from qserve.ui.strings.sentences import shown
-from qserve.ui.views.charts import table
 from qserve.ui.views.durations import duration
+from qserve.ui.views.tables import table
 from qserve.ui.views.training import state_text
 from qserve.units import format_bytes
 

@@ -6,9 +6,11 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from qserve.charts.html import draw, figure
+from qserve.charts.spec import Histogram, SignedBars
 from qserve.ui.scoring.preference_files import ScoredFile
 from qserve.ui.strings import translate
-from qserve.ui.views.charts import histogram, probability_of, score_bars, table, tiles
+from qserve.ui.views.tables import probability_of, table, tiles
 
 __all__ = ["answers_view", "file_view"]
 
@@ -40,7 +42,7 @@ def answers_view(
         parts.append(tiles(figures))
     # Steps are shares of one: their bars stand on that, whatever the best answer has.
     scale = (0.0, 1.0) if any(row.get("steps") for row in rows) else None
-    parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0, scale))
+    parts.append(draw(score_bars([(names[index], rewards[index]) for index in order], 0, scale)))
     parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
     attributes = list(rows[order[0]].get("attributes") or {})
     parts.append(_attribute_bars(attributes, [(names[i], rows[i]) for i in order], meta, language))
@@ -77,7 +79,8 @@ def _attribute_bars(
     sections = []
     for attribute in attributes:
         values = [float(row["attributes"][attribute]) for _, row in rows]
-        bars = score_bars([name for name, _ in rows], values, values.index(max(values)))
+        named = [(name, value) for (name, _), value in zip(rows, values, strict=True)]
+        bars = draw(score_bars(named, values.index(max(values))))
         weight = f" × {weights[attribute]:g}" if attribute in weights else ""
         sections.append(f"<section><h4>{html.escape(attribute)}{weight}</h4>{bars}</section>")
     if not sections:
@@ -109,4 +112,11 @@ def file_view(scored: ScoredFile, language: str) -> str:
         ]
     edges, counts, split = scored.columns()
     title = translate(language, "score.histogram" if margins else "score.rewards")
-    return tiles(figures) + histogram([f"{edge:.3g}" for edge in edges], counts, title, split)
+    chart = Histogram(tuple(f"{edge:.3g}" for edge in edges), tuple(counts), "good", num_bad=split or 0)
+    return tiles(figures) + figure(title, chart)
+
+
+def score_bars(values: Sequence[tuple[str, float]], best: int, scale: tuple[float, float] | None = None) -> SignedBars:
+    """A bar a value, on `scale`, else on that of the values with zero."""
+    numbers = [value for _, value in values]
+    return SignedBars(tuple(values), best, *(scale or (min(0.0, *numbers), max(0.0, *numbers))))

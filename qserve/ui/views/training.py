@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import html
 import itertools
-import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
+from qserve.charts.html import draw, figure
+from qserve.charts.spec import TERM_COLOURS, Bar, Colour, Line, Lines, Segment, StackedBars
 from qserve.planner.training.defaults import EXAMPLE
 from qserve.report.sections.training import before_model_bytes
+from qserve.report.smoothing import FEWEST_TO_SMOOTH, smoothed
 from qserve.runs.verdict import advice_on, warning_of
 from qserve.ui.strings import heading, translate
 from qserve.ui.strings.sentences import shown
-from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
 from qserve.ui.views.command import command_view
 from qserve.ui.views.durations import difference, duration
 from qserve.ui.views.failures import refusal_view
-from qserve.ui.views.lines import Series, line_chart, with_mean
+from qserve.ui.views.tables import table, tiles
 from qserve.units import format_bytes
 
 __all__ = [
@@ -56,6 +57,7 @@ _PARTS = {
     "vllm": "kv_cache",
     "others": "used_by_others",
 }
+_CURVE_COLOURS: tuple[Colour, ...] = ("1", "3")
 _ORDER = ("weights", "gradients", "optimizer", "gathered", "activations", "kv_cache", "runtime", "used_by_others")
 _STATE_NAMES = {
     "running": "train.running",
@@ -111,16 +113,38 @@ def curves_view(document: Mapping[str, Any], language: str) -> str:
     training, mean = (translate(language, f"train.{name}") for name in ("training", "smoothed"))
     charts = []
     for name, show in (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number)):
-        trained = Series("train", training, _series(points, name))
-        drawn = [
-            *((trained,) if name == "learning_rate" else with_mean(trained, mean)),
-            Series("eval", translate(language, "train.evaluation"), _series(evaluations, name)),
+        curves = [
+            (training, _series(points, name), "" if name == "learning_rate" else mean),
+            (translate(language, "train.evaluation"), _series(evaluations, name), ""),
         ]
-        most = 1.0 if name == "accuracy" else math.inf
-        charts.append(line_chart(translate(language, f"train.{name}"), step, drawn, show, most))
-    rates = with_mean(Series("train", training, _rates(points)), mean)
-    charts.append(line_chart(translate(language, "train.tokens_per_s"), step, rates, _number))
+        kind: Literal["number", "share"] = "share" if name == "accuracy" else "number"
+        charts.append(curve_figure(translate(language, f"train.{name}"), step, curves, show, kind))
+    title = translate(language, "train.tokens_per_s")
+    charts.append(curve_figure(title, step, [(training, _rates(points), mean)], _number))
     return f'<div class="qs-grid">{"".join(charts)}</div>'
+
+
+def curve_figure(
+    title: str,
+    x_name: str,
+    curves: Sequence[tuple[str, Mapping[float, float], str]],
+    text: Callable[[float], str],
+    kind: Literal["number", "share"] = "number",
+) -> str:
+    """Of each curve its name, its values by step, and what its running mean is called ("": it has none).
+
+    A curve with a mean is thin, behind it, and has no name; "" where there is no value.
+    """
+    at = sorted({x for _, values, _ in curves for x in values})
+    lines: list[Line] = []
+    for colour, (name, values, mean) in zip(_CURVE_COLOURS, curves, strict=False):
+        smooth = bool(mean) and len(values) >= FEWEST_TO_SMOOTH
+        if values:
+            lines.append(Line("" if smooth else name, colour, tuple(values.get(x) for x in at), is_faint=smooth))
+        if smooth:
+            lines.append(Line(mean, colour, smoothed([values.get(x) for x in at])))
+    chart = Lines(tuple(at), tuple(lines), kind, counts=x_name, begins_at_zero=False, text=text)
+    return figure(title, chart) if lines else ""
 
 
 def held_view(document: Mapping[str, Any], language: str) -> str:
@@ -139,7 +163,7 @@ def held_view(document: Mapping[str, Any], language: str) -> str:
     source = shown(language, document["memory_source"])
     footnote = f'<p class="qs-small">{html.escape(" · ".join(one for one in (phase, source) if one))}</p>'
     title = f"<h3>{translate(language, 'train.memory')}</h3>"
-    return f"{title}{stacked_bars(bars, _size)}{_rows(document, language)}{footnote}"
+    return f"{title}{draw(StackedBars(tuple(bars)))}{_rows(document, language)}{footnote}"
 
 
 def rollouts_view(document: Mapping[str, Any], language: str) -> str:
@@ -205,19 +229,18 @@ def state_text(state: str, language: str) -> str:
     return translate(language, _STATE_NAMES[state]) if state in _STATE_NAMES else state
 
 
-def _series(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
+def _series(points: Sequence[Mapping[str, Any]], name: str) -> dict[float, float]:
     """The last value of each step: a run ends with an evaluation of what it saves."""
-    found = {float(one["step"]): float(one[name]) for one in points if one.get(name) is not None}
-    return tuple(found.items())
+    return {float(one["step"]): float(one[name]) for one in points if one.get(name) is not None}
 
 
-def _rates(points: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, float], ...]:
+def _rates(points: Sequence[Mapping[str, Any]]) -> dict[float, float]:
     """Tokens a second between one kept step and the next; the first step, which compiles and allocates, has none."""
     known = [one for one in points if one.get("num_tokens") and one.get("step_s")]
     pairs = [(before, one) for before, one in itertools.pairwise(known) if one["step"] > before["step"]]
     tokens = [one["num_tokens"] - before["num_tokens"] for before, one in pairs]
     seconds = [one["step_s"] * (one["step"] - before["step"]) for before, one in pairs]
-    return tuple((float(one["step"]), num / s) for (_, one), num, s in zip(pairs, tokens, seconds, strict=True))
+    return {float(one["step"]): num / s for (_, one), num, s in zip(pairs, tokens, seconds, strict=True)}
 
 
 def _by_part(terms: Mapping[str, int]) -> dict[str, int]:
@@ -253,10 +276,12 @@ def _measured_parts(measured: Mapping[str, Any], peak: int) -> dict[str, int]:
 
 def _bar(label: str, parts: Mapping[str, int], total: int, language: str) -> Bar:
     drawn = tuple(
-        Part(part.replace("_", "-"), _part_name(part, language), float(parts[part])) for part in _ORDER if part in parts
+        Segment(_part_name(part, language), float(parts[part]), _size(parts[part]), TERM_COLOURS[part])
+        for part in _ORDER
+        if part in parts
     )
     used = format_bytes(sum(size for part, size in parts.items() if part != "used_by_others"))
-    return Bar(label, drawn, float(total), translate(language, "memory.of", used=used, total=format_bytes(total)))
+    return Bar(label, drawn, translate(language, "memory.of", used=used, total=format_bytes(total)), float(total))
 
 
 def _part_name(part: str, language: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from qserve.charts.svg import svg_file
 from qserve.cli.compare.show import show_candidates
 from qserve.cli.compare.steps import Comparing
 from qserve.cli.main import cli
@@ -27,9 +28,9 @@ from qserve.evaluation.comparison.compare import (
 )
 from qserve.evaluation.comparison.diff import Drift, TaskDiff
 from qserve.evaluation.comparison.load import LoadFigures
-from qserve.evaluation.comparison.picture import Point, pareto_svg
 from qserve.evaluation.comparison.questions import RewardQuestions
 from qserve.evaluation.results import EvalResult
+from qserve.report.sections.comparison import tradeoffs
 from qserve.ui.strings.sentences import shown
 
 NOTHING = EvalResult({}, {"results": {}, "samples": {}})
@@ -132,11 +133,11 @@ def test_an_engine_that_does_not_tell_its_weights_counts_as_planned() -> None:
 
 def test_the_picture_is_svg_and_joins_what_nothing_beats() -> None:
     points = [
-        Point("bf16 <&>", 4_000_000, 0.95, 0.02, 100.0),
-        Point("int8", 2_000_000, 0.94, 0.02, 30.0),
-        Point("beaten", 3_000_000, 0.90, 0.02, 40.0),
+        ("bf16 <&>", 4_000_000, 0.95, 0.02, 100.0),
+        ("int8", 2_000_000, 0.94, 0.02, 30.0),
+        ("beaten", 3_000_000, 0.90, 0.02, 40.0),
     ]
-    root = ET.fromstring(pareto_svg(points, "demo"))
+    root = ET.fromstring(svg_file(tradeoffs(points), "demo"))
     space = "{http://www.w3.org/2000/svg}"
     texts = [element.text for element in root.iter(f"{space}text")]
     assert "bf16 <&>" in texts
@@ -149,9 +150,11 @@ def test_the_picture_is_svg_and_joins_what_nothing_beats() -> None:
 def test_no_label_of_the_picture_lies_over_another_or_outside() -> None:
     """Quantizations with the same weights and answers are one point with as many labels."""
     names = ("bf16", "fp8", "int8", "bnb-nf4")
-    points = [Point(name, 2_000_000 + 40_000 * number, 1.0, 0.0, 30.0) for number, name in enumerate(names)]
+    points = [(name, 2_000_000 + 40_000 * number, 1.0, 0.0, 30.0) for number, name in enumerate(names)]
     space = "{http://www.w3.org/2000/svg}"
-    texts = {element.text: element for element in ET.fromstring(pareto_svg(points, "demo")).iter(f"{space}text")}
+    texts = {
+        element.text: element for element in ET.fromstring(svg_file(tradeoffs(points), "demo")).iter(f"{space}text")
+    }
     places = [(float(texts[name].attrib["x"]), float(texts[name].attrib["y"])) for name in names]
     width, height = 7 * len("100.0 % · 30 tok/s"), 30
     for number, (x, y) in enumerate(places):

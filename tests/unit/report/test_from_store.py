@@ -10,12 +10,12 @@ import statistics
 import pytest
 from click.testing import CliRunner
 
+from qserve.charts.figures import text_of
 from qserve.cli.report.command import command
 from qserve.cli.report.show import to_summary, to_terminal
 from qserve.errors import UsageError
 from qserve.report import read_report
 from qserve.report.blocks import Row, Table
-from qserve.report.figures import text_of
 from qserve.report.sections import sections_of
 from qserve.runs import RunStore, StoredDocument
 from tests.unit.report.made_up import BEGAN, WORK, a_full_report, a_report, comparison, scores

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from qserve.charts.figures import text_of
 from qserve.report import to_html, to_json, to_markdown
 from qserve.report.blocks import Figure, Row, Table, Tiles
-from qserve.report.figures import text_of
 from qserve.report.sections import sections_of
 from tests.unit.report.made_up import a_report, a_run, a_worker
 

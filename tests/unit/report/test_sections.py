@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from qserve.charts.html import draw
+from qserve.charts.spec import StackedBars
 from qserve.report.blocks import Row, Table, Text
-from qserve.report.charts.draw import draw
-from qserve.report.charts.specs import Bars
 from qserve.report.sections import sections_of
 from qserve.report.sections.bench import bench
 from qserve.report.sections.faults import faults
@@ -129,7 +129,9 @@ def test_each_card_has_a_bar_of_its_own():
     device = worker.plan["devices"][0]
     plan = {**worker.plan, "devices": [{**device, "name": "Card"}, {**device, "name": "Card", "weights_bytes": 0}]}
     report = a_report(run=a_run(replace(worker, plan=plan)), memory=())
-    bars = next(block.chart for block in memory(report).blocks if isinstance(getattr(block, "chart", None), Bars))
+    bars = next(
+        block.chart for block in memory(report).blocks if isinstance(getattr(block, "chart", None), StackedBars)
+    )
     assert [bar.label for bar in bars.bars] == ["planned, Card (0)", "planned, Card (1)"]
 
 

@@ -9,10 +9,13 @@ from importlib.resources import files
 import pytest
 
 from qserve.client.metrics import histograms, samples_of, total
-from qserve.ui.views.charts import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
+from qserve.charts.html import draw, figure
+from qserve.charts.spec import Bar, Histogram, Segment, StackedBars
 from qserve.ui.views.latency import latency_view, live_view
 from qserve.ui.views.memory import host_view, memory_view, plan_bars
 from qserve.ui.views.results import comparisons_view, evals_view, runs_view
+from qserve.ui.views.scores import score_bars
+from qserve.ui.views.tables import probability_of, table
 
 METRICS = """# TYPE a_seconds histogram
 qserve_gateway_time_to_first_token_seconds_bucket{le="0.1",model="m"} 2.0
@@ -26,6 +29,10 @@ qserve_gateway_requests_running{worker="chat"} 3.0
 strange{label="a \\" b, c=\\"d\\""} 1e3
 no sample here
 """
+
+
+def drawn_bar(*segments: Segment, total: float | None = None, label: str = "card") -> str:
+    return str(draw(StackedBars((Bar(label, segments, total=total),))))
 
 
 def test_prometheus_text_is_read() -> None:
@@ -52,24 +59,25 @@ def test_a_percentile_in_an_open_bucket_is_a_bound() -> None:
 
 
 def test_a_plan_that_does_not_fit_shows_the_capacity_and_hatches_what_is_beyond() -> None:
-    full = stacked_bars([Bar("card", (Part("weights", "weights", 60.0), Part("runtime", "runtime", 20.0)), 40.0)], str)
-    (hatched,) = re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%" height="22" fill="url\(#qs-hatch\)"/>', full)
+    full = drawn_bar(Segment("weights", 60.0, "60", "1"), Segment("runtime", 20.0, "20", "5"), total=40.0)
+    (hatched,) = re.findall(r'class="beyond" style="left:([\d.]+)%;width:([\d.]+)%"', full)
     assert hatched == ("50.000", "50.000"), "as wide as the parts, the capacity in the middle"
-    assert '<rect x="50.000%" width="3" height="22" class="qs-capacity"/>' in full
-    assert "qs-hatch" not in stacked_bars([Bar("card", (Part("weights", "weights", 40.0),), 40.0)], str)
+    assert '<i class="outside" style="left:50.000%">' in full
+    fitting = drawn_bar(Segment("weights", 40.0, "40", "1"), total=40.0)
+    assert "beyond" not in fitting and "outside" not in fitting
 
 
 def test_a_histogram_has_a_scale_of_counts() -> None:
-    drawn = histogram(["0", "1", "2"], [3, 37], "t")
-    assert re.findall(r"<span>([\d,]+)</span>", drawn) == ["40", "20", "0"]
-    assert 'y="7.5%" height="92.5%"' in drawn
+    drawn = draw(Histogram(("0", "1", "2"), (3, 37), "good"))
+    assert re.findall(r'"bottom:[\d.]+%">([\d,]+)</span>', drawn) == ["0", "20", "40"]
+    assert re.search(r'y="7.500" width="[\d.]+" height="92.500"', drawn)
 
 
 @pytest.mark.parametrize(
     ("count", "top"), [(1, "2"), (2, "2"), (3, "4"), (6, "6"), (7, "10"), (11, "20"), (950, "1,000")]
 )
 def test_the_scale_ends_at_a_round_count(count: int, top: str) -> None:
-    assert f"<span>{top}</span>" in histogram(["0", "1"], [count], "t")
+    assert f'"bottom:100.00%">{top}</span>' in draw(Histogram(("0", "1"), (count,), "good"))
 
 
 def test_terms_have_the_colours_of_the_report() -> None:
@@ -131,22 +139,21 @@ def test_quantizations_are_compared_in_a_table() -> None:
 
 
 def test_stretches_of_a_bar_are_shares_of_its_total() -> None:
-    bars = [Bar("card", (Part("weights", "weights", 25), Part("runtime", "runtime", 50)), total=100)]
-    page = stacked_bars(bars, lambda value: f"{value:.0f} B")
-    assert 'x="0.000%" width="25.000%"' in page and 'x="25.000%" width="50.000%"' in page
+    page = drawn_bar(Segment("weights", 25, "25 B", "1"), Segment("runtime", 50, "50 B", "5"), total=100)
+    assert "left:0.000%;width:25.000%" in page and "left:25.000%;width:50.000%" in page
     assert 'aria-label="card: weights 25 B, runtime 50 B"' in page
 
 
 def test_negative_rewards_reach_to_the_left_of_zero() -> None:
-    page = score_bars(["a", "b"], [1.0, -3.0], 0)
-    assert 'x="75.00%" width="25.00%"' in page and 'x="0.00%" width="75.00%"' in page
-    assert score_bars(["a"], [0.0], 0), "no division by nothing"
+    page = draw(score_bars([("a", 1.0), ("b", -3.0)], 0))
+    assert "left:75.000%;width:25.000%" in page and "left:0.000%;width:75.000%" in page
+    assert draw(score_bars([("a", 0.0)], 0)), "no division by nothing"
 
 
 def test_names_from_elsewhere_are_escaped() -> None:
     evil = "<script>"
-    bar = stacked_bars([Bar(evil, (Part("weights", evil, 1),))], str)
-    pages = [bar, score_bars([evil], [1.0], 0), histogram([evil, evil], [1], evil), table([evil], [[evil]])]
+    bars = [drawn_bar(Segment(evil, 1, evil, "1"), label=evil), draw(score_bars([(evil, 1.0)], 0))]
+    pages = [*bars, figure(evil, Histogram((evil, evil), (1,), "good"), evil), table([evil], [[evil]])]
     assert all(evil not in page for page in pages)
 
 
@@ -159,7 +166,7 @@ def test_probability_of_a_margin() -> None:
 def test_cards_that_are_planned_alike_share_a_bar() -> None:
     card = {"name": "H100", "total_bytes": 80 << 30, "weights_bytes": 2 << 30}
     shown = plan_bars({"devices": [card, card, {**card, "weights_bytes": 3 << 30}]}, "en")
-    assert shown.count("<svg") == 2 and "2 × H100, each" in shown
+    assert shown.count("bar-track") == 2 and "2 × H100, each" in shown
 
 
 def test_on_a_phone_each_cell_of_a_table_with_sentences_has_its_name() -> None:

@@ -46,7 +46,7 @@ def test_scores_of_steps_are_no_logits() -> None:
     rows = [row(0.9, [0.9]), row(0.1, [0.1])]
     shown = answers_view(["Answer 1", "Answer 2"], [["a"], ["b"]], rows, {}, "en")
     assert "0.800" in shown and "preferred" not in shown
-    assert re.findall(r'width="([\d.]+)%" height="16" rx', shown) == ["90.00", "10.00"], "of one, not of the best"
+    assert re.findall(r"width:([\d.]+)%", shown) == ["90.000", "10.000"], "of one, not of the best"
 
 
 def test_what_is_written_in_an_answer_stays_text() -> None:

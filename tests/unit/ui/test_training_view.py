@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from qserve.charts.scale import scale_of
 from qserve.planner.training.defaults import EXAMPLE
 from qserve.runs.verdict import advice_on, held_out_facts, warning_of
 from qserve.ui.process.lean_import import lean_import
 from qserve.ui.strings.sentences import has_english, said
-from qserve.ui.views.lines import Series, line_chart, scale_of, with_mean
 from qserve.ui.views.training import (
     configuration_view,
+    curve_figure,
     curves_view,
     first_run_view,
     head_view,
@@ -88,12 +89,12 @@ def test_a_scale_has_round_marks_around_its_values(values: list[float], marks: l
 
 
 def test_a_curve_names_its_axes_and_its_ends() -> None:
-    drawn = line_chart("Loss", "step", [Series("train", "training", ((1, 0.6), (3, 0.0)))], str)
+    drawn = curve_figure("Loss", "step", [("training", {1: 0.6, 3: 0.0}, "")], str)
     assert 'aria-label="Loss: training 0.6 (step 1) → 0.0 (step 3)"' in drawn
-    assert "<title>step 3: 0.0</title>" in drawn and '<span class="qs-axis-name" style="left:50%">step</span>' in drawn
-    (points,) = re.findall(r'points="([^"]+)"', drawn)
-    assert points == "0.00,0.00 100.00,100.00"
-    assert line_chart("Loss", "step", [Series("train", "training", ())], str) == ""
+    assert "<title>step 3 · training: 0.0</title>" in drawn and ">step 1</span>" in drawn
+    (path,) = re.findall(r'class="line s1" d="([^"]+)"', drawn)
+    assert path == "M0.0 0.00h0L1000.0 100.00"
+    assert curve_figure("Loss", "step", [("training", {}, "")], str) == ""
 
 
 @pytest.mark.parametrize(
@@ -111,15 +112,17 @@ def test_a_scale_of_shares_ends_at_all_of_it(values: list[float], marks: list[fl
 
 
 def test_a_saw_is_drawn_thin_below_its_mean() -> None:
-    saw = Series("train", "training", tuple((n, 1.0 - n / 100 + 0.2 * (n % 2)) for n in range(100)))
-    raw, mean = with_mean(saw, "smoothed")
-    assert raw.is_raw and raw.points == saw.points and mean.points[0] == saw.points[0]
-    steps = [abs(y - x) for (_, x), (_, y) in itertools.pairwise(mean.points[20:])]
-    assert max(steps) < 0.04, "a mean of two neighbours of 0.2 apart would leave a saw"
-    assert abs(mean.points[-1][1] - 0.1) < 0.12
-    assert with_mean(Series("train", "t", saw.points[:5]), "smoothed") == (Series("train", "t", saw.points[:5]),)
-    drawn = line_chart("Loss", "step", [raw, mean], str)
-    assert drawn.count("qs-raw") == 1 and drawn.count("<polyline") == 2 and "training" not in drawn
+    saw = {float(n): 1.0 - n / 100 + 0.2 * (n % 2) for n in range(100)}
+    drawn = curve_figure("Loss", "step", [("training", saw, "smoothed")], str)
+    assert drawn.count("line faint") == 1 and drawn.count('class="line') == 2 and "training" not in drawn
+    paths = re.findall(r' d="(M[^"]+L[^"]+)"', drawn)
+    raw, mean = ([float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", path)] for path in paths)
+    assert len(raw) == len(mean) == 100 and mean[0] == raw[0]
+    steps = [abs(y - x) for x, y in itertools.pairwise(mean[20:])]
+    unit = abs(raw[2] - raw[0]) / 0.02
+    assert max(steps) < 0.04 * unit, "a mean of two neighbours of 0.2 apart would leave a saw"
+    assert abs(mean[-1] - (raw[-1] + 0.11 * unit)) < 0.12 * unit
+    assert "faint" not in curve_figure("Loss", "step", [("t", {n: saw[n] for n in range(5)}, "smoothed")], str)
 
 
 def test_how_far_it_is_and_how_long_it_will_take() -> None:
@@ -141,13 +144,13 @@ def test_each_figure_has_a_curve() -> None:
 
 def test_planned_and_measured_fill_the_same_card() -> None:
     drawn = held_view(document(), "en")
-    planned, measured = re.findall(r'aria-label="([^"]+)"><rect', drawn)
+    planned, measured = re.findall(r'aria-label="([^"]+)"><i', drawn)
     assert planned.startswith("RAM · planned: weights 80 MiB, gradients 40 MiB, optimizer 160 MiB")
     assert "activations, logits, temporaries 110 MiB" in measured, "what of the peak no tensor of the states takes"
     assert "400 MiB of 500 MiB" in drawn and "410 MiB of 500 MiB" in drawn
     assert '<td class="qs-number">410 MiB</td><td class="qs-number">+2.5 %</td>' in re.sub(r"<td\s+", "<td ", drawn)
     unmeasured = held_view(document(measured={}, memory_source=""), "en")
-    assert len(re.findall(r"<svg", unmeasured)) == 1 and "—" in unmeasured
+    assert len(re.findall(r"bar-track", unmeasured)) == 1 and "—" in unmeasured
 
 
 def test_what_a_model_wrote_is_text() -> None:

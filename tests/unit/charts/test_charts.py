@@ -7,24 +7,19 @@ import re
 
 import pytest
 
-from qserve.report.charts.draw import draw
-from qserve.report.charts.scale import clock_step, nice_step, ticks
-from qserve.report.charts.specs import (
-    Bar,
-    Bars,
-    Histogram,
-    HistogramSeries,
-    Interval,
-    Intervals,
-    LayoutPoint,
-    Layouts,
-    Line,
-    Lines,
-    Point,
-    Points,
-    Segment,
-)
-from qserve.report.figures import duration, mark_of, text_of
+from qserve.charts.figures import duration, mark_of, text_of
+from qserve.charts.html import draw
+from qserve.charts.scale import clock_step, nice_step, ticks
+from qserve.charts.spec import Bar, Interval, Intervals, Line, Lines, Point, Scatter, Segment, StackedBars
+from qserve.report.sections.traffic import latency_histogram
+
+
+def quantizations(points: tuple[Point, ...]) -> Scatter:
+    return Scatter(points, "weights", "accuracy", "bytes", "share", names_all=True)
+
+
+def layouts(points: tuple[Point, ...]) -> Scatter:
+    return Scatter(points, "of one user", "of one card", "number", "number", ("front", "behind", "chosen"))
 
 
 @pytest.mark.parametrize("high", [1e-6, 0.03, 0.9, 1.0, 3, 7.5, 99, 101, 12345, 3e9])
@@ -49,7 +44,9 @@ def test_no_two_marks_of_an_axis_read_the_same(highest, kind, smallest):
 
 
 def test_segments_have_widths_in_proportion():
-    bars = Bars((Bar("a", (Segment("x", 1, "1", "1"), Segment("y", 3, "3", "2"), Segment("z", 0, "0", "3"))),), 8)
+    bars = StackedBars(
+        (Bar("a", (Segment("x", 1, "1", "1"), Segment("y", 3, "3", "2"), Segment("z", 0, "0", "3"))),), 8
+    )
     drawn = str(draw(bars))
     assert re.findall(r"width:([\d.]+)%", drawn) == ["12.500", "37.500"]
     assert "z" not in re.findall(r"</i>(\w)</span>", drawn), "what is nowhere needs no place in the legend"
@@ -81,7 +78,7 @@ def test_one_point_alone_can_be_drawn():
 
 
 def test_columns_stand_in_proportion_and_percentiles_where_they_are():
-    chart = Histogram(10.0, HistogramSeries("e2e", "1", (0, 5, 10, 0), 3), (("p50", 20.0), ("p99", 500.0)))
+    chart = latency_histogram(10.0, (0, 5, 10, 0), "1", (("p50", 20.0), ("p99", 500.0)))
     drawn = str(draw(chart))
     heights = [float(one) for one in re.findall(r'height="([\d.]+)"', drawn)]
     assert len(heights) == 2 and heights[1] == pytest.approx(2 * heights[0])
@@ -90,37 +87,39 @@ def test_columns_stand_in_proportion_and_percentiles_where_they_are():
 
 
 def test_names_of_marks_are_on_lines_of_their_own_however_near_the_marks_are():
-    chart = Histogram(10.0, HistogramSeries("e2e", "1", (0, 5, 10, 0), 3), (("p50", 20.0), ("p90", 20.1)))
+    chart = latency_histogram(10.0, (0, 5, 10, 0), "1", (("p50", 20.0), ("p90", 20.1)))
     assert re.findall(r"top:([\d.]+)rem", str(draw(chart))) == ["0.0", "0.95"]
 
 
 def test_an_interval_stays_within_its_scale():
-    drawn = str(draw(Intervals((Interval("t", 0.99, 0.05, "99 %"),), 0.0, 1.0, "share")))
+    drawn = str(draw(Intervals((Interval("t", 0.99, 0.05, "99 %"),), 0.0, 1.0)))
     assert "left:94.000%;width:6.000%" in drawn
     assert "left:99.000%" in drawn
 
 
 def test_the_best_points_are_joined_and_the_beaten_are_grey():
     points = (
-        Point("bf16", 4e6, 0.98, 0.01, 1, True, ""),
-        Point("int8", 2e6, 0.97, 0.01, 0.5, True, ""),
-        Point("nf4", 3e6, 0.9, 0.0, 0.2, False, ""),
+        Point("bf16", 4e6, 0.98, True, stderr=0.01, size=1),
+        Point("int8", 2e6, 0.97, True, stderr=0.01, size=0.5),
+        Point("nf4", 3e6, 0.9, False, size=0.2),
     )
-    drawn = str(draw(Points(points, "weights", "accuracy")))
-    front = re.search(r'class="line front" d="([^"]+)"', drawn)[1]
-    assert front.count("L") == 1, "two points, from small to large"
-    assert drawn.count('class="point behind"') == 1
+    drawn = str(draw(quantizations(points)))
+    for wide_or_narrow in drawn.split("<svg")[1:]:
+        small, large = re.search(r'points="([^"]+)"', wide_or_narrow)[1].split()
+        assert float(small.split(",")[0]) < float(large.split(",")[0]), "two points, from small to large"
+        assert wide_or_narrow.count('class="point behind"') == 1
 
 
 def test_names_of_points_lie_on_no_other_name_and_no_point():
     names = ("bf16", "fp8", "int8", "bnb-nf4")
-    drawn = str(draw(Points(tuple(Point(one, 2e6, 0.97, 0.0, 1, True, "") for one in names), "weights", "accuracy")))
-    offsets = re.findall(r"translate:(calc\([^)]*\) calc\([^)]*\))", drawn)
-    assert len(offsets) == len(set(offsets)) == len(names)
+    drawn = str(draw(quantizations(tuple(Point(one, 2e6, 0.97, True, size=1) for one in names))))
+    for wide_or_narrow in drawn.split("<svg")[1:]:
+        places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]* class="name"', wide_or_narrow)
+        assert len(places) == len(set(places)) == len(names)
 
 
 def test_one_point_of_full_accuracy_needs_no_room_above_a_hundred_percent():
-    drawn = str(draw(Points((Point("a", 1e6, 1.0, 0.0, 1, True, ""),), "weights", "accuracy")))
+    drawn = str(draw(quantizations((Point("a", 1e6, 1.0, True, size=1),))))
     assert "100 %" in drawn and "nan" not in drawn
 
 
@@ -155,12 +154,12 @@ def test_durations_and_marks():
 
 def test_layouts_that_nothing_beats_are_joined_and_named_and_the_chosen_has_a_ring():
     points = (
-        LayoutPoint("fast <b>", 100.0, 500.0, True, False),
-        LayoutPoint("frugal", 25.0, 1500.0, True, False),
-        LayoutPoint("taken", 60.0, 400.0, False, True),
-        LayoutPoint("beaten", 50.0, 300.0, False, False),
+        Point("fast <b>", 100.0, 500.0, True, False),
+        Point("frugal", 25.0, 1500.0, True, False),
+        Point("taken", 60.0, 400.0, False, True),
+        Point("beaten", 50.0, 300.0, False, False),
     )
-    drawn = str(draw(Layouts(points)))
+    drawn = str(draw(layouts(points)))
     for joined in re.findall(r'points="([^"]+)"', drawn):
         assert len(joined.split()) == 2, "the front alone"
     assert "fast &lt;b&gt;</text>" in drawn and "<b>" not in drawn
@@ -170,14 +169,12 @@ def test_layouts_that_nothing_beats_are_joined_and_named_and_the_chosen_has_a_ri
 
 def test_names_of_layouts_lie_on_no_point_no_line_and_no_other_name():
     """Of a crowded front; a name without room is left out, that of the chosen layout never."""
-    front = [
-        LayoutPoint(f"awq, {i} × TP {i} ({i} cards)", 100.0 + 9 * i, 900.0 - 40 * i, True, False) for i in range(9)
-    ]
-    chosen = LayoutPoint("bf16, 2 × TP 4 (8 cards)", 140.0, 700.0, False, True)
-    wide, narrow = str(draw(Layouts((*front, chosen)))).split("<svg")[1:]
+    front = [Point(f"awq, {i} × TP {i} ({i} cards)", 100.0 + 9 * i, 900.0 - 40 * i, True, False) for i in range(9)]
+    chosen = Point("bf16, 2 × TP 4 (8 cards)", 140.0, 700.0, False, True)
+    wide, narrow = str(draw(layouts((*front, chosen)))).split("<svg")[1:]
     for drawn, fewest in ((wide, 3), (narrow, 1)):
         named = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*cards\))<', drawn)
-        assert chosen.name in {name for _, _, name in named}
+        assert chosen.label in {name for _, _, name in named}
         assert len(named) >= fewest
         boxes = [(float(x), float(y) - 10, float(x) + 6.7 * len(name), float(y)) for x, y, name in named]
         points = [tuple(map(float, one)) for one in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="[58]"', drawn)]

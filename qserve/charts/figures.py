@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from typing import Literal
 
-from qserve.report.blocks import Kind, Value
 from qserve.units import format_bytes, format_count, format_ms, format_parameters, format_rate
 
-__all__ = ["NUMERIC", "clock", "day_and_time", "duration", "mark_of", "moment", "text_of"]
+__all__ = ["NUMERIC", "Kind", "Value", "clock", "day_and_time", "duration", "mark_of", "moment", "text_of"]
 
+Kind = Literal[
+    "text", "prose", "code", "count", "parameters", "number", "bytes", "ms", "s", "share", "change", "rate", "time"
+]
+"""`prose` sentences, `ms` milliseconds, `s` seconds, `share` and `change` parts of one, `rate` per second, `time`
+seconds since 1970."""
+Value = str | int | float | None
 NUMERIC = frozenset({"count", "parameters", "number", "bytes", "ms", "s", "share", "change", "rate"})
 """Kinds that are aligned right."""
 _EMPTY_DECIMALS = re.compile(r"\.0+(?=\D|$)")
