@@ -81,7 +81,7 @@ release: setup ## build the three wheels into release/, with the versions that t
 	@rm -rf release && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir release . ./server ./demo
 	@cp constraints.txt LICENSE release/ && ls -lh release
 
-docs: setup ## write docs/cli.md, and what README.md and architecture/tree.md quote, anew from the program
+docs: setup ## write docs/cli.md, and what other pages quote from the program, anew
 	@$(BIN)/python scripts/docs.py
 
 site: setup ## build the documentation as a site into build/site; a link that leads nowhere fails

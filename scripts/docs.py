@@ -1,10 +1,11 @@
-"""What the documentation quotes from the program: docs/cli.md, the console blocks of README.md, counted calls.
+"""What the documentation quotes from the program: docs/cli.md, outputs of commands on every page, counted calls.
 
     python scripts/docs.py             write them anew
     python scripts/docs.py --check     exit status 1 if they are not what the program prints
 
-A console block is one that begins with "$ qserve plan …": the rest of it is what that command prints. The first two
-columns of a table below "python scripts/walks.py plan …" are what that counts of the file in the third.
+A console block in README.md that begins with "$ qserve plan …" holds what that command prints. So does a text block below
+the comment <!-- qserve … --> or <!-- python scripts/… -->, on every page. The first two columns of a table below
+"python scripts/walks.py plan …" are what that counts of the file in the third.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Written by `make docs` from the commands' own `--help-all`; `make check` fails w
 """
 WALK = re.compile(r"^python (scripts/walks\.py) (plan .*)$", re.MULTILINE)
 COUNTED_ROW = re.compile(r"^\| \d+ \| \d+ \| `(.*?)` \|", re.MULTILINE)
-CONSOLE_BLOCK = re.compile(r"```console\n\$ (qserve plan .*)\n(?:.*\n)*?```\n")
+CONSOLE_BLOCK = re.compile(r"(```console\n\$ (qserve plan .*)\n)((?:.*\n)*?)```\n")
+MARKED_BLOCK = re.compile(r"(<!-- ((?:qserve|python scripts/).*) -->\n```text\n)((?:.*\n)*?)```\n")
 
 
 def cli_page() -> str:
@@ -63,14 +65,15 @@ def help_of(command: click.Command, path: tuple[str, ...]) -> str:
         return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
 
 
-def readme(text: str) -> str:
-    """README.md with the output of its console blocks as it is now."""
-    return CONSOLE_BLOCK.sub(lambda block: f"```console\n$ {block[1]}\n{output_of(block[1])}\n```\n", text)
+def quoted(text: str, block: re.Pattern[str] = MARKED_BLOCK) -> str:
+    """A page with the outputs that its blocks quote as the commands print them now."""
+    return block.sub(lambda found: f"{found[1]}{output_of(found[2])}\n```\n", text)
 
 
 def output_of(command: str) -> str:
     """What a command prints."""
-    done = _run([str(Path(sys.executable).with_name("qserve")), *shlex.split(command)[1:]])
+    program, *arguments = shlex.split(command)
+    done = _run([str(Path(sys.executable).with_name(program)), *arguments])
     if done.stderr:
         sys.exit(f"{command}\n{done.stderr}")
     return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
@@ -94,17 +97,16 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("QSERVE_", "HF_"))}
         empty = {"HF_HUB_OFFLINE": "1", "HF_HOME": nothing, "QSERVE_STATE_DIR": nothing}
         environment = {**own, **empty, "COLUMNS": str(WIDTH), "TERM": "dumb"}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def main() -> None:
     """Write the pages, or hold them to what the program prints."""
-    tree = ROOT / "docs" / "architecture" / "tree.md"
-    pages = {
-        ROOT / "docs" / "cli.md": cli_page(),
-        ROOT / "README.md": readme((ROOT / "README.md").read_text()),
-        tree: counted(tree.read_text()),
-    }
+    readme, tree = ROOT / "README.md", ROOT / "docs" / "architecture" / "tree.md"
+    pages = {path: quoted(path.read_text()) for path in [readme, *sorted(ROOT.glob("docs/**/*.md"))]}
+    pages[readme] = quoted(pages[readme], CONSOLE_BLOCK)
+    pages[tree] = counted(pages[tree])
+    pages[ROOT / "docs" / "cli.md"] = cli_page()
     stale = False
     for path, wanted in pages.items():
         found = path.read_text() if path.exists() else ""
