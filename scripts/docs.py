@@ -3,8 +3,8 @@
     python scripts/docs.py             write them anew
     python scripts/docs.py --check     exit status 1 if they are not what the program prints
 
-A console block in README.md that begins with "$ qserve plan …" holds what that command prints. So does a text block below
-the comment <!-- qserve … --> or <!-- python scripts/… -->, on every page. The first two columns of a table below
+A console block in README.md that begins with "$ qserve plan …" holds what that command prints. So does, on every page,
+a text block below <!-- qserve … --> or <!-- python scripts/… -->. The first two columns of a table below
 "python scripts/walks.py plan …" are what that counts of the file in the third.
 """
 
