@@ -162,7 +162,7 @@ class Ours:
         from qserve.detect import detect
         from qserve.planner import plan_request
         from qserve.reward.find import find_reward
-        from qserve.reward.model.load import load_reward_model
+        from qserve.reward.load import load_reward_model
         from qserve.reward.open import plan_reward
         from qserve.reward.scoring.scorer import RewardScorer
         from qserve.reward.settings import RewardSettings

@@ -52,7 +52,7 @@ _SECTIONS = {
 COMMANDS = {name: text for section in _SECTIONS.values() for name, text in section.items()}
 # Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "run": "chat.run", "score": "reward.score", "serve": "up.command"}
-_FILES = ("completion", "models", "ui")
+_FILES = ("completion", "deploy", "models", "ui")
 # Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 

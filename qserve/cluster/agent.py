@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from qserve.cluster.checkpoints import checkpoint_folder
 from qserve.cluster.free_port import free_port
 from qserve.cluster.join import ray_module
-from qserve.cluster.lease import Lease
-from qserve.cluster.log_tail import LogTail
 from qserve.cluster.messages import AgentStatus, Assignment, Failure, GatewayStatus
 from qserve.cluster.spanning import set_vllm_environment
 from qserve.errors import QserveError
@@ -28,11 +28,13 @@ from qserve.supervisor.this_machine import facts_of, local_worker
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import TcpAddress, WorkerStatus
 
-__all__ = ["Agent"]
+__all__ = ["Agent", "Lease", "LogTail"]
 
 _LOOK_S = 0.05
 _MEMORY_S = 20.0
 _END_S = 15.0
+_MOST_LOG_BYTES = 256 * 1024
+_LOOKS_PER_LEASE = 10
 # What Ray sets for its own tasks, and a worker would take for the user's wish.
 _OF_RAY = ("OMP_NUM_THREADS", "RAY_JOB_ID", "RAY_RAYLET_PID")
 
@@ -147,3 +149,45 @@ class Agent:
             self._folder.close()
         finally:  # also where the worker writes while its folder is removed; the next agent here removes the rest
             os._exit(1)
+
+
+class LogTail:
+    """Reads what was appended to a log since the last time, at most 256 KiB; a log that does not exist yet is empty."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._offset = 0
+
+    def read(self) -> bytes:
+        """The next piece; b"" where nothing was written."""
+        try:
+            with self.file.open("rb") as log:
+                log.seek(self._offset)
+                piece = log.read(_MOST_LOG_BYTES)
+        except OSError:
+            return b""
+        self._offset += len(piece)
+        return piece
+
+
+class Lease:
+    """Calls `end` in a thread of its own once `renew` was not called for `duration_s`.
+
+    The clock goes on while a process is stopped: one that wakes up after its lease ends at once.
+    """
+
+    def __init__(self, duration_s: float, end: Callable[[], None]) -> None:
+        """It begins now."""
+        self._duration_s = duration_s
+        self._end = end
+        self._renewed_s = time.monotonic()
+        threading.Thread(target=self._watch, daemon=True, name="lease").start()
+
+    def renew(self) -> None:
+        """The other side is there."""
+        self._renewed_s = time.monotonic()
+
+    def _watch(self) -> None:
+        while time.monotonic() - self._renewed_s <= self._duration_s:
+            time.sleep(self._duration_s / _LOOKS_PER_LEASE)
+        self._end()

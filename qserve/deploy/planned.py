@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qserve.deploy.argv import local_path
 from qserve.deploy.needs import Needs, Relays, needs_of
-from qserve.deploy.words import local_path
 from qserve.service.plan import ModelPlan, ServicePlan
 
 __all__ = ["Planned"]

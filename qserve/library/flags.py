@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qserve.errors import DoesNotFit, PortInUse, QserveError, UnusableResult, UsageError, WorkerFailed
 
-__all__ = ["Value", "called", "flags_of"]
+__all__ = ["Value", "called", "flags_of", "names_in"]
 
 Value = str | int | float | bool | Path | Sequence[str | Path] | None
 _SHORTER = {"input_tokens": "input", "output_tokens": "output"}
@@ -45,3 +45,8 @@ def called(*words: str) -> str:
         first = next((index for index, line in enumerate(lines) if line.startswith("qserve: ")), len(lines) - 1)
         raise kinds.get(done.returncode, QserveError)("\n".join(lines[first:]).removeprefix("qserve: "))
     return done.stdout
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Each name once, in the order of the text, without the spaces around it."""
+    return tuple(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))

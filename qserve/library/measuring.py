@@ -8,8 +8,7 @@ from pathlib import Path
 
 from qserve.evaluation.comparison.compare import Candidate, candidates_of
 from qserve.evaluation.results import EvalResult
-from qserve.library.flags import Value, called, flags_of
-from qserve.library.names import names_in
+from qserve.library.flags import Value, called, flags_of, names_in
 
 __all__ = ["compare", "evaluate"]
 

@@ -12,7 +12,7 @@ from qserve.model.packed_cache.folder import PackedFolder
 from qserve.planner import Plan, PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward, plan_reward
-from qserve.reward.model.load import load_reward_model
+from qserve.reward.load import load_reward_model
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
 

@@ -100,7 +100,7 @@ command.params[:0] = passed_options(_SHOWN, _LEFT_OUT)  # MODEL comes before PRO
 
 def _words(ctx: click.Context, values: dict[str, Any]) -> list[str]:
     """The flags for `qserve up`, without the model."""
-    from qserve.deploy.words import words_of
+    from qserve.deploy.argv import words_of
 
     given = {name: value for name, value in values.items() if ctx.get_parameter_source(name) in _GIVEN}
     return words_of(ctx.command.params, given)

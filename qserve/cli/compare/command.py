@@ -20,7 +20,7 @@ from qserve.cli.progress import progress_line, resumable
 from qserve.cli.writable import check_folder_writable
 from qserve.core.schemes import resolve_scheme
 from qserve.errors import UnusableResult, UsageError
-from qserve.library.names import names_in
+from qserve.library.flags import names_in
 from qserve.library.own_server import rounding_arguments, up_arguments
 from qserve.service.load import price_file
 from qserve.state_folder import state_folder

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qserve.evaluation.results import EvalResult
+
 from pathlib import Path
-from typing import Any
 
 import click
 
-from qserve.cli.eval.documents import diff_json, result_json
 from qserve.cli.eval.request import EvalFlags, check_samples, eval_request
 from qserve.cli.eval.run import evaluated
 from qserve.cli.eval.server import URL, check_which_server, server_to_ask
@@ -24,6 +29,8 @@ from qserve.state_folder import state_folder
 from qserve.terminal.console import console_of
 
 __all__ = ["command"]
+
+_ABOUT = ("model", "url", "run", "engine", "engine_version", "scheme", "dtype", "kv_cache_dtype", "devices", "seed")
 
 
 class _WithDiff(CommandGroup):
@@ -135,7 +142,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         with server_to_ask(line, flags, request, tasks) as (url, api_key):
             result, file, log = evaluated(line, url, api_key, request, tasks, flags)
     if flags.as_json:
-        print_json({**result_json(result, log.warnings), "file": str(file)})
+        print_json({**_result_json(result, log.warnings), "file": str(file)})
     else:
         console = console_of()
         show_result(console, result)
@@ -167,6 +174,22 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 
     diffs = compare(EvalResult.load(first), EvalResult.load(second))
     if as_json:
-        print_json({"first": str(first), "second": str(second), "tasks": [diff_json(one) for one in diffs]})
+        print_json({"first": str(first), "second": str(second), "tasks": [asdict(one) for one in diffs]})
     else:
         show_diff(console_of(), diffs)
+
+
+def _result_json(result: EvalResult, warnings: Mapping[str, int]) -> dict[str, Any]:
+    """All figures of a result; its answers are in its file. `warnings`: lm-eval's, and how often each came."""
+    about = result.about
+    return {
+        **{name: about.get(name) for name in _ABOUT},
+        "began_unix_s": round(about["unix_s"] - about["seconds"], 3),
+        "duration_s": about["seconds"],
+        "num_answers_kept": about["num_answers_kept"],
+        "notes": about["notes"],
+        "scores": [asdict(score) for score in result.scores()],
+        "outcomes": {task: asdict(counts) for task, counts in result.outcomes().items()},
+        "unscorable": {task: asdict(items) for task, items in result.unscorable().items()},
+        "warnings": dict(warnings),
+    }

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 import click
 
 from qserve.cli.options.completions import complete_gpu
-from qserve.cli.options.device_map_file import DeviceMapParam
 from qserve.cli.options.numbers import Count, FiniteRange
+from qserve.engines.transformers.plan.device_map import Mode
+from qserve.engines.transformers.plan.module_map import ModuleMap
 from qserve.errors import UsageError
 from qserve.planner.engine import engine_named, engine_names
 from qserve.planner.options import Kind, Option
 from qserve.service import request as service
 from qserve.units import parse_bytes
+from qserve.yaml_errors import yaml_problem
 
 __all__ = ["is_plan_option", "plan_option", "plan_options"]
 
@@ -48,6 +51,36 @@ class _EngineName(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not one of {', '.join(map(repr, engine_names()))}.", param, ctx)
 
 
+class _DeviceMap(click.ParamType):  # type: ignore[type-arg]
+    """auto, balanced, sequential, or the path of a JSON or YAML file."""
+
+    name = "auto|balanced|sequential|FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, ModuleMap) or value in get_args(Mode):
+            return value
+        try:
+            return _module_map(Path(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _module_map(path: Path) -> ModuleMap:
+    import yaml  # JSON is YAML as well
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        words = ", ".join(get_args(Mode))
+        raise UsageError(
+            f"--device-map {path}: {reason}; it takes {words}, or a JSON or YAML file of modules and devices"
+        ) from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"--device-map {path}: is neither JSON nor YAML: {yaml_problem(error)}") from error
+    return ModuleMap.parse(data, str(path))
+
+
 _TYPES: dict[Kind, Any] = {
     "text": str,
     "names": str,
@@ -56,7 +89,7 @@ _TYPES: dict[Kind, Any] = {
     "share": FiniteRange(0, 1, min_open=True),
     "bytes": _Bytes(),
     "engine": _EngineName(),
-    "device map": DeviceMapParam(),
+    "device map": _DeviceMap(),
 }
 
 _NO_LEARN = click.option(

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from qserve.cli.options.deployment import deployment_of
 from qserve.cli.options.planning import is_plan_option
 from qserve.core.hardware import Hardware
-from qserve.deploy.words import flags_of
+from qserve.deploy.argv import flags_of
 from qserve.planner.plan import Plan, Suggestion
 from qserve.service.next_command import Flags, command_of, flags_in, with_serving_command, words_of
 

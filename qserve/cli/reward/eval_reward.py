@@ -167,8 +167,7 @@ def _rewards(record: Record, answers: Sequence[Answered]) -> list[float] | None:
 
 
 def _measured(scored: Sequence[_Scored]) -> _Measured:
-    from qserve.reward.evaluation.accuracy import evaluate
-    from qserve.reward.evaluation.attributes import by_attribute
+    from qserve.reward.evaluation.accuracy import by_attribute, evaluate
     from qserve.reward.evaluation.calibration import calibration
     from qserve.reward.evaluation.length_bias import length_bias
 

@@ -82,7 +82,7 @@ class PlannedRun:
 
 
 def _learned(state: Path, method: str) -> int | None:
-    from qserve.training.learned import learned_runtime
+    from qserve.training.calibration import learned_runtime
 
     return learned_runtime(state, method)
 

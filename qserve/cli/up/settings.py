@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qserve.cli.command_line import without_secrets
+from qserve.core.hardware import Hardware
+from qserve.library.own_server import STARTED_BY
+from qserve.units import GIB
+
+if TYPE_CHECKING:
+    from qserve.supervisor.record import Recording
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
 from qserve.batches import FileBounds
-from qserve.cli.up.recording import recording_of
-from qserve.core.hardware import Hardware
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import to_collector
 from qserve.supervisor import UpOptions, ports
 from qserve.supervisor.gateways import Processes
 from qserve.supervisor.keys import keys_in_use, keys_of_file
-from qserve.units import GIB, MIB
+from qserve.units import MIB
 
 __all__ = ["ServerFlags"]
 
@@ -82,7 +94,7 @@ class ServerFlags:
         self, gateway: GatewaySettings, processes: Processes, hardware: Hardware, run_folder: Path
     ) -> UpOptions:
         """The service's options. Raises UsageError for bounds of the record that make no sense."""
-        recording = recording_of(run_folder, hardware, self.keep_runs_days, self.keep_runs_gib)
+        recording = _recording_of(run_folder, hardware, self.keep_runs_days, self.keep_runs_gib)
         files = FileBounds(
             self.max_file_mib * MIB, int(self.keep_files_gib * GIB), max(1, int(self.keep_files_days * _DAY_S))
         )
@@ -102,3 +114,23 @@ class ServerFlags:
             run_folder.parent.parent / "files",
             files,
         )
+
+
+def _recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gib: float) -> Recording:
+    """The record of a run at its start: command, versions, hardware.
+
+    The run's folder lies in the state folder's `runs`; its name is the id.
+
+    Raises UsageError for bounds that make no sense.
+    """
+    from qserve.detect.packages import Packages
+    from qserve.runs.retention import Retention
+    from qserve.runs.writer import NewRun
+    from qserve.supervisor.record import Recording
+    from qserve.version import __version__
+
+    versions = {"qserve": __version__, "python": platform.python_version(), **Packages.installed().versions}
+    command = without_secrets(["qserve", *sys.argv[1:]])
+    about = {**asdict(hardware), "cpu": hardware.cpu.model_name}  # not its hundred flags
+    run = NewRun(run_folder.name, command, versions, about, run_folder, os.environ.get(STARTED_BY, ""))
+    return Recording(run_folder.parent.parent, run, Retention(keep_days, int(keep_gib * GIB)))

@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qserve.confidence import wilson_interval
 from qserve.errors import UsageError
 from qserve.reward.evaluation.records import Record
 
-__all__ = ["Accuracy", "PreferenceReport", "Shape", "evaluate", "histogram", "shape_of"]
+__all__ = ["Accuracy", "PreferenceReport", "Shape", "by_attribute", "evaluate", "histogram", "shape_of"]
 
 Shape = Literal["pairs", "best-of-n", "rm-bench"]
 _STYLES = 3
@@ -146,3 +146,14 @@ def _round_step(step: float) -> float:
     """The next of 1, 2, 5, 10, … times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
+
+
+def by_attribute(records: Sequence[Record], values: Sequence[Sequence[Mapping[str, float]]]) -> tuple[Accuracy, ...]:
+    """Each attribute as if it were the reward, in the model's order; empty where the model has none.
+
+    `values` are those of each record's contents, by attribute.
+    """
+    names = list(values[0][0]) if values and values[0] else []
+    return tuple(
+        replace(evaluate(records, [[one[name] for one in row] for row in values]).overall, name=name) for name in names
+    )

@@ -23,7 +23,7 @@ from qserve.model.load import load_tokenizer
 from qserve.planner.plan import Plan, QuantChoice
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import ScoreItem
-from qserve.reward.model.load import LoadedReward, is_plain_folder, load_reward_model
+from qserve.reward.load import LoadedReward, is_plain_folder, load_reward_model
 from qserve.reward.scoring.pooling import PoolingRule
 from qserve.reward.settings import RewardSettings
 

@@ -12,7 +12,7 @@ import torch
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
 from qserve.reward.items import ScorerStats
-from qserve.reward.model.load import LoadedReward
+from qserve.reward.load import LoadedReward
 from qserve.reward.scoring.forward import PooledText, forward_packed, forward_padded, row_padding
 from qserve.reward.scoring.rows import Group
 

@@ -9,7 +9,7 @@ import torch
 
 from qserve.engines.transformers.kernels.shapes import padded_length
 from qserve.model.transfers import upload
-from qserve.reward.model.load import LoadedReward
+from qserve.reward.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled
 from qserve.reward.scoring.rows import Group

@@ -15,7 +15,7 @@ from qserve.model.out_of_memory import OutOfMemory
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.failures import TextRefused, too_long
 from qserve.reward.items import Score, ScoreItem, TokenizedText
-from qserve.reward.model.load import LoadedReward
+from qserve.reward.load import LoadedReward
 from qserve.reward.scoring.compute import Output, RowComputer, ScorerStats
 from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.scoring.forward import PooledText

@@ -12,7 +12,7 @@ import inspect
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,6 @@ from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.serving.portions import is_large, portions
 from qserve.reward.serving.report import report_of
 from qserve.reward.serving.scorer import Scorer
-from qserve.reward.serving.shortened import shortened
 from qserve.wire.errors import ApiError, Dialect
 from qserve.wire.reward.table import BY_PATH
 from qserve.wire.worker_headers import CLIENT
@@ -151,7 +150,7 @@ class _Host:
         loop, template, texts = asyncio.get_running_loop(), self._model.template, list[Text]()
         for portion in portions(job.texts):
             thread = self._tokenizing_large if is_large(portion) else self._tokenizing
-            texts += await loop.run_in_executor(thread, shortened, portion, job, template.beginning)
+            texts += await loop.run_in_executor(thread, _shortened, portion, job, template.beginning)
         return replace(job, texts=tuple(texts))
 
     async def _of_model(self, job: ScoreJob) -> list[Score]:
@@ -202,3 +201,23 @@ class _Host:
         # A list has no field for how its scores came about; a header has.
         headers = {"x-qserve-meta": json.dumps(meta)} if isinstance(body, list) else None
         return JSONResponse(body, headers=headers)
+
+
+def _shortened(texts: Sequence[Text], job: ScoreJob, beginning: Callable[[str, int], str]) -> list[Text]:
+    """Texts with no more of their prompts and answers than the request allows (`max_tokens_per_doc` of rankers).
+
+    `beginning` takes a text and a number of tokens. Only messages are cut; other texts have no parts.
+    """
+    return [_shortened_text(text, job, beginning) for text in texts]
+
+
+def _shortened_text(text: Text, job: ScoreJob, beginning: Callable[[str, int], str]) -> Text:
+    *before, last = list(text.content)
+    messages = [
+        message
+        if limit is None or not isinstance(message, Mapping)
+        else {**message, "content": beginning(str(message["content"]), limit)}
+        for message, limit in [*((one, job.max_prompt_tokens) for one in before), (last, job.max_answer_tokens)]
+    ]
+    content = tuple(messages)
+    return replace(text, content=content, truncated=content != text.content)  # type: ignore[arg-type]

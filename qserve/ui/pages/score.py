@@ -19,7 +19,7 @@ from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.served_models import ServedModels
 from qserve.ui.pages.page import Page, Update
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.scoring.preference_files import KINDS, ScoredFile, read_file, score_records
+from qserve.ui.preference_files import KINDS, ScoredFile, read_file, score_records
 from qserve.ui.strings import marked, translate
 from qserve.ui.views.failures import failure_view, refusal_view
 from qserve.ui.views.scores import answers_view, file_view

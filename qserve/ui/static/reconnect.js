@@ -33,7 +33,7 @@
       else isBack();
     } catch { tell("failure.unreachable.trying"); }
   };
-  // Somebody is there: the server looks for clicks more often from now on (process/queue_polling.py).
+  // Somebody is there: the server looks for clicks more often from now on (process/app.py).
   let reported = 0;
   const here = () => {
     if (Date.now() - reported < EVERY_MS) return;

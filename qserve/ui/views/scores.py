@@ -8,7 +8,7 @@ from typing import Any
 
 from qserve.charts.html import draw, figure
 from qserve.charts.spec import Histogram, SignedBars
-from qserve.ui.scoring.preference_files import ScoredFile
+from qserve.ui.preference_files import ScoredFile
 from qserve.ui.strings import translate
 from qserve.ui.views.tables import probability_of, table, tiles
 

@@ -14,7 +14,7 @@ STRINGS: dict[str, tuple[str, str]] = {"tab.clock": ("Clock", "时钟"), "clock.
 CODE = """
 import asyncio, json, os
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-from qserve.ui.process.lean_import import lean_import
+from qserve.ui.process.app import lean_import
 with lean_import():
     import gradio
 from qserve.ui.client.served_models import ServedModels

@@ -14,7 +14,7 @@ from qserve.detect import detect
 from qserve.planner import PlanRequest
 from qserve.reward.find import find_reward
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.model.load import load_reward_model
+from qserve.reward.load import load_reward_model
 from qserve.reward.open import plan_reward
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings

@@ -13,7 +13,7 @@ import torch
 
 from qserve.model.cpu import build, kernels
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.model.load import LoadedReward
+from qserve.reward.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment, segment_sdpa
 from qserve.reward.scoring.forward import PooledText, forward_packed
 from qserve.reward.scoring.pooling import Pooled

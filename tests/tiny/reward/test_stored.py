@@ -13,8 +13,8 @@ from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.packed_cache import start as starts
 from qserve.model.packed_cache.folder import PackedFolder
 from qserve.planner import PlanRequest
+from qserve.reward import load as loading
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.model import load as loading
 from qserve.reward.open import find_reward, make_scorer, open_scorer, plan_reward
 from qserve.reward.settings import RewardSettings
 from qserve.units import GIB

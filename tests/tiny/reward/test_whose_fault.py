@@ -14,8 +14,8 @@ import torch
 from qserve.detect import detect
 from qserve.model.failures import SequenceFailed
 from qserve.planner import PlanRequest
+from qserve.reward.head import ScoreHead
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.model.head import ScoreHead
 from qserve.reward.open import open_scorer
 from qserve.reward.scoring import compute, forward, row_queue
 from qserve.reward.scoring.scorer import RewardScorer

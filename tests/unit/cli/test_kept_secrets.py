@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from qserve.cli.bench.request import BenchFlags
-from qserve.cli.deploy.command import _DeployFlags
+from qserve.cli.deploy import _DeployFlags
 from qserve.cli.eval.request import EvalFlags
 from qserve.cli.up.settings import ServerFlags
 

@@ -10,9 +10,8 @@ from qserve.cli.progress import count_text
 from qserve.cli.reward.check_model import CheckedRewards, show_model
 from qserve.cli.reward.check_parts import show_parts
 from qserve.cli.reward.show import show_against, show_attributes, show_next, show_preferences, show_quality, show_score
-from qserve.reward.evaluation.accuracy import evaluate
+from qserve.reward.evaluation.accuracy import by_attribute, evaluate
 from qserve.reward.evaluation.agreement import Agreement
-from qserve.reward.evaluation.attributes import by_attribute
 from qserve.reward.evaluation.calibration import calibration
 from qserve.reward.evaluation.length_bias import length_bias
 from qserve.reward.evaluation.parts import JudgeFound, PartFound

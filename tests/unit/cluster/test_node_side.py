@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from qserve.cluster.agent import Lease, LogTail
 from qserve.cluster.checkpoints import Location, checkpoint_folder, key_of, locate_checkpoint
 from qserve.cluster.free_port import free_port, listening
-from qserve.cluster.lease import Lease
-from qserve.cluster.log_tail import LogTail
 from qserve.cluster.probe import Probe, is_reachable
 from qserve.cluster.settings import PortRange
 from qserve.demo import chat_model_path

@@ -9,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.deploy.command import command as deploy
+from qserve.cli.deploy import command as deploy
 from qserve.cli.main import cli
 from qserve.cli.up.command import command as up
-from qserve.deploy.words import flags_of, words_of
+from qserve.deploy.argv import flags_of, words_of
 
 
 @pytest.mark.parametrize(

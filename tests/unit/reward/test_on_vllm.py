@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qserve.cli.up.command import command as up
-from qserve.engines.vllm.reward.suits import why_not
+from qserve.engines.vllm.reward.engine import ENGINE
 from qserve.errors import UsageError
 from qserve.reward.checkpoints import recognise
 from qserve.reward.settings import RewardSettings
@@ -16,7 +16,7 @@ from tests.unit.reward.stored import HIDDEN, body, write_folder
 
 
 def obstacle(path: Path, **settings: Any) -> str | None:
-    return why_not(recognise(path, RewardSettings(**settings)), RewardSettings(**settings))
+    return ENGINE.why_not_scored(recognise(path, RewardSettings(**settings)), RewardSettings(**settings))
 
 
 def test_a_sequence_classifier_suits(tmp_path: Path) -> None:

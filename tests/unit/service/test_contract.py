@@ -96,7 +96,7 @@ def all_ways(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plans:
     }
     if not set(settings.options) & set(NOT_DEPLOYED):
         words = ["deploy", "compose", "--config", str(file)]
-        found["deploy"] = of_command(words, "qserve.cli.deploy.command", monkeypatch, plans)
+        found["deploy"] = of_command(words, "qserve.cli.deploy", monkeypatch, plans)
     with planned_by("qserve.library.planning", monkeypatch, plans) as planned:
         qserve.plan(gpu=settings.gpu, **settings.options)
     found["library"] = planned[0]

@@ -14,8 +14,8 @@ from qserve.planner.training import TrainingJob, TrainingRequest
 from qserve.report import read_report, to_html, to_json, to_markdown
 from qserve.runs import RunStore
 from qserve.training import record as record_module
+from qserve.training.calibration import learned_runtime
 from qserve.training.job import DataSource, TrainingRun
-from qserve.training.learned import learned_runtime
 from qserve.training.outcome import Outcome, outcome_of, so_far
 from qserve.training.record import TrainingRecord, document_of
 from qserve.units import GIB, MIB

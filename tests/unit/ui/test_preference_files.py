@@ -12,7 +12,7 @@ import pytest
 
 from qserve.errors import UsageError
 from qserve.ui.client.api import ApiFailure
-from qserve.ui.scoring.preference_files import ScoredFile, read_file, score_records
+from qserve.ui.preference_files import ScoredFile, read_file, score_records
 
 ROWS = [{"prompt": "a", "chosen": "good", "rejected": "bad!"}, {"prompt": "b", "chosen": "yes", "rejected": "no"}]
 

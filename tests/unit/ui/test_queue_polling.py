@@ -6,8 +6,7 @@ import inspect
 
 import pytest
 
-from qserve.ui.process.lean_import import lean_import
-from qserve.ui.process.queue_polling import PollingOnDemand
+from qserve.ui.process.app import PollingOnDemand, lean_import
 
 
 async def _nothing(scope, receive, send) -> None: ...

@@ -12,7 +12,7 @@ import pytest
 from qserve.charts.scale import scale_of
 from qserve.planner.training.defaults import EXAMPLE
 from qserve.runs.verdict import advice_on, held_out_facts, warning_of
-from qserve.ui.process.lean_import import lean_import
+from qserve.ui.process.app import lean_import
 from qserve.ui.strings.sentences import has_english, said
 from qserve.ui.views.training import (
     configuration_view,

@@ -9,7 +9,6 @@ from qserve.core.hardware import Hardware
 from qserve.core.model_spec import Head
 from qserve.detect.packages import Packages
 from qserve.engines.vllm.detect import VllmChecks
-from qserve.engines.vllm.reward.suits import why_not
 from qserve.errors import WorkerFailed
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
@@ -26,7 +25,27 @@ class _VllmReward:
     """See `RewardEngine`."""
 
     def why_not_scored(self, reward: RewardCheckpoint, settings: RewardSettings) -> str | None:
-        return why_not(reward, settings)
+        """vLLM recognises a classifier of one label by its class and `score.weight`, and reads it at the last token
+        that it is sent, which is the one where transformers' class reads (`VllmScorer`).
+        """
+        remedy = f"{reward.id} is served by qserve's own scorer; leave --reward-engine vllm out"
+        if reward.recipe is not None:
+            return f"{reward.id} combines parts, which qserve's own worker scores; leave --reward-engine vllm out"
+        if reward.format != "sequence-classification":
+            return (
+                f"vLLM would not score a {reward.format} checkpoint as it was trained: it supports only a head named "
+                f"score, with one label, in a whole sequence-classification checkpoint. {remedy}"
+            )
+        if settings.answer_tokens is not None:
+            return f"--answer-tokens is for rerankers. {remedy}"
+        if reward.head.has_bias:
+            return f"vLLM's classifiers have no bias, and {reward.head.prefix} has one. {remedy}"
+        if not reward.path.is_dir() or reward.body_prefix != "model.":
+            return f"vLLM needs a folder with config, weights (model.*) and tokenizer. {remedy}"
+        pooling = settings.pooling or reward.pooling
+        if pooling not in ("last", "not-pad"):
+            return f"vLLM reads a classifier at the last token, but --pooling {pooling} reads another place. {remedy}"
+        return None
 
     def why_not(
         self,
@@ -54,11 +73,11 @@ class _VllmReward:
             scorer = VllmScorer(server, recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
             app = build_app(scorer, spec.models, spec.key, lambda: with_own(server.memory()))
             listening = asyncio.create_task(worker_process.listen(app, spec.address))
-            gone = asyncio.create_task(server.ended())
-            await asyncio.wait((listening, gone), return_when=asyncio.FIRST_COMPLETED)
+            ended = asyncio.create_task(server.ended())
+            await asyncio.wait((listening, ended), return_when=asyncio.FIRST_COMPLETED)
             if not listening.done():
-                raise WorkerFailed(f"vLLM ended with status {gone.result()}; see the worker's log")
-            gone.cancel()
+                raise WorkerFailed(f"vLLM ended with status {ended.result()}; see the worker's log")
+            ended.cancel()
 
 
 ENGINE = _VllmReward()

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from qserve.reward.checkpoints import HeadLayer, RewardHead
-from qserve.reward.model.weights import read_tensors
+from qserve.reward.weights import read_tensors
 
 __all__ = ["ScoreHead"]
 

@@ -21,6 +21,7 @@ from qserve.cli.options.numbers import Count
 from qserve.cli.up.checks import check_roles
 from qserve.cli.up.command import command as up
 from qserve.cli.up.passed_on import passed_options
+from qserve.deploy.argv import mounted, words_of
 from qserve.deploy.compose import compose_file
 from qserve.deploy.kuberay import kuberay_text
 from qserve.deploy.kubernetes import Cluster, kubernetes_text
@@ -28,7 +29,6 @@ from qserve.deploy.needs import Relays
 from qserve.deploy.planned import Planned
 from qserve.deploy.service import Service
 from qserve.deploy.systemd import systemd_unit
-from qserve.deploy.words import mounted, words_of
 from qserve.errors import UsageError
 from qserve.service.machine import Machine
 from qserve.service.plan import plan_service

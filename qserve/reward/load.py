@@ -45,10 +45,10 @@ from qserve.model.stored.arguments import own_quantization
 from qserve.model.stored.linear import compile_stored
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import RewardCheckpoint
-from qserve.reward.model.head import ScoreHead
-from qserve.reward.model.weights import body_tensors
+from qserve.reward.head import ScoreHead
 from qserve.reward.scoring import attention
 from qserve.reward.scoring.row_pass import RowPass
+from qserve.reward.weights import body_tensors
 
 __all__ = ["LoadedReward", "is_plain_folder", "load_reward_model"]
 

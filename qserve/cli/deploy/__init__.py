@@ -1,1 +1,0 @@
-"""`qserve deploy`."""
