@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.client.metrics import Histogram, Sample, histograms, total
 from qserve.charts import spec
 from qserve.charts.html import figure
+from qserve.client.metrics import Histogram, Sample, histograms, total
 from qserve.report.sections.latency import others_of
 from qserve.ui.strings import heading, translate
 from qserve.ui.views.durations import difference, duration, duration_of_ms

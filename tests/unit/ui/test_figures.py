@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import pytest
 
-from qserve.client.metrics import histograms, samples_of, total
 from qserve.charts.html import draw, figure
 from qserve.charts.spec import Bar, Histogram, Segment, StackedBars
+from qserve.client.metrics import histograms, samples_of, total
 from qserve.ui.views.latency import latency_view, live_view
 from qserve.ui.views.memory import host_view, memory_view, plan_bars
 from qserve.ui.views.results import comparisons_view, evals_view, runs_view

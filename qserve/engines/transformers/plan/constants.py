@@ -43,18 +43,14 @@ COMPILED_KERNEL = Constant(
 )
 
 PROMPT_READER = Constant(
-    42 * MIB,
-    40 * MIB,
-    120 * MIB,
-    "resident memory of a process that reads prompts; its band has room for a large body",
+    42 * MIB, 40 * MIB, 120 * MIB, "resident memory of a process that reads prompts; its band has room for a large body"
 )
 
 STRUCTURE_TRIAL = Constant(
     21 * MIB,
     18 * MIB,
     213 * MIB,
-    "resident memory of the process that tries structures; its band has room for three at a "
-    "time, of 64 MiB each",
+    "resident memory of the process that tries structures; its band has room for three at a time, of 64 MiB each",
 )
 
 READER_WORD_BYTES = 430

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import qserve.worker.guard
-from qserve.core.schemes import SCHEMES
 from qserve.client.metrics import samples_of
+from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.launch.command import command
 from qserve.engines.vllm.launch.diagnose import failure_of
 from qserve.engines.vllm.launch.failure import Failure, FailureKind

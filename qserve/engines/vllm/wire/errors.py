@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from qserve.engines.vllm.wire.overflow import overflow_of_vllm
-from qserve.wire.overflow import Overflow
 from qserve.wire.errors import ApiError, too_long
+from qserve.wire.overflow import Overflow
 
 __all__ = ["error_of", "in_our_words", "stream_error_of"]
 
