@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qserve.engines.vllm.wire import requests
-from qserve.gateway.routes import CLOSED
+from qserve.engines.vllm.wire.closed import CLOSED
 from tests.dashboard import METRICS, samples_of
 from tests.tiny.serving.served import Service, until
 from tests.tiny.vllm_served.conftest import KEY, MAX_MODEL_LEN, NUM_PLACES
