@@ -11,6 +11,6 @@ protocols/        what each client asks, and what it is answered
 serving/          the worker's ASGI app, metrics, memory
 recipe/           a model, rules and judges combined by weights in one YAML file
 rules/, judges/   what they say of a response
-vllm/             the same over a vLLM server
+engines.py        what an engine for reward models is to this package
 evaluation/       preference files, accuracy, agreement
 """
