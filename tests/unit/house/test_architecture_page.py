@@ -1,4 +1,7 @@
-"""docs/architecture.md and the pages it lists are true: every path and every name in them exists."""
+"""docs/architecture.md and the pages it lists are true: every path and every name in them exists.
+
+Of all other pages the names (`file.py: name`) and what lies below a folder of the repository.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from tests.unit.house.sources import tree_of
 ROOT = Path(__file__).parents[3]
 INDEX = ROOT / "docs" / "architecture.md"
 TRACES = sorted((ROOT / "docs" / "architecture").glob("*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PAGE_BYTES = 10_500  # a page that is read at one sitting
 
 
@@ -29,8 +33,9 @@ def quoted_in(pages, pattern):
 PATHS = [
     (text, page) for text, page in quoted_in([INDEX, *TRACES], r"[\w./-]+(\.\w+|/)") if "/" in text or ".py" in text
 ]
-NAMES = quoted_in([INDEX, *TRACES], r"[\w./-]+\.py: [\w.]+")
+NAMES = quoted_in(PAGES, r"(?!vllm/)[\w./-]+\.py: [\w.]+")  # a page may name what is in vLLM
 TOP_FOLDERS = ("configs/", "docs/", "tests/", "scripts/", "bench/", "evals/")
+BELOW_A_FOLDER = re.compile(r"(?<![\w./~-])(?:qserve|tests|scripts|bench|configs|demo|server)/[\w./*-]*\w")
 
 
 def resolve(path):
@@ -62,9 +67,17 @@ def test_every_path_exists():
     assert not missing, "what is not there"
 
 
+def test_every_path_below_a_folder_of_the_repository_exists():
+    found = {(page, path) for page in PAGES for path in BELOW_A_FOLDER.findall(page.read_text())}
+    assert len(found) > 150
+    missing = [f"{page.relative_to(ROOT)} names {path}" for page, path in sorted(found) if not [*ROOT.glob(path)]]
+    assert not missing, "what is not there"
+
+
 def test_every_name_exists():
     named = [(*quoted.split(": "), page) for quoted, page in NAMES]
-    defined = {path: set(defined_names(tree_of(resolve(path)))) for path, _, _ in named}
+    files = {path for path, _, _ in named}
+    defined = {path: set(defined_names(tree_of(resolve(path)))) if resolve(path).exists() else set() for path in files}
     missing = [f"{page} names {path}: {name}" for path, name, page in named if name not in defined[path]]
     assert not missing, "what the file does not define"
 
