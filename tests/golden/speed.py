@@ -12,6 +12,7 @@ from typing import Any
 
 from qserve.core.hardware import Device, known_gpus
 from qserve.core.model_spec import ModelSpec
+from qserve.core.schemes import SCHEMES
 from qserve.hub.bundled import bundled_config
 from qserve.planner.speed.figures import Figures, figures_of
 from qserve.planner.speed.load import Load
@@ -24,7 +25,7 @@ from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs, e
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
 
-__all__ = ["ROWS", "Case", "Comparison", "cases", "compare"]
+__all__ = ["ROWS", "Case", "Comparison", "cases", "compare", "scheme_of"]
 
 ROWS = Path(__file__).parent / "speed.csv"
 
@@ -71,7 +72,8 @@ _QWEN35_397B = {
     "max_position_embeddings": 262144,
 }
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm", "transformers": "transformers"}
-_QUANTS = {"": "bf16", "int8-w8a8": "w8a8"}
+# AutoRound writes the layout of GPTQ.
+_QUANTS = {"": "bf16", "int8-w8a8": "w8a8", "autoround-int4": "gptq-int4"}
 # Pages that name no release, by when they appeared: early 2025 (with DeepSeek-R1's distilled models); May 2025.
 _RELEASES = {"www.databasemart.com": "0.7", "github.com": "0.8.5"}
 # How InferenceX served and asked (SemiAnalysisAI/InferenceX, benchmarks/single_node/qwen3.5_*.sh, spring of 2026):
@@ -174,13 +176,13 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
     ranks = int(row["tp"] or row["n_gpu"] or 1) * int(row["pp"] or 1)
     note = re.search(r"TP=(\d)", row["notes"])
     load = _load(row)
-    if load is None or row["gpu"] not in _CARDS or _config(row["model"]) is None:
+    if load is None or row["gpu"] not in _CARDS or _config(row["model"]) is None or scheme_of(row) not in SCHEMES:
         return None
     source = row["source"].replace("#NVIDIA", "#InferenceX") if _is_inferencex(row) else row["source"]
     return Case(
         source,
         row["model"],
-        _quant(row),
+        scheme_of(row),
         _ENGINES[row["engine"]],
         row["engine_version"] or _RELEASES.get(row["source"].split("/")[2], ""),
         _CARDS[row["gpu"]],
@@ -209,8 +211,11 @@ def _is_inferencex(row: dict[str, str]) -> bool:
     return "397B" in row["model"] and ("origin InferenceX" in row["notes"] or "gap_analysis" in row["notes"])
 
 
-def _quant(row: dict[str, str]) -> str:
-    """The scheme; fp8 of a 16-bit checkpoint has a scale for each tensor (ModelOpt), of Qwen's one for each block."""
+def scheme_of(row: dict[str, str]) -> str:
+    """The scheme by qserve's name, or the source's word where qserve has none.
+
+    fp8 of a 16-bit checkpoint has a scale for each tensor (ModelOpt), of Qwen's one for each block.
+    """
     if row["quant"] == "fp8" and "gemm=fp8 moe=fp8;" in row["notes"] and "FP8" not in row["model"]:
         return "fp8_per_tensor"
     return _QUANTS.get(row["quant"], row["quant"])

@@ -8,11 +8,12 @@ from functools import cache
 
 import pytest
 
+from qserve.core.schemes import SCHEMES
 from qserve.planner.speed.bands import band_of
 from qserve.planner.speed.figures import percentile
 from scripts.accuracy_speed import FOLDS, METRIC
 from scripts.judge_speed_rows import reasons
-from tests.golden.speed import ROWS, Comparison, cases, compare
+from tests.golden.speed import ROWS, Comparison, cases, compare, scheme_of
 
 _EVERY = 7
 """A seventh of the runs: all of them take half a minute."""
@@ -61,3 +62,11 @@ def test_every_row_is_judged_or_says_why_not() -> None:
     judged = {row_id for one in cases() for row_id, _, _ in one.rows}
     assert len(judged) > 2050
     assert judged <= {row["id"] for row in rows if not row["not_judged"]}
+
+
+def test_every_run_that_is_planned_has_a_scheme_and_no_judged_row_is_left_out_for_its_own() -> None:
+    """A scheme without a row would end scripts/accuracy_speed.py."""
+    with ROWS.open(newline="") as file:
+        judged = [row for row in csv.DictReader(file) if not row["not_judged"]]
+    assert {scheme_of(row) for row in judged} <= SCHEMES.keys()
+    assert {case.quant for case in cases(every=True)} <= SCHEMES.keys()
