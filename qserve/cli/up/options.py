@@ -88,7 +88,7 @@ _OPTIONS = (
     click.option(
         "--start-timeout",
         type=FiniteRange(min=1),
-        help="Seconds without progress after which a start is ended and tried once more [120 to 1800, by phase].",
+        help="Seconds without progress that end a start [120 to 1800, by phase].",
     ),
     click.option(
         "--state-dir",
