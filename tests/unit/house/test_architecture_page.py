@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 INDEX = ROOT / "docs" / "architecture.md"
 TRACES = sorted((ROOT / "docs" / "architecture").glob("*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-PAGE_BYTES = 10_500  # a page that is read at one sitting
+PAGE_BYTES = 10_000  # a page that is read at one sitting
 
 
 def quoted_in(pages, pattern):
