@@ -20,6 +20,7 @@ Body = Mapping[str, Any] | bytes | Iterator[bytes] | None
 
 Result = TypeVar("Result")
 _CHUNK_BYTES = 1 << 16
+_LATIN_1 = 255  # its last character: headers hold no other
 _REDIRECTED_METHODS = ("GET", "HEAD")
 
 
@@ -84,15 +85,15 @@ def opened(
         timeout_s: for the connection, and for each wait for bytes.
         by_proxy: through the proxy that the environment names, if it names one.
 
-    Raises Unreachable where no server answers, UnsendableKey for a key that no header may hold.
+    Raises Unreachable where no server answers, or `url` is no address, UnsendableKey for a key that no header may hold.
     """
     sent, data = _encoded(body)
     request = urllib.request.Request(  # noqa: S310 - the caller checks the scheme
-        url, data, {**sent, **(headers or {}), **key_header(api_key)}, method=method
+        url, data, {**sent, **(headers or {}), **_sendable(api_key)}, method=method
     )
     proxies = [] if by_proxy else [urllib.request.ProxyHandler({})]
     opener = urllib.request.build_opener(_Redirects(), *proxies)
-    response = _requested(lambda: _response(opener, request, timeout_s))
+    response = _translated(lambda: _response(opener, request, timeout_s))
     with contextlib.closing(Reply(response)) as reply:
         yield reply
 
@@ -105,7 +106,7 @@ class Connection:
         parts = urlsplit(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
-        self._prefix, self._headers = parts.path.rstrip("/"), key_header(api_key)
+        self._prefix, self._api_key = parts.path.rstrip("/"), api_key
 
     def wait_for_ever(self) -> None:
         """Connects within the timeout, which ends there: answers may take their time. Raises Unreachable."""
@@ -115,12 +116,13 @@ class Connection:
     def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Reply:
         """The answer from its headers on; it is to be read before the next request. Raises as `opened`."""
         sent, data = _encoded(body)
+        headers = {**sent, **_sendable(self._api_key)}
 
         def answered() -> HTTPResponse:
-            self._connection.request(method, self._prefix + path, data, {**sent, **self._headers})
+            self._connection.request(method, self._prefix + path, data, headers)
             return self._connection.getresponse()
 
-        return Reply(_requested(answered))
+        return Reply(_translated(answered))
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """The answer of any status. Raises as `opened`."""
@@ -166,18 +168,17 @@ def _encoded(body: Body) -> tuple[dict[str, str], Any]:
     return {}, body
 
 
-def _requested(call: Callable[[], Result]) -> Result:
-    """As `_translated`, for a request."""
-    try:
-        return _translated(call)
-    except ValueError as error:  # of http.client, for what no header may hold
-        raise UnsendableKey(f"the key of --api-key can't be sent: {error}") from None
+def _sendable(api_key: str | None) -> dict[str, str]:
+    """As `key_header`. Raises UnsendableKey, which does not quote the key as http.client would."""
+    if any(char in "\r\n" or ord(char) > _LATIN_1 for char in api_key or ""):
+        raise UnsendableKey("the key of --api-key can't be sent: it has characters that are not allowed in a key")
+    return key_header(api_key)
 
 
 def _translated(call: Callable[[], Result]) -> Result:
     """What `call` returns, the exceptions of urllib and http.client as our own."""
     try:
         return call()
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: of an address that no request can hold
         reason = getattr(error, "reason", error)
         raise Unreachable(reason if isinstance(reason, Exception) else error) from None

@@ -9,11 +9,13 @@ import random
 import pytest
 from tokenizers import Tokenizer
 
-from qserve.bench.counting import Counter, local_counter
+from qserve.bench.connection import Address
+from qserve.bench.counting import Counter, counter_of, local_counter
 from qserve.bench.dataset import FromFile, read_dataset
 from qserve.bench.prompts import Synthetic, TextMaker
 from qserve.demo import chat_model_path
 from qserve.errors import UsageError
+from tests.unit.client.servers import answer, serving
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +170,10 @@ def test_a_prefix_stands_before_every_prompt_of_a_file(tmp_path):
 def test_a_file_without_prompts_is_refused(tmp_path, text, said):
     with pytest.raises(UsageError, match=said):
         from_file(tmp_path, text)
+
+
+def test_a_model_whose_name_no_address_holds_is_counted_by_the_server_s_tokenize():
+    with serving(answer(b'{"tokens": [1]}'), answer(b'{"tokens": [1, 2]}')) as server:
+        counted = counter_of(Address.of(server.url), "sk-1", "模型", None)
+        assert (counted.source, counted.count("a b")) == ("the server's /tokenize", 2)
+        counted.close()

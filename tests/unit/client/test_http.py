@@ -72,10 +72,19 @@ def test_what_is_no_answer_is_unreachable_with_its_reason(sent: bytes | None, re
 @pytest.mark.parametrize("key", ["sk-\u2603", "sk\nx"])
 def test_a_key_that_no_header_holds(key: str) -> None:
     with serving(answer(b"{}")) as server:
-        with pytest.raises(UnsendableKey, match="the key of --api-key can't be sent"):
+        with pytest.raises(UnsendableKey, match="the key of --api-key can't be sent") as raised:
             got(server.url, api_key=key)
+        assert "sk" not in str(raised.value)
         with pytest.raises(UnsendableKey):
             Connection(server.url, key, timeout_s=5).ask("GET", "/")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/模型", "http://a..b"])
+def test_an_address_that_no_request_can_hold_is_no_fault_of_the_key(url: str) -> None:
+    with pytest.raises(Unreachable, match="codec"):
+        got(url, api_key="sk-1", by_proxy=False)
+    with pytest.raises(Unreachable):
+        Connection(url, "sk-1", timeout_s=5).ask("GET", "/模型")
 
 
 def test_a_body_that_breaks_off_does_not_end_quietly() -> None:
