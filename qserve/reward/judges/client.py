@@ -81,10 +81,9 @@ class JudgeClient:
             self.num_asked += 1
             try:
                 answer = await self._opened().ask("POST", "/chat/completions", body)
-                data = answer.json()
                 if answer.status != 200:
-                    raise self._failed(f"it answered {answer.status}: {json.dumps(data)[:300]}")
-                return _content(data)
+                    raise self._failed(f"it answered {answer.status}: {' '.join(answer.text.split())[:300]}")
+                return _content(answer.json())
             except Unreachable as error:
                 raise self._failed(f"{type(error.reason).__name__} {error.reason}".strip()) from None
             except NotJson as error:

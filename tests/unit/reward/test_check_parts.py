@@ -108,6 +108,18 @@ def test_a_pattern_that_never_matches_and_a_judge_that_is_not_there(check: Calla
         check([judge_part("served")])
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [(503, "", "503: "), (502, "<html>\n gone\n</html>", "502: <html> gone </html>"), (400, {"a": 1}, '400: {"a": 1}')],
+)
+def test_a_judge_that_refuses_is_told_with_its_status(
+    status: int, body: Any, said: str, check: Callable[..., Any]
+) -> None:
+    with answering(lambda *_: (status, body)) as url, pytest.raises(UsageError) as raised:
+        check([judge_part(f"{url}/v1")])
+    assert f"/v1 did not answer: it answered {said}" in str(raised.value)
+
+
 def serving(form: Callable[[str], float]) -> Any:
     """A server of the recipe's two parts whose `form` is its own."""
 
