@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qserve.client.answer import Answer, Unreachable, UnsendableKey
-from qserve.client.error_text import error_message
+from qserve.client.error_text import message_of
 from qserve.client.http import Connection, Reply
 from qserve.client.stream import EventStream, NoEvent
 from qserve.errors import QserveError
@@ -80,7 +81,7 @@ def _deltas(reply: Reply) -> Iterator[Delta]:
 def _delta(event: Mapping[str, Any]) -> Delta:
     """The piece in one event. Raises NoAnswer for an error, _NotAChat for what is no event of a chat."""
     if event.get("error"):
-        raise NoAnswer(error_message(event) or str(event["error"]))
+        raise NoAnswer(message_of(json.dumps(event).encode()))
     try:
         choices = event.get("choices") or [{}]
         delta, usage = choices[0].get("delta") or {}, event.get("usage") or {}

@@ -217,6 +217,7 @@ def test_help_names_every_command_in_short_lines(
         ([{"error": {"message": "the worker ended"}}], "the worker ended"),
         (["[DONE]"], "the answer is empty"),
         ([{"error": "the worker ended"}], "the worker ended"),
+        ([{"error": {"code": 5}}], '{"error": {"code": 5}}'),
         ([{"error": None}, "[DONE]"], "the answer is empty"),
         ([delta("4"), '{"choices": [{"del'], "an event is cut off or not JSON"),
         (["<html>"], "cut off or not JSON"),
