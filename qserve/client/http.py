@@ -34,17 +34,22 @@ class Reply:
     def read(self, num_bytes: int | None = None) -> bytes:
         """At most so many bytes, or all; b"" at the end."""
         data: bytes = _translated(lambda: self._response.read(num_bytes))
-        if num_bytes and not data and self._response.length:  # http.client takes a body that is cut off for a whole one
-            raise Unreachable(IncompleteRead(b"", self._response.length))
+        if num_bytes and not data:
+            self._check_whole()
         return data
 
     def chunks(self) -> Iterator[bytes]:
         """The rest of the body, each piece as soon as it is there."""
         while chunk := _translated(lambda: self._response.read1(_CHUNK_BYTES)):
             yield chunk
+        self._check_whole()
 
     def close(self) -> None:
         self._response.close()
+
+    def _check_whole(self) -> None:
+        if self._response.length:  # http.client takes a body that is cut off for a whole one
+            raise Unreachable(IncompleteRead(b"", self._response.length))
 
 
 def ask(

@@ -10,6 +10,8 @@ from qserve.client.answer import NotJson, Refused, Unreachable, UnsendableKey
 from qserve.client.http import Connection, ask, opened
 from tests.unit.client.servers import answer, serving
 
+_CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
 
 def got(url: str, **options):
     return ask("GET", url, **{"timeout_s": 5, **options})
@@ -137,12 +139,17 @@ def test_a_connection_asks_below_its_path_and_connects_again() -> None:
     assert server.requests[0].startswith(b"POST /below/v1/x HTTP/1.1") and b"sk-1" in server.requests[0]
 
 
-def test_pieces_come_before_the_end_and_a_break_is_told() -> None:
-    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    whole = head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+def test_pieces_come_before_the_end() -> None:
+    whole = _CHUNKED + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     with serving(whole) as server, opened("GET", server.url, timeout_s=5) as reply:
         assert b"".join(reply.chunks()) == b"abcde"
-    with serving(head + b"3\r\nabc\r\n") as server, opened("GET", server.url, timeout_s=5) as reply:
+    with serving(answer(b"abcde")) as server, opened("GET", server.url, timeout_s=5) as reply:
+        assert b"".join(reply.chunks()) == b"abcde"
+
+
+@pytest.mark.parametrize("half", [_CHUNKED + b"3\r\nabc\r\n", answer(b"abc", length=9)])
+def test_pieces_that_break_off_do_not_end_quietly(half: bytes) -> None:
+    with serving(half) as server, opened("GET", server.url, timeout_s=5) as reply:
         chunks = reply.chunks()
         assert next(chunks) == b"abc"
         with pytest.raises(Unreachable):
