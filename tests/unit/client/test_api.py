@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing, suppress
+from pathlib import Path
+
 import pytest
 
 from qserve.client.answer import Refused, Unreachable
@@ -10,6 +14,7 @@ from qserve.client.stream import NoEvent
 from tests.unit.client.servers import answer, serving
 
 _EVENTS = "content-type: text/event-stream"
+_ONE_EVENT = b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n11\r\ndata: {"a": 1} \n\n\r\n'
 
 
 async def streamed(url: str) -> list:
@@ -67,3 +72,39 @@ async def test_a_stream_that_breaks_off_is_told_after_its_events(length: int | N
             assert await anext(events) == {"a": 1}
             with pytest.raises(error):
                 await anext(events)
+
+
+async def test_over_a_socket_a_stream_that_is_done_leaves_its_connection_to_the_next(tmp_path: Path) -> None:
+    connections = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"{}"):
+                writer.write(_ONE_EVENT + b"e\r\ndata: [DONE]\n\n\r\n")
+                await asyncio.sleep(0.05)  # the end comes later, as from a real server
+                writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "s")
+    async with server, ApiClient("http://worker", socket=tmp_path / "s") as client:
+        for _ in range(2):
+            assert [event async for event in client.stream("/v1/x", {})] == [{"a": 1}]
+    assert len(connections) == 1
+
+
+async def test_a_stream_that_is_closed_closes_its_connection(tmp_path: Path) -> None:
+    left = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(_ONE_EVENT)
+        assert await reader.read() == b""
+        left.set()
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "s")
+    async with server, ApiClient("http://worker", socket=tmp_path / "s") as client:
+        async with aclosing(client.stream("/v1/x", {})) as events:
+            assert await anext(events) == {"a": 1}
+        await asyncio.wait_for(left.wait(), 10)
