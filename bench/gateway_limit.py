@@ -208,7 +208,7 @@ async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> Non
     from qserve.gateway.run_history import RunHistory
     from qserve.gateway.settings import GatewaySettings
     from qserve.supervisor import ports
-    from qserve.supervisor.gateways import Processes, start_gateway
+    from qserve.supervisor.gateways import Processes, make_gateway
     from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
     async def no_host() -> list[dict[str, Any]]:
@@ -220,7 +220,7 @@ async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> Non
     service = Service(lambda: None, no_host, lambda row: None, RunHistory())
     listener = ports.bind("127.0.0.1", 0)
     settings = GatewaySettings(keys=(key,))
-    gateway = start_gateway(Processes(count), settings, [worker], service, None, listener, lambda *_, **__: None)
+    gateway = make_gateway(Processes(count), settings, [worker], service, None, listener, lambda *_, **__: None)
     gateway.begin()
     await gateway.ready()
     partial = port_file.with_suffix(".partial")

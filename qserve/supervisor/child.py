@@ -82,7 +82,7 @@ class Child:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
-            await self._end_if_requested()
+            await self._until_ended()
         self._kill_group()
 
     async def end_with_stacks(self, pids: list[int]) -> None:
@@ -98,7 +98,7 @@ class Child:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._log_task, _LAST_WORDS_S)
 
-    async def _end_if_requested(self) -> None:
+    async def _until_ended(self) -> None:
         for wait_s, more in ((_TERM_GRACE_S, _END_FAMILY), (_FAMILY_GRACE_S, signal.SIGKILL)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), wait_s)

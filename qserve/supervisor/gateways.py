@@ -27,7 +27,7 @@ from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import UiEndpoint
 from qserve.worker.base import WorkerStatus
 
-__all__ = ["Processes", "RunningGateway", "Silence", "start_gateway"]
+__all__ = ["Processes", "RunningGateway", "Silence", "make_gateway"]
 
 _log = logging.getLogger("qserve.supervisor")
 _MODULE = "qserve.supervisor.gateway_process"
@@ -81,7 +81,7 @@ class RunningGateway(Protocol):
         """Stop it; returns when it has ended."""
 
 
-def start_gateway(
+def make_gateway(
     processes: Processes,
     settings: GatewaySettings,
     workers: Sequence[WorkerStatus],

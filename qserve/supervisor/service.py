@@ -21,7 +21,7 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor import ports
 from qserve.supervisor.deployment import ModelDeployment
-from qserve.supervisor.gateways import Processes, RunningGateway, start_gateway
+from qserve.supervisor.gateways import Processes, RunningGateway, make_gateway
 from qserve.supervisor.measure import measure_last, measure_on, reported_memory
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
@@ -130,7 +130,7 @@ async def _serve(
             service = Service(
                 rolling.begin, host.documents, record.row, record.kept, options.files, options.file_bounds
             )
-            gateway = start_gateway(options.processes, options.gateway, statuses, service, ui, listener, record.event)
+            gateway = make_gateway(options.processes, options.gateway, statuses, service, ui, listener, record.event)
             gateway.begin()
             end = None
             try:

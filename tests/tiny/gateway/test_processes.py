@@ -19,7 +19,7 @@ from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import ports
-from qserve.supervisor.gateways import Processes, start_gateway
+from qserve.supervisor.gateways import Processes, make_gateway
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.processes import words
 from tests.tiny.gateway.conftest import KEY, WORKER_KEY, FakeWorkerProcess, chat
@@ -48,7 +48,7 @@ class Running:
         )
         service = Service(self._restart, self._host, self.rows.append, RunHistory())
         listener = ports.bind("127.0.0.1", 0)
-        gateway = start_gateway(
+        gateway = make_gateway(
             Processes(2),
             GatewaySettings(keys=(KEY,), admin_keys=("sk-admin",), max_queue=3),
             [worker],

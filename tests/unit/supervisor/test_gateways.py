@@ -13,7 +13,7 @@ from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import gateways
-from qserve.supervisor.gateways import Processes, Silence, start_gateway
+from qserve.supervisor.gateways import Processes, Silence, make_gateway
 
 
 def test_a_process_that_says_nothing_for_several_looks_has_hung():
@@ -38,7 +38,7 @@ async def test_one_that_can_not_be_started_is_tried_again_and_then_named(monkeyp
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     told: list[str] = []
     service = Service(lambda: None, lambda: None, lambda row: None, RunHistory())  # type: ignore[arg-type, return-value]
-    gateway = start_gateway(
+    gateway = make_gateway(
         Processes(2),
         GatewaySettings(),
         [],
