@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from qserve.bench.connection import Address
 from qserve.client.answer import NotJson, Unreachable
@@ -45,7 +46,7 @@ def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | Non
     if tokenizer is not None:
         return named_counter(tokenizer)
     server = _Server(address, api_key)
-    status, given = server.ask("GET", f"/v1/qserve/tokenizer/{model}")
+    status, given = server.ask("GET", f"/v1/qserve/tokenizer/{quote(model)}")
     if status == 200 and "tokenizer.json" in given.get("files", {}) and importlib.util.find_spec("tokenizers"):
         server.close()
         return Counter(_of_text(given["files"]["tokenizer.json"]), "the server's tokenizer")

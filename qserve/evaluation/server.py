@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from qserve.client.answer import NotJson, Unreachable, is_error
 from qserve.client.http import ask
@@ -196,7 +197,7 @@ def _only(url: str, cards: Mapping[str, Any], workers: list[dict[str, Any]]) -> 
 def _given_tokenizer(url: str, api_key: str, model: str, cache: Path, is_needed: bool) -> str:
     """The server's tokenizer files in a folder named by their content; empty where it gives none and none is needed."""
     try:
-        files: dict[str, str] = get_json(f"{url}/v1/qserve/tokenizer/{model}", api_key)["files"]
+        files: dict[str, str] = get_json(f"{url}/v1/qserve/tokenizer/{quote(model)}", api_key)["files"]
     except UsageError:
         if not is_needed:
             return ""

@@ -172,8 +172,9 @@ def test_a_file_without_prompts_is_refused(tmp_path, text, said):
         from_file(tmp_path, text)
 
 
-def test_a_model_whose_name_no_address_holds_is_counted_by_the_server_s_tokenize():
-    with serving(answer(b'{"tokens": [1]}'), answer(b'{"tokens": [1, 2]}')) as server:
-        counted = counter_of(Address.of(server.url), "sk-1", "模型", None)
+def test_the_tokenizer_of_a_model_of_any_name_is_asked_for():
+    with serving(answer(b"{}", 404), answer(b'{"tokens": [1]}'), answer(b'{"tokens": [1, 2]}')) as server:
+        counted = counter_of(Address.of(server.url), "sk-1", "a/模 型", None)
         assert (counted.source, counted.count("a b")) == ("the server's /tokenize", 2)
         counted.close()
+    assert server.requests[0].startswith(b"GET /v1/qserve/tokenizer/a/%E6%A8%A1%20%E5%9E%8B ")

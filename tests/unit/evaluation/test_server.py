@@ -67,6 +67,17 @@ def test_a_tokenizer_that_is_not_given_away_must_be_named(tmp_path: Path) -> Non
         inspect_server(url, "", None, None, tmp_path)
 
 
+def test_the_tokenizer_of_a_model_of_any_name_is_asked_for(tmp_path: Path) -> None:
+    def say(path: str, body: Any) -> tuple[int, Any]:
+        if path == "/v1/qserve/tokenizer/%E6%A8%A1%20%E5%9E%8B":
+            return 200, {"files": {"tokenizer.json": "{}"}}
+        return (200, {"data": [{"id": "模 型", "max_model_len": 9}]}) if path == "/v1/models" else (404, {})
+
+    with answering(say) as url:
+        seen = inspect_server(url, "", None, None, tmp_path)
+    assert (Path(seen.tokenizer) / "tokenizer.json").read_text() == "{}"
+
+
 @pytest.mark.parametrize(
     ("url", "words"), [("localhost:8000", "http://127.0.0.1:8000"), ("http://127.0.0.1:1", "no server answers")]
 )
