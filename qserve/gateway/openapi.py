@@ -67,6 +67,16 @@ class DocumentedWorker:
         """From the worker's current state."""
         return cls(facts.role, facts.wire, facts.names, facts.request_fields, facts.max_model_len, facts.vocab_size)
 
+    def served(self, route: RelayedRoute) -> WireRoute | None:
+        """What it has for the route; None also where its own document lacks a route without a body.
+
+        The gateway relays such a request all the same (`RelayedRoute.served`), and the engine refuses it.
+        """
+        served = route.served(self)
+        if served is None or served.reader is not None or self.request_fields is None:
+            return served
+        return served if (route.path, route.method) in self.request_fields.routes else None
+
 
 @functools.lru_cache(maxsize=8)
 def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
@@ -79,7 +89,7 @@ def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
     for route in ROUTES:
         operation = _operation(route, with_keys, served)
         if isinstance(route, RelayedRoute):
-            answering = [(one, found) for one in workers if (found := route.served(one)) is not None]
+            answering = [(one, found) for one in workers if (found := one.served(route)) is not None]
             if not answering:
                 continue
             bodies = [body for one, found in answering if (body := _body(one, found, route, components["schemas"]))]

@@ -17,6 +17,7 @@ from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.wire import refused_fields, structured
+from qserve.wire.engine_fields import fields_of
 from qserve.worker.wires import BySchema
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
@@ -130,3 +131,14 @@ def test_the_openapi_document_is_closed_and_says_which_models_there_are():
             assert ("security" in operation) == (path != "/health")
     assert "security" not in json.dumps(json.loads(document(False, (_worker("a"),)))["paths"])
     assert "/v1/systemone" not in value["paths"], "nobody serves it"
+
+
+def test_the_document_has_the_routes_that_vllm_reports():
+    """A model that only embeds has no stored responses, though the gateway would relay what asks for one."""
+    schema = {"type": "object", "properties": {"model": {}, "input": {}}}
+    operation = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+    reported = {"/v1/embeddings": {"post": operation}}
+    for more in ({}, {"/v1/responses/{response_id}": {"get": {}}}):
+        worker = DocumentedWorker("chat", "vllm", ("m",), fields_of({"paths": reported | more}))
+        relayed = {route.path for route in ROUTES if isinstance(route, RelayedRoute)}
+        assert json.loads(document(False, (worker,)))["paths"].keys() & relayed == reported.keys() | more.keys()
