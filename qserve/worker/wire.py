@@ -1,4 +1,4 @@
-"""How the gateway reads and rewrites the requests of a chat worker, and reads its errors: one `Wire` per engine.
+"""How the gateway reads and rewrites the requests of a chat worker, and reads its errors: an `EngineWire` per engine.
 
 An engine names its own in the registry (`qserve.planner.engine.Engine`). One that names none takes requests by qserve's
 schemas and answers errors in qserve's shape, as qserve's own workers do (`qserve.worker.wires`).

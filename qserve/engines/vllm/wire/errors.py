@@ -79,7 +79,7 @@ def error_of(status: int, body: bytes, limit: int | None = None) -> ApiError | N
 
 
 def stream_error_of(events: bytes) -> str:
-    """The code of the error with which another engine ended a stream; "" where it ended well."""
+    """The code of the error with which vLLM ended a stream; "" where it ended well."""
     found = _FAILURE.search(events)
     if found is None:
         return ""
