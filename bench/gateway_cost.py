@@ -140,6 +140,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server, freeze_heap
     from qserve.gateway.settings import GatewaySettings
+    from qserve.planner.engine import engine_named
     from qserve.wire.engine_fields import fields_of
     from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 
@@ -160,7 +161,11 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
             document = client.get("http://worker/openapi.json", timeout=30).json()
         worker.facts = replace(
-            worker.facts, models=("served",), wire="vllm", engine="vllm", request_fields=fields_of(document)
+            worker.facts,
+            models=("served",),
+            wire=engine_named("vllm").wire,
+            engine="vllm",
+            request_fields=fields_of(document),
         )
     server = build_server(build_gateway(GatewaySettings(keys=(key,)), [worker]), "127.0.0.1", 0)
     freeze_heap()

@@ -119,9 +119,8 @@ def _vocab_size(folder: Path) -> int | None:
 
 
 def _wire_of(deployment: ModelDeployment) -> str:
-    """The engine whose wire format the worker speaks: reward models have qserve's protocols on any engine."""
-    engine = deployment.plan.engine
-    return engine if deployment.role != "reward" and engine_named(engine).wire else ""
+    """The wire format of its engine; reward models have qserve's protocols on any."""
+    return "" if deployment.role == "reward" else engine_named(deployment.plan.engine).wire
 
 
 def _launch(deployment: ModelDeployment, facts: WorkerFacts, private: Path, chat: WorkerFacts | None) -> Launch:

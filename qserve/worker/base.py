@@ -51,7 +51,7 @@ class WorkerFacts:
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
         role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
-        wire: the engine whose wire format it speaks (`qserve.worker.wires: wire_named`); "": qserve's own.
+        wire: its engine's wire format, as `qserve.planner.engine.Engine.wire` names it; "": qserve's own.
         engine: its name, for people.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
         request_fields: what the engine's requests may hold; None until it was asked, and where qserve's own

@@ -1,14 +1,14 @@
-"""The wire format of qserve's own workers, and that of every engine by its name."""
+"""The wire format of qserve's own workers, and those of engines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from qserve.planner.engine import engine_named, engines, load_attribute
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.responses import InputTokensRequest, ResponsesRequest
 from qserve.wire.engine_fields import EngineFields
@@ -92,14 +92,15 @@ _OWN = _OwnWire()
 
 
 @cache
-def wire_named(name: str) -> EngineWire:
-    """The wire format of `WorkerFacts.wire`: the engine's of this name; qserve's own for "", and where it has none."""
-    dotted = engine_named(name).wire if name else ""
-    wire: EngineWire = load_attribute(dotted) if dotted else _OWN
+def wire_named(dotted: str) -> EngineWire:
+    """The wire format that `WorkerFacts.wire` names."""
+    wire: EngineWire = resolve_name(dotted) if dotted else _OWN
     return wire
 
 
 def all_wires() -> Iterator[EngineWire]:
     """qserve's own wire format, then those of the registered engines."""
+    from qserve.planner.engine import engines  # a process that checks large bodies does without the planner
+
     yield _OWN
-    yield from (wire_named(engine.name) for engine in engines() if engine.wire)
+    yield from (wire_named(engine.wire) for engine in engines() if engine.wire)

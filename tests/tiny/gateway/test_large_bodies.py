@@ -12,6 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from qserve.engines.vllm.engine import ENGINE
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
 from qserve.gateway.routes import ROUTES
 from qserve.wire.engine_fields import fields_of
@@ -97,7 +98,15 @@ async def test_its_process_ends_with_the_gateway_and_comes_back_after_a_fall(run
 async def test_an_engines_own_fields_are_known_there_too():
     route = next(route for route in ROUTES if route.path == "/v1/chat/completions")
     facts = WorkerFacts(
-        "chat", ("big",), UnixAddress("x"), "", 1, 1, wire="vllm", engine="vllm", request_fields=fields_of(DOCUMENT)
+        "chat",
+        ("big",),
+        UnixAddress("x"),
+        "",
+        1,
+        1,
+        wire=ENGINE.wire,
+        engine="vllm",
+        request_fields=fields_of(DOCUMENT),
     )
     bodies = LargeBodies()
     try:

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from qserve.engines.vllm.engine import ENGINE
 from qserve.errors import UsageError
 from qserve.wire.engine_fields import fields_of
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
@@ -48,7 +49,7 @@ def _worker(engine, **changed):
             "wk",
             4,
             512,
-            wire="vllm",
+            wire=ENGINE.wire,
             engine="vllm",
             adapters=("sql",),
             request_fields=fields_of(DOCUMENT),

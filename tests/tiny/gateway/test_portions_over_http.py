@@ -15,6 +15,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from qserve.engines.vllm.engine import ENGINE
 from qserve.wire.engine_fields import fields_of
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from tests.tiny.gateway.small_engine import DOCUMENT, SmallEngine
@@ -89,7 +90,7 @@ async def _gateway(engine: Sequences, **changed: Any) -> AsyncIterator[list[aioh
             "wk",
             4,
             512,
-            wire="vllm",
+            wire=ENGINE.wire,
             engine="vllm",
             request_fields=fields_of(DOCUMENT),
         ),

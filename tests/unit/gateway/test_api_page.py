@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import qserve.gateway
+from qserve.engines.vllm.engine import ENGINE
 from qserve.engines.vllm.wire import errors as vllm_errors
 from qserve.engines.vllm.wire import requests
 from qserve.engines.vllm.wire.closed import CLOSED
@@ -139,6 +140,6 @@ def test_the_document_has_the_routes_that_vllm_reports():
     operation = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
     reported = {"/v1/embeddings": {"post": operation}}
     for more in ({}, {"/v1/responses/{response_id}": {"get": {}}}):
-        worker = DocumentedWorker("chat", "vllm", ("m",), fields_of({"paths": reported | more}))
+        worker = DocumentedWorker("chat", ENGINE.wire, ("m",), fields_of({"paths": reported | more}))
         relayed = {route.path for route in ROUTES if isinstance(route, RelayedRoute)}
         assert json.loads(document(False, (worker,)))["paths"].keys() & relayed == reported.keys() | more.keys()

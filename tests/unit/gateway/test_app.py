@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qserve.engines.vllm.engine import ENGINE
 from qserve.gateway.app import build_gateway
 from qserve.gateway.batches import GatewayAsService
 from qserve.gateway.processes.shared import Shared
@@ -21,7 +22,7 @@ from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStat
 CHAT = "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"model": {}, "messages": {}, "n": {}}}
 DOCUMENT = {"paths": {CHAT: {"post": {"requestBody": {"content": {"application/json": {"schema": SCHEMA}}}}}}}
-OF_VLLM = {"wire": "vllm", "engine": "vllm", "request_fields": fields_of(DOCUMENT)}
+OF_VLLM = {"wire": ENGINE.wire, "engine": "vllm", "request_fields": fields_of(DOCUMENT)}
 
 
 class Looked(ReplicaSet):

@@ -11,8 +11,8 @@ import pytest
 from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.openapi_bounds import pattern_below
 
-CHAT = DocumentedWorker("chat", "transformers", ("m",), None, max_model_len=100, vocab_size=1280)
-REWARD = DocumentedWorker("reward", "transformers", ("r",), None, max_model_len=100, vocab_size=50)
+CHAT = DocumentedWorker("chat", "", ("m",), None, max_model_len=100, vocab_size=1280)
+REWARD = DocumentedWorker("reward", "", ("r",), None, max_model_len=100, vocab_size=50)
 DOCUMENT = json.loads(document(True, (CHAT, REWARD)))
 
 

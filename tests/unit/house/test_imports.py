@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from qserve.engines.vllm.engine import ENGINE
 from tests.unit.house.sources import PACKAGE, tree_of
 
 TORCH = {"torch", "transformers", "vllm", "accelerate", "bitsandbytes", "gradio", "lm_eval", "ray", "numpy"}
@@ -17,9 +18,10 @@ OTHERS = {"rich", "huggingface_hub", "yaml", "asyncio", "openai"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def loaded_by(statement):
-    """Top-level modules that a fresh interpreter holds after `statement`."""
-    code = f"import sys\n{statement}\nsys.stderr.write(' '.join({{name.partition('.')[0] for name in sys.modules}}))"
+def loaded_by(statement, depth=1):
+    """Modules that a fresh interpreter holds after `statement`, by the first `depth` parts of their names."""
+    names = f"'.'.join(name.split('.')[:{depth}]) for name in sys.modules"
+    code = f"import sys\n{statement}\nsys.stderr.write(' '.join({{{names}}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stderr.split())
@@ -47,6 +49,14 @@ def test_a_plan_needs_no_engine_and_no_server():
 @pytest.mark.parametrize("module", ["qserve.gateway.app", "qserve.gateway.http.server", "qserve.supervisor"])
 def test_the_process_in_front_of_the_workers_loads_no_engine(module):
     assert not loaded_by(f"import {module}") & (TORCH | {"aiohttp", "fastapi", "huggingface_hub"})
+
+
+def test_what_checks_large_bodies_loads_no_planner():
+    """There are three of these processes, in a plan's memory (`qserve.planner.memory.host.LARGE_BODIES`)."""
+    read = f"from qserve.worker.wires import wire_named\nwire_named({ENGINE.wire!r})"
+    loaded = loaded_by(f"import qserve.gateway.large_bodies\n{read}", depth=4)
+    assert "qserve.engines.vllm.wire" in loaded
+    assert not loaded & {"qserve.planner", "qserve.engines.vllm.plan"}
 
 
 def test_what_says_strings_of_the_web_ui_loads_no_gradio():

@@ -149,10 +149,7 @@ _BODIES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Any]:
-    workers = (
-        DocumentedWorker("chat", "transformers", ("m",), None),
-        DocumentedWorker("reward", "transformers", ("r",), None),
-    )
+    workers = (DocumentedWorker("chat", "", ("m",), None), DocumentedWorker("reward", "", ("r",), None))
     return json.loads(document(True, workers))["components"]["schemas"]
 
 

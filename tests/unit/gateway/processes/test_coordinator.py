@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from qserve.engines.vllm.engine import ENGINE
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes import coordinator as module
 from qserve.gateway.processes.channel import Channel
@@ -36,7 +37,7 @@ def test_a_status_comes_over_whole():
     document = {"openapi": "3.1.0", "paths": {}, "components": {"schemas": {}}}
     one = status(
         WorkerState.READY,
-        wire="vllm",
+        wire=ENGINE.wire,
         engine="vllm",
         adapters=("a",),
         tokenizer=Path("/m"),
@@ -50,7 +51,7 @@ def test_a_status_comes_over_whole():
     one.num_restarts, one.start_phases_s, one.detail = 3, {"loading": 1.5}, "well"
     other = status_of(json.loads(json.dumps(document_of(one))))
     assert changing(other) == changing(one) and other.facts.request_fields.document == document
-    assert (other.name, other.role, other.facts.wire, other.facts.engine) == (one.name, one.role, "vllm", "vllm")
+    assert (other.name, other.role, other.facts.wire, other.facts.engine) == (one.name, one.role, ENGINE.wire, "vllm")
     assert other.facts.tokenizer == one.facts.tokenizer
 
 

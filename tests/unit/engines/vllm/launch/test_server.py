@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qserve.engines.vllm.engine import ENGINE
 from qserve.engines.vllm.launch.failure import Failure, FailureKind
 from qserve.engines.vllm.launch.server import VllmLaunch
 from qserve.errors import BrokenCheckpoint, UsageError
@@ -62,7 +63,7 @@ async def test_its_facts_are_what_it_says_of_itself_and_what_it_was_started_with
     async def ask(method, path, body):
         return 200, json.dumps(said[path]).encode()
 
-    planned = WorkerFacts("chat", ("m",), UnixAddress(Path("s")), "k", 8, 2048, wire="vllm", adapters=("gone",))
+    planned = WorkerFacts("chat", ("m",), UnixAddress(Path("s")), "k", 8, 2048, wire=ENGINE.wire, adapters=("gone",))
     started = {name: getattr(launch.started, name) for name in ("schema_library", "thinks_in_text", "takes_one_system")}
     assert started["schema_library"]
     assert await launch.introduce(ask, planned) == replace(
