@@ -34,6 +34,7 @@ NEW_TOKENS, MIB = 33, 1024**2
 _NAMES = {
     "qserve.engines.transformers.worker": "chat worker",
     "qserve.engines.transformers.worker.prompts.process": "reader of prompts",
+    "qserve.engines.transformers.worker.grammar.trial_process": "trial of structures",
     "qserve.gateway": "gateway's process",
     "qserve.ui": "web UI",
 }

@@ -35,11 +35,11 @@ _MIB = 1024**2
 
 
 def held_bytes(pid: int, mark: str) -> int:
-    """PSS of the worker that `qserve up` started with `mark` on its command line, and of its children."""
+    """PSS of the worker that `qserve up` started as the module `mark`, and of its forks."""
     total = 0
     for process in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.Error):
-            if any(mark in word for word in process.cmdline()):
+            if mark in process.cmdline():
                 total += process.memory_full_info().pss
     return total
 
