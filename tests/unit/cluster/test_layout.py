@@ -27,7 +27,7 @@ def node(name: str, cards: str = "", num_cpus: float = 8.0, hardware: Hardware =
     return Node(name, f"10.0.0.{name}", num_cpus, float(len(devices)), machine)
 
 
-def hosted(on: Node) -> ModelDeployment:
+def deployment(on: Node) -> ModelDeployment:
     plan = make_plan(resolve("Qwen/Qwen3-0.6B"), on.hardware, PlanRequest(engine="transformers", max_model_len=512))
     return ModelDeployment("chat", Path("/models/x"), ("x",), plan)
 
@@ -60,14 +60,14 @@ def test_cards_hold_as_many_as_the_plan_says() -> None:
 
 def test_each_replica_has_a_name_and_a_share_of_the_cores() -> None:
     nodes = [node("1"), node("2")]
-    spread = spread_over(nodes, [hosted(nodes[0])] * 2, 3, None, 1)
+    spread = spread_over(nodes, [deployment(nodes[0])] * 2, 3, None, 1)
     assert [one.name for one in spread] == ["chat-0", "chat-1", "chat-2"]
     assert needs_of(spread[0]) == {"CPU": 4.0}
 
 
 def test_a_card_is_asked_for_where_the_plan_takes_one() -> None:
     nodes = [node("1", "rtx-4090")]
-    (only,) = spread_over(nodes, [hosted(nodes[0])], None, None, 1)
+    (only,) = spread_over(nodes, [deployment(nodes[0])], None, None, 1)
     assert needs_of(only) == {"CPU": 1.0, "GPU": 1.0}
 
 
@@ -76,20 +76,20 @@ def test_more_than_the_cluster_has_is_one_sentence() -> None:
     with pytest.raises(
         DoesNotFit, match=r"--replicas 3: the cluster has room for 2, 1 on each of 2 nodes; lower --replicas"
     ):
-        spread_over(nodes, [hosted(nodes[0])], 3, None, 1)
+        spread_over(nodes, [deployment(nodes[0])], 3, None, 1)
     with pytest.raises(DoesNotFit, match=r"--min-replicas 3: the cluster has room for 2, .*; lower --min-replicas"):
-        spread_over(nodes, [hosted(nodes[0])], None, Bounds(3, 5), 1)
+        spread_over(nodes, [deployment(nodes[0])], None, Bounds(3, 5), 1)
 
 
 def test_bounds_may_ask_for_what_further_nodes_bring() -> None:
     nodes = [node("1", "rtx-4090")]
-    assert len(spread_over(nodes, [hosted(nodes[0])], None, Bounds(1, 4), 1)) == 4
+    assert len(spread_over(nodes, [deployment(nodes[0])], None, Bounds(1, 4), 1)) == 4
 
 
 def test_more_replicas_than_cpus_is_one_sentence() -> None:
     nodes = [node("1", num_cpus=1.0)]
     with pytest.raises(DoesNotFit, match="take a CPU each, and Ray may give 1 away"):
-        spread_over(nodes, [hosted(nodes[0])] * 2, 2, None, 1)
+        spread_over(nodes, [deployment(nodes[0])] * 2, 2, None, 1)
 
 
 def test_the_next_replica_goes_where_the_fewest_are() -> None:
