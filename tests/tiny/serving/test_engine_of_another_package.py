@@ -87,6 +87,12 @@ def test_it_has_a_wire_format_of_its_own(url: str) -> None:
     assert "messages" in body["properties"] and "/v1/responses" not in document
 
 
+def test_its_large_bodies_are_read_in_a_process_of_their_own(url: str) -> None:
+    """Which has to find the wire format of the other package, too."""
+    answer = ask(url, messages=[{"role": "user", "content": "word " * (1 << 15)}], max_tokens=2).json()
+    assert (answer["id"], answer["choices"][0]["message"]["content"]) == ("chatcmpl-echo", "WORD WORD")
+
+
 def test_it_is_measured_beside_its_plan(url: str) -> None:
     told = httpx.get(f"{url}/v1/qserve/memory", timeout=30).json()
     (entry,) = [one for one in told["data"] if one["worker"] == "chat"]
