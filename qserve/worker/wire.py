@@ -61,7 +61,8 @@ class WireRoute:
 
     Attributes:
         reader: how a body is checked and counted; None for a route without a body.
-        path: the path at the worker; None: the gateway's own.
+        path: the path at the worker; None: the gateway's own. Bodies for one of OpenAI's paths have OpenAI's fields: a
+            request for many sequences may go there as several (`qserve.gateway.relay.portions`).
         rewrite: makes of the worker's answer, or of the first events of a stream, what the client gets.
     """
 

@@ -196,7 +196,7 @@ class Exchange:
             self._await_worker(False)
 
     def _worker_headers(self) -> Iterator[tuple[str, str]]:
-        """What qserve's own workers are told of who asks."""
+        """What a worker is told of the client, if its wire format takes that; qserve's own does."""
         if not wire_named(self._slot.upstream.status.facts.wire).takes_client_headers:
             return
         yield CLIENT, self._call.client
@@ -234,7 +234,7 @@ class Exchange:
         self._record.phase = "done"
 
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
-        """Raises an error of another engine as an ApiError; errors of qserve's own engine pass unchanged."""
+        """Raises a worker's error as an ApiError, unless its wire format has errors of the API's shape already."""
         facts = self._slot.upstream.status.facts
         wire = wire_named(facts.wire)
         if wire.speaks_our_errors:
