@@ -1,4 +1,4 @@
-"""Quantization schemes: all that is known of each in its row, but for who runs it (engines/*/plan/schemes.py)."""
+"""Quantization schemes, a row each; which engine runs one is in engines/*/plan/schemes.py."""
 
 from __future__ import annotations
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from qserve.evaluation.results import EvalResult
-
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +23,9 @@ from qserve.cli.writable import check_folder_writable
 from qserve.errors import UnusableResult
 from qserve.state_folder import state_folder
 from qserve.terminal.console import console_of
+
+if TYPE_CHECKING:
+    from qserve.evaluation.results import EvalResult
 
 __all__ = ["command"]
 

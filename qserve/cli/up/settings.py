@@ -5,29 +5,24 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from qserve.cli.command_line import without_secrets
-from qserve.core.hardware import Hardware
-from qserve.library.own_server import STARTED_BY
-from qserve.units import GIB
-
-if TYPE_CHECKING:
-    from qserve.supervisor.record import Recording
-
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from qserve.batches import FileBounds
+from qserve.cli.command_line import without_secrets
+from qserve.core.hardware import Hardware
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import to_collector
+from qserve.library.own_server import STARTED_BY
 from qserve.supervisor import UpOptions, ports
 from qserve.supervisor.gateways import Processes
 from qserve.supervisor.keys import keys_in_use, keys_of_file
-from qserve.units import MIB
+from qserve.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from qserve.supervisor.record import Recording
 
 __all__ = ["ServerFlags"]
 

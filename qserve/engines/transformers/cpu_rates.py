@@ -1,4 +1,4 @@
-"""What this CPU reads and multiplies, in seconds, as a JSON line: `python -m qserve.engines.transformers.cpu_rates`.
+"""Prints what this CPU reads and multiplies, as a JSON line: `python -m qserve.engines.transformers.cpu_rates`.
 
 A process of its own, since torch is imported by engines alone; `qserve doctor --measure` starts it.
 """

@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 ONE_STREAM = Load(1000, 300)
-_FELT_SHARE = 0.1
-"""Of the processors: what other programs took in a run that taught is said from here on."""
 """What is planned where no load is named."""
+_FELT_SHARE = 0.1
+"""Of the processors: what other programs took in a measured run is reported from here on."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class VllmLaunch:
 
         """
         if spec.load_format == "dummy" and SCHEMES[spec.plan.quant.scheme].by_bitsandbytes:
-            # Source: vllm 0.26 worker/arg_utils.py, create_load_config; vllm-bnb-plugin 0.0.3, _patch_engine_args.
+            # Source: vllm 0.26 engine/arg_utils.py, create_load_config; vllm-bnb-plugin 0.0.3, _patch_engine_args.
             raise UsageError(
                 f"--load-format dummy with {spec.plan.quant.scheme}: vLLM always reads the weights of bitsandbytes' "
                 "quantizations; give --quant bf16 or fp8, or --engine transformers"

@@ -30,9 +30,8 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
         captures=any(device.cuda_graphs_bytes for device in plan.devices),
     )
     if layers <= _PAGED_LAYERS and (supports_pages() or not layers <= _ROW_LAYERS):
-        from qserve.engines.transformers.worker.batching.paged import (
-            PagedBatcher,  # imports the library's continuous batching
-        )
+        # Imports the library's continuous batching.
+        from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 
         return PagedBatcher(model, loop, limits)
     if layers <= _ROW_LAYERS:

@@ -36,11 +36,11 @@ def _kv_too_small(found: re.Match[str]) -> Failure:
 def _out_of_memory(found: re.Match[str]) -> Failure:
     return Failure(
         FailureKind.OUT_OF_MEMORY,
-        f"The card ran out of memory: {found['asked']} {found['requested_unit']} were needed when "
+        f"The card ran out of memory: {found['asked']} {found['asked_unit']} were needed when "
         f"{found['free']} {found['free_unit']} of {found['total']} {found['total_unit']} were free. Lower "
         "--max-num-seqs, --max-num-batched-tokens or --kv-cache-memory-bytes, or use fewer bits (--quant 4bit); "
         "nvidia-smi shows whether another program uses memory there.",
-        needed_bytes=_sized(found["asked"], found["requested_unit"]),
+        needed_bytes=_sized(found["asked"], found["asked_unit"]),
         available_bytes=_sized(found["free"], found["free_unit"]),
     )
 
@@ -103,7 +103,7 @@ RULES: tuple[Rule, ...] = (
         _memory_taken,
     ),
     rule(
-        r"CUDA out of memory\. Tried to allocate (?P<asked>[\d.]+) (?P<requested_unit>[KMG]iB)\. GPU \d+ has a total "
+        r"CUDA out of memory\. Tried to allocate (?P<asked>[\d.]+) (?P<asked_unit>[KMG]iB)\. GPU \d+ has a total "
         r"capacity of (?P<total>[\d.]+) (?P<total_unit>[KMG]iB) of which (?P<free>[\d.]+) "
         r"(?P<free_unit>[KMG]iB) is free",
         _out_of_memory,
