@@ -11,7 +11,7 @@ import pytest
 
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.engines.vllm.plan.candidates import candidates
-from qserve.engines.vllm.plan.terms.uncertain import HeldBack
+from qserve.engines.vllm.plan.terms.safety_margin import SafetyMargin
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
@@ -25,7 +25,7 @@ def plan_of(gpu: str, model: str, **fixed: Any) -> Plan:
     return make_plan(resolve(model), machine, plan_request(**fixed))
 
 
-def held_back(plan: Plan) -> int:
+def margin_bytes(plan: Plan) -> int:
     return sum(term.num_bytes for device in plan.devices for term in device.terms if term.name == "held back")
 
 
@@ -51,16 +51,16 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_logs_held_more_the_lower_band_is_started() -> None:
     plan = plan_of("rtx-5090", "RedHatAI/Qwen3.6-35B-A3B-NVFP4", max_num_seqs=4)
     taken = plan_of("rtx-5090", "RedHatAI/Qwen3.6-35B-A3B-NVFP4", max_num_seqs=4, gpu_memory_utilization=0.92)
-    assert 1.0 * GIB < held_back(plan) < 3 * GIB
-    assert held_back(taken) == 0
-    assert taken.placement.kv_cache_memory_bytes - plan.placement.kv_cache_memory_bytes >= 0.9 * held_back(plan)
+    assert 1.0 * GIB < margin_bytes(plan) < 3 * GIB
+    assert margin_bytes(taken) == 0
+    assert taken.placement.kv_cache_memory_bytes - plan.placement.kv_cache_memory_bytes >= 0.9 * margin_bytes(plan)
     (note,) = [note for note in plan.notes if "safety margin" in note]
-    assert note == f"{format_bytes(held_back(plan), 1)} kept as a safety margin"
+    assert note == f"{format_bytes(margin_bytes(plan), 1)} kept as a safety margin"
 
 
 def test_nothing_is_held_back_where_bands_are_narrow_beside_the_cache() -> None:
-    assert held_back(plan_of("rtx-4090", "Qwen/Qwen3-8B")) == 0
-    assert held_back(plan_of("h100-sxm:2", "Qwen/Qwen3-32B")) == 0
+    assert margin_bytes(plan_of("rtx-4090", "Qwen/Qwen3-8B")) == 0
+    assert margin_bytes(plan_of("h100-sxm:2", "Qwen/Qwen3-32B")) == 0
 
 
 class _Term(TermKind[Any]):
@@ -101,16 +101,16 @@ def sized(gpu: str, **fixed: Any) -> Trial:
     ],
 )
 def test_what_is_wide_beside_the_cache_is_started_at_its_high_end(gpu: str, width_gib: float, held_gib: float) -> None:
-    held = HeldBack((_Term(GIB, int(width_gib * GIB)),))
+    held = SafetyMargin((_Term(GIB, int(width_gib * GIB)),))
     sizes = sized(gpu)
     assert held.num_bytes(sizes, 0) / GIB == pytest.approx(held_gib, abs=0.001)
-    assert held.num_bytes(replace(sizes, holds_back=False), 0) == 0
+    assert held.num_bytes(replace(sizes, keeps_margin=False), 0) == 0
     assert held.num_bytes(replace(sized(gpu, gpu_memory_utilization=0.9)), 0) == 0
 
 
 def test_a_model_that_fits_only_with_the_expected_terms_is_planned_so_and_says_it() -> None:
     tight = plan_of("rtx-4090", "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B")
-    assert tight.fits and held_back(tight) == 0
+    assert tight.fits and margin_bytes(tight) == 0
     (note,) = [note for note in tight.notes if "safety margin" in note]
     assert note.startswith("No room for a safety margin")
     assert "--max-model-len" in note

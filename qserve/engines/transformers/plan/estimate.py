@@ -16,6 +16,7 @@ from qserve.engines.transformers.plan.graphs import graphs_held, num_captured
 from qserve.engines.transformers.plan.loading import loading_of
 from qserve.engines.transformers.plan.memory import (
     activation_bytes,
+    bnb_scratch_bytes,
     exllama_scratch_bytes,
     generate_extra_bytes,
     int8_scratch_bytes,
@@ -25,7 +26,6 @@ from qserve.engines.transformers.plan.memory import (
     returned_logits_bytes,
     rotary_tables_bytes,
     shortlist_bytes,
-    unpacked_bytes,
 )
 from qserve.engines.transformers.plan.module_map import ModuleMap, overdrawn
 from qserve.engines.transformers.plan.modules import modules_of
@@ -134,7 +134,7 @@ class TransformersEstimate:
             step = activation_bytes(spec, self.setup.dtype, tokens, sequences)
             if self.setup.on_cpu and self.setup.quant.scheme == "bnb-int8":
                 step += int8_scratch_bytes(spec, tokens)
-            step += self.unpacked_bytes + self.kernels_bytes + self.readers_bytes
+            step += self.bnb_scratch_bytes + self.kernels_bytes + self.readers_bytes
             return (step + self.workspace.num_bytes,) * count
         fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
         fixed += rotary_tables_bytes(spec, self.setup.dtype, self.release) // count
@@ -195,15 +195,15 @@ class TransformersEstimate:
     @cached_property
     def graphs(self) -> Constant:
         """What CUDA graphs hold of the one card that holds the model."""
-        layers, scratch = self.setup.spec.num_hidden_layers, self.unpacked_bytes
+        layers, scratch = self.setup.spec.num_hidden_layers, self.bnb_scratch_bytes
         return graphs_held(self.num_graphs, layers, scratch, self.corrections.get("cuda_graphs"))
 
     @property
-    def unpacked_bytes(self) -> int:
+    def bnb_scratch_bytes(self) -> int:
         """Of a weight that bitsandbytes holds, in 16 bit at once on a card: in a step, and again in the graphs."""
         if self.setup.on_cpu or not SCHEMES[self.setup.quant.scheme].by_bitsandbytes or not self.has_pool:
             return 0
-        return unpacked_bytes(self.setup.spec, self.setup.dtype)
+        return bnb_scratch_bytes(self.setup.spec, self.setup.dtype)
 
     def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""

@@ -13,6 +13,7 @@ from qserve.units import MIB
 
 __all__ = [
     "activation_bytes",
+    "bnb_scratch_bytes",
     "exllama_scratch_bytes",
     "generate_extra_bytes",
     "int8_scratch_bytes",
@@ -24,7 +25,6 @@ __all__ = [
     "rotary_tables_bytes",
     "scoring_logits_bytes",
     "shortlist_bytes",
-    "unpacked_bytes",
 ]
 
 SCORING_PIECE_BYTES = 64 * MIB
@@ -103,7 +103,7 @@ def int8_scratch_bytes(spec: ModelSpec, num_tokens: int) -> int:
     return 25 * num_tokens * max(spec.intermediate_size, spec.hidden_size)
 
 
-def unpacked_bytes(spec: ModelSpec, dtype: str) -> int:
+def bnb_scratch_bytes(spec: ModelSpec, dtype: str) -> int:
     """What a card has in 16 bit at once of the largest weight that bitsandbytes holds, while many rows are multiplied.
 
     See engines/transformers/kernels/quantized_products.py; experts stay as they are.

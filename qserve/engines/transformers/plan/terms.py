@@ -93,7 +93,7 @@ class Activations(TermKind[DeviceShare]):
         return (
             f"2·T·(3I + 4H) with T={estimate.max_num_batched_tokens}, I={spec.intermediate_size}, "
             f"H={spec.hidden_size}, and the larger of logits of {estimate.max_num_seqs} sequences × {spec.vocab_size} "
-            f"× 6 B and of a piece of a scored prompt, {format_bytes(score)}{_unpacked(estimate)}"
+            f"× 6 B and of a piece of a scored prompt, {format_bytes(score)}{_scratch_text(estimate)}"
         )
 
     def source(self, sizes: DeviceShare) -> str:
@@ -164,7 +164,7 @@ class CudaGraphs(TermKind[DeviceShare]):
     def formula(self, sizes: DeviceShare, stage: int) -> str:
         first, each = format_bytes(GRAPH_BYTES_FIRST.num_bytes), format_bytes(GRAPH_BYTES_PER_LAYER.num_bytes)
         layers = sizes.estimate.setup.spec.num_hidden_layers
-        return f"{first} + {sizes.estimate.num_graphs} graphs × {layers} layers × {each}{_unpacked(sizes.estimate)}"
+        return f"{first} + {sizes.estimate.num_graphs} graphs × {layers} layers × {each}{_scratch_text(sizes.estimate)}"
 
     def source(self, sizes: DeviceShare) -> str:
         return sizes.estimate.graphs.source
@@ -198,9 +198,9 @@ CARD_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CudaGraphs())
 CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CompiledKernels(), PromptReaders())
 
 
-def _unpacked(estimate: TransformersEstimate) -> str:
-    unpacked = estimate.unpacked_bytes
-    return f" + {format_bytes(unpacked)} of a quantized weight in {estimate.setup.dtype}" if unpacked else ""
+def _scratch_text(estimate: TransformersEstimate) -> str:
+    scratch = estimate.bnb_scratch_bytes
+    return f" + {format_bytes(scratch)} of a quantized weight in {estimate.setup.dtype}" if scratch else ""
 
 
 def terms_of(share: DeviceShare) -> tuple[Term, ...]:

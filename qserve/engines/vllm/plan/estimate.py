@@ -7,7 +7,7 @@ from functools import cached_property
 
 from qserve.core.hardware import Device
 from qserve.engines.vllm.plan.terms import cpu, terms_of
-from qserve.engines.vllm.plan.terms.uncertain import HELD_BACK
+from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
 from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.learned import Correction
@@ -56,9 +56,9 @@ class VllmEstimate:
         return sum(num_bytes for kind, num_bytes in sizes if kind.is_charged(self.trial))
 
     @property
-    def is_held_back(self) -> bool:
+    def has_margin(self) -> bool:
         """Whether a stage leaves something free for uncertain terms."""
-        held = [index for index, kind in enumerate(self.terms) if kind.name == HELD_BACK]
+        held = [index for index, kind in enumerate(self.terms) if kind.name == SAFETY_MARGIN]
         return any(stage[index] for stage in self._stage_bytes for index in held)
 
     def column_bytes(self, column: Column, stage: int = 0) -> int:

@@ -70,10 +70,10 @@ def _first_that_fits(setup: Setup, need: int) -> tuple[VllmEstimate, bool]:
         if _fits(estimate, need):
             return _largest(sizings, need), True
     for index, sizings in enumerate(ladders):
-        if least[index].is_held_back:
-            least[index] = VllmEstimate(replace(sizings[-1], holds_back=False))
+        if least[index].has_margin:
+            least[index] = VllmEstimate(replace(sizings[-1], keeps_margin=False))
             if _fits(least[index], need):
-                return _largest([replace(one, holds_back=False) for one in sizings], need), True
+                return _largest([replace(one, keeps_margin=False) for one in sizings], need), True
     return least[-1], False
 
 

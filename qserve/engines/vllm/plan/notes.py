@@ -9,7 +9,7 @@ from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.terms.adapters import adapter_notes
-from qserve.engines.vllm.plan.terms.uncertain import HELD_BACK
+from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
@@ -26,14 +26,14 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     yield from adapter_notes(setup)
     yield from _about_products(setup)
     yield from _about_layout(setup)
-    yield from _about_what_is_held_back(plan)
+    yield from _about_margin(plan)
     yield from _about_video(setup)
     yield from _about_rope(setup)
     yield from length_note(setup, plan)
 
 
-def _about_what_is_held_back(plan: Plan) -> Iterator[str]:
-    terms = [term for device in plan.devices for term in device.terms if term.name == HELD_BACK]
+def _about_margin(plan: Plan) -> Iterator[str]:
+    terms = [term for device in plan.devices for term in device.terms if term.name == SAFETY_MARGIN]
     if not terms or not plan.fits:
         return
     widest = max(terms, key=lambda term: term.high_bytes)

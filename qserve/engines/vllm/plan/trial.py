@@ -81,7 +81,7 @@ def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> i
 class Trial:
     """One setup at one max_num_seqs, max_num_batched_tokens, share of the card and max_model_len.
 
-    `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes. `holds_back`: what
+    `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes. `keeps_margin`: what
     uncertain terms may take beyond the expected is left free.
     """
 
@@ -91,7 +91,7 @@ class Trial:
     max_num_batched_tokens: int
     gpu_memory_utilization: float
     max_model_len: int
-    holds_back: bool = True
+    keeps_margin: bool = True
 
     @property
     def spec(self) -> ModelSpec:

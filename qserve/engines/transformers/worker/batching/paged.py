@@ -137,8 +137,8 @@ class PagedBatcher:
     def load(self) -> BatcherLoad:
         """How busy it is."""
         load = self._library.load()
-        held_back = 0 if self._stages is None else self._stages.num_deferred
-        return replace(load, num_waiting=load.num_waiting + len(self._inbox.submitted) + held_back)
+        deferred = 0 if self._stages is None else self._stages.num_deferred
+        return replace(load, num_waiting=load.num_waiting + len(self._inbox.submitted) + deferred)
 
     def cache_tensors(self) -> Iterable[torch.Tensor]:
         """The library's pool; that of layers on several devices has none of its own in RAM."""

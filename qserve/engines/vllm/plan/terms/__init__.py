@@ -9,7 +9,7 @@ from qserve.engines.vllm.plan.terms.graphs import CudaGraphs
 from qserve.engines.vllm.plan.terms.kv import KvCache
 from qserve.engines.vllm.plan.terms.retained import Penalties, RetainedBuffers, RetainedSegment
 from qserve.engines.vllm.plan.terms.runtime import CudaContext, NonTorch
-from qserve.engines.vllm.plan.terms.uncertain import HeldBack
+from qserve.engines.vllm.plan.terms.safety_margin import SafetyMargin
 from qserve.engines.vllm.plan.terms.weights import Weights
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.term import TermKind
@@ -29,7 +29,7 @@ CARD_TERMS: tuple[TermKind[Trial], ...] = (
     AdapterBuffers(),
     KvCache(),
     *_BESIDE_THE_CACHE,
-    HeldBack(_BESIDE_THE_CACHE),
+    SafetyMargin(_BESIDE_THE_CACHE),
     CudaContext(),
 )
 CPU_TERMS: tuple[TermKind[Trial], ...] = (

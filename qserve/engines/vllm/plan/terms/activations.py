@@ -7,7 +7,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.encoder import embedding_bytes, encoder_peak
 from qserve.engines.vllm.plan.terms.adapters import step_adapters
-from qserve.engines.vllm.plan.terms.bnb_scratch import unpacked_layer_bytes
+from qserve.engines.vllm.plan.terms.bnb_scratch import layer_scratch_bytes
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.memory.allocator import cublas_workspace
@@ -41,14 +41,14 @@ def activation_peak(
     is_eager: bool = False,
     drafts: bool = False,
     is_packed: bool = False,
-    unpacked_bytes: int = 0,
+    scratch_bytes: int = 0,
 ) -> int:
     """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
 
     sampler: 14·S·V + `sampler_buffer` + 2·T·H + base (before 0.17 without the buffer, and 38·S·V unless FlashInfer
     samples; 2·S·V in the second model runner, which profiles greedy requests; 26·S·V or 46·S·V where the first runner
     verifies `drafts`)
-    layer: 2·T·(3I/tp + `layer_streams`) + base + `unpacked_bytes`; fused experts keep two buffers beside it.
+    layer: 2·T·(3I/tp + `layer_streams`) + base + `scratch_bytes`; fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
     encoder: `encoder_peak` of the `encoder_tokens` that it is profiled with.
 
@@ -64,7 +64,7 @@ def activation_peak(
     language = max(
         _sampler_peak(spec, device, version, max_num_seqs, max_num_batched_tokens, drafts) + workspace,
         _layer_peak(spec, version, max_num_batched_tokens, tensor_parallel_size, is_eager)
-        + unpacked_bytes
+        + scratch_bytes
         + (0 if is_packed else workspace),
         compile_peak(spec, version, max_num_batched_tokens, tensor_parallel_size) if compiles else 0,
     )
@@ -180,7 +180,7 @@ class Activations(TermKind[Trial]):
             is_eager=sizes.options.enforce_eager,
             drafts=sizes.drafts,
             is_packed=sizes.is_packed and spec.moe is None,
-            unpacked_bytes=unpacked_layer_bytes(spec, sizes.quantization, setup.tensor_parallel_size),
+            scratch_bytes=layer_scratch_bytes(spec, sizes.quantization, setup.tensor_parallel_size),
         )
 
     def formula(self, sizes: Trial, stage: int) -> str:
@@ -230,7 +230,7 @@ def _widest_layer(sizes: Trial) -> str:
     text = f"widest layer 2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"
     if not (sizes.is_eager or sizes.version.runs_model_runner_v2(spec)):
         text += f" + {format_bytes(constants.ACTIVATION_MLP_BASE.num_bytes)}"
-    if unpacked := unpacked_layer_bytes(spec, sizes.quantization, ranks):
+    if unpacked := layer_scratch_bytes(spec, sizes.quantization, ranks):
         text += f" + {format_bytes(unpacked)} unpacked from 4 bit"
     return text
 

@@ -11,20 +11,20 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 
-__all__ = ["unpacked_experts_bytes", "unpacked_layer_bytes"]
+__all__ = ["experts_scratch_bytes", "layer_scratch_bytes"]
 
 _ELEMENT_BYTES = 2
 
 
-def unpacked_layer_bytes(spec: ModelSpec, held: CheckpointQuantization | None, tensor_parallel_size: int = 1) -> int:
+def layer_scratch_bytes(spec: ModelSpec, held: CheckpointQuantization | None, tensor_parallel_size: int = 1) -> int:
     """Beside a layer's activations on one rank: its experts, or the gate or the up projection; 0 in other formats."""
     if not _unpacks(held):
         return 0
     matrix = spec.hidden_size * spec.intermediate_size * _ELEMENT_BYTES // tensor_parallel_size
-    return max(matrix, unpacked_experts_bytes(spec, held, tensor_parallel_size))
+    return max(matrix, experts_scratch_bytes(spec, held, tensor_parallel_size))
 
 
-def unpacked_experts_bytes(spec: ModelSpec, held: CheckpointQuantization | None, tensor_parallel_size: int = 1) -> int:
+def experts_scratch_bytes(spec: ModelSpec, held: CheckpointQuantization | None, tensor_parallel_size: int = 1) -> int:
     """All routed experts of one layer, 2·3·E·H·I/tp; 0 for a dense model and in other formats."""
     if spec.moe is None or not _unpacks(held):
         return 0

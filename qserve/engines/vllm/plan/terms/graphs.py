@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.terms.bnb_scratch import unpacked_experts_bytes
+from qserve.engines.vllm.plan.terms.bnb_scratch import experts_scratch_bytes
 from qserve.engines.vllm.plan.trial import Captures, Trial
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.constants import Constant
@@ -40,9 +40,9 @@ class CudaGraphs(TermKind[Trial]):
             return 0
         plain = cuda_graph_bytes(sizes.spec, sizes.version, sizes.captures, sizes.most_layers)
         if not sizes.options.enable_lora:
-            return _unpacked(sizes) + plain
+            return _experts_scratch(sizes) + plain
         adapted = int(plain * constants.ADAPTER_GRAPHS)
-        return _unpacked(sizes) + adapted + (plain if sizes.version.captures_without_adapters else 0)
+        return _experts_scratch(sizes) + adapted + (plain if sizes.version.captures_without_adapters else 0)
 
     def formula(self, sizes: Trial, stage: int) -> str:
         if sizes.options.enforce_eager:
@@ -53,7 +53,7 @@ class CudaGraphs(TermKind[Trial]):
             f"{format_bytes(first.num_bytes)} + {later} more graphs × {sizes.most_layers} layers × "
             f"{format_bytes(each.num_bytes)}"
         )
-        once = _unpacked(sizes)
+        once = _experts_scratch(sizes)
         unpacked = f" + {format_bytes(once)} of experts unpacked from 4 bit" if once else ""
         if not sizes.options.enable_lora:
             return plain + unpacked
@@ -79,6 +79,6 @@ class CudaGraphs(TermKind[Trial]):
         return True
 
 
-def _unpacked(sizes: Trial) -> int:
+def _experts_scratch(sizes: Trial) -> int:
     """Experts in 16 bit, once: graphs share a pool of their own, which holds the largest that one of them needs."""
-    return unpacked_experts_bytes(sizes.spec, sizes.quantization, sizes.setup.tensor_parallel_size)
+    return experts_scratch_bytes(sizes.spec, sizes.quantization, sizes.setup.tensor_parallel_size)

@@ -14,7 +14,7 @@ from qserve.planner.memory.segments import CachingAllocator
 from qserve.planner.term import TermKind
 from qserve.units import format_bytes
 
-__all__ = ["Penalties", "RetainedBuffers", "RetainedSegment", "Steps", "counts_formula", "pinned_copy_bytes"]
+__all__ = ["Penalties", "RetainedBuffers", "RetainedSegment", "Steps", "counts_formula", "retained_segment_bytes"]
 
 _BYTES = 2
 _BIAS_TOKENS = 1024  # vllm v1/worker/gpu/sample/logit_bias.py
@@ -78,7 +78,7 @@ class RetainedSegment(TermKind[Trial]):
         if not pins or not compile_peak(spec, sizes.version, tokens, ranks):
             return 0
         steps = Steps(sizes.max_num_seqs, tokens, ranks, sizes.is_packed)
-        return pinned_copy_bytes(spec, sizes.device, steps, loaded_blocks(sizes.setup))
+        return retained_segment_bytes(spec, sizes.device, steps, loaded_blocks(sizes.setup))
 
     def formula(self, sizes: Trial, stage: int) -> str:
         return "the embedding's copy, first start only: cuBLAS put its workspace in it, and a later start has it free"
@@ -100,7 +100,7 @@ class Steps:
     is_packed: bool
 
 
-def pinned_copy_bytes(spec: ModelSpec, device: Device, steps: Steps, torch: CachingAllocator) -> int:
+def retained_segment_bytes(spec: ModelSpec, device: Device, steps: Steps, torch: CachingAllocator) -> int:
     """Bytes of the segment of the embedding's copy if the workspace comes to lie in it, else 0.
 
     Inductor's benchmark copies the embedding and frees it (`compile_peak`), all inside vLLM's profile run. Then the run

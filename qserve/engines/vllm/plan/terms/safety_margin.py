@@ -1,4 +1,4 @@
-"""What is held back where other terms are uncertain: the safe side of their bands decides what is started."""
+"""The safety margin: what is left free where other terms are uncertain, so that the high ends of their bands fit."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.term import TermKind
 from qserve.units import GIB, format_bytes
 
-__all__ = ["HELD_BACK", "WIDE_BYTES", "WIDE_SHARE", "HeldBack"]
+__all__ = ["SAFETY_MARGIN", "WIDE_BYTES", "WIDE_SHARE", "SafetyMargin"]
 
-HELD_BACK = "held back"
+SAFETY_MARGIN = "held back"
 
 WIDE_SHARE = 0.2
 WIDE_BYTES = 2 * GIB
@@ -17,28 +17,28 @@ things, is started at its high end. A plan that promises too much ends in the mi
 little has that much less cache, until a run has been measured (then the band is gone)."""
 
 
-class HeldBack(TermKind[Trial]):
+class SafetyMargin(TermKind[Trial]):
     """The distance of uncertain terms from their high ends.
 
     Nothing where --gpu-memory-utilization or --kv-cache-memory-bytes says how much is to be taken, where earlier runs
-    were measured, and (`Trial.holds_back`) where a model fits only if the terms come out as expected.
+    were measured, and (`Trial.keeps_margin`) where a model fits only if the terms come out as expected.
     """
 
-    name, column = HELD_BACK, "runtime"
+    name, column = SAFETY_MARGIN, "runtime"
 
     def __init__(self, counted: tuple[TermKind[Trial], ...]) -> None:
         """`counted`: the kinds whose bands are looked at."""
         self._counted = counted
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        return sum(self._uncertain(sizes, stage).values()) if sizes.holds_back else 0
+        return sum(self._uncertain(sizes, stage).values()) if sizes.keeps_margin else 0
 
     def formula(self, sizes: Trial, stage: int) -> str:
         more = [f"{name} up to {format_bytes(num_bytes)}" for name, num_bytes in self._uncertain(sizes, stage).items()]
         end = (
             f"each is uncertain by more than {WIDE_SHARE:.0%} of the cache, or by more than {format_bytes(WIDE_BYTES)}"
         )
-        if not sizes.holds_back:
+        if not sizes.keeps_margin:
             return f"{', '.join(more)} more than expected: {end}; nothing is held back, since it would not fit then"
         return f"{', '.join(more)} more than expected: {end}; --gpu-memory-utilization takes it"
 
