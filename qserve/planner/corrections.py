@@ -78,7 +78,7 @@ def _shape_of(setup: Setup) -> str:
     how = "in flight" if setup.quant.in_flight else "stored"
     return (
         f"{setup.spec.architecture} {setup.checkpoint.parameters} parameters, {setup.quant.scheme} {how}, "
-        f"{setup.dtype}, kv {setup.kv_cache_dtype}, {setup.spread}"
+        f"{setup.dtype}, kv {setup.kv_cache_dtype}, {setup.parallelism}"
     ) + (f", CPU terms {_CPU_TERMS}" if setup.on_cpu else "")
 
 

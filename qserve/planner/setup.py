@@ -21,8 +21,8 @@ class Setup:
     """Engine, quantization and layout of one candidate.
 
     `spec` and `tensors` are those of the checkpoint that is loaded (a sibling's, where one is taken);
-    `in_flight` is the quantization applied while loading. `devices` are the ranks' cards, or the CPU alone. `spread`
-    and `step_options` say in words what a measurement depends on beside the model and the sizes of a step.
+    `in_flight` is the quantization applied while loading. `devices` are the ranks' cards, or the CPU alone.
+    `parallelism` and `step_options` say in words what a measurement depends on beside the model and a step's sizes.
     """
 
     checkpoint: Checkpoint
@@ -39,7 +39,7 @@ class Setup:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     kv_cache_dtype: str = "auto"
-    spread: str = ""
+    parallelism: str = ""
     step_options: tuple[str, ...] = ()
     cpu_activations: Literal["exact", "int8"] = "exact"
 

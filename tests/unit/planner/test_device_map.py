@@ -304,23 +304,23 @@ def laid(
 def test_every_module_once_and_no_place_over_its_budget(
     modules: Modules, rooms: list[int], places: tuple[str, ...], mode: Mode
 ) -> None:
-    spread, bins = laid(modules, rooms, places, mode)
-    if spread is None:
+    found, bins = laid(modules, rooms, places, mode)
+    if found is None:
         return
-    placed = [module.name for _, held in spread.places for module in held]
+    placed = [module.name for _, held in found.places for module in held]
     assert sorted(placed) == sorted(module.name for module in modules.all)
-    assert overdrawn(spread, bins) == {}
-    assert sum(spread.cache_on(name) for name in spread.names) == sum(m.kv_cache_bytes for m in modules.all)
+    assert overdrawn(found, bins) == {}
+    assert sum(found.cache_on(name) for name in found.names) == sum(m.kv_cache_bytes for m in modules.all)
 
 
 @settings(max_examples=100)
 @given(modules_strategy, cards_strategy, overflow_strategy)
 def test_sequential_goes_forward_only(modules: Modules, rooms: list[int], places: tuple[str, ...]) -> None:
-    spread, bins = laid(modules, rooms, places, "sequential")
-    if spread is None:
+    found, bins = laid(modules, rooms, places, "sequential")
+    if found is None:
         return
     order = {place.name: index for index, place in enumerate(bins)}
-    along = [order[spread.device_map[layer.name]] for layer in modules.layers]
+    along = [order[found.device_map[layer.name]] for layer in modules.layers]
     assert along == sorted(along)
 
 
@@ -338,8 +338,8 @@ def test_balancing_never_fills_a_card_more_than_filling_in_order_does(modules: M
     if balanced is None or sequential is None:
         return
 
-    def fullest(spread: PartialDeviceMap) -> float:
-        return max(spread.needs_on(place.name) / place.capacity_bytes for place in bins if place.name in spread.names)
+    def fullest(found: PartialDeviceMap) -> float:
+        return max(found.needs_on(place.name) / place.capacity_bytes for place in bins if place.name in found.names)
 
     assert fullest(balanced) <= fullest(sequential) + 0.001
 

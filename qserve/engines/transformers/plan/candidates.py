@@ -91,7 +91,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             in_flight=None if in_flight is None else resident_quantization(in_flight, dtype, devices[0]),
             dtype=dtype,
             devices=devices,
-            spread=f"{len(devices)} devices",
+            parallelism=f"{len(devices)} devices",
             step_options=("prompt logprobs",) if request.prompt_logprobs else (),
             cpu_activations=activations,
         )

@@ -252,13 +252,13 @@ class TransformersEstimate:
         """bitsandbytes leaves what lies in RAM or on disk beside a card in 16 bit."""
         return rank_weights(self.setup.spec, tensors, replace(self.loading, quantization=None, round_blocks=False))
 
-    def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> PartialDeviceMap | None:
+    def placed(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> PartialDeviceMap | None:
         """Modules over the cards, then RAM and disk as far as the request allows; None when they don't fit."""
         cards, overflow = self._bins(activations_bytes)
         modules, device_map = self.modules(pool_bytes), self.options.device_map
         if isinstance(device_map, ModuleMap):
-            spread = self._spread_by_hand(device_map, modules, cards)
-            return None if overdrawn(spread, [*cards, *overflow]) else spread
+            placed = self._placed_by_hand(device_map, modules, cards)
+            return None if overdrawn(placed, [*cards, *overflow]) else placed
         return place_modules(modules, cards, overflow, device_map or "auto", can_stream=self.can_stream)
 
     def overdrawn(
@@ -269,8 +269,8 @@ class TransformersEstimate:
         if not isinstance(device_map, ModuleMap):
             return None
         cards, overflow = self._bins(activations_bytes)
-        spread = self._spread_by_hand(device_map, self.modules(pool_bytes), cards)
-        return spread, overdrawn(spread, [*cards, *overflow])
+        placed = self._placed_by_hand(device_map, self.modules(pool_bytes), cards)
+        return placed, overdrawn(placed, [*cards, *overflow])
 
     @property
     def can_stream(self) -> bool:
@@ -289,12 +289,12 @@ class TransformersEstimate:
             return "on a CPU, transformers can't offload layers of a model that bitsandbytes quantizes"
         return None
 
-    def _spread_by_hand(self, device_map: ModuleMap, modules: Modules, cards: list[DeviceBudget]) -> PartialDeviceMap:
+    def _placed_by_hand(self, device_map: ModuleMap, modules: Modules, cards: list[DeviceBudget]) -> PartialDeviceMap:
         names = [card.name for card in cards]
-        spread = device_map.spread(modules, names, self.setup.spec.tie_word_embeddings, can_stream=self.can_stream)
-        if spread.offloaded and self.why_no_offload:
+        placed = device_map.placed(modules, names, self.setup.spec.tie_word_embeddings, can_stream=self.can_stream)
+        if placed.offloaded and self.why_no_offload:
             raise UsageError(f"--device-map {device_map}: {self.why_no_offload}; offload none, or take --quant bf16")
-        return spread
+        return placed
 
     def _bins(self, activations_bytes: tuple[int, ...]) -> tuple[list[DeviceBudget], list[DeviceBudget]]:
         """Where modules compute, and where they may be offloaded to."""

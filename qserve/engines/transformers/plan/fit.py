@@ -49,11 +49,11 @@ def _fitted(estimate: TransformersEstimate, cache_tokens: int) -> Plan:
     activations = estimate.activations_bytes(request.prompt_len or need, need)
     left = estimate.left_bytes(activations, _CPU_SHARE if setup.on_cpu else _CUDA_SHARE) - estimate.weights_bytes
     pool, max_model_len = _pool(estimate, left, need)
-    pool, spread = _placed(estimate, pool, need, activations)
+    pool, placed = _placed(estimate, pool, need, activations)
     if request.max_model_len is None:
         max_model_len = min(max_model_len, max(need, estimate.tokens_of(pool)))
-    plan = _plan(estimate, spread, pool, activations, max_model_len)
-    if spread is not None and estimate.tokens_of(pool) >= max_model_len:
+    plan = _plan(estimate, placed, pool, activations, max_model_len)
+    if placed is not None and estimate.tokens_of(pool) >= max_model_len:
         return plan
     by_hand = estimate.overdrawn(pool, activations)
     if by_hand is not None and by_hand[1]:
@@ -75,19 +75,19 @@ def _placed(
 
     Layers are whole and lie in order, so what is left over on several cards can't all be used.
     """
-    spread, least = estimate.spread(pool, activations), estimate.pool_bytes(_whole(estimate, need))
-    if spread is not None or pool <= least or estimate.setup.request.kv_cache_memory_bytes is not None:
-        return pool, spread
-    spread = estimate.spread(least, activations)
+    placed, least = estimate.placed(pool, activations), estimate.pool_bytes(_whole(estimate, need))
+    if placed is not None or pool <= least or estimate.setup.request.kv_cache_memory_bytes is not None:
+        return pool, placed
+    placed = estimate.placed(least, activations)
     low, high = _whole(estimate, need) // PAGE_TOKENS, estimate.tokens_of(pool) // PAGE_TOKENS
-    while spread is not None and high - low > max(1, low // 32):
+    while placed is not None and high - low > max(1, low // 32):
         pages = (low + high) // 2
-        tried = estimate.spread(estimate.pool_bytes(pages * PAGE_TOKENS), activations)
+        tried = estimate.placed(estimate.pool_bytes(pages * PAGE_TOKENS), activations)
         if tried is None:
             high = pages
         else:
-            low, spread, least = pages, tried, estimate.pool_bytes(pages * PAGE_TOKENS)
-    return least, spread
+            low, placed, least = pages, tried, estimate.pool_bytes(pages * PAGE_TOKENS)
+    return least, placed
 
 
 def _refused_map(plan: Plan, over: dict[int | str, int], places: list[int | str]) -> Plan:
@@ -144,7 +144,7 @@ def _whole(estimate: TransformersEstimate, num_tokens: int) -> int:
 
 def _plan(
     estimate: TransformersEstimate,
-    spread: PartialDeviceMap | None,
+    placed: PartialDeviceMap | None,
     pool: int,
     activations: tuple[int, ...],
     max_model_len: int,
@@ -153,21 +153,21 @@ def _plan(
     prompt_len = setup.request.prompt_len or max_model_len
     workload = Workload(max_model_len, estimate.max_num_seqs, estimate.max_num_batched_tokens, prompt_len)
     offloaded: dict[str, int] = {}
-    if spread is not None:
-        offloaded = {str(name): spread.weights_on(name) for name in spread.names if spread.is_offload(name)}
+    if placed is not None:
+        offloaded = {str(name): placed.weights_on(name) for name in placed.names if placed.is_offload(name)}
     placement = Placement(
-        device_map=_device_map(spread),
+        device_map=_device_map(placed),
         kv_cache_memory_bytes=pool,
         offloaded_bytes=offloaded,
         head_copy_bytes=estimate.shortlist_bytes,
     )
     tokens = estimate.tokens_of(pool)
-    devices = _devices(estimate, spread, pool, activations)
+    devices = _devices(estimate, placed, pool, activations)
     return accepted(setup, workload, placement, devices, tokens, tokens / max_model_len)
 
 
 def _devices(
-    estimate: TransformersEstimate, spread: PartialDeviceMap | None, pool: int, activations: tuple[int, ...]
+    estimate: TransformersEstimate, placed: PartialDeviceMap | None, pool: int, activations: tuple[int, ...]
 ) -> tuple[DevicePlan, ...]:
     """Every card (or the CPU); where nothing fits, weights and cache in equal parts.
 
@@ -177,22 +177,22 @@ def _devices(
     count = len(cards)
     names = _places(estimate.setup)
     held: list[tuple[int, int, int, int] | None]
-    if spread is None:
+    if placed is None:
         held = [(estimate.weights_bytes // count, pool // count, peak, 0) for peak in activations]
-    elif len(spread.names) == 1:  # exact: what is rounded up layer by layer is not
+    elif len(placed.names) == 1:  # exact: what is rounded up layer by layer is not
         whole = (estimate.weights_bytes, pool)
         held = [
-            (*whole, peak, 0) if spread.names == [name] else None for name, peak in zip(names, activations, strict=True)
+            (*whole, peak, 0) if placed.names == [name] else None for name, peak in zip(names, activations, strict=True)
         ]
     else:
         held = [
             (
-                spread.weights_on(name) + spread.buffers_on(name),
-                spread.cache_on(name),
-                peak + spread.passing_through(name),
-                spread.buffers_on(name),
+                placed.weights_on(name) + placed.buffers_on(name),
+                placed.cache_on(name),
+                peak + placed.passing_through(name),
+                placed.buffers_on(name),
             )
-            if name in spread.names
+            if name in placed.names
             else None
             for name, peak in zip(names, activations, strict=True)
         ]
@@ -211,12 +211,12 @@ def _named(place: int | str) -> str:
     return f"card {place}" if isinstance(place, int) else {"cpu": "RAM"}.get(place, place)
 
 
-def _device_map(spread: PartialDeviceMap | None) -> DeviceMap | str | None:
-    if spread is None:
+def _device_map(placed: PartialDeviceMap | None) -> DeviceMap | str | None:
+    if placed is None:
         return None
-    if len(spread.names) > 1:
-        return spread.device_map
-    only = next(iter(spread.names))
+    if len(placed.names) > 1:
+        return placed.device_map
+    only = next(iter(placed.names))
     return f"cuda:{only}" if isinstance(only, int) else only
 
 

@@ -38,7 +38,7 @@ class ModuleMap:
             source, tuple((str(name), _place(value, f"--device-map {source}: {name}")) for name, value in data.items())
         )
 
-    def spread(
+    def placed(
         self, modules: Modules, computing: list[Place], tied: bool, *, can_stream: bool = False
     ) -> PartialDeviceMap:
         """Every module where the map puts it. `computing` are the places that compute: cards, or the CPU alone.
@@ -102,10 +102,10 @@ class ModuleMap:
             )
 
 
-def overdrawn(spread: PartialDeviceMap, bins: Iterable[DeviceBudget]) -> dict[Place, int]:
+def overdrawn(placed: PartialDeviceMap, bins: Iterable[DeviceBudget]) -> dict[Place, int]:
     """Bytes that each place lacks; empty where everything fits."""
-    lacks = {place.name: spread.needs_on(place.name) - place.capacity_bytes for place in bins}
-    held = set(spread.names)
+    lacks = {place.name: placed.needs_on(place.name) - place.capacity_bytes for place in bins}
+    held = set(placed.names)
     return {name: lack for name, lack in lacks.items() if lack > 0 and name in held}
 
 

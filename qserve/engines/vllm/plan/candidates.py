@@ -87,7 +87,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
                 tensor_parallel_size=tensor_parallel,
                 pipeline_parallel_size=pipeline_parallel,
                 kv_cache_dtype=asked.of(VllmOptions).kv_cache_dtype,
-                spread=_spread(asked, tensor_parallel, pipeline_parallel),
+                parallelism=_parallelism(asked, tensor_parallel, pipeline_parallel),
                 step_options=_step_options(asked),
             )
     if not found:
@@ -113,7 +113,7 @@ def _with_stored_cache(request: PlanRequest, spec: ModelSpec, device: Device) ->
     return request.with_options(replace(options, kv_cache_dtype=stored))
 
 
-def _spread(request: PlanRequest, tensor_parallel: int, pipeline_parallel: int) -> str:
+def _parallelism(request: PlanRequest, tensor_parallel: int, pipeline_parallel: int) -> str:
     """Over how many ranks the model lies, and adapters beside it."""
     ranks, adapters = f"tp {tensor_parallel} pp {pipeline_parallel}", request.of(VllmOptions).adapters
     return ranks if adapters is None else f"{ranks}, {adapters.max_loras} adapters of rank {adapters.max_rank}"
