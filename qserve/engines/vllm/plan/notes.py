@@ -8,7 +8,7 @@ from qserve.core.release import shown_release
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.options import VllmOptions
-from qserve.engines.vllm.plan.terms.adapters import adapter_notes
+from qserve.engines.vllm.plan.terms.adapters import FIRST_STAGE, LAST_STAGE, adapter_sizes
 from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.notes import length_note
@@ -23,7 +23,7 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     """Sentences, the most important first."""
     yield from _about_quantization(setup)
     yield from _about_model(setup)
-    yield from adapter_notes(setup)
+    yield from _about_adapters(setup)
     yield from _about_products(setup)
     yield from _about_layout(setup)
     yield from _about_margin(plan)
@@ -79,6 +79,25 @@ def _about_model(setup: Setup) -> Iterator[str]:
         yield f"This family needs vLLM {shown_release(needed)} or later"
     if spec.vision and not setup.request.of(VllmOptions).language_model_only:
         yield "The vision encoder is loaded; --language-model-only leaves it out"
+
+
+def _about_adapters(setup: Setup) -> Iterator[str]:
+    """That the room is taken before any adapter is loaded, and what the embeddings have of it."""
+    adapters = setup.request.of(VllmOptions).adapters
+    if adapters is None:
+        return
+    sizes = list(adapter_sizes(setup, 0))
+    total = sum(size for _, size in sizes)
+    yield (
+        f"--enable-lora keeps {format_bytes(total)} a rank for {adapters.max_loras} adapters of rank "
+        f"{adapters.max_rank}, loaded or not; a lower --max-lora-rank saves most"
+    )
+    embedded = sum(size for module, size in sizes if module.name in (*FIRST_STAGE, *LAST_STAGE))
+    if 4 * embedded >= total and not adapters.targets:
+        yield (
+            f"{format_bytes(embedded)} of that are for embed_tokens and lm_head, which few adapters train; "
+            "--lora-target-modules with the other names leaves them out"
+        )
 
 
 def _about_products(setup: Setup) -> Iterator[str]:

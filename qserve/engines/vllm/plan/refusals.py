@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.wheels import shown, too_old
 from qserve.engines.vllm.plan.context import check_rope
-from qserve.engines.vllm.plan.options import VllmOptions
-from qserve.engines.vllm.plan.terms.adapters import refuse_adapters
+from qserve.engines.vllm.plan.options import Adapters, VllmOptions
+from qserve.engines.vllm.plan.terms.adapters import adapted_modules
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion, check_knows
 from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest
 
 __all__ = ["refuse", "why_no_kernels"]
+
+_MOST_VOCABULARY = 258048  # vllm lora/layers/logits_processor.py
 
 
 def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
@@ -35,7 +38,7 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
     _refuse_what_no_attention_reads(options, checkpoint.spec, (hardware.devices or (hardware.cpu_device,))[0])
     if options.adapters is not None:
         version = VllmVersion.parse(release)
-        refuse_adapters(checkpoint.spec, options.adapters, version, options.tensor_parallel_size or 1)
+        _refuse_adapters(checkpoint.spec, options.adapters, version, options.tensor_parallel_size or 1)
     if options.num_speculative_tokens and not checkpoint.spec.mtp_layers:
         raise UsageError(
             f"--num-speculative-tokens {options.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "
@@ -56,6 +59,24 @@ def why_no_kernels(devices: Iterable[Device], release: str) -> str | None:
         f"{old.name} has compute capability {shown(old.compute_capability)}, and the wheels of vLLM {release} and its "
         f"torch hold kernels from {shown(least)} on"
     )
+
+
+def _refuse_adapters(spec: ModelSpec, adapters: Adapters, version: VllmVersion, tensor_parallel_size: int) -> None:
+    """Raises UsageError for adapters that vLLM would refuse at start-up."""
+    modules = adapted_modules(spec, replace(adapters, targets=()), version, tensor_parallel_size)
+    named = set(adapters.targets)
+    if named and not adapted_modules(spec, adapters, version, tensor_parallel_size):
+        raise UsageError(
+            f"--lora-target-modules {','.join(adapters.targets)}: {spec.id} has no such module; it has "
+            f"{', '.join(dict.fromkeys(module.name for module in modules))}"
+        )
+    if adapters.fully_sharded and adapters.max_rank % tensor_parallel_size:
+        raise UsageError(
+            f"--fully-sharded-loras: a rank of {adapters.max_rank} does not divide by {tensor_parallel_size} cards; "
+            "leave it out"
+        )
+    if spec.vocab_size > _MOST_VOCABULARY and any(module.name == "lm_head" for module in modules):
+        raise UsageError(f"--enable-lora: vLLM adapts an lm_head of {_MOST_VOCABULARY} entries at most")
 
 
 def _refuse_spread_experts(checkpoint: Checkpoint, options: VllmOptions) -> None:
