@@ -54,7 +54,7 @@ from qserve.bench.metrics import StageFigures, figures_of
 from qserve.bench.prompts import TextMaker
 from qserve.bench.run import run_stage
 from qserve.bench.target import inspect_target
-from qserve.planner.speed import Load
+from qserve.planner.speed.load import Load
 from qserve.planner.speed.served import ServedRequest
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.runs import RunStore

@@ -14,9 +14,9 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner.plan import Plan
-from qserve.planner.speed import Load
 from qserve.planner.speed.estimate import Replica, device_of, replica_of
 from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
+from qserve.planner.speed.load import Load
 from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, loads_of, replayed
 from qserve.planner.speed.terms.cpu import CpuRates

@@ -78,7 +78,12 @@ def constants_of(result: Result) -> Iterator[Constant]:
         yield Constant("runtime_bytes", statistics.median(outside), "bytes", planner)
     for row in rows:
         if row.get("moved_bytes_per_s"):
-            yield Constant("offload_bytes_per_s", row["moved_bytes_per_s"], "bytes/s", "planner/speed/terms/offload.py")
+            yield Constant(
+                "offload_bytes_per_s",
+                row["moved_bytes_per_s"],
+                "bytes/s",
+                "engines/transformers/plan/offloaded_weights.py",
+            )
         for worker in (row.get("workers") or {}).values() if row.get("engine") == "vllm" else ():
             for term in ("activations_bytes", "cuda_graphs_bytes"):
                 if worker["measured"].get(term):
@@ -100,7 +105,7 @@ def _of_steps(rows: Iterable[dict[str, Any]], limits: dict[str, Any] | None) -> 
             yield Constant("launch_us", taken_us / launches, "µs a launch", "configs/speed.toml, layer_us / launches")
         elif limits:
             reading_us = row["bytes_per_step"] / limits["read_bytes_per_s"] * 1e6
-            planner = "planner/speed/steps/transformers.py: none of a captured step"
+            planner = "engines/transformers/plan/steps.py: none of a captured step"
             yield Constant("beside_reading_us", taken_us - reading_us, "µs a step", planner)
             captured = row["path"]["num_captured"]
             if captured and row["graphs_bytes"]:

@@ -7,8 +7,8 @@ from typing import Any
 from qserve.core.hardware import Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.planner import Plan
-from qserve.planner.speed import Load
 from qserve.planner.speed.estimate import Replica, device_of, replica_of
+from qserve.planner.speed.load import Load
 
 __all__ = ["PlannedSpeed", "planned_terms"]
 

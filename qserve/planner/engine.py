@@ -20,12 +20,14 @@ from typing import Any, Protocol
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.changes import ChangeGroup
 from qserve.planner.options import EngineOptions, options_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
+from qserve.planner.speed.simulated import Steps
 
 __all__ = [
     "GROUP",
@@ -143,6 +145,10 @@ class EnginePlanner(Protocol):
     def with_scoring_cache(self, request: PlanRequest, planned: Callable[[PlanRequest], Plan]) -> PlanRequest:
         """The request with a KV cache that is enough for texts that are read once; `planned` makes its plan."""
         return request
+
+    def card_steps(self, plan: Plan, spec: ModelSpec, device: Device) -> Steps | None:
+        """What the steps of a plan take on cards of that kind; None: what configs/speed.toml has for the engine."""
+        return None
 
     def loads(self, scheme: str) -> bool:
         """Whether a checkpoint that is stored so is worth taking in the place of the 16-bit one."""

@@ -13,13 +13,13 @@ from typing import Any
 from qserve.core.hardware import Device, known_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.core.schemes import SCHEMES
+from qserve.engines.transformers.plan.steps import TransformersSteps
 from qserve.hub.bundled import bundled_config
 from qserve.planner.speed.figures import Figures, figures_of
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.steps.times import StepTimes
-from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs, era_of
 from qserve.planner.speed.terms.formats import weight_format

@@ -11,6 +11,7 @@ from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.schemes import SCHEMES
 from qserve.core.shortlist import SHORTLIST_ROWS
+from qserve.planner.engine import engine_named
 from qserve.planner.plan import USABLE_TPOT_MS, Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
 from qserve.planner.speed.figures import Figures, Summary, figures_of
@@ -20,13 +21,11 @@ from qserve.planner.speed.simulate import simulate, simulate_while
 from qserve.planner.speed.simulated import Finished, Limits, Steps
 from qserve.planner.speed.steps.explained import explained
 from qserve.planner.speed.steps.times import StepTimes
-from qserve.planner.speed.steps.transformers import TransformersSteps, own_launches
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
-from qserve.planner.speed.terms.offload import OffloadedWeights
 from qserve.units import format_count
 
 __all__ = [
@@ -211,15 +210,14 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
     )
     if plan.on_cpu:
         return _on_cpu(plan, spec, device, limits, measured.cpu or UNKNOWN_CPU)
-    if is_launch_bound(plan):
-        launches = own_launches(plan, spec.num_hidden_layers)
-        offloaded = OffloadedWeights.of(plan, card)
-        steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card, offloaded, launches)
-        return Replica(steps, limits, card, plan.engine)
+    steps = engine_named(plan.engine).planner.card_steps(plan, spec, device) or _tabled_steps(plan, spec, device)
+    return Replica(steps, limits, card, plan.engine)
+
+
+def _tabled_steps(plan: Plan, spec: ModelSpec, device: Device) -> StepTimes:
     ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
     cache = "fp8" if plan.kv_cache_dtype.startswith(("fp8", "nvfp4")) else "bf16"
-    steps = _steps_on_cards(spec, device, plan.engine, plan.engine_version, plan.quant.scheme, cache, ranks, stages)
-    return Replica(steps, limits, card, plan.engine)
+    return _steps_on_cards(spec, device, plan.engine, plan.engine_version, plan.quant.scheme, cache, ranks, stages)
 
 
 @lru_cache(maxsize=64)

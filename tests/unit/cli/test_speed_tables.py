@@ -12,8 +12,8 @@ from qserve.cli.main import cli
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import plan_request
-from qserve.planner.speed import Load
 from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import price_table
 from qserve.service.layout.fitting_plans import FittingPlans
 from qserve.service.layout.search import layouts_for

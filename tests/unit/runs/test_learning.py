@@ -14,7 +14,7 @@ from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.engine import changed_request
 from qserve.planner.learned import Residual
-from qserve.planner.speed import Load
+from qserve.planner.speed.load import Load
 from qserve.runs import RunStore
 from qserve.runs.residuals import residuals_of
 from qserve.service.knowledge import Knowledge

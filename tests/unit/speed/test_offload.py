@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from qserve.core.hardware import Hardware, parse_gpu
+from qserve.engines.transformers.plan.offloaded_weights import NOTHING_OFFLOADED, OffloadedWeights
+from qserve.engines.transformers.plan.steps import TransformersSteps
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.learned import NOTHING_MEASURED
-from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import card_of
-from qserve.planner.speed.terms.offload import NOTHING_OFFLOADED, OffloadedWeights
 from qserve.service.layout.one_stream import with_one_stream
 from qserve.units import GIB
 

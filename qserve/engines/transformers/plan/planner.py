@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.core.model_spec import ModelSpec
 from qserve.core.wheels import LEAST_OF_OLD_TORCH, shown, too_old
 from qserve.engines.transformers.plan.candidates import candidates
 from qserve.engines.transformers.plan.constants import TESTED_RELEASE
@@ -16,6 +17,7 @@ from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.relaxations import relaxations
 from qserve.engines.transformers.plan.releases import check_release, check_rope
 from qserve.engines.transformers.plan.schemes import has_kernels, loads, quantizes, runs_stored
+from qserve.engines.transformers.plan.steps import card_steps
 from qserve.engines.transformers.plan.terms import CARD_TERMS, CPU_TERMS
 from qserve.errors import UsageError
 from qserve.planner.changes import ChangeGroup
@@ -25,6 +27,7 @@ from qserve.planner.outcome import KEPT_FREE
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
+from qserve.planner.speed.simulated import Steps
 
 __all__ = ["TransformersPlanner"]
 
@@ -60,6 +63,9 @@ class TransformersPlanner(EnginePlanner):
 
     def relaxations(self, setup: Setup) -> Iterable[ChangeGroup]:
         return relaxations(setup)
+
+    def card_steps(self, plan: Plan, spec: ModelSpec, device: Device) -> Steps | None:
+        return card_steps(plan, spec, device)
 
     def loads(self, scheme: str) -> bool:
         return loads(scheme)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Protocol, runtime_checkable
 
 from qserve.planner.speed.figures import Figures
 from qserve.planner.speed.learned import CorrectedSteps
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulated import Steps
 from qserve.planner.speed.steps.times import SHORTLIST_SHARE, StepTimes
-from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.units import format_seconds
 
-__all__ = ["explained"]
+__all__ = ["ExplainedSteps", "explained"]
 
 _IN_WORDS = {
     "gemms": "matrix products",
@@ -27,11 +27,20 @@ _IN_WORDS = {
 """Of terms whose names are not words."""
 
 
+@runtime_checkable
+class ExplainedSteps(Protocol):
+    """An engine's own steps (`EnginePlanner.card_steps`) that can be put into words."""
+
+    def explained(self) -> Iterator[str]:
+        """Sentences on what its steps take."""
+        ...
+
+
 def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load: Load) -> tuple[str, ...]:
     """A decode step of the fullest moment, and a prompt's step alone, by what takes the time."""
     steps = steps.steps if isinstance(steps, CorrectedSteps) else steps
-    if isinstance(steps, TransformersSteps):
-        return tuple(_explained_launches(steps))
+    if isinstance(steps, ExplainedSteps):
+        return tuple(steps.explained())
     if not isinstance(steps, StepTimes):
         return ()
     batch, context = max(1, figures.peak_running), load.input_tokens + load.output_tokens / 2
@@ -46,19 +55,6 @@ def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load:
         *_head_copy(steps),
         f"source: {_rows_of(steps.card)}, era {steps.costs.era} of configs/speed.toml; docs/speed.md",
     )
-
-
-def _explained_launches(steps: TransformersSteps) -> Iterator[str]:
-    if steps.decode_launches is None:
-        yield "steps take the time of their launches from Python: configs/speed.toml, [transformers]"
-    else:
-        yield (
-            f"a decode step takes {steps.decode_launches} launches of {steps.launch_us:.0f} us, or its kernels where "
-            "they take longer; a step with prompts takes its launches: configs/speed.toml, [transformers]; not "
-            "measured"
-        )
-    if steps.offloaded.copying_s:
-        yield str(steps.offloaded)
 
 
 def _rows_of(card: CardSpeed) -> str:

@@ -7,22 +7,23 @@ that in a dense layer, and nothing of what is captured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from qserve.core.facts import load
+from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.core.offload import are_streamed
 from qserve.core.schemes import SCHEMES
+from qserve.engines.transformers.plan.offloaded_weights import NOTHING_OFFLOADED, OffloadedWeights
 from qserve.planner.plan import Plan
 from qserve.planner.speed.steps.times import StepTimes
-from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
-from qserve.planner.speed.terms.offload import NOTHING_OFFLOADED, OffloadedWeights
 
-__all__ = ["TransformersSteps", "own_launches"]
+__all__ = ["TransformersSteps", "card_steps"]
 
 _COPY_BYTES_PER_S = 300e9
 """Fitted to Qwen's tables of long prompts on A100 and H20: torch's repeat and copy of the cache."""
@@ -90,6 +91,19 @@ class TransformersSteps:
         """Seconds of a step with prompts."""
         return self.offloaded.beside(max(self._launches_s(), self.kernels.mixed_s(batch, context, chunks)))
 
+    def explained(self) -> Iterator[str]:
+        """See `ExplainedSteps`."""
+        if self.decode_launches is None:
+            yield "steps take the time of their launches from Python: configs/speed.toml, [transformers]"
+        else:
+            yield (
+                f"a decode step takes {self.decode_launches} launches of {self.launch_us:.0f} us, or its kernels where "
+                "they take longer; a step with prompts takes its launches: configs/speed.toml, [transformers]; not "
+                "measured"
+            )
+        if self.offloaded.copying_s:
+            yield str(self.offloaded)
+
     def _repeated_s(self, batch: int, context: float) -> float:
         """Keys and values are copied for every query head before they are attended to."""
         network = self.network
@@ -104,8 +118,15 @@ class TransformersSteps:
         return (network.num_layers * self.layer_us + experts) / 1e6 + dequantized
 
 
-def own_launches(plan: Plan, num_layers: int) -> int | None:
-    """Of a decoding step of our own, for a dense model, 16-bit or bitsandbytes', on one card; None of any other."""
+def card_steps(plan: Plan, spec: ModelSpec, device: Device) -> TransformersSteps:
+    """The steps of a plan on `device`, a card."""
+    card = card_of(device)
+    launches = _decode_launches(plan, spec.num_hidden_layers)
+    return TransformersSteps.of(spec, plan.quant.scheme, card, OffloadedWeights.of(plan, card), launches)
+
+
+def _decode_launches(plan: Plan, num_layers: int) -> int | None:
+    """Launches of a decoding step by our own layers: a dense model, 16-bit or bitsandbytes', on one card; else None."""
     counted = load("speed")["transformers"]["launches"]
     if any(device.cuda_graphs_bytes for device in plan.devices):
         return int(counted["beside"]) + 1
