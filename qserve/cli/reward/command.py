@@ -125,7 +125,7 @@ def check(
     }
     keep(state_dir, "reward check", document, url, api_key)
     print_json(document) if as_json else found.show()
-    if _told_faults(found.parts):
+    if _print_faults(found.parts):
         sys.exit(1)
     if failures.lines:
         raise UnusableResult(
@@ -161,14 +161,14 @@ def _check(
 def _interrupted(found: _Found) -> NoReturn:
     """Show what is finished."""
     found.show()
-    _told_faults(found.parts)
+    _print_faults(found.parts)
     names = [*found.rows, *(part.name for part in found.parts)]
     done = f"the figures above are of {', '.join(names)}; none" if names else "nothing"
     click.echo(f"interrupted; {done} is in the run store; start again with:\n  {this_command()}", err=True)
     sys.exit(INTERRUPTED)
 
 
-def _told_faults(parts: Sequence[PartFound]) -> bool:
+def _print_faults(parts: Sequence[PartFound]) -> bool:
     """Print them; whether there are any."""
     faults = [f"{part.name}: {fault}" for part in parts for fault in part.faults]
     for fault in faults:

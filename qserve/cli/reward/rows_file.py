@@ -193,12 +193,12 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} has changed"
         if " " in name or name.endswith("hash")
-        else f"{name} was {_told(before.get(name))} and is {_told(now.get(name))}"
+        else f"{name} was {_given(before.get(name))} and is {_given(now.get(name))}"
         for name in names
     )
 
 
-def _told(value: Any) -> str:
+def _given(value: Any) -> str:
     return "not given" if value is None else str(value)
 
 

@@ -58,13 +58,13 @@ def opened_scorer(reward: str, values: dict[str, Any], line: ProgressLine | None
         scorer = open_scorer(reward, settings, hardware, request)
     else:
         line.phase(f"loading {reward}")
-        scorer = open_scorer(reward, settings, hardware, request, on_progress=_told_on(line, reward))
+        scorer = open_scorer(reward, settings, hardware, request, on_progress=_reporting_on(line, reward))
     for note in scorer.loaded.notes:
         click.echo(f"note: {note}", err=True)
     return scorer
 
 
-def _told_on(line: ProgressLine, reward: str) -> Callable[[float], None]:
+def _reporting_on(line: ProgressLine, reward: str) -> Callable[[float], None]:
     return lambda share: line.phase(f"loading {reward}: {100 * share:.0f} %", is_short=True)
 
 

@@ -37,14 +37,14 @@ def newest_resumable(state: Path, run: TrainingRun) -> Path:
         return same.output
     if not found:
         raise UsageError(f"--resume: no stopped run is stored in {state}; start one without --resume, or name --output")
-    listed = "".join(f"\n  {_told(one)}" for one in found[:_MOST_LISTED])
+    listed = "".join(f"\n  {_described(one)}" for one in found[:_MOST_LISTED])
     raise UsageError(
         "--resume: no stopped run was started with these flags. Repeat the flags of one of these, or name its folder "
         f"with --output:{listed}"
     )
 
 
-def _told(run: ResumableRun) -> str:
+def _described(run: ResumableRun) -> str:
     saved = "nothing saved" if run.step is None else f"saved at step {run.step:,} of {run.num_steps or 0:,}"
     return f"{run.output} ({run.job.method} of {run.job.model}, {saved})"
 

@@ -31,7 +31,7 @@ _log = logging.getLogger("qserve.worker")
 _SCORING_DIED = 70
 
 
-class _OwnScorer:
+class _TransformersReward:
     """See `RewardEngine`."""
 
     def why_not_scored(self, reward: RewardCheckpoint, settings: RewardSettings) -> str | None:
@@ -88,13 +88,13 @@ async def _serve_without_model(
 ) -> None:
     """Rules and judges are all there is: no torch."""
     from qserve.reward.recipe.parts import RecipeScorer
-    from qserve.reward.recipe.without_model import NoModel, own_memory
+    from qserve.reward.recipe.without_model import NoModel, process_memory
     from qserve.reward.serving.app import build_app
 
     parts = RecipeScorer(recipe, heartbeat, served)
     parts.start()
     try:
-        app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, own_memory, parts)
+        app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, process_memory, parts)
         await worker_process.listen(app, spec.address)
     finally:
         await parts.close()
@@ -117,4 +117,4 @@ def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
     return scorer
 
 
-ENGINE = _OwnScorer()
+ENGINE = _TransformersReward()

@@ -8,7 +8,7 @@ import psutil
 
 from qserve.reward.items import ScorerStats
 
-__all__ = ["NoModel", "own_memory"]
+__all__ = ["NoModel", "process_memory"]
 
 
 class NoModel:
@@ -22,7 +22,7 @@ class NoModel:
         self.meta: dict[str, Any] = {"format": "none", "max_length": max_length}
 
 
-def own_memory() -> dict[str, Any]:
+def process_memory() -> dict[str, Any]:
     """As `measured_memory` of a worker with a model: all of it is the process itself."""
     memory = psutil.Process().memory_full_info()
     held = {"weights_bytes": 0, "activations_bytes": 0, "runtime_bytes": memory.rss}

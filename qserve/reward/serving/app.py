@@ -62,7 +62,7 @@ def build_app(
     metrics = RewardMetrics(scorer)
     host = _Host(scorer, models[0], metrics, parts)
 
-    async def held() -> dict[str, Any]:
+    async def answered_memory() -> dict[str, Any]:
         found = memory()
         return await found if inspect.isawaitable(found) else found
 
@@ -81,7 +81,7 @@ def build_app(
             "reward": scorer.meta | (parts.meta if parts is not None else {}),
         },
         metrics=metrics.exposition,
-        memory=held,
+        memory=answered_memory,
         dialect_of=lambda path: BY_PATH[path].dialect if path in BY_PATH else Dialect.OPENAI,
     )
 
@@ -117,12 +117,12 @@ class _Host:
     async def _answer(self, protocol: Protocol, body: bytes, began_s: float, client: str | None) -> Response:
         if len(body) <= _LARGE_BYTES:
             job = self._read(protocol, body)
-            return self._told(job, await self._score(job, client), began_s)
+            return self._response(job, await self._score(job, client), began_s)
         loop = asyncio.get_running_loop()
         async with self._large_requests:
             job = await loop.run_in_executor(self._reading, self._read, protocol, body)
             scores = await self._score(job, client)
-            return await loop.run_in_executor(self._reading, self._told, job, scores, began_s)
+            return await loop.run_in_executor(self._reading, self._response, job, scores, began_s)
 
     def _read(self, protocol: Protocol, body: bytes) -> ScoreJob:
         return protocol.job(protocol.schema.parse(body), self._about)
@@ -193,7 +193,7 @@ class _Host:
         positions = tuple(range(len(tokens.token_ids))) if text.every_token else None
         return ScoreItem(tokens.token_ids, positions, truncated=tokens.truncated or text.truncated)
 
-    def _told(self, job: ScoreJob, scores: Sequence[Score], began_s: float) -> Response:
+    def _response(self, job: ScoreJob, scores: Sequence[Score], began_s: float) -> Response:
         latency_s = time.perf_counter() - began_s
         self._metrics.observe(scores, latency_s)
         meta = {**self._meta(), "truncated": sum(score.truncated for score in scores)}

@@ -15,7 +15,7 @@ from qserve.reward.scoring.scorer import RewardScorer
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-__all__ = ["measured_memory", "with_own"]
+__all__ = ["measured_memory", "with_process_memory"]
 
 
 def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
     }
 
 
-async def with_own(of_engine: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def with_process_memory(of_engine: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     """What an engine's processes hold, and beside it this one, which speaks for them."""
     document, memory = await of_engine, psutil.Process().memory_full_info()
     for name, own in (("resident_bytes", memory.pss), ("unique_bytes", memory.uss)):

@@ -34,7 +34,7 @@ class Columns:
     def __init__(self) -> None:
         self._first: Row | None = None
         self._template_fields: set[str] = set()
-        self._told: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         """How many rows tell the template each of its fields."""
 
     @property
@@ -52,19 +52,19 @@ class Columns:
             if own != first:
                 raise RowError(f"gives {', '.join(own)}, but the first rows give {', '.join(first)}")
             self._template_fields |= row.keys() & TEMPLATE_FIELDS.keys()
-            self._told.update(_told(row))
+            self._counts.update(_fields_of_template(row))
 
     def unwritten(self, template: str | None) -> dict[str, int]:
         """Fields that rows have and the template never names, with how many rows have them."""
         if not template:
             return {}
-        return {name: count for name, count in self._told.items() if name not in template}
+        return {name: count for name, count in self._counts.items() if name not in template}
 
     def refuse_unwritten(self, template: str | None) -> None:
         """Raises UsageError where calls of tools, or tools, would be left out."""
         missing = [name for name in _NEEDED if name in self.unwritten(template)]
         if missing:
-            told = " and ".join(f"{self._told[name]:,} rows have {name!r}" for name in missing)
+            told = " and ".join(f"{self._counts[name]:,} rows have {name!r}" for name in missing)
             raise UsageError(
                 f"{told}, but the model's chat template does not write them, so the training texts would lack them; "
                 "take a model with a template that supports tools, or leave these rows out"
@@ -91,7 +91,7 @@ def _own(row: Row) -> tuple[str, ...]:
     return tuple(name for name in row if name not in TEMPLATE_FIELDS)
 
 
-def _told(row: Row) -> set[str]:
+def _fields_of_template(row: Row) -> set[str]:
     """The fields of a row that a template may know or not."""
     turns = [turn for name in _MESSAGES if isinstance(row.get(name), list) for turn in row[name]]
     held = {name for turn in turns for name in turn if name in ("tool_calls", "reasoning_content")}

@@ -30,7 +30,7 @@ def check_token_rows(model: str, tokenizer: Any, files: dict[str, str]) -> None:
         return
     for name in ("eos_token", "pad_token"):
         if getattr(tokenizer, name) in rowless.every:
-            raise UsageError(f"the tokenizer's {name} is {_told(getattr(tokenizer, name), rowless)}")
+            raise UsageError(f"the tokenizer's {name} is {_refusal(getattr(tokenizer, name), rowless)}")
     if isinstance(tokenizer.chat_template, str):
         check_written(tokenizer.chat_template, rowless, tokenizer.special_tokens_map, is_answered=True)
     for file in files.values():
@@ -44,7 +44,7 @@ def _check_file(file: Path, rowless: RowlessTokens, tokenizer: Any) -> None:
             source = row.pop("source", f"line {number} of {file.name}")
             for text in strings_in(row):
                 if (token := rowless.written_in(text) or _piece_in(text, rowless, tokenizer)) is not None:
-                    raise UsageError(f"{source} has {_told(token, rowless)}, or leave the row out")
+                    raise UsageError(f"{source} has {_refusal(token, rowless)}, or leave the row out")
 
 
 def _piece_in(text: str, rowless: RowlessTokens, tokenizer: Any) -> str | None:
@@ -54,7 +54,7 @@ def _piece_in(text: str, rowless: RowlessTokens, tokenizer: Any) -> str | None:
     return next((token for token in tokenizer.tokenize(text) if token in rowless.pieces), None)
 
 
-def _told(token: str, rowless: RowlessTokens) -> str:
+def _refusal(token: str, rowless: RowlessTokens) -> str:
     return (
         f"the token {token!r} (id {rowless.every[token]}), which has no row in the model's embedding "
         f"({rowless.num_rows} rows): {ADVICE}"

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.parts import RecipeScorer
-from qserve.reward.recipe.without_model import NoModel, own_memory
+from qserve.reward.recipe.without_model import NoModel, process_memory
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.serving.app import build_app
 from tests.tiny.serving.served import Service
@@ -109,7 +109,7 @@ class RecipeHost(ServedApp):
         file = folder / "rewards.yaml"
         file.write_text(text)
         self.parts = RecipeScorer(read_recipe(file))
-        super().__init__(build_app(NoModel(1000), (MODEL,), KEY, own_memory, self.parts))
+        super().__init__(build_app(NoModel(1000), (MODEL,), KEY, process_memory, self.parts))
         headers = {"authorization": f"Bearer {KEY}"}
         self.client = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S)
 

@@ -48,12 +48,12 @@ from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import ROUTES, dialect_of
 from qserve.reward.protocols.job import ModelInfo
 from qserve.reward.protocols.table import PROTOCOLS
-from qserve.reward.recipe.without_model import NoModel, own_memory
+from qserve.reward.recipe.without_model import NoModel, process_memory
 from qserve.reward.serving.app import build_app
 
 asked = PROTOCOLS["/judge_lines"]
 job = asked.job(asked.schema.parse(b'{"lines": ["a", "b"]}'), ModelInfo("rm", {}))
-client = TestClient(build_app(NoModel(64), ("rm",), "k", own_memory), headers={"authorization": "Bearer k"})
+client = TestClient(build_app(NoModel(64), ("rm",), "k", process_memory), headers={"authorization": "Bearer k"})
 print(json.dumps({
     "routes": [(one.method, one.path, one.summary) for one in ROUTES],
     "dialect": dialect_of("/judge_lines"),

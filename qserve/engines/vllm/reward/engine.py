@@ -67,11 +67,11 @@ class _VllmReward:
         from qserve.engines.vllm.reward.server import VllmServer
         from qserve.reward.checkpoints import recognise
         from qserve.reward.serving.app import build_app
-        from qserve.reward.serving.memory import with_own
+        from qserve.reward.serving.memory import with_process_memory
 
         async with VllmServer(spec) as server:
             scorer = VllmScorer(server, recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
-            app = build_app(scorer, spec.models, spec.key, lambda: with_own(server.memory()))
+            app = build_app(scorer, spec.models, spec.key, lambda: with_process_memory(server.memory()))
             listening = asyncio.create_task(worker_process.listen(app, spec.address))
             ended = asyncio.create_task(server.ended())
             await asyncio.wait((listening, ended), return_when=asyncio.FIRST_COMPLETED)

@@ -30,7 +30,7 @@ class Trials:
     """All methods belong to one event loop at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._told = json.dumps(_told(vocabulary)).encode()
+        self._vocabulary = json.dumps(_to_json(vocabulary)).encode()
         self._places = Places(_AT_ONCE)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -57,7 +57,7 @@ class Trials:
         self._process = process
         self._end = weakref.finalize(self, _end, process, self._control)  # where nobody stops it
         assert process.stdin is not None
-        process.stdin.write(self._told)
+        process.stdin.write(self._vocabulary)
         process.stdin.close()
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
     process.wait()
 
 
-def _told(vocabulary: Vocabulary) -> dict[str, Any]:
+def _to_json(vocabulary: Vocabulary) -> dict[str, Any]:
     special = set(vocabulary.special_ids)
     kept = [
         (token_id, token.decode("latin-1"))
