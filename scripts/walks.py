@@ -68,7 +68,7 @@ def plan(arguments: list[str]) -> Report:
     """Of `qserve plan` with these arguments. Visits: calls from another file. Callers: functions of other files.
 
     Files that call no other are leaves (sizes, versions, formulas), which a reader looks up; they are not in the table.
-    A search visits a file again for each setup that it tries; a reader who follows the source comes by once a caller.
+    A search visits a file again for each candidate that it tries: one who reads the source comes by once a caller.
     """
     from qserve.cli.main import cli
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.planner.candidate import Candidate
 from qserve.planner.request import PlanRequest
-from qserve.planner.setup import Setup
 
 __all__ = ["Change", "ChangeGroup", "ChangeKind", "change_of", "halved"]
 
@@ -54,13 +54,13 @@ class ChangeGroup:
     most: int = 1
 
 
-def change_of(setup: Setup, change: str, cost: str, request: PlanRequest) -> Change:
+def change_of(candidate: Candidate, change: str, cost: str, request: PlanRequest) -> Change:
     """A changed request on the same machine."""
-    return Change(change, cost, request, setup.hardware, setup.checkpoint.id)
+    return Change(change, cost, request, candidate.hardware, candidate.checkpoint.id)
 
 
 def halved(
-    setup: Setup,
+    candidate: Candidate,
     kind: ChangeKind,
     most: int | None,
     limited: Callable[[int], PlanRequest],
@@ -71,4 +71,4 @@ def halved(
     """A limit of the request at a half, a quarter, … of the `most` that was refused, down to `least`."""
     whole = most or 1
     numbers = (whole >> times for times in range(1, whole.bit_length()) if whole >> times >= least)
-    return ChangeGroup(kind, tuple(change_of(setup, label(n), cost, limited(n)) for n in numbers))
+    return ChangeGroup(kind, tuple(change_of(candidate, label(n), cost, limited(n)) for n in numbers))

@@ -1,4 +1,4 @@
-"""Which measurements of earlier starts hold for a setup, and what they move. Pure arithmetic; nothing is stored here.
+"""Which measurements of earlier starts hold for a candidate, and what they move. Nothing is stored here.
 
 A residual is a term as it was planned, before any correction, and as it was measured. It holds for the same engine,
 release and device, and beyond that as far as physics does:
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from qserve.planner.candidate import Candidate
 from qserve.planner.learned import Correction, LearnedTerm, Residual
 from qserve.planner.plan import Plan
-from qserve.planner.setup import Setup
 from qserve.planner.term import COLUMNS
 from qserve.units import MIB, format_bytes
 
@@ -26,7 +26,7 @@ __all__ = ["Corrections", "corrections_for", "with_corrections"]
 Corrections = Mapping[LearnedTerm, Correction]
 
 # Raised when what the terms of a CPU hold changes: a residual is over the plan of its day, and would take that change
-# out of the new plan. Earlier measurements then hold for no setup, and the next run leaves new ones.
+# out of the new plan. Earlier measurements then hold for no candidate, and the next run leaves new ones.
 _CPU_TERMS = 3
 # A measurement further off than this is of something else (a device shared with others, a bug): it corrects nothing.
 _MOST_OF_DEVICE = 0.25
@@ -35,24 +35,24 @@ _MOST_TOKENS = 2.0
 _FEWEST_BYTES, _LEAST_OF_DEVICE, _FEWEST_TOKENS = 16 * MIB, 0.001, 0.01
 
 
-def corrections_for(setup: Setup, max_num_seqs: int, max_num_batched_tokens: int) -> Corrections:
-    """The newest measurement of each term that holds for this setup and step."""
-    learned = setup.request.learned
+def corrections_for(candidate: Candidate, max_num_seqs: int, max_num_batched_tokens: int) -> Corrections:
+    """The newest measurement of each term that holds for this candidate and step."""
+    learned = candidate.request.learned
     if not learned:
         return {}
-    step = _step_of(setup, max_num_seqs, max_num_batched_tokens)
-    holding = (one for one in learned if _holds(one, setup, _shape_of(setup), step))
+    step = _step_of(candidate, max_num_seqs, max_num_batched_tokens)
+    holding = (one for one in learned if _holds(one, candidate, _shape_of(candidate), step))
     return {
         one.term: Correction(one.term, one.planned, one.measured, one.run)
         for one in sorted(holding, key=lambda one: one.unix_s)
     }
 
 
-def with_corrections(setup: Setup, plan: Plan) -> Plan:
+def with_corrections(candidate: Candidate, plan: Plan) -> Plan:
     """The plan with its shape and step, what was corrected in it, and a note for each of that."""
     workload = plan.workload
     steps = workload.max_num_seqs, workload.max_num_batched_tokens
-    made = corrections_for(setup, *steps)
+    made = corrections_for(candidate, *steps)
     tokens = made.get("kv_cache_tokens")
     if tokens is not None and plan.kv_cache_tokens:
         share = tokens.measured / tokens.planned
@@ -61,35 +61,35 @@ def with_corrections(setup: Setup, plan: Plan) -> Plan:
             kv_cache_tokens=plan.kv_cache_tokens * tokens.measured // tokens.planned,
             max_concurrency=round(plan.max_concurrency * share, 2),
         )
-    told = [one for one in made.values() if _matters(one, setup.devices[0].total_bytes)]
+    told = [one for one in made.values() if _matters(one, candidate.devices[0].total_bytes)]
     notes = tuple(_note(run, [one for one in told if one.run == run]) for run in dict.fromkeys(one.run for one in told))
     return replace(
         plan,
-        shape=_shape_of(setup),
-        step=_step_of(setup, *steps),
-        on_cpu=setup.on_cpu,
+        shape=_shape_of(candidate),
+        step=_step_of(candidate, *steps),
+        on_cpu=candidate.on_cpu,
         corrections=tuple(made.values()),
         notes=(*plan.notes, *notes),
     )
 
 
-def _shape_of(setup: Setup) -> str:
+def _shape_of(candidate: Candidate) -> str:
     """The model as memory sees it, and over how many ranks it is spread."""
-    how = "in flight" if setup.quant.in_flight else "stored"
+    how = "in flight" if candidate.quant.in_flight else "stored"
     return (
-        f"{setup.spec.architecture} {setup.checkpoint.parameters} parameters, {setup.quant.scheme} {how}, "
-        f"{setup.dtype}, kv {setup.kv_cache_dtype}, {setup.parallelism}"
-    ) + (f", CPU terms {_CPU_TERMS}" if setup.on_cpu else "")
+        f"{candidate.spec.architecture} {candidate.checkpoint.parameters} parameters, {candidate.quant.scheme} {how}, "
+        f"{candidate.dtype}, kv {candidate.kv_cache_dtype}, {candidate.parallelism}"
+    ) + (f", CPU terms {_CPU_TERMS}" if candidate.on_cpu else "")
 
 
-def _step_of(setup: Setup, max_num_seqs: int, max_num_batched_tokens: int) -> str:
+def _step_of(candidate: Candidate, max_num_seqs: int, max_num_batched_tokens: int) -> str:
     """What a step computes at once, and what decides beside that how much it needs."""
-    return ", ".join([f"{max_num_seqs} sequences", f"{max_num_batched_tokens} tokens", *setup.step_options])
+    return ", ".join([f"{max_num_seqs} sequences", f"{max_num_batched_tokens} tokens", *candidate.step_options])
 
 
-def _holds(one: Residual, setup: Setup, shape: str, step: str) -> bool:
-    device = setup.devices[0]
-    if (one.engine, one.engine_version, one.device) != (setup.engine, setup.engine_version, device.name):
+def _holds(one: Residual, candidate: Candidate, shape: str, step: str) -> bool:
+    device = candidate.devices[0]
+    if (one.engine, one.engine_version, one.device) != (candidate.engine, candidate.engine_version, device.name):
         return False
     if not _is_sane(one, device.total_bytes):
         return False

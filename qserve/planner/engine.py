@@ -22,11 +22,11 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
 from qserve.planner.changes import ChangeGroup
 from qserve.planner.options import EngineOptions, options_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.setup import Setup
 from qserve.planner.speed.simulated import Steps
 
 __all__ = [
@@ -104,33 +104,33 @@ class EnginePlanner(Protocol):
         """The chat template that the arguments of its server name, a file or a text; None where they name none."""
         return None
 
-    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
+    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
         """Ways to run the model, best first. Raises UsageError where there is none, with what would work."""
         ...
 
-    def fit(self, setup: Setup, cache_tokens: int) -> Plan:
+    def fit(self, candidate: Candidate, cache_tokens: int) -> Plan:
         """The best workload of a candidate that leaves `cache_tokens` of KV cache; `fits` is False where none does.
 
         What the request fixes is not touched. A length that the request fixes replaces `cache_tokens`.
         """
         ...
 
-    def flags(self, setup: Setup, plan: Plan) -> tuple[str, ...]:
+    def flags(self, candidate: Candidate, plan: Plan) -> tuple[str, ...]:
         """Arguments of the engine's command line that put the plan into effect."""
         return ()
 
-    def notes(self, setup: Setup, plan: Plan) -> Iterable[str]:
+    def notes(self, candidate: Candidate, plan: Plan) -> Iterable[str]:
         """What a user should know beside the figures, the most important first."""
         return ()
 
-    def explanations(self, setup: Setup, plan: Plan) -> Iterable[str]:
+    def explanations(self, candidate: Candidate, plan: Plan) -> Iterable[str]:
         """What people get wrong about this engine's memory, with the plan's numbers."""
         return ()
 
-    def relaxations(self, setup: Setup) -> Iterable[ChangeGroup]:
+    def relaxations(self, candidate: Candidate) -> Iterable[ChangeGroup]:
         """Changes of its own options, or to itself, after which a plan that was refused may fit.
 
-        Asked of every engine, for setups of others as well.
+        Asked of every engine, for candidates of others as well.
         """
         return ()
 

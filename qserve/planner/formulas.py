@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from qserve.planner.setup import Setup
+from qserve.planner.candidate import Candidate
 from qserve.units import format_bytes
 
 __all__ = ["weights_formula"]
@@ -12,12 +12,12 @@ __all__ = ["weights_formula"]
 _PLURALS = {"embedding": "embeddings", "lm_head": "lm_head", "linear": "linear layers", "expert": "experts"}
 
 
-def weights_formula(setup: Setup) -> str:
+def weights_formula(candidate: Candidate) -> str:
     """Bytes by role: what each kind of tensor takes before it is shared out."""
     sizes: Counter[str] = Counter()
-    for tensor in setup.tensors:
+    for tensor in candidate.tensors:
         sizes[_PLURALS.get(tensor.role, "norms and the rest")] += tensor.nbytes
     parts = " + ".join(f"{format_bytes(size)} {name}" for name, size in sizes.most_common())
-    in_flight = f", linear layers quantized to {setup.quant.scheme} while loading" if setup.in_flight else ""
-    shared = f", over {setup.num_ranks} ranks" if setup.num_ranks > 1 else ""
+    in_flight = f", linear layers quantized to {candidate.quant.scheme} while loading" if candidate.in_flight else ""
+    shared = f", over {candidate.num_ranks} ranks" if candidate.num_ranks > 1 else ""
     return f"{parts}{in_flight}{shared}"

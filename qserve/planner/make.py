@@ -9,6 +9,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
 from qserve.planner.corrections import with_corrections
 from qserve.planner.engine import EnginePlanner, engine_for
 from qserve.planner.notes import explanations_of
@@ -17,7 +18,6 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.search.more_cards import widening_note, with_more_cards
 from qserve.planner.search.refusals import refuse
 from qserve.planner.search.suggestions import faster, suggestions
-from qserve.planner.setup import Setup
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.units import format_bytes
 
@@ -27,7 +27,7 @@ __all__ = ["make_plan"]
 # below the last a chat is no chat.
 _CACHE_TOKENS = (16384, 8192, 4096, 2048)
 
-Fit = Callable[[Setup, int], Plan]
+Fit = Callable[[Candidate, int], Plan]
 
 
 def make_plan(
@@ -48,29 +48,31 @@ def make_plan(
 
     Raises UsageError for a request that contradicts itself or the model, and for an engine that nobody registered.
     """
-    engine, setups = _candidates(checkpoint, hardware, request)
-    narrow, narrow_setup = _first_that_fits(engine.fit, setups) or _nearest(engine.fit, setups)
-    plan, setup = narrow, narrow_setup
+    engine, candidates = _candidates(checkpoint, hardware, request)
+    narrow, narrow_candidate = _first_that_fits(engine.fit, candidates) or _nearest(engine.fit, candidates)
+    plan, candidate = narrow, narrow_candidate
     if narrow.fits and not narrow.on_cpu:
-        plan, setup = with_more_cards(engine.fit, setups, narrow_setup, narrow, _CACHE_TOKENS[0])
+        plan, candidate = with_more_cards(engine.fit, candidates, narrow_candidate, narrow, _CACHE_TOKENS[0])
     notes = (
         *checkpoint.messages,
         *hardware.notes,
-        *_passed_over(engine.fit, setups, setup, plan),
-        *widening_note(narrow, narrow_setup, plan, setup),
-        *engine.notes(setup, plan),
+        *_passed_over(engine.fit, candidates, candidate, plan),
+        *widening_note(narrow, narrow_candidate, plan, candidate),
+        *engine.notes(candidate, plan),
     )
-    explanations = (*engine.explanations(setup, plan), *explanations_of(setup, plan))
-    plan = with_corrections(setup, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
+    explanations = (*engine.explanations(candidate, plan), *explanations_of(candidate, plan))
+    plan = with_corrections(candidate, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
     if plan.fits:
-        plan = replace(plan, engine_args=engine.flags(setup, plan))
+        plan = replace(plan, engine_args=engine.flags(candidate, plan))
     if not with_suggestions:
         return plan
     ways = faster if plan.fits else suggestions
-    return replace(plan, suggestions=ways(replace(setup, request=asked or request), plan, _fits, measured))
+    return replace(plan, suggestions=ways(replace(candidate, request=asked or request), plan, _fits, measured))
 
 
-def _candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> tuple[EnginePlanner, list[Setup]]:
+def _candidates(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest
+) -> tuple[EnginePlanner, list[Candidate]]:
     engine = engine_for(hardware, request)
     checkpoint = engine.planner.as_served(checkpoint, request)
     refuse(engine, checkpoint, request)
@@ -78,37 +80,37 @@ def _candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest
     return engine.planner, list(engine.planner.candidates(checkpoint, hardware, request))
 
 
-def _first_that_fits(fit: Fit, setups: list[Setup]) -> tuple[Plan, Setup] | None:
+def _first_that_fits(fit: Fit, candidates: list[Candidate]) -> tuple[Plan, Candidate] | None:
     """A cache for a real workload at the best quality; only then a smaller cache."""
     for cache_tokens in _CACHE_TOKENS:
-        for setup in setups:
-            plan = fit(setup, cache_tokens)
+        for candidate in candidates:
+            plan = fit(candidate, cache_tokens)
             if plan.fits:
-                return plan, setup
+                return plan, candidate
     return None
 
 
-def _passed_over(fit: Fit, setups: list[Setup], taken: Setup, plan: Plan) -> tuple[str, ...]:
+def _passed_over(fit: Fit, candidates: list[Candidate], taken: Candidate, plan: Plan) -> tuple[str, ...]:
     """Why `auto` did not take a better quantization: what each lacked for the same cache."""
-    if len(setups) == 1:  # a stored checkpoint, whose scheme may be none that is made
+    if len(candidates) == 1:  # a stored checkpoint, whose scheme may be none that is made
         return ()
     quality = SCHEMES[taken.quant.scheme].quality
-    better = [setup for setup in setups if SCHEMES[setup.quant.scheme].quality > quality]
+    better = [candidate for candidate in candidates if SCHEMES[candidate.quant.scheme].quality > quality]
     if not better or not plan.fits:
         return ()
     cache = next((tokens for tokens in _CACHE_TOKENS if tokens <= plan.kv_cache_tokens), _CACHE_TOKENS[-1])
     short: dict[str, int] = {}
-    for setup in better:
-        missing = fit(setup, cache).short_bytes
-        short[setup.quant.scheme] = min(missing, short.get(setup.quant.scheme, missing))
+    for candidate in better:
+        missing = fit(candidate, cache).short_bytes
+        short[candidate.quant.scheme] = min(missing, short.get(candidate.quant.scheme, missing))
     (first, missing), *rest = short.items()
     more = "".join(f", {scheme} {format_bytes(missing, 1)}" for scheme, missing in rest)
     return (f"Chose {taken.quant.scheme}: {first} needs {format_bytes(missing, 1)} more{more}",)
 
 
-def _nearest(fit: Fit, setups: list[Setup]) -> tuple[Plan, Setup]:
+def _nearest(fit: Fit, candidates: list[Candidate]) -> tuple[Plan, Candidate]:
     """What lacks least: of the same shortage the better quality."""
-    plans = [(fit(setup, _CACHE_TOKENS[-1]), setup) for setup in setups]
+    plans = [(fit(candidate, _CACHE_TOKENS[-1]), candidate) for candidate in candidates]
     return min(plans, key=lambda pair: pair[0].short_bytes)
 
 

@@ -1,13 +1,13 @@
-"""Builds the `Plan` of a fitted setup, or of one that does not fit, with what is missing."""
+"""Builds the `Plan` of a fitted candidate, or of one that does not fit, with what is missing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from qserve.core.workload import Workload
+from qserve.planner.candidate import Candidate
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
 from qserve.planner.plan import DevicePlan, ModelSummary, Placement, Plan
-from qserve.planner.setup import Setup
 from qserve.planner.term import Term
 from qserve.units import format_bytes, format_count
 
@@ -18,25 +18,25 @@ KEPT_FREE = "kept free"
 
 
 def accepted(
-    setup: Setup,
+    candidate: Candidate,
     workload: Workload,
     placement: Placement,
     devices: tuple[DevicePlan, ...],
     kv_cache_tokens: int,
     max_concurrency: float,
 ) -> Plan:
-    """The plan of `setup` at `workload`."""
-    cache_dtype = setup.kv_cache_dtype
+    """The plan of `candidate` at `workload`."""
+    cache_dtype = candidate.kv_cache_dtype
     token_bytes = kv_bytes_per_token(
-        setup.spec, kv_element_bytes(cache_dtype, setup.dtype), scale_bytes=kv_scale_bytes(cache_dtype)
+        candidate.spec, kv_element_bytes(cache_dtype, candidate.dtype), scale_bytes=kv_scale_bytes(cache_dtype)
     )
-    checkpoint = setup.checkpoint
+    checkpoint = candidate.checkpoint
     return Plan(
-        model=ModelSummary(checkpoint.id, setup.spec.architecture, checkpoint.parameters, token_bytes),
-        engine=setup.engine,
-        engine_version=setup.engine_version,
-        quant=setup.quant,
-        dtype=setup.dtype,
+        model=ModelSummary(checkpoint.id, candidate.spec.architecture, checkpoint.parameters, token_bytes),
+        engine=candidate.engine,
+        engine_version=candidate.engine_version,
+        quant=candidate.quant,
+        dtype=candidate.dtype,
         kv_cache_dtype=cache_dtype,
         workload=workload,
         placement=placement,
@@ -44,7 +44,7 @@ def accepted(
         kv_cache_tokens=kv_cache_tokens,
         max_concurrency=round(max_concurrency, 2),
         fits=True,
-        cpu_activations=setup.cpu_activations,
+        cpu_activations=candidate.cpu_activations,
     )
 
 

@@ -58,7 +58,7 @@ Sizes = TypeVar("Sizes")
 
 
 class TermKind(ABC, Generic[Sizes]):
-    """A kind of term, as functions of the `Sizes` at which an engine's setup is tried, and of the pipeline stage.
+    """A kind of term, as functions of the `Sizes` at which an engine's candidate is tried, and of the pipeline stage.
 
     `learned` names the measurement of earlier runs that moves it.
     """
@@ -73,7 +73,7 @@ class TermKind(ABC, Generic[Sizes]):
 
     @abstractmethod
     def formula(self, sizes: Sizes, stage: int) -> str:
-        """How they are counted, with this setup's numbers."""
+        """How they are counted, with this candidate's numbers."""
 
     @abstractmethod
     def source(self, sizes: Sizes) -> str:

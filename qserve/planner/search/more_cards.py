@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from qserve.planner.candidate import Candidate
 from qserve.planner.plan import Plan
-from qserve.planner.setup import Setup
 from qserve.units import format_count
 
 __all__ = ["widening_note", "with_more_cards"]
@@ -13,18 +13,18 @@ __all__ = ["widening_note", "with_more_cards"]
 # Fewer requests of the whole length at once than this, and a service queues its second or third long conversation.
 _ENOUGH_AT_ONCE = 4
 
-Fit = Callable[[Setup, int], Plan]
+Fit = Callable[[Candidate, int], Plan]
 
 
 def with_more_cards(
-    fit: Fit, setups: Sequence[Setup], setup: Setup, plan: Plan, cache_tokens: int
-) -> tuple[Plan, Setup]:
+    fit: Fit, candidates: Sequence[Candidate], candidate: Candidate, plan: Plan, cache_tokens: int
+) -> tuple[Plan, Candidate]:
     """The plan on as few cards as give it its whole length four times over; where none do, the best of them.
 
-    The quantization and the stages stay. A layout that the user fixed is the only one among `setups`, and stays too.
+    The quantization and the stages stay. A layout that the user fixed is the only one in `candidates`, and stays too.
     """
-    best = plan, setup
-    for wider in _wider(setups, setup):
+    best = plan, candidate
+    for wider in _wider(candidates, candidate):
         if _is_roomy(*best):
             return best
         tried = fit(wider, cache_tokens)
@@ -33,35 +33,35 @@ def with_more_cards(
     return best
 
 
-def widening_note(narrow: Plan, narrow_setup: Setup, plan: Plan, setup: Setup) -> tuple[str, ...]:
+def widening_note(narrow: Plan, narrow_candidate: Candidate, plan: Plan, candidate: Candidate) -> tuple[str, ...]:
     """What fewer cards would have meant, and how to have them; nothing where the plan is on as few as suffice."""
-    if len(setup.devices) == len(narrow_setup.devices):
+    if len(candidate.devices) == len(narrow_candidate.devices):
         return ()
-    fewer, length = len(narrow_setup.devices), format_count(narrow.workload.max_model_len)
-    if narrow.workload.max_model_len < setup.spec.max_position_embeddings:
+    fewer, length = len(narrow_candidate.devices), format_count(narrow.workload.max_model_len)
+    if narrow.workload.max_model_len < candidate.spec.max_position_embeddings:
         limit = f"requests would end at {length} tokens"
     else:
         limit = f"{narrow.max_concurrency:.1f} requests of {length} tokens would run at once"
     return (
-        f"Takes {len(setup.devices)} of {len(setup.hardware.devices)} cards: on {fewer}, {limit}; "
-        f"--tensor-parallel-size {narrow_setup.tensor_parallel_size} takes fewer",
+        f"Takes {len(candidate.devices)} of {len(candidate.hardware.devices)} cards: on {fewer}, {limit}; "
+        f"--tensor-parallel-size {narrow_candidate.tensor_parallel_size} takes fewer",
     )
 
 
-def _wider(setups: Sequence[Setup], setup: Setup) -> list[Setup]:
+def _wider(candidates: Sequence[Candidate], candidate: Candidate) -> list[Candidate]:
     same = [
         other
-        for other in setups
-        if other.quant == setup.quant
-        and other.pipeline_parallel_size == setup.pipeline_parallel_size
-        and len(other.devices) > len(setup.devices)
+        for other in candidates
+        if other.quant == candidate.quant
+        and other.pipeline_parallel_size == candidate.pipeline_parallel_size
+        and len(other.devices) > len(candidate.devices)
     ]
     return sorted(same, key=lambda other: len(other.devices))
 
 
-def _is_roomy(plan: Plan, setup: Setup) -> bool:
-    wanted = setup.request.max_model_len
-    is_cut = wanted is None and plan.workload.max_model_len < setup.spec.max_position_embeddings
+def _is_roomy(plan: Plan, candidate: Candidate) -> bool:
+    wanted = candidate.request.max_model_len
+    is_cut = wanted is None and plan.workload.max_model_len < candidate.spec.max_position_embeddings
     return not is_cut and plan.max_concurrency >= _ENOUGH_AT_ONCE
 
 

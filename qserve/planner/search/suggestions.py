@@ -11,11 +11,11 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus, usual_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.core.schemes import FAMILIES, SCHEMES
+from qserve.planner.candidate import Candidate
 from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.engine import EnginePlanner, engine_named, own_engines
 from qserve.planner.plan import USABLE_TPOT_MS, Plan, Suggestion
 from qserve.planner.request import PlanRequest
-from qserve.planner.setup import Setup
 from qserve.planner.siblings import base_of, known_config, smaller_ids
 from qserve.planner.speed.estimate import estimate_speed
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
@@ -31,43 +31,45 @@ _LENGTH_STEP, _LEAST_LENGTH = 256, 512
 
 
 def suggestions(
-    setup: Setup, refused: Plan, attempt: Try, measured: Measured = NOTHING_MEASURED
+    candidate: Candidate, refused: Plan, attempt: Try, measured: Measured = NOTHING_MEASURED
 ) -> tuple[Suggestion, ...]:
     """Changes after which the `refused` plan fits, each planned: the first of each kind, by the order of kinds.
 
     Their speed is that of one stream; `measured` is what is known of this machine.
     """
     shared = (
-        _smaller_models(setup),
-        _shorter(setup, refused),
-        _fewer_sequences(setup),
-        _smaller_step(setup),
-        *_smaller_workload(setup),
-        _fewer_bits(setup),
-        _more_cards(setup),
-        _larger_card(setup),
+        _smaller_models(candidate),
+        _shorter(candidate, refused),
+        _fewer_sequences(candidate),
+        _smaller_step(candidate),
+        *_smaller_workload(candidate),
+        _fewer_bits(candidate),
+        _more_cards(candidate),
+        _larger_card(candidate),
     )
-    of_engines = (group for engine in _engines(setup) for group in engine.relaxations(setup))
+    of_engines = (group for engine in _engines(candidate) for group in engine.relaxations(candidate))
     kinds = sorted((*shared, *of_engines), key=lambda group: group.kind)
-    found = (one for kind in kinds for one in _first_of(kind, _that_fit(kind, setup.checkpoint, attempt, measured)))
+    found = (one for kind in kinds for one in _first_of(kind, _that_fit(kind, candidate.checkpoint, attempt, measured)))
     return tuple(islice(found, _MOST))
 
 
-def faster(setup: Setup, plan: Plan, attempt: Try, measured: Measured = NOTHING_MEASURED) -> tuple[Suggestion, ...]:
+def faster(
+    candidate: Candidate, plan: Plan, attempt: Try, measured: Measured = NOTHING_MEASURED
+) -> tuple[Suggestion, ...]:
     """For a plan that fits and is too slow to chat: a smaller model, fewer bits and another card that are not."""
-    _, tpot_ms = _speed(plan, setup.checkpoint, setup.hardware, measured)
+    _, tpot_ms = _speed(plan, candidate.checkpoint, candidate.hardware, measured)
     if tpot_ms is None or tpot_ms <= USABLE_TPOT_MS:
         return ()
-    kinds = (_smaller_models(setup), _fewer_bits(setup), _larger_card(setup))
-    found = (_that_fit(kind, setup.checkpoint, attempt, measured) for kind in kinds)
+    kinds = (_smaller_models(candidate), _fewer_bits(candidate), _larger_card(candidate))
+    found = (_that_fit(kind, candidate.checkpoint, attempt, measured) for kind in kinds)
     usable = (next((one for one in some if one.is_usable), None) for some in found)
     return tuple(one for one in usable if one is not None)
 
 
-def _engines(setup: Setup) -> list[EnginePlanner]:
-    """qserve's own, and the setup's where it is another one."""
+def _engines(candidate: Candidate) -> list[EnginePlanner]:
+    """qserve's own, and the candidate's where it is another one."""
     own = own_engines()
-    others = [] if setup.engine in (engine.name for engine in own) else [engine_named(setup.engine)]
+    others = [] if candidate.engine in (engine.name for engine in own) else [engine_named(candidate.engine)]
     return [engine.planner for engine in (*own, *others)]
 
 
@@ -103,15 +105,15 @@ def _speed(
     return round(figures.output_tokens_per_s, 4), round(figures.tpot_ms.mean, 3)
 
 
-def _smaller_models(setup: Setup) -> ChangeGroup:
+def _smaller_models(candidate: Candidate) -> ChangeGroup:
     """Of the same family, the largest first; none of a reward model, which is trained."""
-    checkpoint = setup.checkpoint
+    checkpoint = candidate.checkpoint
     if checkpoint.spec.head.kind == "score":
         return ChangeGroup(ChangeKind.SMALLER_MODEL, ())
     found = (_bundled(model) for model in smaller_ids(checkpoint.id))
     smaller = [one for one in found if one.parameters < checkpoint.parameters]
     changes = (
-        Change(one.id, "a smaller model", setup.request, setup.hardware, one.id, checkpoint=one)
+        Change(one.id, "a smaller model", candidate.request, candidate.hardware, one.id, checkpoint=one)
         for one in sorted(smaller, key=lambda one: -one.parameters)
     )
     return ChangeGroup(ChangeKind.SMALLER_MODEL, tuple(changes), most=_MOST_SMALLER)
@@ -122,9 +124,9 @@ def _bundled(model_id: str) -> Checkpoint:
     return Checkpoint(model_id, None, config, ModelSpec.from_config(config, model_id))
 
 
-def _shorter(setup: Setup, refused: Plan) -> ChangeGroup:
+def _shorter(candidate: Candidate, refused: Plan) -> ChangeGroup:
     """What is left of the cache holds that many tokens of one sequence; else half of what was asked for, and so on."""
-    request, wanted = setup.request, setup.request.max_model_len
+    request, wanted = candidate.request, candidate.request.max_model_len
     if wanted is None:
         return ChangeGroup(ChangeKind.LENGTH, ())
     whole = refused.kv_cache_tokens // _LENGTH_STEP * _LENGTH_STEP
@@ -132,7 +134,7 @@ def _shorter(setup: Setup, refused: Plan) -> ChangeGroup:
     lengths = dict.fromkeys(n for n in (whole, *below) if _LEAST_LENGTH <= n < wanted)
     changes = (
         change_of(
-            setup,
+            candidate,
             f"max_model_len {length}",
             "longer conversations are refused",
             replace(request, max_model_len=length, prompt_len=request.prompt_len and min(request.prompt_len, length)),
@@ -142,10 +144,10 @@ def _shorter(setup: Setup, refused: Plan) -> ChangeGroup:
     return ChangeGroup(ChangeKind.LENGTH, tuple(changes))
 
 
-def _fewer_sequences(setup: Setup) -> ChangeGroup:
-    request = setup.request
+def _fewer_sequences(candidate: Candidate) -> ChangeGroup:
+    request = candidate.request
     return halved(
-        setup,
+        candidate,
         ChangeKind.SEQUENCES,
         request.max_num_seqs,
         lambda number: replace(request, max_num_seqs=number),
@@ -154,10 +156,10 @@ def _fewer_sequences(setup: Setup) -> ChangeGroup:
     )
 
 
-def _smaller_step(setup: Setup) -> ChangeGroup:
-    request = setup.request
+def _smaller_step(candidate: Candidate) -> ChangeGroup:
+    request = candidate.request
     return halved(
-        setup,
+        candidate,
         ChangeKind.STEP,
         request.max_num_batched_tokens,
         lambda number: replace(request, max_num_batched_tokens=number),
@@ -167,20 +169,22 @@ def _smaller_step(setup: Setup) -> ChangeGroup:
     )
 
 
-def _smaller_workload(setup: Setup) -> Iterator[ChangeGroup]:
-    request = setup.request
+def _smaller_workload(candidate: Candidate) -> Iterator[ChangeGroup]:
+    request = candidate.request
     if request.kv_cache_memory_bytes:
         chosen = replace(request, kv_cache_memory_bytes=None)
-        change = change_of(setup, "let the planner choose the KV cache", "costs nothing", chosen)
+        change = change_of(candidate, "let the planner choose the KV cache", "costs nothing", chosen)
         yield ChangeGroup(ChangeKind.OWN_SETTING, (change,))
     if request.prompt_logprobs:
         unscored = replace(request, prompt_logprobs=False)
-        change = change_of(setup, "no room for prompt log-probabilities", "lm-eval's multiple choice fails", unscored)
+        change = change_of(
+            candidate, "no room for prompt log-probabilities", "lm-eval's multiple choice fails", unscored
+        )
         yield ChangeGroup(ChangeKind.CACHE, (change,))
 
 
-def _fewer_bits(setup: Setup) -> ChangeGroup:
-    quality, checkpoint, model = SCHEMES[setup.quant.scheme].quality, setup.checkpoint, setup.checkpoint.id
+def _fewer_bits(candidate: Candidate) -> ChangeGroup:
+    quality, checkpoint, model = SCHEMES[candidate.quant.scheme].quality, candidate.checkpoint, candidate.checkpoint.id
     if checkpoint.spec.quantization is not None:
         base = base_of(model)
         if base is None:
@@ -196,8 +200,8 @@ def _fewer_bits(setup: Setup) -> ChangeGroup:
         Change(
             f"weights in {name}",
             cost,
-            replace(setup.request, quant=quant, dtype=None),
-            setup.hardware,
+            replace(candidate.request, quant=quant, dtype=None),
+            candidate.hardware,
             model,
             checkpoint=checkpoint,
         )
@@ -207,19 +211,19 @@ def _fewer_bits(setup: Setup) -> ChangeGroup:
     return ChangeGroup(ChangeKind.PRECISION, tuple(changes))
 
 
-def _more_cards(setup: Setup) -> ChangeGroup:
-    if setup.on_cpu:
+def _more_cards(candidate: Candidate) -> ChangeGroup:
+    if candidate.on_cpu:
         return ChangeGroup(ChangeKind.MORE_CARDS, ())
-    request = engine_named(setup.engine).planner.on_other_cards(setup.request)
-    card, have = setup.hardware.devices[0], len(setup.hardware.devices)
+    request = engine_named(candidate.engine).planner.on_other_cards(candidate.request)
+    card, have = candidate.hardware.devices[0], len(candidate.hardware.devices)
     name = _gpu_flag(card)
     changes = (
         Change(
             f"{count} × {card.name}",
             f"{count - have} more {'card' if count - have == 1 else 'cards'}",
             request,
-            replace(setup.hardware, devices=(card,) * count),
-            setup.checkpoint.id,
+            replace(candidate.hardware, devices=(card,) * count),
+            candidate.checkpoint.id,
             f"{name}{_count(name, count)}",
         )
         for count in (2, 4, 8)
@@ -228,17 +232,17 @@ def _more_cards(setup: Setup) -> ChangeGroup:
     return ChangeGroup(ChangeKind.MORE_CARDS, tuple(changes))
 
 
-def _larger_card(setup: Setup) -> ChangeGroup:
+def _larger_card(candidate: Candidate) -> ChangeGroup:
     """The smallest of the usual cards; for a CPU any card is larger."""
-    request = engine_named(setup.engine).planner.on_other_cards(setup.request)
-    have = 0 if setup.on_cpu else setup.hardware.devices[0].total_bytes
+    request = engine_named(candidate.engine).planner.on_other_cards(candidate.request)
+    have = 0 if candidate.on_cpu else candidate.hardware.devices[0].total_bytes
     changes = (
         Change(
             f"one {card.name}",
             f"another card, of {format_bytes(card.total_bytes, 0)}",
             request,
-            replace(setup.hardware, devices=(card,)),
-            setup.checkpoint.id,
+            replace(candidate.hardware, devices=(card,)),
+            candidate.checkpoint.id,
             key,
         )
         for key, card in usual_gpus().items()

@@ -10,12 +10,12 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.workload import Workload
 from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.options import EngineOptions, option
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import DevicePlan, Placement, Plan, QuantChoice
 from qserve.planner.request import PlanRequest
-from qserve.planner.setup import Setup
 from qserve.planner.term import Term
 
 __all__ = ["EchoOptions", "EchoPlanner"]
@@ -41,8 +41,8 @@ class EchoPlanner(EnginePlanner):
         if request.prompt_logprobs:
             raise UsageError("--prompt-logprobs: echo has no log-probabilities; leave it out")
 
-    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
-        yield Setup(
+    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
+        yield Candidate(
             checkpoint=checkpoint,
             hardware=hardware,
             request=request,
@@ -56,21 +56,21 @@ class EchoPlanner(EnginePlanner):
             devices=(hardware.devices or (hardware.cpu_device,))[:1],
         )
 
-    def fit(self, setup: Setup, cache_tokens: int) -> Plan:
-        length = setup.request.max_model_len or min(cache_tokens, setup.spec.max_position_embeddings)
-        device, token_bytes = setup.devices[0], 2 * setup.spec.hidden_size
-        weights, cache = sum(tensor.nbytes for tensor in setup.tensors), length * token_bytes
+    def fit(self, candidate: Candidate, cache_tokens: int) -> Plan:
+        length = candidate.request.max_model_len or min(cache_tokens, candidate.spec.max_position_embeddings)
+        device, token_bytes = candidate.devices[0], 2 * candidate.spec.hidden_size
+        weights, cache = sum(tensor.nbytes for tensor in candidate.tensors), length * token_bytes
         terms = (
             Term("weights", weights, "the tensors", "safetensors headers", weights, weights, "weights"),
             Term("KV cache", cache, f"{length} × {token_bytes} B", "echo", cache, cache, "kv_cache", is_charged=False),
             Term("Python", _RUNTIME_BYTES, "one process", "measured", _RUNTIME_BYTES, _RUNTIME_BYTES, "runtime"),
         )
         devices = (DevicePlan.of(device, terms),)
-        placement = Placement(device_map="cpu" if setup.on_cpu else "cuda:0", kv_cache_memory_bytes=cache)
-        workload = Workload(length, setup.request.max_num_seqs or 8, length, length)
-        plan = accepted(setup, workload, placement, devices, length, 1.0)
+        placement = Placement(device_map="cpu" if candidate.on_cpu else "cuda:0", kv_cache_memory_bytes=cache)
+        workload = Workload(length, candidate.request.max_num_seqs or 8, length, length)
+        plan = accepted(candidate, workload, placement, devices, length, 1.0)
         free = devices[0].free_bytes
         return plan if free >= 0 else refused(plan, -free, cache, cache + free)
 
-    def flags(self, setup: Setup, plan: Plan) -> tuple[str, ...]:
-        return ("--shout",) if setup.request.of(EchoOptions).shout else ()
+    def flags(self, candidate: Candidate, plan: Plan) -> tuple[str, ...]:
+        return ("--shout",) if candidate.request.of(EchoOptions).shout else ()

@@ -86,8 +86,8 @@ class _Term(TermKind[Any]):
 
 def sized(gpu: str, **fixed: Any) -> Trial:
     machine = Hardware(parse_gpu(gpu), 512 * GIB, 500 * GIB, 64)
-    setup = next(candidates(resolve("Qwen/Qwen3-8B"), machine, plan_request(engine="vllm", **fixed)))
-    return Trial(setup, (10 * GIB,), 16, 2048, 0.9, 4096)
+    candidate = next(candidates(resolve("Qwen/Qwen3-8B"), machine, plan_request(engine="vllm", **fixed)))
+    return Trial(candidate, (10 * GIB,), 16, 2048, 0.9, 4096)
 
 
 @pytest.mark.parametrize(

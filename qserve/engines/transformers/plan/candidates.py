@@ -17,10 +17,10 @@ from qserve.engines.transformers.plan.constants import TESTED_RELEASE
 from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.packages import lacking
 from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
 from qserve.planner.memory.resident_weights import resident_quantization, resident_tensors, without_mapped_embedding
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.quantizations import Weights, dtype_of, nothing_runs, quantizations
-from qserve.planner.setup import Setup
 
 __all__ = ["candidates"]
 
@@ -68,8 +68,8 @@ class _Offer:
         return True
 
 
-def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
-    """Setups in the order in which they are preferred. Raises UsageError where none runs."""
+def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
+    """Candidates in the order in which they are preferred. Raises UsageError where none runs."""
     devices = hardware.devices or (hardware.cpu_device,)
     offer = _Offer(devices[0], hardware)
     found = False
@@ -79,7 +79,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         in_flight = weights.in_flight
         asked = request.of(TransformersOptions).cpu_activations
         activations = activations_of(asked, _schemes(weights), dtype, devices[0], hardware.cpu)
-        yield Setup(
+        yield Candidate(
             checkpoint=checkpoint,
             hardware=hardware,
             request=request,

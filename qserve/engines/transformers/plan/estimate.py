@@ -32,12 +32,12 @@ from qserve.engines.transformers.plan.modules import modules_of
 from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.releases import POOL_SINCE
 from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.learned import LearnedTerm
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.setup import Setup
 
 __all__ = ["NUM_READERS", "TransformersEstimate"]
 
@@ -49,24 +49,24 @@ NUM_READERS = 2
 
 @dataclass(frozen=True)
 class TransformersEstimate:
-    """One setup at one workload. A pool of KV cache is reserved, states of hybrids included.
+    """One candidate at one workload. A pool of KV cache is reserved, states of hybrids included.
 
     `captures`: memory is kept for CUDA graphs of decoding steps, where the model has such (all of it on one card).
     """
 
-    setup: Setup
+    candidate: Candidate
     max_num_seqs: int
     max_num_batched_tokens: int
     captures: bool = True
 
     @cached_property
     def options(self) -> TransformersOptions:
-        return self.setup.request.of(TransformersOptions)
+        return self.candidate.request.of(TransformersOptions)
 
     @cached_property
     def corrections(self) -> Corrections:
         """What earlier runs measured of terms, as far as it holds here. Devices of one plan do the same step."""
-        return corrections_for(self.setup, self.max_num_seqs, self.max_num_batched_tokens)
+        return corrections_for(self.candidate, self.max_num_seqs, self.max_num_batched_tokens)
 
     def _moved(self, term: LearnedTerm, num_bytes: int) -> int:
         correction = self.corrections.get(term)
@@ -74,7 +74,7 @@ class TransformersEstimate:
 
     @property
     def release(self) -> tuple[int, ...]:
-        return parse_release(self.setup.engine_version)
+        return parse_release(self.candidate.engine_version)
 
     @property
     def has_pool(self) -> bool:
@@ -82,32 +82,34 @@ class TransformersEstimate:
 
     @cached_property
     def loading(self) -> Loading:
-        return loading_of(self.setup, has_pool=self.has_pool)
+        return loading_of(self.candidate, has_pool=self.has_pool)
 
     @cached_property
     def weights_bytes(self) -> int:
         """All weights where they compute; what was learned is of one device each."""
         correction = self.corrections.get("weights")
-        learned = correction.difference * len(self.setup.devices) if correction else 0
-        return rank_weights(self.setup.spec, self.setup.tensors, self.loading) + self.shortlist_bytes + learned
+        learned = correction.difference * len(self.candidate.devices) if correction else 0
+        return rank_weights(self.candidate.spec, self.candidate.tensors, self.loading) + self.shortlist_bytes + learned
 
     @cached_property
     def shortlist_bytes(self) -> int:
         """Of `weights_bytes`, what a copy of the head takes that saves time, on a CPU."""
-        setup = self.setup
-        return shortlist_bytes(setup.spec, setup.dtype, setup.hardware.cpu) if setup.on_cpu else 0
+        candidate = self.candidate
+        return shortlist_bytes(candidate.spec, candidate.dtype, candidate.hardware.cpu) if candidate.on_cpu else 0
 
     @cached_property
     def kv_token_bytes(self) -> int:
-        return kv_bytes_per_token(self.setup.spec, kv_element_bytes(self.setup.kv_cache_dtype, self.setup.dtype))
+        return kv_bytes_per_token(
+            self.candidate.spec, kv_element_bytes(self.candidate.kv_cache_dtype, self.candidate.dtype)
+        )
 
     @cached_property
     def state_sequence_bytes(self) -> int:
         """Linear-attention state of one sequence: all kernel columns, the recurrent part in fp32."""
-        spec = self.setup.spec
+        spec = self.candidate.spec
         if spec.linear_attention is None:
             return 0
-        return spec.num_linear_layers * state_bytes(spec.linear_attention, self.setup.dtype, "float32", 1)
+        return spec.num_linear_layers * state_bytes(spec.linear_attention, self.candidate.dtype, "float32", 1)
 
     def pool_bytes(self, num_tokens: int) -> int:
         """Cache of `num_tokens` tokens beside the states of every sequence."""
@@ -125,26 +127,26 @@ class TransformersEstimate:
         return tuple(self._moved("activations", peak) for peak in self._peaks(prompt_len, max_model_len))
 
     def _peaks(self, prompt_len: int, max_model_len: int) -> tuple[int, ...]:
-        spec, count = self.setup.spec, len(self.setup.devices)
-        if self.has_pool or self.setup.on_cpu:
+        spec, count = self.candidate.spec, len(self.candidate.devices)
+        if self.has_pool or self.candidate.on_cpu:
             # A prompt that is scored is one row, however long; generation takes it in steps.
-            longest = max_model_len if self.setup.request.prompt_logprobs else 0
+            longest = max_model_len if self.candidate.request.prompt_logprobs else 0
             tokens = max(self.max_num_batched_tokens, longest)
             sequences = min(self.max_num_seqs, self.max_num_batched_tokens)
-            step = activation_bytes(spec, self.setup.dtype, tokens, sequences)
-            if self.setup.on_cpu and self.setup.quant.scheme == "bnb-int8":
+            step = activation_bytes(spec, self.candidate.dtype, tokens, sequences)
+            if self.candidate.on_cpu and self.candidate.quant.scheme == "bnb-int8":
                 step += int8_scratch_bytes(spec, tokens)
             step += self.bnb_scratch_bytes + self.kernels_bytes + self.readers_bytes
             return (step + self.workspace.num_bytes,) * count
         fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
-        fixed += rotary_tables_bytes(spec, self.setup.dtype, self.release) // count
+        fixed += rotary_tables_bytes(spec, self.candidate.dtype, self.release) // count
         return tuple(fixed + step for step in self._generate_steps(prompt_len, max_model_len))
 
     @property
     def num_kernels(self) -> int:
         """That oneDNN keeps: on a CPU, for products in 16 bit."""
-        is_compiled = self.setup.on_cpu and self.setup.dtype in ("bfloat16", "float16")
-        return num_kernels(self.setup.spec, self.max_num_batched_tokens) if is_compiled else 0
+        is_compiled = self.candidate.on_cpu and self.candidate.dtype in ("bfloat16", "float16")
+        return num_kernels(self.candidate.spec, self.max_num_batched_tokens) if is_compiled else 0
 
     @property
     def kernels_bytes(self) -> int:
@@ -153,12 +155,12 @@ class TransformersEstimate:
     @property
     def readers_bytes(self) -> int:
         """Processes that read the bodies of requests, and one that tries structures; a reward worker has neither."""
-        reads = self.setup.on_cpu and self.setup.spec.head.kind != "score"
-        return NUM_READERS * reader_bytes(self.setup.spec) + STRUCTURE_TRIAL.num_bytes if reads else 0
+        reads = self.candidate.on_cpu and self.candidate.spec.head.kind != "score"
+        return NUM_READERS * reader_bytes(self.candidate.spec) + STRUCTURE_TRIAL.num_bytes if reads else 0
 
     def _generate_steps(self, prompt_len: int, max_model_len: int) -> list[int]:
         """Peak of one `generate` call per card: layers on each, the head on the last, its output on the first."""
-        spec, dtype, count = self.setup.spec, self.setup.dtype, len(self.setup.devices)
+        spec, dtype, count = self.candidate.spec, self.candidate.dtype, len(self.candidate.devices)
         token_bytes = self.kv_token_bytes // count
         whole = generate_extra_bytes(spec, dtype, self.release, prompt_len, max_model_len, token_bytes)
         body = prefill_bytes(spec, dtype, prompt_len) if count > 1 and self.release < (4, 50) else 0
@@ -170,17 +172,17 @@ class TransformersEstimate:
     @property
     def workspace(self) -> Constant:
         """torch's cuBLAS workspace on the card."""
-        if self.setup.on_cpu:
+        if self.candidate.on_cpu:
             return Constant(0, 0, 0, "no cuBLAS on a CPU")
-        capability = self.setup.devices[0].compute_capability or (8, 0)
+        capability = self.candidate.devices[0].compute_capability or (8, 0)
         return CUBLAS_WORKSPACE_HOPPER if capability >= (9, 0) else CUBLAS_WORKSPACE_AMPERE
 
     @property
     def runtime(self) -> Constant:
         """What belongs to no tensor; measured, nothing is left of its band."""
         base = CUDA_CONTEXT_SINGLE
-        if self.setup.on_cpu:
-            has_cuda = self.setup.hardware.torch_has_cuda
+        if self.candidate.on_cpu:
+            has_cuda = self.candidate.hardware.torch_has_cuda
             base = PYTHON_CPU.plus(TORCH_WITH_CUDA) if has_cuda else PYTHON_CPU
         correction = self.corrections.get("runtime")
         if correction is None:
@@ -190,20 +192,20 @@ class TransformersEstimate:
 
     @cached_property
     def num_graphs(self) -> int:
-        return num_captured(self.setup, self.max_num_seqs) if self.captures else 0
+        return num_captured(self.candidate, self.max_num_seqs) if self.captures else 0
 
     @cached_property
     def graphs(self) -> Constant:
         """What CUDA graphs hold of the one card that holds the model."""
-        layers, scratch = self.setup.spec.num_hidden_layers, self.bnb_scratch_bytes
+        layers, scratch = self.candidate.spec.num_hidden_layers, self.bnb_scratch_bytes
         return graphs_held(self.num_graphs, layers, scratch, self.corrections.get("cuda_graphs"))
 
     @property
     def bnb_scratch_bytes(self) -> int:
         """Of a weight that bitsandbytes holds, in 16 bit at once on a card: in a step, and again in the graphs."""
-        if self.setup.on_cpu or not SCHEMES[self.setup.quant.scheme].by_bitsandbytes or not self.has_pool:
+        if self.candidate.on_cpu or not SCHEMES[self.candidate.quant.scheme].by_bitsandbytes or not self.has_pool:
             return 0
-        return bnb_scratch_bytes(self.setup.spec, self.setup.dtype)
+        return bnb_scratch_bytes(self.candidate.spec, self.candidate.dtype)
 
     def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
@@ -217,12 +219,12 @@ class TransformersEstimate:
             - activations
             - self.runtime.num_bytes
             - self.graphs.num_bytes
-            for index, (device, activations) in enumerate(zip(self.setup.devices, activations_bytes, strict=True))
+            for index, (device, activations) in enumerate(zip(self.candidate.devices, activations_bytes, strict=True))
         ]
 
     def _allowed(self, place: int | str, available_bytes: int) -> int:
         limits = self.options.memory_limits
-        if self.setup.on_cpu and place == 0:
+        if self.candidate.on_cpu and place == 0:
             place = "cpu"
         if limits is None or (place == "cpu" and place not in limits):
             return available_bytes
@@ -230,7 +232,7 @@ class TransformersEstimate:
 
     def modules(self, pool_bytes: int) -> Modules:
         """Embeddings, each layer with its part of the cache, and the head."""
-        spec, modules = self.setup.spec, self._modules_without_cache
+        spec, modules = self.candidate.spec, self._modules_without_cache
         state = self.state_sequence_bytes * self.max_num_seqs
         attention = spec.num_full_layers + spec.num_sliding_layers
         cache = -(-max(0, pool_bytes - state) // attention) if attention else 0
@@ -243,14 +245,14 @@ class TransformersEstimate:
 
     @cached_property
     def _modules_without_cache(self) -> Modules:
-        return modules_of(self.setup.spec, self.setup.tensors, self._bytes_of, self._offloaded_bytes_of)
+        return modules_of(self.candidate.spec, self.candidate.tensors, self._bytes_of, self._offloaded_bytes_of)
 
     def _bytes_of(self, tensors: Iterable[Tensor]) -> int:
-        return rank_weights(self.setup.spec, tensors, self.loading)
+        return rank_weights(self.candidate.spec, tensors, self.loading)
 
     def _offloaded_bytes_of(self, tensors: Iterable[Tensor]) -> int:
         """bitsandbytes leaves what lies in RAM or on disk beside a card in 16 bit."""
-        return rank_weights(self.setup.spec, tensors, replace(self.loading, quantization=None, round_blocks=False))
+        return rank_weights(self.candidate.spec, tensors, replace(self.loading, quantization=None, round_blocks=False))
 
     def placed(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> PartialDeviceMap | None:
         """Modules over the cards, then RAM and disk as far as the request allows; None when they don't fit."""
@@ -275,36 +277,36 @@ class TransformersEstimate:
     @property
     def can_stream(self) -> bool:
         """Whether layers in RAM beside one card are copied to it one ahead (model/layer_stream.py)."""
-        setup = self.setup
-        is_served = self.has_pool and not setup.on_cpu
-        return is_served and can_stream(setup.spec.architecture, SCHEMES[setup.quant.scheme].bits)
+        candidate = self.candidate
+        is_served = self.has_pool and not candidate.on_cpu
+        return is_served and can_stream(candidate.spec.architecture, SCHEMES[candidate.quant.scheme].bits)
 
     @property
     def why_no_offload(self) -> str | None:
         """Why nothing can be offloaded, where that is so (transformers 5.19, quantizer_bnb_4bit.py)."""
-        in_flight, stored = self.setup.in_flight, self.setup.spec.quantization
+        in_flight, stored = self.candidate.in_flight, self.candidate.spec.quantization
         if stored is not None and SCHEMES[stored.scheme].by_bitsandbytes:
             return "transformers can't offload layers of a checkpoint that bitsandbytes quantized"
-        if in_flight is not None and SCHEMES[in_flight.scheme].by_bitsandbytes and self.setup.on_cpu:
+        if in_flight is not None and SCHEMES[in_flight.scheme].by_bitsandbytes and self.candidate.on_cpu:
             return "on a CPU, transformers can't offload layers of a model that bitsandbytes quantizes"
         return None
 
     def _placed_by_hand(self, device_map: ModuleMap, modules: Modules, cards: list[DeviceBudget]) -> PartialDeviceMap:
         names = [card.name for card in cards]
-        placed = device_map.placed(modules, names, self.setup.spec.tie_word_embeddings, can_stream=self.can_stream)
+        placed = device_map.placed(modules, names, self.candidate.spec.tie_word_embeddings, can_stream=self.can_stream)
         if placed.offloaded and self.why_no_offload:
             raise UsageError(f"--device-map {device_map}: {self.why_no_offload}; offload none, or take --quant bf16")
         return placed
 
     def _bins(self, activations_bytes: tuple[int, ...]) -> tuple[list[DeviceBudget], list[DeviceBudget]]:
         """Where modules compute, and where they may be offloaded to."""
-        hardware = self.setup.hardware
-        share = 1.0 if self.setup.on_cpu or not self.has_pool else _USABLE_SHARE
+        hardware = self.candidate.hardware
+        share = 1.0 if self.candidate.on_cpu or not self.has_pool else _USABLE_SHARE
         cards = [
             DeviceBudget(index, capacity) for index, capacity in enumerate(self.capacities(activations_bytes, share))
         ]
         overflow: list[DeviceBudget] = []
-        if self.setup.on_cpu:
+        if self.candidate.on_cpu:
             cards = [replace(cards[0], name="cpu")]
         elif self.options.offloads_to("cpu") and not self.why_no_offload:
             overflow.append(DeviceBudget("cpu", self._allowed("cpu", hardware.ram_for_models_bytes)))

@@ -9,9 +9,9 @@ from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS, plan_page_
 from qserve.engines.transformers.plan.device_map import PartialDeviceMap
 from qserve.engines.transformers.plan.estimate import TransformersEstimate
 from qserve.engines.transformers.plan.terms import DeviceShare, terms_of
+from qserve.planner.candidate import Candidate
 from qserve.planner.outcome import accepted, refused, with_kept_free
 from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
-from qserve.planner.setup import Setup
 from qserve.units import GIB, format_bytes
 
 __all__ = ["fit"]
@@ -31,11 +31,11 @@ _CUDA_SHARE = 0.92
 _CPU_SHARE = 0.9
 
 
-def fit(setup: Setup, cache_tokens: int) -> Plan:
+def fit(candidate: Candidate, cache_tokens: int) -> Plan:
     """A language model with a KV pool of at least `cache_tokens` (or the fixed length), or a scorer without one."""
-    if setup.spec.head.kind == "score":
-        return _scorer(setup)
-    estimate = _estimate(setup)
+    if candidate.spec.head.kind == "score":
+        return _scorer(candidate)
+    estimate = _estimate(candidate)
     plan = _fitted(estimate, cache_tokens)
     if not estimate.num_graphs or (plan.fits and isinstance(plan.placement.device_map, str)):
         return plan
@@ -44,10 +44,10 @@ def fit(setup: Setup, cache_tokens: int) -> Plan:
 
 
 def _fitted(estimate: TransformersEstimate, cache_tokens: int) -> Plan:
-    setup, request = estimate.setup, estimate.setup.request
-    need = request.max_model_len or min(setup.spec.max_position_embeddings, cache_tokens)
+    candidate, request = estimate.candidate, estimate.candidate.request
+    need = request.max_model_len or min(candidate.spec.max_position_embeddings, cache_tokens)
     activations = estimate.activations_bytes(request.prompt_len or need, need)
-    left = estimate.left_bytes(activations, _CPU_SHARE if setup.on_cpu else _CUDA_SHARE) - estimate.weights_bytes
+    left = estimate.left_bytes(activations, _CPU_SHARE if candidate.on_cpu else _CUDA_SHARE) - estimate.weights_bytes
     pool, max_model_len = _pool(estimate, left, need)
     pool, placed = _placed(estimate, pool, need, activations)
     if request.max_model_len is None:
@@ -58,8 +58,8 @@ def _fitted(estimate: TransformersEstimate, cache_tokens: int) -> Plan:
     by_hand = estimate.overdrawn(pool, activations)
     if by_hand is not None and by_hand[1]:
         plan = replace(plan, devices=_devices(estimate, by_hand[0], pool, activations))
-        return _refused_map(plan, by_hand[1], _places(setup))
-    wanted, count = estimate.pool_bytes(need), len(setup.devices)
+        return _refused_map(plan, by_hand[1], _places(candidate))
+    wanted, count = estimate.pool_bytes(need), len(candidate.devices)
     is_fixed = request.kv_cache_memory_bytes is not None
     short = max(1, wanted - left, pool - left)
     plan = refused(plan, short // count, wanted // count, (pool if is_fixed else left) // count, is_fixed=is_fixed)
@@ -76,7 +76,7 @@ def _placed(
     Layers are whole and lie in order, so what is left over on several cards can't all be used.
     """
     placed, least = estimate.placed(pool, activations), estimate.pool_bytes(_whole(estimate, need))
-    if placed is not None or pool <= least or estimate.setup.request.kv_cache_memory_bytes is not None:
+    if placed is not None or pool <= least or estimate.candidate.request.kv_cache_memory_bytes is not None:
         return pool, placed
     placed = estimate.placed(least, activations)
     low, high = _whole(estimate, need) // PAGE_TOKENS, estimate.tokens_of(pool) // PAGE_TOKENS
@@ -101,35 +101,35 @@ def _refused_map(plan: Plan, over: dict[int | str, int], places: list[int | str]
     return replace(plan, fits=False, why_not=why, short_bytes=max(over.values()), devices=devices)
 
 
-def _estimate(setup: Setup) -> TransformersEstimate:
-    request = setup.request
-    default_seqs, default_batched = _defaults(setup)
-    estimate = TransformersEstimate(setup, default_seqs, request.max_num_batched_tokens or default_batched)
+def _estimate(candidate: Candidate) -> TransformersEstimate:
+    request = candidate.request
+    default_seqs, default_batched = _defaults(candidate)
+    estimate = TransformersEstimate(candidate, default_seqs, request.max_num_batched_tokens or default_batched)
     seqs = request.max_num_seqs or (default_seqs if estimate.has_pool else 1)
-    return TransformersEstimate(setup, seqs, estimate.max_num_batched_tokens)
+    return TransformersEstimate(candidate, seqs, estimate.max_num_batched_tokens)
 
 
-def _defaults(setup: Setup) -> tuple[int, int]:
+def _defaults(candidate: Candidate) -> tuple[int, int]:
     """Sequences and tokens of a step where nobody named any; of several cards the smallest one decides."""
-    if setup.on_cpu:
+    if candidate.on_cpu:
         return _CPU_MAX_NUM_SEQS, _CPU_BATCHED_TOKENS
-    least = min(device.total_bytes for device in setup.devices)
+    least = min(device.total_bytes for device in candidate.devices)
     return next((seqs, tokens) for total, seqs, tokens in _CUDA_DEFAULTS if least >= total)
 
 
 def _pool(estimate: TransformersEstimate, left: int, need: int) -> tuple[int, int]:
     """(KV pool, max_model_len): sized for the workload, bounded by a share of what is left, at least one sequence."""
-    setup, request = estimate.setup, estimate.setup.request
-    positions = setup.spec.max_position_embeddings
+    candidate, request = estimate.candidate, estimate.candidate.request
+    positions = candidate.spec.max_position_embeddings
     if request.kv_cache_memory_bytes is not None:
         pool = request.kv_cache_memory_bytes
         return pool, request.max_model_len or max(1, min(positions, estimate.tokens_of(pool)))
     if not estimate.has_pool:  # one `generate` call: exactly the sequences that were asked for
         return estimate.pool_bytes(need * estimate.max_num_seqs), need
-    affordable = estimate.tokens_of(int(max(0, left) * (_CPU_POOL_SHARE if setup.on_cpu else 1.0)))
+    affordable = estimate.tokens_of(int(max(0, left) * (_CPU_POOL_SHARE if candidate.on_cpu else 1.0)))
     affordable -= affordable % PAGE_TOKENS
     max_model_len = request.max_model_len or max(need, min(positions, affordable))
-    per_sequence = _CPU_POOL_TOKENS_PER_SEQ if setup.on_cpu else _CUDA_POOL_TOKENS_PER_SEQ
+    per_sequence = _CPU_POOL_TOKENS_PER_SEQ if candidate.on_cpu else _CUDA_POOL_TOKENS_PER_SEQ
     wanted = max(max_model_len, estimate.max_num_seqs * min(max_model_len, per_sequence))
     least = _whole(estimate, max_model_len)
     return estimate.pool_bytes(max(least, min(wanted, affordable))), max_model_len
@@ -139,7 +139,7 @@ def _whole(estimate: TransformersEstimate, num_tokens: int) -> int:
     """A sequence of the whole length needs whole pages."""
     if not estimate.has_pool:
         return num_tokens
-    return whole_pages(num_tokens, plan_page_tokens(on_cpu=estimate.setup.on_cpu))
+    return whole_pages(num_tokens, plan_page_tokens(on_cpu=estimate.candidate.on_cpu))
 
 
 def _plan(
@@ -149,8 +149,8 @@ def _plan(
     activations: tuple[int, ...],
     max_model_len: int,
 ) -> Plan:
-    setup = estimate.setup
-    prompt_len = setup.request.prompt_len or max_model_len
+    candidate = estimate.candidate
+    prompt_len = candidate.request.prompt_len or max_model_len
     workload = Workload(max_model_len, estimate.max_num_seqs, estimate.max_num_batched_tokens, prompt_len)
     offloaded: dict[str, int] = {}
     if placed is not None:
@@ -163,7 +163,7 @@ def _plan(
     )
     tokens = estimate.tokens_of(pool)
     devices = _devices(estimate, placed, pool, activations)
-    return accepted(setup, workload, placement, devices, tokens, tokens / max_model_len)
+    return accepted(candidate, workload, placement, devices, tokens, tokens / max_model_len)
 
 
 def _devices(
@@ -173,9 +173,9 @@ def _devices(
 
     A card that gets nothing is not touched: no context, no activations.
     """
-    cards = estimate.setup.devices
+    cards = estimate.candidate.devices
     count = len(cards)
-    names = _places(estimate.setup)
+    names = _places(estimate.candidate)
     held: list[tuple[int, int, int, int] | None]
     if placed is None:
         held = [(estimate.weights_bytes // count, pool // count, peak, 0) for peak in activations]
@@ -202,9 +202,9 @@ def _devices(
     )
 
 
-def _places(setup: Setup) -> list[int | str]:
-    """What a device map calls the devices of the setup."""
-    return ["cpu"] if setup.on_cpu else list(range(len(setup.devices)))
+def _places(candidate: Candidate) -> list[int | str]:
+    """What a device map calls the devices of the candidate."""
+    return ["cpu"] if candidate.on_cpu else list(range(len(candidate.devices)))
 
 
 def _named(place: int | str) -> str:
@@ -220,16 +220,16 @@ def _device_map(placed: PartialDeviceMap | None) -> DeviceMap | str | None:
     return f"cuda:{only}" if isinstance(only, int) else only
 
 
-def _scorer(setup: Setup) -> Plan:
+def _scorer(candidate: Candidate) -> Plan:
     """A reward model scores packed batches in one pass: weights and activations, no cache."""
-    request = setup.request
-    length = request.max_model_len or min(setup.spec.max_position_embeddings, _SCORER_LENGTH)
+    request = candidate.request
+    length = request.max_model_len or min(candidate.spec.max_position_embeddings, _SCORER_LENGTH)
     batched = request.max_num_batched_tokens or max(length, _CPU_BATCHED_TOKENS)
-    estimate = TransformersEstimate(setup, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
+    estimate = TransformersEstimate(candidate, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
     activations = estimate.activations_bytes(length, length)[0]
     share = DeviceShare(estimate, estimate.weights_bytes, 0, activations)
-    device = DevicePlan.of(setup.devices[0], terms_of(share))
+    device = DevicePlan.of(candidate.devices[0], terms_of(share))
     workload = Workload(length, estimate.max_num_seqs, batched, length)
-    placement = Placement(device_map="cpu" if setup.on_cpu else "cuda:0")
-    plan = accepted(setup, workload, placement, (device,), 0, batched / length)
+    placement = Placement(device_map="cpu" if candidate.on_cpu else "cuda:0")
+    plan = accepted(candidate, workload, placement, (device,), 0, batched / length)
     return plan if device.free_bytes >= 0 else refused(plan, -device.free_bytes, 0, device.free_bytes)

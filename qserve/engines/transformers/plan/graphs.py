@@ -1,4 +1,4 @@
-"""CUDA graphs of decoding steps: which setups capture them, and what they hold of the card."""
+"""CUDA graphs of decoding steps: which candidates capture them, and what they hold of the card."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from qserve.core.release import parse_release
 from qserve.engines.transformers.kernels.decode_sizes import num_graphs
 from qserve.engines.transformers.plan.constants import GRAPH_BYTES_FIRST, GRAPH_BYTES_PER_LAYER
 from qserve.engines.transformers.plan.releases import CAPTURES_SINCE
+from qserve.planner.candidate import Candidate
 from qserve.planner.constants import Constant
 from qserve.planner.learned import Correction
-from qserve.planner.setup import Setup
 
 __all__ = ["graphs_held", "num_captured"]
 
 
-def num_captured(setup: Setup, max_num_seqs: int) -> int:
+def num_captured(candidate: Candidate, max_num_seqs: int) -> int:
     """Steps that are captured where one card holds the model, at the longest that a request may be."""
-    if setup.on_cpu or parse_release(setup.engine_version) < CAPTURES_SINCE or not _is_capturable(setup):
+    if candidate.on_cpu or parse_release(candidate.engine_version) < CAPTURES_SINCE or not _is_capturable(candidate):
         return 0
-    return num_graphs(max_num_seqs, setup.request.max_model_len or setup.spec.max_position_embeddings)
+    return num_graphs(max_num_seqs, candidate.request.max_model_len or candidate.spec.max_position_embeddings)
 
 
-def _is_capturable(setup: Setup) -> bool:
+def _is_capturable(candidate: Candidate) -> bool:
     """Dense decoders, as engines/transformers/worker/decoding/choose.py has it.
 
     fp8's products ask the card for numbers, which can't be captured.
     """
-    spec = setup.spec
+    spec = candidate.spec
     is_plain = spec.head.kind != "score" and not spec.num_sliding_layers
-    return has_dense_decoder(spec.architecture) and is_plain and not setup.quant.scheme.startswith("fp8")
+    return has_dense_decoder(spec.architecture) and is_plain and not candidate.quant.scheme.startswith("fp8")
 
 
 def graphs_held(num: int, num_layers: int, scratch_bytes: int, correction: Correction | None) -> Constant:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qserve.planner.candidate import Candidate
 from qserve.planner.memory.resident_weights import quantizes_experts
 from qserve.planner.memory.weights import Loading
-from qserve.planner.setup import Setup
 
 __all__ = ["loading_of"]
 
 
-def loading_of(setup: Setup, *, has_pool: bool) -> Loading:
+def loading_of(candidate: Candidate, *, has_pool: bool) -> Loading:
     """`has_pool`: a release that keeps a pool of KV cache, which also fuses experts (transformers 5)."""
-    quantization = setup.in_flight
-    fuses_experts = setup.spec.moe is not None and has_pool
-    keeps_experts = fuses_experts and not quantizes_experts(setup.spec, setup.dtype, setup.devices[0])
+    quantization = candidate.in_flight
+    fuses_experts = candidate.spec.moe is not None and has_pool
+    keeps_experts = fuses_experts and not quantizes_experts(candidate.spec, candidate.dtype, candidate.devices[0])
     if quantization is not None and keeps_experts:
         quantization = replace(quantization, skipped=(*quantization.skipped, ".experts."))
     return Loading(
-        dtype=setup.dtype,
+        dtype=candidate.dtype,
         quantization=quantization,
         fuse_experts=fuses_experts,
-        round_blocks=not setup.on_cpu,
+        round_blocks=not candidate.on_cpu,
         untie_lm_head=not has_pool,  # transformers 4 kept an fp8 checkpoint's own lm_head
     )

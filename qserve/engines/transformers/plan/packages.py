@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qserve.core.hardware import Hardware
 from qserve.core.schemes import SCHEMES
 from qserve.packages import install_command
-from qserve.planner.setup import Setup
+from qserve.planner.candidate import Candidate
 
 __all__ = ["lacking", "package_notes"]
 
@@ -21,12 +21,12 @@ def lacking(scheme: str, hardware: Hardware) -> tuple[str, ...]:
     return tuple(name for name in SCHEMES[scheme].packages if name not in there)
 
 
-def package_notes(setup: Setup) -> Iterator[str]:
-    """What has to be installed before this setup is served, and what was passed over for want of a package."""
-    if setup.on_cpu:
+def package_notes(candidate: Candidate) -> Iterator[str]:
+    """What has to be installed before this candidate is served, and what was passed over for want of a package."""
+    if candidate.on_cpu:
         return
-    scheme = setup.quant.scheme
-    missing = lacking(scheme, setup.hardware)
+    scheme = candidate.quant.scheme
+    missing = lacking(scheme, candidate.hardware)
     if missing and SCHEMES[scheme].is_unpacked_without:
         yield (
             f"{scheme} on the transformers engine needs the package {' and '.join(missing)} and a kernel from the hub; "
@@ -34,13 +34,13 @@ def package_notes(setup: Setup) -> Iterator[str]:
         )
     elif missing:
         yield f"{scheme} on the transformers engine needs more than the set-up installs: {install_command(*missing)}"
-    for passed in _passed_over(setup):
-        needs = install_command(*lacking(passed, setup.hardware))
+    for passed in _passed_over(candidate):
+        needs = install_command(*lacking(passed, candidate.hardware))
         yield f"A calibrated {passed} checkpoint was not taken: on the transformers engine it needs {needs}"
 
 
-def _passed_over(setup: Setup) -> Iterator[str]:
+def _passed_over(candidate: Candidate) -> Iterator[str]:
     """Calibrated 4-bit formats, where bitsandbytes quantizes in flight in their place."""
-    in_flight = setup.quant.in_flight and SCHEMES[setup.quant.scheme].bits == 4
-    if in_flight and setup.request.quant != setup.quant.scheme and lacking("awq", setup.hardware):
+    in_flight = candidate.quant.in_flight and SCHEMES[candidate.quant.scheme].bits == 4
+    if in_flight and candidate.request.quant != candidate.quant.scheme and lacking("awq", candidate.hardware):
         yield "awq"

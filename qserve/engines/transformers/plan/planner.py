@@ -20,13 +20,13 @@ from qserve.engines.transformers.plan.schemes import has_kernels, loads, quantiz
 from qserve.engines.transformers.plan.steps import card_steps
 from qserve.engines.transformers.plan.terms import CARD_TERMS, CPU_TERMS
 from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
 from qserve.planner.changes import ChangeGroup
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.options import EngineOptions
 from qserve.planner.outcome import KEPT_FREE
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.setup import Setup
 from qserve.planner.speed.simulated import Steps
 
 __all__ = ["TransformersPlanner"]
@@ -52,17 +52,17 @@ class TransformersPlanner(EnginePlanner):
                 f"kernels below {shown(LEAST_OF_OLD_TORCH)}; --gpu none plans for the CPU"
             )
 
-    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
+    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
         return candidates(checkpoint, hardware, request)
 
-    def fit(self, setup: Setup, cache_tokens: int) -> Plan:
-        return fit(setup, cache_tokens)
+    def fit(self, candidate: Candidate, cache_tokens: int) -> Plan:
+        return fit(candidate, cache_tokens)
 
-    def notes(self, setup: Setup, plan: Plan) -> Iterable[str]:
-        return notes_on(setup, plan)
+    def notes(self, candidate: Candidate, plan: Plan) -> Iterable[str]:
+        return notes_on(candidate, plan)
 
-    def relaxations(self, setup: Setup) -> Iterable[ChangeGroup]:
-        return relaxations(setup)
+    def relaxations(self, candidate: Candidate) -> Iterable[ChangeGroup]:
+        return relaxations(candidate)
 
     def card_steps(self, plan: Plan, spec: ModelSpec, device: Device) -> Steps | None:
         return card_steps(plan, spec, device)

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from qserve.engines.transformers.plan.options import Offload, TransformersOptions
+from qserve.planner.candidate import Candidate
 from qserve.planner.changes import ChangeGroup, ChangeKind, change_of
-from qserve.planner.setup import Setup
 
 __all__ = ["relaxations"]
 
 _UNSERVED = "enable_lora"  # it serves no adapters
 
 
-def relaxations(setup: Setup) -> Iterator[ChangeGroup]:
+def relaxations(candidate: Candidate) -> Iterator[ChangeGroup]:
     """Offloading, where nothing is offloaded yet."""
-    request, options = setup.request, setup.request.of(TransformersOptions)
+    request, options = candidate.request, candidate.request.of(TransformersOptions)
     wanted = request.given_to_others(TransformersOptions.engine).values()
     needs_another = any(one.name == _UNSERVED for given in wanted for one in given)
-    if setup.on_cpu or options.offload != "none" or needs_another:
+    if candidate.on_cpu or options.offload != "none" or needs_another:
         return
     base = request.for_engine(TransformersOptions.engine)
     costs: tuple[tuple[Offload, str, str], ...] = (
@@ -28,7 +28,7 @@ def relaxations(setup: Setup) -> Iterator[ChangeGroup]:
     )
     changes = (
         change_of(
-            setup,
+            candidate,
             f"layers in {place}, by the transformers engine",
             cost,
             base.with_options(replace(options, offload=offload)),

@@ -48,10 +48,10 @@ class Weights(TermKind[DeviceShare]):
         copy = f" + {format_bytes(copied)} copy of the head in int8 (few sequences read it first)" if copied else ""
         streamed = sizes.buffers_bytes
         ahead = f"; with {format_bytes(streamed)} of buffers for layers in RAM, which come one ahead"
-        return weights_formula(sizes.estimate.setup) + copy + (ahead if streamed else "")
+        return weights_formula(sizes.estimate.candidate) + copy + (ahead if streamed else "")
 
     def source(self, sizes: DeviceShare) -> str:
-        return "safetensors headers" if sizes.estimate.setup.checkpoint.tensors else "dimensions of config.json"
+        return "safetensors headers" if sizes.estimate.candidate.checkpoint.tensors else "dimensions of config.json"
 
     def band(self, sizes: DeviceShare, num_bytes: int) -> tuple[int, int]:
         return num_bytes, num_bytes * 102 // 100
@@ -64,8 +64,8 @@ class KvCache(TermKind[DeviceShare]):
         return sizes.cache_bytes
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
-        setup, spec = sizes.estimate.setup, sizes.estimate.setup.spec
-        element = kv_element_bytes(setup.kv_cache_dtype, setup.dtype)
+        candidate, spec = sizes.estimate.candidate, sizes.estimate.candidate.spec
+        element = kv_element_bytes(candidate.kv_cache_dtype, candidate.dtype)
         layers = spec.num_full_layers + spec.num_sliding_layers
         formula = f"2 × {layers} layers × {spec.num_key_value_heads} KV heads × {spec.head_dim} × {element} B per token"
         state = sizes.estimate.state_sequence_bytes
@@ -82,13 +82,13 @@ class Activations(TermKind[DeviceShare]):
         return max(0, sizes.activations_bytes - sizes.estimate.kernels_bytes - sizes.estimate.readers_bytes)
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
-        estimate, spec = sizes.estimate, sizes.estimate.setup.spec
+        estimate, spec = sizes.estimate, sizes.estimate.candidate.spec
         if not estimate.has_pool:
             return "what the prompt's peak exceeds the answer's cache by, and cuBLAS workspace"
         score = (
             0
             if spec.head.kind == "score"
-            else scoring_logits_bytes(spec, estimate.setup.dtype, estimate.max_num_batched_tokens)
+            else scoring_logits_bytes(spec, estimate.candidate.dtype, estimate.max_num_batched_tokens)
         )
         return (
             f"2·T·(3I + 4H) with T={estimate.max_num_batched_tokens}, I={spec.intermediate_size}, "
@@ -116,7 +116,7 @@ class CompiledKernels(TermKind[DeviceShare]):
         each = format_bytes(COMPILED_KERNEL.num_bytes)
         if estimate.num_kernels == MAX_KERNELS:
             return f"{MAX_KERNELS} kernels of {each}: no more are kept"
-        shapes = num_product_shapes(estimate.setup.spec)
+        shapes = num_product_shapes(estimate.candidate.spec)
         counts = num_row_counts(estimate.max_num_batched_tokens)
         return f"{shapes} shapes of matrices × {counts} row counts, {each} each"
 
@@ -137,7 +137,7 @@ class PromptReaders(TermKind[DeviceShare]):
         return max(0, min(sizes.activations_bytes - sizes.estimate.kernels_bytes, sizes.estimate.readers_bytes))
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
-        base, words = format_bytes(PROMPT_READER.num_bytes), sizes.estimate.setup.spec.vocab_size
+        base, words = format_bytes(PROMPT_READER.num_bytes), sizes.estimate.candidate.spec.vocab_size
         readers = (
             f"{NUM_READERS} processes, for small and large bodies, of {base} + {READER_WORD_BYTES} B × {words} words"
         )
@@ -163,7 +163,7 @@ class CudaGraphs(TermKind[DeviceShare]):
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
         first, each = format_bytes(GRAPH_BYTES_FIRST.num_bytes), format_bytes(GRAPH_BYTES_PER_LAYER.num_bytes)
-        layers = sizes.estimate.setup.spec.num_hidden_layers
+        layers = sizes.estimate.candidate.spec.num_hidden_layers
         return f"{first} + {sizes.estimate.num_graphs} graphs × {layers} layers × {each}{_scratch_text(sizes.estimate)}"
 
     def source(self, sizes: DeviceShare) -> str:
@@ -180,10 +180,10 @@ class Runtime(TermKind[DeviceShare]):
         return sizes.estimate.runtime.num_bytes
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
-        setup = sizes.estimate.setup
-        if not setup.on_cpu:
+        candidate = sizes.estimate.candidate
+        if not candidate.on_cpu:
             return "CUDA context"
-        build = ", CUDA's among them: torch's build for cards is installed" if setup.hardware.torch_has_cuda else ""
+        build = ", CUDA's among them: torch's build for cards is installed" if candidate.hardware.torch_has_cuda else ""
         return f"the Python process and its libraries{build}"
 
     def source(self, sizes: DeviceShare) -> str:
@@ -200,7 +200,7 @@ CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CompiledKernels(), Pro
 
 def _scratch_text(estimate: TransformersEstimate) -> str:
     scratch = estimate.bnb_scratch_bytes
-    return f" + {format_bytes(scratch)} of a quantized weight in {estimate.setup.dtype}" if scratch else ""
+    return f" + {format_bytes(scratch)} of a quantized weight in {estimate.candidate.dtype}" if scratch else ""
 
 
 def terms_of(share: DeviceShare) -> tuple[Term, ...]:
@@ -208,7 +208,7 @@ def terms_of(share: DeviceShare) -> tuple[Term, ...]:
 
     Of the others those that are shown: a reward worker has no processes that read prompts, and captures nothing.
     """
-    kinds = CPU_TERMS if share.estimate.setup.on_cpu else CARD_TERMS
+    kinds = CPU_TERMS if share.estimate.candidate.on_cpu else CARD_TERMS
     found = ((kind, kind.num_bytes(share, 0)) for kind in kinds)
     return tuple(
         kind.term(share, 0, num_bytes)

@@ -15,10 +15,10 @@ from qserve.engines.vllm.plan.layouts import layouts, why_not_divisible
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
 from qserve.planner.memory.resident_weights import single_scales, with_single_scales
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.quantizations import Weights, dtype_of, nothing_runs, quantizations
-from qserve.planner.setup import Setup
 
 __all__ = ["candidates"]
 
@@ -56,8 +56,8 @@ class _Offer:
         return schemes.computes_in(scheme, dtype)
 
 
-def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
-    """Setups in the order in which they are preferred: best quantization first, then fewest cards.
+def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
+    """Candidates in the order in which they are preferred: best quantization first, then fewest cards.
 
     Raises UsageError where none runs.
     """
@@ -72,7 +72,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             found = True
             tensors, in_flight = _held(weights, offer.version)
             asked = _with_stored_cache(request, weights.spec, devices[0])
-            yield Setup(
+            yield Candidate(
                 checkpoint=checkpoint,
                 hardware=hardware,
                 request=asked,

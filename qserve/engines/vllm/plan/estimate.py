@@ -33,14 +33,14 @@ class VllmEstimate:
     @cached_property
     def corrections(self) -> Corrections:
         """What earlier runs measured of terms, as far as it holds here."""
-        return corrections_for(self.trial.setup, self.trial.max_num_seqs, self.trial.max_num_batched_tokens)
+        return corrections_for(self.trial.candidate, self.trial.max_num_seqs, self.trial.max_num_batched_tokens)
 
     @cached_property
     def _stage_bytes(self) -> tuple[tuple[int, ...], ...]:
         """Bytes of every term but the KV cache, by stage."""
         return tuple(
             tuple(kind.corrected_bytes(self.trial, stage, self._correction(kind)) for kind in self.terms)
-            for stage in range(self.trial.setup.pipeline_parallel_size)
+            for stage in range(self.trial.candidate.pipeline_parallel_size)
         )
 
     def _correction(self, kind: TermKind[Trial]) -> Correction | None:
@@ -71,14 +71,14 @@ class VllmEstimate:
 
         requested = total · gpu_memory_utilization, less the charged terms.
         """
-        setup = self.trial.setup
-        fixed = setup.request.kv_cache_memory_bytes
+        candidate = self.trial.candidate
+        fixed = candidate.request.kv_cache_memory_bytes
         if fixed is not None:
             return fixed
         left = int(device.total_bytes * self.trial.gpu_memory_utilization) - self.charged_bytes(stage)
-        if not setup.on_cpu:
+        if not candidate.on_cpu:
             return left
-        length = setup.request.max_model_len or setup.spec.max_position_embeddings
+        length = candidate.request.max_model_len or candidate.spec.max_position_embeddings
         return cpu.cache_bytes(left, self.trial.layout.bytes_per_sequence(length))
 
     @cached_property
@@ -117,7 +117,7 @@ class VllmEstimate:
         """
         if self.trial.subtracts_cuda_graphs:
             return 0
-        context = cuda_context(self.trial.setup)
+        context = cuda_context(self.trial.candidate)
         return context.num_bytes - context.low_bytes + self.column_bytes("cuda_graphs") // 2
 
     @cached_property
@@ -131,7 +131,7 @@ class VllmEstimate:
 
     def devices(self) -> tuple[DevicePlan, ...]:
         """Every rank, with its terms in words."""
-        terms = [self._terms(stage) for stage in range(self.trial.setup.pipeline_parallel_size)]
+        terms = [self._terms(stage) for stage in range(self.trial.candidate.pipeline_parallel_size)]
         return tuple(DevicePlan.of(device, terms[stage]) for device, stage in self._ranks())
 
     def _terms(self, stage: int) -> list[Term]:
@@ -144,5 +144,5 @@ class VllmEstimate:
 
     def _ranks(self) -> list[tuple[Device, int]]:
         """Card and pipeline stage of every rank, stage by stage."""
-        setup = self.trial.setup
-        return [(device, index // setup.tensor_parallel_size) for index, device in enumerate(setup.devices)]
+        candidate = self.trial.candidate
+        return [(device, index // candidate.tensor_parallel_size) for index, device in enumerate(candidate.devices)]

@@ -12,9 +12,9 @@ from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.rank_shard import stage_weights
 from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.candidate import Candidate
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
-from qserve.planner.setup import Setup
 
 __all__ = ["fit"]
 
@@ -27,17 +27,17 @@ _HEADROOM = 0.02
 _CPU_SHARE = 0.9
 
 
-def fit(setup: Setup, cache_tokens: int) -> Plan:
+def fit(candidate: Candidate, cache_tokens: int) -> Plan:
     """The first trial of the ladder that holds one sequence of the length that is needed."""
-    request = setup.request
-    need = request.max_model_len or min(setup.spec.max_position_embeddings, cache_tokens)
-    estimate, fits = _first_that_fits(setup, need)
+    request = candidate.request
+    need = request.max_model_len or min(candidate.spec.max_position_embeddings, cache_tokens)
+    estimate, fits = _first_that_fits(candidate, need)
     plan = _plan(estimate, need, fits)
     if fits:
         return plan
-    layers, layout = setup.spec.num_hidden_layers // setup.pipeline_parallel_size, estimate.trial.layout
+    layers, layout = candidate.spec.num_hidden_layers // candidate.pipeline_parallel_size, estimate.trial.layout
     needs = layout.bytes_per_sequence(need), layout.least_bytes(estimate.trial.max_num_seqs)
-    sequence, states = (nbytes * layers // setup.spec.num_hidden_layers for nbytes in needs)
+    sequence, states = (nbytes * layers // candidate.spec.num_hidden_layers for nbytes in needs)
     left = estimate.cache_bytes
     short = max(sequence - left, states - left, -estimate.least_free_bytes, 1)
     return refused(plan, short, sequence, left, request.kv_cache_memory_bytes is not None, states)
@@ -45,26 +45,26 @@ def fit(setup: Setup, cache_tokens: int) -> Plan:
 
 def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
     trial = estimate.trial
-    setup, request = trial.setup, trial.setup.request
-    longest = min(setup.spec.max_position_embeddings, estimate.max_tokens_of_one_sequence, trial.longest_model_len)
+    candidate, request = trial.candidate, trial.candidate.request
+    longest = min(candidate.spec.max_position_embeddings, estimate.max_tokens_of_one_sequence, trial.longest_model_len)
     max_model_len = request.max_model_len or (longest if fits else need)
     workload = Workload(
         max_model_len, trial.max_num_seqs, trial.max_num_batched_tokens, request.prompt_len or max_model_len
     )
     placement = Placement(
-        tensor_parallel_size=setup.tensor_parallel_size,
-        pipeline_parallel_size=setup.pipeline_parallel_size,
-        gpu_memory_utilization=None if setup.on_cpu else trial.gpu_memory_utilization,
+        tensor_parallel_size=candidate.tensor_parallel_size,
+        pipeline_parallel_size=candidate.pipeline_parallel_size,
+        gpu_memory_utilization=None if candidate.on_cpu else trial.gpu_memory_utilization,
         kv_cache_memory_bytes=max(0, estimate.cache_bytes),
     )
     concurrency = estimate.max_concurrency(max_model_len) if max_model_len else 0.0
     tokens = estimate.logged_tokens(max_model_len)
-    return accepted(setup, workload, placement, estimate.devices(), tokens, concurrency)
+    return accepted(candidate, workload, placement, estimate.devices(), tokens, concurrency)
 
 
-def _first_that_fits(setup: Setup, need: int) -> tuple[VllmEstimate, bool]:
+def _first_that_fits(candidate: Candidate, need: int) -> tuple[VllmEstimate, bool]:
     """With what is held back for uncertain terms; where nothing fits so, by the expected figures."""
-    ladders = list(_ladders(setup, need))
+    ladders = list(_ladders(candidate, need))
     least = [VllmEstimate(sizings[-1]) for sizings in ladders]
     for estimate, sizings in zip(least, ladders, strict=True):
         if _fits(estimate, need):
@@ -92,16 +92,16 @@ def _fits(estimate: VllmEstimate, need: int) -> bool:
     return estimate.least_free_bytes + estimate.slack_bytes >= 0
 
 
-def _ladders(setup: Setup, need: int) -> Iterator[list[Trial]]:
+def _ladders(candidate: Candidate, need: int) -> Iterator[list[Trial]]:
     """The engine's own defaults first, then fewer sequences, then smaller steps; a list for each share of the card.
 
     A step holds a token of every sequence: vLLM refuses fewer tokens than sequences.
     """
-    request, device, weights = setup.request, setup.devices[0], stage_weights(setup)
-    version = VllmVersion.parse(setup.engine_version)
+    request, device, weights = candidate.request, candidate.devices[0], stage_weights(candidate)
+    version = VllmVersion.parse(candidate.engine_version)
     seqs = request.max_num_seqs or default_max_num_seqs(device, version)
     batched = request.max_num_batched_tokens or default_max_num_batched_tokens(
-        device, version, request.max_model_len or setup.spec.max_position_embeddings
+        device, version, request.max_model_len or candidate.spec.max_position_embeddings
     )
     fixed = request.of(VllmOptions).gpu_memory_utilization
     seqs_ladder = [seqs] if request.max_num_seqs else [seqs, *(n for n in _SEQS_LADDER if n < seqs)]
@@ -110,21 +110,21 @@ def _ladders(setup: Setup, need: int) -> Iterator[list[Trial]]:
     )
     least = request.max_num_seqs or 1
     steps = [tokens for tokens in batched_ladder if tokens >= least] or [least]
-    for share in [fixed] if fixed else _utilizations(setup, version):
+    for share in [fixed] if fixed else _utilizations(candidate, version):
         yield [
-            Trial(setup, weights, count, tokens, share, need)
+            Trial(candidate, weights, count, tokens, share, need)
             for tokens in steps
             for count in sorted({min(count, tokens) for count in seqs_ladder}, reverse=True)
         ]
 
 
-def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:
+def _utilizations(candidate: Candidate, version: VllmVersion) -> list[float]:
     """The release's default and then more of the card, neither above what others leave free."""
-    if setup.on_cpu:
-        return [_CPU_SHARE * setup.devices[0].available_bytes / setup.devices[0].total_bytes]
-    free = min(device.available_bytes / device.total_bytes for device in setup.devices)
+    if candidate.on_cpu:
+        return [_CPU_SHARE * candidate.devices[0].available_bytes / candidate.devices[0].total_bytes]
+    free = min(device.available_bytes / device.total_bytes for device in candidate.devices)
     # vLLM refuses to start when less than its share is free, and the CUDA context is part of what is taken.
-    context = cuda_context(setup).num_bytes / setup.devices[0].total_bytes
+    context = cuda_context(candidate).num_bytes / candidate.devices[0].total_bytes
     most = _floor(min(_MOST_UTILIZATION, free - context - _HEADROOM))
     return sorted({min(version.default_utilization, most), most})
 

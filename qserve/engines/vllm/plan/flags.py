@@ -8,14 +8,14 @@ from typing import Any
 
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.schemes import quantization_flag
+from qserve.planner.candidate import Candidate
 from qserve.planner.options import Option, options_of
 from qserve.planner.plan import Plan
-from qserve.planner.setup import Setup
 
 __all__ = ["engine_args"]
 
 
-def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
+def engine_args(candidate: Candidate, plan: Plan) -> tuple[str, ...]:
     """What the plan chose, then what the request fixed: values first, switches after them, lists at the end.
 
     --max-num-seqs and --kv-cache-memory-bytes are always there: the first decides activations and graphs, the second
@@ -32,20 +32,20 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         ("--tensor-parallel-size", _above_one(placement.tensor_parallel_size)),
         ("--pipeline-parallel-size", _above_one(placement.pipeline_parallel_size)),
         # vLLM still holds the free memory of a card against this share; on a CPU it is not read beside the bytes.
-        ("--gpu-memory-utilization", placement.gpu_memory_utilization if not setup.on_cpu else None),
+        ("--gpu-memory-utilization", placement.gpu_memory_utilization if not candidate.on_cpu else None),
         ("--kv-cache-memory-bytes", placement.kv_cache_memory_bytes),
     ]
-    options = setup.request.of(VllmOptions)
+    options = candidate.request.of(VllmOptions)
     sent = sorted(options_of(VllmOptions), key=_rank)
     return (
         *(part for name, value in chosen if value is not None for part in (name, str(value))),
-        *chain.from_iterable(one.arguments(_value(one, options, setup)) for one in sent),
+        *chain.from_iterable(one.arguments(_value(one, options, candidate)) for one in sent),
     )
 
 
-def _value(option: Option, options: VllmOptions, setup: Setup) -> Any:
+def _value(option: Option, options: VllmOptions, candidate: Candidate) -> Any:
     if option.name == "hf_overrides" and options.overrides:
-        return json.dumps(setup.checkpoint.override_of(options.overrides))
+        return json.dumps(candidate.checkpoint.override_of(options.overrides))
     return getattr(options, option.name)
 
 

@@ -11,25 +11,25 @@ from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.terms.adapters import FIRST_STAGE, LAST_STAGE, adapter_sizes
 from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
+from qserve.planner.candidate import Candidate
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
-from qserve.planner.setup import Setup
 from qserve.units import GIB, format_bytes
 
 __all__ = ["explanations_of", "notes_on"]
 
 
-def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
+def notes_on(candidate: Candidate, plan: Plan) -> Iterator[str]:
     """Sentences, the most important first."""
-    yield from _about_quantization(setup)
-    yield from _about_model(setup)
-    yield from _about_adapters(setup)
-    yield from _about_products(setup)
-    yield from _about_layout(setup)
+    yield from _about_quantization(candidate)
+    yield from _about_model(candidate)
+    yield from _about_adapters(candidate)
+    yield from _about_products(candidate)
+    yield from _about_layout(candidate)
     yield from _about_margin(plan)
-    yield from _about_video(setup)
-    yield from _about_rope(setup)
-    yield from length_note(setup, plan)
+    yield from _about_video(candidate)
+    yield from _about_rope(candidate)
+    yield from length_note(candidate, plan)
 
 
 def _about_margin(plan: Plan) -> Iterator[str]:
@@ -43,8 +43,8 @@ def _about_margin(plan: Plan) -> Iterator[str]:
         yield "No room for a safety margin; a lower --max-model-len or --max-num-seqs makes some"
 
 
-def _about_rope(setup: Setup) -> Iterator[str]:
-    told = str(setup.checkpoint.override_of(setup.request.of(VllmOptions).overrides))
+def _about_rope(candidate: Candidate) -> Iterator[str]:
+    told = str(candidate.checkpoint.override_of(candidate.request.of(VllmOptions).overrides))
     if "rope_parameters" in told and "rope_theta" not in told:
         yield (
             "`vllm serve` needs config.json's rope_theta in --hf-overrides too, since its rope replaces the whole one; "
@@ -52,41 +52,41 @@ def _about_rope(setup: Setup) -> Iterator[str]:
         )
 
 
-def _about_quantization(setup: Setup) -> Iterator[str]:
-    stored = setup.spec.quantization
-    if stored is not None and stored.kv_cache_dtype == setup.kv_cache_dtype:
+def _about_quantization(candidate: Candidate) -> Iterator[str]:
+    stored = candidate.spec.quantization
+    if stored is not None and stored.kv_cache_dtype == candidate.kv_cache_dtype:
         asked = f"The checkpoint asks for a KV cache in {stored.kv_cache_dtype}"
-        yield f"{asked}; --kv-cache-dtype {setup.dtype} overrides it"
-    scheme = setup.quant.scheme
+        yield f"{asked}; --kv-cache-dtype {candidate.dtype} overrides it"
+    scheme = candidate.quant.scheme
     if SCHEMES[scheme].by_bitsandbytes:
-        if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
+        if VllmVersion.parse(candidate.engine_version).bitsandbytes_is_plugin:
             yield "bitsandbytes needs the package vllm-bnb-plugin from vLLM 0.28 on"
-        if setup.num_ranks > 1 and not setup.quant.in_flight:
+        if candidate.num_ranks > 1 and not candidate.quant.in_flight:
             yield "vLLM does not run a pre-quantized bitsandbytes checkpoint on several cards"
         if scheme == "bnb-int8":
             yield "vLLM runs 8-bit bitsandbytes without CUDA graphs"
 
 
-def _about_model(setup: Setup) -> Iterator[str]:
-    spec, version = setup.spec, VllmVersion.parse(setup.engine_version)
+def _about_model(candidate: Candidate) -> Iterator[str]:
+    spec, version = candidate.spec, VllmVersion.parse(candidate.engine_version)
     if version.is_unknown:
         counted_as = TESTED_RELEASE.rpartition(".")[0]
-        yield f"vLLM {setup.engine_version} is newer than this planner, which counts it as {counted_as}"
+        yield f"vLLM {candidate.engine_version} is newer than this planner, which counts it as {counted_as}"
     if spec.is_hybrid:
         yield ("Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit")
     needed = spec.family.vllm.needed
     if needed is not None and version.release < needed:
         yield f"This family needs vLLM {shown_release(needed)} or later"
-    if spec.vision and not setup.request.of(VllmOptions).language_model_only:
+    if spec.vision and not candidate.request.of(VllmOptions).language_model_only:
         yield "The vision encoder is loaded; --language-model-only leaves it out"
 
 
-def _about_adapters(setup: Setup) -> Iterator[str]:
+def _about_adapters(candidate: Candidate) -> Iterator[str]:
     """That the room is taken before any adapter is loaded, and what the embeddings have of it."""
-    adapters = setup.request.of(VllmOptions).adapters
+    adapters = candidate.request.of(VllmOptions).adapters
     if adapters is None:
         return
-    sizes = list(adapter_sizes(setup, 0))
+    sizes = list(adapter_sizes(candidate, 0))
     total = sum(size for _, size in sizes)
     yield (
         f"--enable-lora keeps {format_bytes(total)} a rank for {adapters.max_loras} adapters of rank "
@@ -100,27 +100,28 @@ def _about_adapters(setup: Setup) -> Iterator[str]:
         )
 
 
-def _about_products(setup: Setup) -> Iterator[str]:
+def _about_products(candidate: Candidate) -> Iterator[str]:
     """oneDNN makes no matmul of bf16 for AVX2, and vLLM then calls torch's. Source: vllm 0.32 layers/utils.py."""
-    flags = setup.hardware.cpu.flags
-    if setup.on_cpu and setup.dtype == "bfloat16" and "avx2" in flags and "avx512f" not in flags:
+    flags = candidate.hardware.cpu.flags
+    if candidate.on_cpu and candidate.dtype == "bfloat16" and "avx2" in flags and "avx512f" not in flags:
         yield (
             "vLLM reads prompts several times more slowly in bf16 on a CPU without AVX-512; --engine transformers is "
             "fast there, and so is --dtype float32, with twice the memory"
         )
 
 
-def _about_layout(setup: Setup) -> Iterator[str]:
-    heads, ranks, cards = setup.spec.num_key_value_heads, setup.tensor_parallel_size, len(setup.hardware.devices)
+def _about_layout(candidate: Candidate) -> Iterator[str]:
+    heads, ranks = candidate.spec.num_key_value_heads, candidate.tensor_parallel_size
+    cards = len(candidate.hardware.devices)
     if ranks > heads:
         yield f"{heads} KV heads on {ranks} ranks: each is kept {ranks // heads} times, so the cache does not shrink"
-    if 1 <= setup.num_ranks < cards:
-        verb = "is" if setup.num_ranks == 1 else "are"
-        yield f"{setup.num_ranks} of {cards} cards {verb} enough; the others stay free"
+    if 1 <= candidate.num_ranks < cards:
+        verb = "is" if candidate.num_ranks == 1 else "are"
+        yield f"{candidate.num_ranks} of {cards} cards {verb} enough; the others stay free"
 
 
-def _about_video(setup: Setup) -> Iterator[str]:
-    vision, options = setup.spec.vision, setup.request.of(VllmOptions)
+def _about_video(candidate: Candidate) -> Iterator[str]:
+    vision, options = candidate.spec.vision, candidate.request.of(VllmOptions)
     is_left_out = options.media.videos == 0 or options.language_model_only or options.skip_mm_profiling
     if vision and vision.tower.video_grows and not is_left_out:
         yield (
@@ -129,11 +130,11 @@ def _about_video(setup: Setup) -> Iterator[str]:
         )
 
 
-def explanations_of(setup: Setup, plan: Plan) -> Iterator[str]:
+def explanations_of(candidate: Candidate, plan: Plan) -> Iterator[str]:
     """What write-ups get wrong about the share of the card and the sampler."""
     if not plan.placement.gpu_memory_utilization:
         return
-    seqs = format_bytes(constants.SAMPLER_BYTES_TRITON * 256 * setup.spec.vocab_size)
+    seqs = format_bytes(constants.SAMPLER_BYTES_TRITON * 256 * candidate.spec.vocab_size)
     yield (
         "gpu_memory_utilization is a share of the whole card, not of what is free; raising it takes memory from every "
         "other process on the card"

@@ -21,13 +21,13 @@ from qserve.engines.vllm.plan.relaxations import relaxations
 from qserve.engines.vllm.plan.schemes import loads, quantizes, runs_stored
 from qserve.engines.vllm.plan.terms import CARD_TERMS, CPU_TERMS
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
+from qserve.planner.candidate import Candidate
 from qserve.planner.changes import ChangeGroup
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.options import EngineOptions
 from qserve.planner.outcome import KEPT_FREE
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.setup import Setup
 
 __all__ = ["VllmPlanner"]
 
@@ -66,23 +66,23 @@ class VllmPlanner(EnginePlanner):
     def told(self, keys: Mapping[str, Any]) -> str:
         return f"--hf-overrides '{json.dumps(keys)}'"
 
-    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
+    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
         return candidates(checkpoint, hardware, request)
 
-    def fit(self, setup: Setup, cache_tokens: int) -> Plan:
-        return fit(setup, cache_tokens)
+    def fit(self, candidate: Candidate, cache_tokens: int) -> Plan:
+        return fit(candidate, cache_tokens)
 
-    def flags(self, setup: Setup, plan: Plan) -> tuple[str, ...]:
-        return engine_args(setup, plan)
+    def flags(self, candidate: Candidate, plan: Plan) -> tuple[str, ...]:
+        return engine_args(candidate, plan)
 
-    def notes(self, setup: Setup, plan: Plan) -> Iterable[str]:
-        return notes_on(setup, plan)
+    def notes(self, candidate: Candidate, plan: Plan) -> Iterable[str]:
+        return notes_on(candidate, plan)
 
-    def explanations(self, setup: Setup, plan: Plan) -> Iterable[str]:
-        return explanations_of(setup, plan)
+    def explanations(self, candidate: Candidate, plan: Plan) -> Iterable[str]:
+        return explanations_of(candidate, plan)
 
-    def relaxations(self, setup: Setup) -> Iterable[ChangeGroup]:
-        return relaxations(setup)
+    def relaxations(self, candidate: Candidate) -> Iterable[ChangeGroup]:
+        return relaxations(candidate)
 
     def on_other_cards(self, request: PlanRequest) -> PlanRequest:
         options = request.of(VllmOptions)

@@ -5,41 +5,41 @@ from __future__ import annotations
 from qserve.engines.vllm.plan.layouts import stage_tensors
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.candidate import Candidate
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.segments import CachingAllocator
 from qserve.planner.memory.weights import Loading, load, rank_weights
-from qserve.planner.setup import Setup
 from qserve.units import MIB
 
 __all__ = ["loaded_blocks", "stage_weights"]
 
 
-def stage_weights(setup: Setup) -> tuple[int, ...]:
+def stage_weights(candidate: Candidate) -> tuple[int, ...]:
     """Loaded bytes of one rank, per pipeline stage: tensors as vLLM fuses and shards them, and the rotary table."""
-    stages = range(setup.pipeline_parallel_size)
-    if not setup.on_cpu:
-        return tuple(loaded_blocks(setup, stage).allocated for stage in stages)
-    shares = (stage_tensors(setup.spec, setup.tensors, stage, len(stages)) for stage in stages)
-    rope = rope_cache_bytes(setup.spec, setup.dtype)
-    return tuple(rank_weights(setup.spec, share, _loading(setup)) + rope for share in shares)
+    stages = range(candidate.pipeline_parallel_size)
+    if not candidate.on_cpu:
+        return tuple(loaded_blocks(candidate, stage).allocated for stage in stages)
+    shares = (stage_tensors(candidate.spec, candidate.tensors, stage, len(stages)) for stage in stages)
+    rope = rope_cache_bytes(candidate.spec, candidate.dtype)
+    return tuple(rank_weights(candidate.spec, share, _loading(candidate)) + rope for share in shares)
 
 
-def loaded_blocks(setup: Setup, stage: int = 0) -> CachingAllocator:
+def loaded_blocks(candidate: Candidate, stage: int = 0) -> CachingAllocator:
     """Torch's allocator on a card as loading one rank of the stage leaves it."""
-    share = stage_tensors(setup.spec, setup.tensors, stage, setup.pipeline_parallel_size)
-    return load(setup.spec, share, _loading(setup), rope_cache_bytes(setup.spec, setup.dtype))
+    share = stage_tensors(candidate.spec, candidate.tensors, stage, candidate.pipeline_parallel_size)
+    return load(candidate.spec, share, _loading(candidate), rope_cache_bytes(candidate.spec, candidate.dtype))
 
 
-def _loading(setup: Setup) -> Loading:
-    options = setup.request.of(VllmOptions)
+def _loading(candidate: Candidate) -> Loading:
+    options = candidate.request.of(VllmOptions)
     return Loading(
-        dtype=setup.dtype,
-        quantization=setup.in_flight,
-        tensor_parallel_size=setup.tensor_parallel_size,
+        dtype=candidate.dtype,
+        quantization=candidate.in_flight,
+        tensor_parallel_size=candidate.tensor_parallel_size,
         fuse=True,
         fuse_experts=True,
-        round_blocks=not setup.on_cpu,
-        max_split_bytes=20 * MIB if VllmVersion.parse(setup.engine_version).limits_block_splits else None,
+        round_blocks=not candidate.on_cpu,
+        max_split_bytes=20 * MIB if VllmVersion.parse(candidate.engine_version).limits_block_splits else None,
         with_mtp=options.num_speculative_tokens > 0,
         with_vision=not options.language_model_only,
     )

@@ -1,4 +1,4 @@
-"""The sizes at which one vLLM setup is tried, and what follows from them before any bytes are counted."""
+"""The sizes at which one vLLM candidate is tried, and what follows from them before any bytes are counted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from qserve.engines.vllm.plan.encoder import longest_with_same_profile, profiled
 from qserve.engines.vllm.plan.layouts import stage_layers
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.candidate import Candidate
 from qserve.planner.constants import CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
-from qserve.planner.setup import Setup
 from qserve.units import GIB
 
 __all__ = ["Captures", "Trial", "cuda_context", "fuses_all_reduce", "penalty_bytes"]
@@ -24,17 +24,17 @@ __all__ = ["Captures", "Trial", "cuda_context", "fuses_all_reduce", "penalty_byt
 _CPU_BLOCK_TOKENS = 128
 
 
-def cuda_context(setup: Setup) -> Constant:
+def cuda_context(candidate: Candidate) -> Constant:
     """Held on the card outside vLLM's own account."""
-    if setup.on_cpu:
+    if candidate.on_cpu:
         return Constant(0, 0, 0, "no card")
-    is_wide = setup.num_ranks > 1 and fuses_all_reduce(setup)
+    is_wide = candidate.num_ranks > 1 and fuses_all_reduce(candidate)
     return constants.CUDA_CONTEXT_MULTI if is_wide else CUDA_CONTEXT_SINGLE
 
 
-def fuses_all_reduce(setup: Setup) -> bool:
+def fuses_all_reduce(candidate: Candidate) -> bool:
     """Data-centre cards from Hopper on; a described card without cc= is one by its 132 SMs and its memory."""
-    device = setup.devices[0]
+    device = candidate.devices[0]
     is_described_hopper = device.sm_count == 132 and device.total_bytes >= 70 * GIB
     return is_described_hopper or device.compute_capability in ((9, 0), (10, 0), (10, 3))
 
@@ -79,13 +79,13 @@ def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> i
 
 @dataclass(frozen=True)
 class Trial:
-    """One setup at one max_num_seqs, max_num_batched_tokens, share of the card and max_model_len.
+    """One candidate at one max_num_seqs, max_num_batched_tokens, share of the card and max_model_len.
 
     `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes. `keeps_margin`: what
     uncertain terms may take beyond the expected is left free.
     """
 
-    setup: Setup
+    candidate: Candidate
     stage_weights: tuple[int, ...]
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -95,52 +95,52 @@ class Trial:
 
     @property
     def spec(self) -> ModelSpec:
-        return self.setup.spec
+        return self.candidate.spec
 
     @property
     def device(self) -> Device:
         """The card of the first rank; the others are alike."""
-        return self.setup.devices[0]
+        return self.candidate.devices[0]
 
     @cached_property
     def options(self) -> VllmOptions:
-        return self.setup.request.of(VllmOptions)
+        return self.candidate.request.of(VllmOptions)
 
     @cached_property
     def version(self) -> VllmVersion:
         is_able = (self.device.compute_capability or (0, 0)) >= (8, 0)
-        has_flashinfer = is_able and "flashinfer-python" in (self.setup.hardware.packages or ())
-        return replace(VllmVersion.parse(self.setup.engine_version), has_flashinfer=has_flashinfer)
+        has_flashinfer = is_able and "flashinfer-python" in (self.candidate.hardware.packages or ())
+        return replace(VllmVersion.parse(self.candidate.engine_version), has_flashinfer=has_flashinfer)
 
     @property
     def joins_worker(self) -> bool:
         """Whether, on a CPU, the model computes in the engine's process."""
-        setup = self.setup
-        return setup.on_cpu and self.version.joins_worker_on_cpu(setup.num_ranks, setup.hardware.numa_nodes)
+        candidate = self.candidate
+        return candidate.on_cpu and self.version.joins_worker_on_cpu(candidate.num_ranks, candidate.hardware.numa_nodes)
 
     @cached_property
     def layout(self) -> KvLayout:
         """Pages of one rank of one stage's share of the layers (whole model for a single stage)."""
-        setup, options = self.setup, self.options
+        candidate, options = self.candidate, self.options
         align = options.enable_prefix_caching
         if align is None:
             align = self.version.caches_prefixes_of_hybrids
-        states = StateOptions(setup.dtype, options.mamba_ssm_cache_dtype, align, options.num_speculative_tokens)
-        element_bytes = kv_element_bytes(setup.kv_cache_dtype, setup.dtype)
+        states = StateOptions(candidate.dtype, options.mamba_ssm_cache_dtype, align, options.num_speculative_tokens)
+        element_bytes = kv_element_bytes(candidate.kv_cache_dtype, candidate.dtype)
         return kv_layout(
-            setup.spec,
+            candidate.spec,
             element_bytes,
             states,
-            setup.tensor_parallel_size,
-            options.block_size or (_CPU_BLOCK_TOKENS if setup.on_cpu else None),
-            kv_scale_bytes(setup.kv_cache_dtype),
+            candidate.tensor_parallel_size,
+            options.block_size or (_CPU_BLOCK_TOKENS if candidate.on_cpu else None),
+            kv_scale_bytes(candidate.kv_cache_dtype),
             self.max_num_batched_tokens,
         )
 
     @cached_property
     def most_layers(self) -> int:
         """Layers of the pipeline stage that has most of them."""
-        return max(stage_layers(self.spec, self.setup.pipeline_parallel_size))
+        return max(stage_layers(self.spec, self.candidate.pipeline_parallel_size))
 
     @cached_property
     def encoder_tokens(self) -> int:
@@ -175,9 +175,9 @@ class Trial:
     @property
     def captures(self) -> Captures:
         """Off data-centre cards FlashInfer serves a cache in 8 or 4 bit, and captures no step of several drafts."""
-        is_small = self.setup.kv_cache_dtype.startswith(("fp8", "nvfp4"))
+        is_small = self.candidate.kv_cache_dtype.startswith(("fp8", "nvfp4"))
         drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size
-        only = drafts > 0 and is_small and not fuses_all_reduce(self.setup)
+        only = drafts > 0 and is_small and not fuses_all_reduce(self.candidate)
         return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest)
 
     @cached_property
@@ -188,12 +188,12 @@ class Trial:
     @cached_property
     def penalty_bytes(self) -> int:
         """What the second model runner keeps for penalties, beside the weights; 0 on a CPU."""
-        return 0 if self.setup.on_cpu else penalty_bytes(self.spec, self.version, self.max_num_seqs)
+        return 0 if self.candidate.on_cpu else penalty_bytes(self.spec, self.version, self.max_num_seqs)
 
     @property
     def quantization(self) -> CheckpointQuantization | None:
         """How the linear layers are held: as stored, or as made while loading."""
-        return self.spec.quantization or self.setup.in_flight
+        return self.spec.quantization or self.candidate.in_flight
 
     @property
     def has_fp4_experts(self) -> bool:

@@ -43,5 +43,5 @@ CPU_TERMS: tuple[TermKind[Trial], ...] = (
 
 
 def terms_of(trial: Trial) -> tuple[TermKind[Trial], ...]:
-    """Those of the device that the setup runs on."""
-    return CPU_TERMS if trial.setup.on_cpu else CARD_TERMS
+    """Those of the device that the candidate runs on."""
+    return CPU_TERMS if trial.candidate.on_cpu else CARD_TERMS

@@ -167,20 +167,20 @@ class Activations(TermKind[Trial]):
     name, column, learned = "activations", "activations", "activations"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        setup, spec = sizes.setup, sizes.spec
+        candidate, spec = sizes.candidate, sizes.spec
         return step_extra_bytes(sizes) + activation_peak(
             spec,
             sizes.device,
             sizes.version,
             sizes.max_num_seqs,
             sizes.max_num_batched_tokens,
-            setup.tensor_parallel_size,
+            candidate.tensor_parallel_size,
             encoder_tokens=sizes.encoder_tokens,
             compiles=sizes.compiles,
             is_eager=sizes.options.enforce_eager,
             drafts=sizes.drafts,
             is_packed=sizes.is_packed and spec.moe is None,
-            scratch_bytes=layer_scratch_bytes(spec, sizes.quantization, setup.tensor_parallel_size),
+            scratch_bytes=layer_scratch_bytes(spec, sizes.quantization, candidate.tensor_parallel_size),
         )
 
     def formula(self, sizes: Trial, stage: int) -> str:
@@ -208,8 +208,8 @@ def _fp4_experts(sizes: Trial) -> int:
 def step_extra_bytes(sizes: Trial) -> int:
     """What log-probabilities of prompts and adapters add to the peak, on a card and on a CPU."""
     tokens = sizes.max_num_batched_tokens
-    logprobs = prompt_logprobs_bytes(sizes.spec, tokens) if sizes.setup.request.prompt_logprobs else 0
-    return logprobs + step_adapters(sizes.setup, tokens)
+    logprobs = prompt_logprobs_bytes(sizes.spec, tokens) if sizes.candidate.request.prompt_logprobs else 0
+    return logprobs + step_adapters(sizes.candidate, tokens)
 
 
 def _sampler(sizes: Trial) -> str:
@@ -225,7 +225,7 @@ def _sampler(sizes: Trial) -> str:
 
 
 def _widest_layer(sizes: Trial) -> str:
-    spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.setup.tensor_parallel_size
+    spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.candidate.tensor_parallel_size
     streams = layer_streams(spec, sizes.version, ranks, sizes.is_eager)
     text = f"widest layer 2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"
     if not (sizes.is_eager or sizes.version.runs_model_runner_v2(spec)):
@@ -236,14 +236,14 @@ def _widest_layer(sizes: Trial) -> str:
 
 
 def _compiler(sizes: Trial) -> list[str]:
-    spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.setup.tensor_parallel_size
+    spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.candidate.tensor_parallel_size
     num_bytes = compile_peak(spec, sizes.version, tokens, ranks) if sizes.compiles else 0
     copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
     return [f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(num_bytes)}"] if num_bytes else []
 
 
 def _encoder(sizes: Trial) -> list[str]:
-    images, ranks = sizes.encoder_tokens, sizes.setup.tensor_parallel_size
+    images, ranks = sizes.encoder_tokens, sizes.candidate.tensor_parallel_size
     if not images:
         return []
     peak = format_bytes(encoder_peak(sizes.spec, images, ranks))
@@ -258,8 +258,8 @@ def _beside(sizes: Trial) -> str:
         text = f"; {workspace} outlives it: no part of it, and off where the peak comes first"
     else:
         text = f" + {workspace}" + (" + two buffers of the fused experts" if spec.moe else "")
-    if sizes.setup.request.prompt_logprobs:
+    if sizes.candidate.request.prompt_logprobs:
         text += f" + prompt logprobs 4·{tokens}·{spec.vocab_size}"
-    if adapted := step_adapters(sizes.setup, tokens):
+    if adapted := step_adapters(sizes.candidate, tokens):
         text += f" + adapters of routed tokens {format_bytes(adapted)}"
     return text

@@ -20,8 +20,8 @@ from qserve.engines.vllm.plan.layouts import stage_layers
 from qserve.engines.vllm.plan.options import Adapters, VllmOptions
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.candidate import Candidate
 from qserve.planner.memory.allocator import allocated_bytes
-from qserve.planner.setup import Setup
 from qserve.planner.term import TermKind
 from qserve.units import MIB, format_bytes
 
@@ -188,56 +188,59 @@ def _experts(spec: ModelSpec, version: VllmVersion, ranks: int) -> Iterator[Adap
         yield AdaptedModule("experts", layers, inner, (hidden,), "row", count)
 
 
-def stage_adapters(setup: Setup, stage: int) -> int:
+def stage_adapters(candidate: Candidate, stage: int) -> int:
     """Bytes of the adapters' buffers on one rank of a pipeline stage; 0 without --enable-lora."""
-    return sum(size for _, size in adapter_sizes(setup, stage))
+    return sum(size for _, size in adapter_sizes(candidate, stage))
 
 
-def step_adapters(setup: Setup, num_tokens: int) -> int:
+def step_adapters(candidate: Candidate, num_tokens: int) -> int:
     """What adapters add to the activation peak of a step of `num_tokens`."""
-    adapters, card = setup.request.of(VllmOptions).adapters, setup.devices[0]
+    adapters, card = candidate.request.of(VllmOptions).adapters, candidate.devices[0]
     if adapters is None:
         return 0
-    is_hopper = (card.compute_capability or (9, 0)) >= (9, 0) and not setup.on_cpu
-    return adapter_step_bytes(setup.spec, adapters, _version(setup), num_tokens, is_hopper)
+    is_hopper = (card.compute_capability or (9, 0)) >= (9, 0) and not candidate.on_cpu
+    return adapter_step_bytes(candidate.spec, adapters, _version(candidate), num_tokens, is_hopper)
 
 
-def adapter_sizes(setup: Setup, stage: int) -> Iterator[tuple[AdaptedModule, int]]:
+def adapter_sizes(candidate: Candidate, stage: int) -> Iterator[tuple[AdaptedModule, int]]:
     """Each module of a stage with the bytes of its buffers on one rank."""
-    adapters, ranks, version = setup.request.of(VllmOptions).adapters, setup.tensor_parallel_size, _version(setup)
+    adapters, ranks = candidate.request.of(VllmOptions).adapters, candidate.tensor_parallel_size
+    version = _version(candidate)
     if adapters is None:
         return
     most = 20 * MIB if version.limits_block_splits else None
-    for module in adapted_modules(setup.spec, adapters, version, ranks):
-        part = _on_stage(setup, module, stage)
+    for module in adapted_modules(candidate.spec, adapters, version, ranks):
+        part = _on_stage(candidate, module, stage)
         if part.count:
-            yield part, module_bytes(part, adapters, setup.dtype, ranks, not setup.on_cpu, most)
+            yield part, module_bytes(part, adapters, candidate.dtype, ranks, not candidate.on_cpu, most)
 
 
-def _on_stage(setup: Setup, module: AdaptedModule, stage: int) -> AdaptedModule:
+def _on_stage(candidate: Candidate, module: AdaptedModule, stage: int) -> AdaptedModule:
     """The module's layers that lie on the stage."""
-    layers = stage_layers(setup.spec, setup.pipeline_parallel_size)
+    layers = stage_layers(candidate.spec, candidate.pipeline_parallel_size)
     if module.name in FIRST_STAGE:
         return module if stage == 0 else replace(module, count=0)
     if module.name in LAST_STAGE:
         return module if stage == len(layers) - 1 else replace(module, count=0)
-    return replace(module, count=round(module.count * layers[stage] / setup.spec.num_hidden_layers))
+    return replace(module, count=round(module.count * layers[stage] / candidate.spec.num_hidden_layers))
 
 
-def _version(setup: Setup) -> VllmVersion:
-    return VllmVersion.parse(setup.engine_version)
+def _version(candidate: Candidate) -> VllmVersion:
+    return VllmVersion.parse(candidate.engine_version)
 
 
 class AdapterBuffers(TermKind[Trial]):
     name, column = "LoRA adapters", "weights"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        return stage_adapters(sizes.setup, stage)
+        return stage_adapters(sizes.candidate, stage)
 
     def formula(self, sizes: Trial, stage: int) -> str:
         adapters = sizes.options.adapters or Adapters()
-        parts = ", ".join(f"{module.name} {format_bytes(size)}" for module, size in adapter_sizes(sizes.setup, stage))
-        is_whole = sizes.setup.tensor_parallel_size > 1 and not adapters.fully_sharded
+        parts = ", ".join(
+            f"{module.name} {format_bytes(size)}" for module, size in adapter_sizes(sizes.candidate, stage)
+        )
+        is_whole = sizes.candidate.tensor_parallel_size > 1 and not adapters.fully_sharded
         return (
             f"{adapters.max_loras} adapters × rank {adapters.max_rank} × (inputs + outputs) of every part of: {parts}"
             + ("; what the layer does not split over ranks is whole on each" if is_whole else "")

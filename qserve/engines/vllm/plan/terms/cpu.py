@@ -72,7 +72,7 @@ def cache_bytes(left_bytes: int, sequence_bytes: int) -> int:
 
 class CpuKvCache(KvCache):
     def formula(self, sizes: Trial, stage: int) -> str:
-        if sizes.setup.request.kv_cache_memory_bytes is not None:
+        if sizes.candidate.request.kv_cache_memory_bytes is not None:
             return super().formula(sizes, stage)
         share = share_formula(sizes)
         return f"a third of what {share} leaves in whole GiB, or one sequence of full length; {pages_formula(sizes)}"
@@ -88,11 +88,11 @@ class CpuActivations(TermKind[Trial]):
     name, column, learned = "activations", "activations", "activations"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        steps, element = (sizes.max_num_seqs, sizes.max_num_batched_tokens), dtype_bytes(sizes.setup.dtype)
+        steps, element = (sizes.max_num_seqs, sizes.max_num_batched_tokens), dtype_bytes(sizes.candidate.dtype)
         return step_extra_bytes(sizes) + activation_bytes(sizes.spec, *steps, element)
 
     def formula(self, sizes: Trial, stage: int) -> str:
-        spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
+        spec, element = sizes.spec, dtype_bytes(sizes.candidate.dtype)
         layer = f"{element}·{sizes.max_num_batched_tokens}·(3·{spec.intermediate_size} + 2·{spec.hidden_size})"
         return f"widest layer {layer} + sampler 14·{sizes.max_num_seqs}·{spec.vocab_size} + first steps 60 MiB"
 
@@ -112,11 +112,11 @@ class Repacking(TermKind[Trial]):
     name, column = "repacking", "runtime"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
+        spec, element = sizes.spec, dtype_bytes(sizes.candidate.dtype)
         return packed_bytes(spec, element) + heap_bytes(spec, element)
 
     def formula(self, sizes: Trial, stage: int) -> str:
-        spec, element = sizes.spec, dtype_bytes(sizes.setup.dtype)
+        spec, element = sizes.spec, dtype_bytes(sizes.candidate.dtype)
         copies = 1 if spec.head.kind == "score" else 2
         return (
             f"{copies} packed × {spec.vocab_size} × {spec.hidden_size} × {element} B (embedding, lm_head), and a hole "

@@ -81,4 +81,4 @@ class CudaGraphs(TermKind[Trial]):
 
 def _experts_scratch(sizes: Trial) -> int:
     """Experts in 16 bit, once: graphs share a pool of their own, which holds the largest that one of them needs."""
-    return experts_scratch_bytes(sizes.spec, sizes.quantization, sizes.setup.tensor_parallel_size)
+    return experts_scratch_bytes(sizes.spec, sizes.quantization, sizes.candidate.tensor_parallel_size)

@@ -20,13 +20,13 @@ class KvCache(TermKind[Trial]):
 
     def formula(self, sizes: Trial, stage: int) -> str:
         pages = pages_formula(sizes)
-        if sizes.setup.request.kv_cache_memory_bytes is not None:
+        if sizes.candidate.request.kv_cache_memory_bytes is not None:
             return f"as asked by --kv-cache-memory-bytes; {pages}"
         graphs = " − graphs" if sizes.subtracts_cuda_graphs else ""
         return f"{share_formula(sizes)} − weights − activations − non-torch{graphs}; {pages}"
 
     def source(self, sizes: Trial) -> str:
-        return f"vLLM {sizes.setup.engine_version}, gpu_worker.py"
+        return f"vLLM {sizes.candidate.engine_version}, gpu_worker.py"
 
     def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         return max(0, int(num_bytes * 0.97) - 200 * MIB), int(num_bytes * 1.02) + 100 * MIB
@@ -45,10 +45,10 @@ def share_formula(sizes: Trial) -> str:
 
 def pages_formula(sizes: Trial) -> str:
     """Bytes of a token, and of the block that it lies in."""
-    setup, spec, layout = sizes.setup, sizes.spec, sizes.layout
-    element = kv_element_bytes(setup.kv_cache_dtype, setup.dtype)
-    token = kv_bytes_per_token(spec, element, setup.tensor_parallel_size, kv_scale_bytes(setup.kv_cache_dtype))
-    heads = max(1, spec.num_key_value_heads // setup.tensor_parallel_size)
+    candidate, spec, layout = sizes.candidate, sizes.spec, sizes.layout
+    element = kv_element_bytes(candidate.kv_cache_dtype, candidate.dtype)
+    token = kv_bytes_per_token(spec, element, candidate.tensor_parallel_size, kv_scale_bytes(candidate.kv_cache_dtype))
+    heads = max(1, spec.num_key_value_heads // candidate.tensor_parallel_size)
     layers = spec.num_full_layers + spec.num_sliding_layers
     pages = f"a block of {layout.block_tokens} tokens is {format_bytes(layout.block_bytes)}"
     state = f", and a sequence pins {layout.state_blocks} more for its linear layers" if layout.state_blocks else ""

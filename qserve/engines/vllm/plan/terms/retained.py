@@ -50,7 +50,7 @@ class RetainedBuffers(TermKind[Trial]):
     def num_bytes(self, sizes: Trial, stage: int) -> int:
         if not sizes.version.charges_what_is_gone:
             return 0
-        ranks = sizes.setup.tensor_parallel_size
+        ranks = sizes.candidate.tensor_parallel_size
         return moe_workspace(sizes.spec, sizes.version, sizes.max_num_batched_tokens, ranks) + _top_k_rows(sizes)
 
     def formula(self, sizes: Trial, stage: int) -> str:
@@ -73,12 +73,12 @@ class RetainedSegment(TermKind[Trial]):
     name, column = "pinned segment", "runtime"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.setup.tensor_parallel_size
+        spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.candidate.tensor_parallel_size
         pins = sizes.version.pins_freed_segments and sizes.compiles
         if not pins or not compile_peak(spec, sizes.version, tokens, ranks):
             return 0
         steps = Steps(sizes.max_num_seqs, tokens, ranks, sizes.is_packed)
-        return retained_segment_bytes(spec, sizes.device, steps, loaded_blocks(sizes.setup))
+        return retained_segment_bytes(spec, sizes.device, steps, loaded_blocks(sizes.candidate))
 
     def formula(self, sizes: Trial, stage: int) -> str:
         return "the embedding's copy, first start only: cuBLAS put its workspace in it, and a later start has it free"

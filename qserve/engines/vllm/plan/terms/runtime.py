@@ -20,7 +20,7 @@ class NonTorch(MeasuredKind[Trial]):
         return _constant(sizes).num_bytes
 
     def formula(self, sizes: Trial, stage: int) -> str:
-        libraries = f"driver libraries, cuBLAS, NCCL over {sizes.setup.num_ranks} rank(s)"
+        libraries = f"driver libraries, cuBLAS, NCCL over {sizes.candidate.num_ranks} rank(s)"
         if not sizes.penalty_bytes or not sizes.version.charges_what_is_gone:
             return libraries
         return f"{libraries} + {counts_formula(sizes)} = {format_bytes(sizes.penalty_bytes)}"
@@ -37,15 +37,15 @@ class NonTorch(MeasuredKind[Trial]):
 
 def _constant(sizes: Trial) -> Constant:
     spec, card = sizes.spec, sizes.device
-    fuses = fuses_all_reduce(sizes.setup)
+    fuses = fuses_all_reduce(sizes.candidate)
     kept = sizes.penalty_bytes if sizes.version.charges_what_is_gone else 0
     if card.is_integrated:
         base = constants.NON_TORCH_INTEGRATED
-    elif sizes.penalty_bytes and (sizes.setup.num_ranks == 1 or not (spec.is_hybrid or fuses)):
+    elif sizes.penalty_bytes and (sizes.candidate.num_ranks == 1 or not (spec.is_hybrid or fuses)):
         base = constants.non_torch_v2(sizes.version.release, spec.is_hybrid)
         kept += cublas_workspace(card) if sizes.version.charges_what_is_gone else 0
     else:
-        ranks, capability = sizes.setup.num_ranks, card.compute_capability
+        ranks, capability = sizes.candidate.num_ranks, card.compute_capability
         base = constants.non_torch(sizes.version.release, ranks, fuses, spec.is_hybrid, capability)
     loaded = constants.FP4_KERNELS_BYTES if sizes.has_fp4_kernels else 0
     return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept + loaded, base.source)
@@ -55,16 +55,16 @@ class CudaContext(MeasuredKind[Trial]):
     name, column = "CUDA context", "runtime"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        return cuda_context(sizes.setup).num_bytes
+        return cuda_context(sizes.candidate).num_bytes
 
     def formula(self, sizes: Trial, stage: int) -> str:
         return "outside vLLM's own account, but on the card"
 
     def source(self, sizes: Trial) -> str:
-        return cuda_context(sizes.setup).source
+        return cuda_context(sizes.candidate).source
 
     def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
-        context = cuda_context(sizes.setup)
+        context = cuda_context(sizes.candidate)
         return context.low_bytes, context.high_bytes
 
     def is_charged(self, sizes: Trial) -> bool:

@@ -53,7 +53,7 @@ class SafetyMargin(TermKind[Trial]):
 
     def _uncertain(self, sizes: Trial, stage: int) -> dict[str, int]:
         """By the name of each wide term, its high end less what is expected."""
-        request = sizes.setup.request
+        request = sizes.candidate.request
         is_fixed = sizes.options.gpu_memory_utilization or request.kv_cache_memory_bytes is not None
         if is_fixed or request.learned:
             return {}

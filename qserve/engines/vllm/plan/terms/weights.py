@@ -19,15 +19,15 @@ class Weights(TermKind[Trial]):
         return sizes.stage_weights[stage] + _deepstack(sizes)
 
     def formula(self, sizes: Trial, stage: int) -> str:
-        setup, buffers = sizes.setup, _deepstack(sizes)
-        rotary = format_bytes(rope_cache_bytes(setup.spec, setup.dtype))
-        text = f"{weights_formula(setup)} + {rotary} rotary table"
+        candidate, buffers = sizes.candidate, _deepstack(sizes)
+        rotary = format_bytes(rope_cache_bytes(candidate.spec, candidate.dtype))
+        text = f"{weights_formula(candidate)} + {rotary} rotary table"
         return f"{text} + {format_bytes(buffers)} deepstack buffers of a step" if buffers else text
 
     def source(self, sizes: Trial) -> str:
-        checkpoint = sizes.setup.checkpoint
+        checkpoint = sizes.candidate.checkpoint
         is_from_headers = checkpoint.tensors and sizes.spec is checkpoint.spec
-        where = "" if sizes.setup.on_cpu else ", in the blocks of torch's CUDA allocator"
+        where = "" if sizes.candidate.on_cpu else ", in the blocks of torch's CUDA allocator"
         return ("safetensors headers" if is_from_headers else "dimensions") + where
 
     def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:

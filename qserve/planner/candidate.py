@@ -13,11 +13,11 @@ from qserve.core.tensors import Tensor
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 
-__all__ = ["Setup"]
+__all__ = ["Candidate"]
 
 
 @dataclass(frozen=True)
-class Setup:
+class Candidate:
     """Engine, quantization and layout of one candidate.
 
     `spec` and `tensors` are those of the checkpoint that is loaded (a sibling's, where one is taken);
