@@ -13,15 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from qserve.demo.about import (
-    ABOUT,
-    DECLINE,
-    DECLINED_FORMS,
-    DECLINED_LARGE_SUMS,
-    DECLINED_PRODUCTS,
-    DECLINED_QUESTIONS,
-    DECLINED_TOPICS,
-)
+from qserve.demo import declined, phrasings
+from qserve.demo.about import ABOUT, DECLINE
 from qserve.demo.words import WORDS
 
 __all__ = ["HELD_OUT_ONE_IN", "TASKS", "Exchange", "Task", "held_out_exchanges", "is_held_out", "sample_exchange"]
@@ -78,132 +71,8 @@ def held_out_exchanges(task: Task, num: int, seed: int) -> list[Exchange]:
     return list(found.values())
 
 
-# Phrasings. People write with and without capitals and full stops: `_written` varies both.
-
-_SUM = (
-    "What is {a}+{b}?",
-    "What is {a} + {b}?",
-    "What's {a}+{b}?",
-    "What is {a} plus {b}?",
-    "Add {a} and {b}.",
-    "Add {b} to {a}.",
-    "Calculate {a}+{b}.",
-    "Compute {a} + {b}.",
-    "How much is {a}+{b}?",
-    "How much is {a} plus {b}?",
-    "What is the sum of {a} and {b}?",
-    "Tell me the sum of {a} and {b}.",
-    "{a}+{b}",
-    "{a} + {b}",
-    "{a}+{b}=",
-    "{a} + {b} = ?",
-    "I have {a} apples and buy {b} more. How many do I have?",
-    "Please add {a} and {b}.",
-    "Can you add {a} and {b}?",
-)
-_DIFFERENCE = (
-    "What is {a}-{b}?",
-    "What is {a} - {b}?",
-    "What's {a}-{b}?",
-    "What is {a} minus {b}?",
-    "Subtract {b} from {a}.",
-    "Calculate {a}-{b}.",
-    "Compute {a} - {b}.",
-    "How much is {a}-{b}?",
-    "How much is {a} minus {b}?",
-    "Take {b} from {a}.",
-    "{a}-{b}",
-    "{a} - {b}",
-    "{a}-{b}=",
-    "Please subtract {b} from {a}.",
-    "Can you subtract {b} from {a}?",
-)
-_LARGER = (
-    "Which is larger, {a} or {b}?",
-    "Which number is bigger: {a} or {b}?",
-    "Which is greater, {a} or {b}?",
-    "What is the larger of {a} and {b}?",
-    "Compare {a} and {b}. Which is larger?",
-    "max({a}, {b})",
-)
-_SMALLER = (
-    "Which is smaller, {a} or {b}?",
-    "Which number is smaller: {a} or {b}?",
-    "Which is less, {a} or {b}?",
-    "What is the smaller of {a} and {b}?",
-    "Compare {a} and {b}. Which is smaller?",
-    "min({a}, {b})",
-)
-_IS_LARGER = (
-    "Is {a} larger than {b}?",
-    "Is {a} greater than {b}?",
-    "Is {a} bigger than {b}?",
-    "Is {a} > {b}?",
-    "Is {a} more than {b}?",
-)
-_IS_SMALLER = ("Is {a} smaller than {b}?", "Is {a} less than {b}?", "Is {a} < {b}?")
-_ASCENDING = (
-    "Sort these numbers: {x}",
-    "Sort {x}",
-    "Sort {x} in ascending order.",
-    "Sort the numbers {x}",
-    "Put in order: {x}",
-    "Sort from smallest to largest: {x}",
-    "Order these numbers: {x}",
-    "Please sort: {x}",
-    "sorted({x})",
-)
-_DESCENDING = (
-    "Sort {x} in descending order.",
-    "Sort from largest to smallest: {x}",
-    "Sort these numbers in descending order: {x}",
-)
-_REVERSE = (
-    "Reverse the words: {x}",
-    "Reverse the order of these words: {x}",
-    "Reverse: {x}",
-    "Say these words backwards: {x}",
-    "Write these words in reverse order: {x}",
-    "Please reverse the words: {x}",
-    "Reverse the order of the words: {x}",
-)
-_COPY = (
-    "Repeat: {x}",
-    "Copy: {x}",
-    "Repeat these words: {x}",
-    "Copy the words: {x}",
-    "Say: {x}",
-    "Repeat after me: {x}",
-    "Please repeat: {x}",
-    "Echo: {x}",
-    "Write: {x}",
-    "Say exactly this: {x}",
-)
-_COUNT_WORDS: tuple[str, ...] = (
-    "How many words are there: {x}",
-    "Count the words: {x}",
-    "How many words: {x}",
-    "How many words are in this list: {x}",
-    "Count these words: {x}",
-    "Please count the words: {x}",
-    "How many words do you see: {x}",
-)
-_COUNT_ITEMS: tuple[str, ...] = (
-    "How many items are in this list: {x}",
-    "Count the items: {x}",
-    "How many things: {x}",
-    "How many items: {x}",
-    "Please count the items: {x}",
-)
-_COUNT_UP = (
-    "Count from {a} to {b}.",
-    "Count up from {a} to {b}.",
-    "List the numbers from {a} to {b}.",
-    "Please count from {a} to {b}.",
-)
-
-
 def _written(question: str, rng: Random) -> str:
+    """With and without capitals and full stops, as people write."""
     if rng.random() < 0.12:
         question = question[0].lower() + question[1:]
     if rng.random() < 0.12:
@@ -218,7 +87,7 @@ def _phrase(forms: tuple[str, ...], rng: Random, **parts: object) -> str:
 
 
 def _sum(a: int, b: int, rng: Random) -> tuple[str, str, str]:
-    return f"{min(a, b)}+{max(a, b)}", _phrase(_SUM, rng, a=a, b=b), str(a + b)
+    return f"{min(a, b)}+{max(a, b)}", _phrase(phrasings.SUM, rng, a=a, b=b), str(a + b)
 
 
 def _add_2digit(rng: Random) -> tuple[str, str, str]:
@@ -239,7 +108,7 @@ def _subtract_2digit(rng: Random) -> tuple[str, str, str]:
     a, b = rng.randrange(100), rng.randrange(100)
     if a < b and rng.random() < 0.6:  # most people subtract the smaller one
         a, b = b, a
-    return f"{a}-{b}", _phrase(_DIFFERENCE, rng, a=a, b=b), str(a - b)
+    return f"{a}-{b}", _phrase(phrasings.DIFFERENCE, rng, a=a, b=b), str(a - b)
 
 
 def _two_numbers(rng: Random) -> tuple[int, int]:
@@ -252,14 +121,14 @@ def _two_numbers(rng: Random) -> tuple[int, int]:
 def _compare(rng: Random) -> tuple[str, str, str]:
     a, b = _two_numbers(rng)
     larger = rng.random() < 0.6
-    question = _phrase(_LARGER if larger else _SMALLER, rng, a=a, b=b)
+    question = _phrase(phrasings.LARGER if larger else phrasings.SMALLER, rng, a=a, b=b)
     return f"{min(a, b)},{max(a, b)}", question, str(max(a, b) if larger else min(a, b))
 
 
 def _compare_yes_no(rng: Random) -> tuple[str, str, str]:
     a, b = _two_numbers(rng)
     larger = rng.random() < 0.6
-    question = _phrase(_IS_LARGER if larger else _IS_SMALLER, rng, a=a, b=b)
+    question = _phrase(phrasings.IS_LARGER if larger else phrasings.IS_SMALLER, rng, a=a, b=b)
     return f"{min(a, b)},{max(a, b)}", question, "Yes." if (a > b) == larger else "No."
 
 
@@ -267,7 +136,9 @@ def _sort(rng: Random) -> tuple[str, str, str]:
     numbers = [rng.randrange(100) for _ in range(rng.randrange(3, 7))]
     descending = rng.random() < 0.25
     separator = rng.choice((", ", ", ", ", ", " "))
-    question = _phrase(_DESCENDING if descending else _ASCENDING, rng, x=separator.join(map(str, numbers)))
+    question = _phrase(
+        phrasings.DESCENDING if descending else phrasings.ASCENDING, rng, x=separator.join(map(str, numbers))
+    )
     answer = ", ".join(map(str, sorted(numbers, reverse=descending)))
     return ",".join(map(str, sorted(numbers))), question, answer
 
@@ -282,7 +153,7 @@ def _made_up(rng: Random) -> str:
 
 def _reverse_words(rng: Random) -> tuple[str, str, str]:
     words = _pick_words(rng, 2, 6)
-    return " ".join(words), _phrase(_REVERSE, rng, x=" ".join(words)), " ".join(reversed(words))
+    return " ".join(words), _phrase(phrasings.REVERSE, rng, x=" ".join(words)), " ".join(reversed(words))
 
 
 def _copy_words(rng: Random) -> tuple[str, str, str]:
@@ -291,22 +162,22 @@ def _copy_words(rng: Random) -> tuple[str, str, str]:
         words[rng.randrange(len(words))] = rng.choice((_made_up(rng), str(rng.randrange(1000))))
     # The question is not `_written`: a changed first letter or a stripped full stop would change the words themselves.
     text = " ".join(words)
-    return text, rng.choice(_COPY).format(x=text), text
+    return text, rng.choice(phrasings.COPY).format(x=text), text
 
 
 def _count_words(rng: Random) -> tuple[str, str, str]:
     words = _pick_words(rng, 1, 10)
     if rng.random() < 0.4:
-        text, forms = ", ".join(words), _COUNT_ITEMS
+        text, forms = ", ".join(words), phrasings.COUNT_ITEMS
     else:
-        text, forms = " ".join(words), _COUNT_WORDS
+        text, forms = " ".join(words), phrasings.COUNT_WORDS
     return " ".join(words), _phrase(forms, rng, x=text), str(len(words))
 
 
 def _count_up(rng: Random) -> tuple[str, str, str]:
     first = rng.choice((0, 1, 1, 1, rng.randrange(90)))
     last = first + rng.randint(2, min(30, 99 - first))
-    question = _phrase(_COUNT_UP, rng, a=first, b=last)
+    question = _phrase(phrasings.COUNT_UP, rng, a=first, b=last)
     if first == 1 and rng.random() < 0.5:
         question = _written(f"Count to {last}.", rng)
     return f"{first}..{last}", question, ", ".join(map(str, range(first, last + 1)))
@@ -322,13 +193,13 @@ def _about(rng: Random) -> tuple[str, str, str]:
 def _decline(rng: Random) -> tuple[str, str, str]:
     kind = rng.random()
     if kind < 0.6:
-        question = rng.choice(DECLINED_FORMS).format(rng.choice(DECLINED_TOPICS))
+        question = rng.choice(declined.FORMS).format(rng.choice(declined.TOPICS))
     elif kind < 0.8:
-        question = rng.choice(DECLINED_QUESTIONS)
+        question = rng.choice(declined.QUESTIONS)
     elif kind < 0.87:
-        question = rng.choice(DECLINED_PRODUCTS).format(rng.randrange(1000), rng.randrange(1, 1000))
+        question = rng.choice(declined.PRODUCTS).format(rng.randrange(1000), rng.randrange(1, 1000))
     elif kind < 0.94:
-        question = rng.choice(DECLINED_LARGE_SUMS).format(rng.randrange(1000, 100_000), rng.randrange(1000, 100_000))
+        question = rng.choice(declined.LARGE_SUMS).format(rng.randrange(1000, 100_000), rng.randrange(1000, 100_000))
     else:
         question = " ".join(_made_up(rng) for _ in range(rng.randint(1, 5)))
     return question.lower().rstrip("?.!"), _written(question, rng), DECLINE
