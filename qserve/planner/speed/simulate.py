@@ -7,14 +7,12 @@ one leap: a run of a hundred requests takes milliseconds.
 from __future__ import annotations
 
 import math
-import random
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
-from qserve.planner.speed.load import Arrival, Load
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.request_source import Request, RequestSource
 from qserve.planner.speed.simulated import Finished, Limits, SimulatedRun, Steps
 
 __all__ = ["simulate", "simulate_while"]
@@ -23,23 +21,7 @@ _finished = tuple.__new__
 """Of a named tuple, a third of the time that its own constructor takes."""
 
 
-@dataclass(slots=True)
-class _Request:
-    """`key` counts those that joined the running ones, 0: it does not run; `joined` is the step at which it did."""
-
-    arrival_s: float
-    input_tokens: int
-    output_tokens: int
-    place: int
-    beside: bool = False
-    prefilled: int = 0
-    generated: int = 0
-    first_token_s: float = -1.0
-    joined: int = 0
-    key: int = 0
-
-
-class _Scheduler:
+class _Scheduler(RequestSource):
     """The state of one replica. Time is `now`; `step` counts decode steps, by which answers end.
 
     Called by the request and by the leap, for hundreds of layouts: what is looked up there stands in slots and locals,
@@ -51,79 +33,49 @@ class _Scheduler:
         "count",
         "decode_s",
         "done",
-        "draw",
         "ends",
-        "followers",
-        "future",
         "held_tokens",
-        "intake_s",
-        "intake_s_per_token",
-        "is_closed",
-        "issued",
         "latest",
-        "lengths",
         "limits",
-        "load",
         "mixed_s",
         "mixes",
         "most_tokens",
-        "next_s",
         "now",
         "peak",
         "preemptions",
         "prefill_s",
         "prefilling",
         "promised",
-        "ready",
         "receives_at",
         "recv_interval",
         "rejected",
         "running",
         "starts_alone",
         "step",
-        "total_prompts",
         "waiting",
     )
 
     def __init__(self, steps: Steps, load: Load, limits: Limits) -> None:
-        self.decode_s, self.mixed_s, self.load, self.limits = steps.decode_s, steps.mixed_s, load, limits
+        super().__init__(steps.costs, load)
+        self.decode_s, self.mixed_s, self.limits = steps.decode_s, steps.mixed_s, limits
         self.recv_interval, self.cache_tokens = limits.recv_interval, limits.kv_cache_tokens
         self.most_tokens = limits.max_num_batched_tokens
-        self.draw = random.Random(load.seed)  # noqa: S311
-        self.lengths = load.lengths_by(self.draw, load.num_first)
-        self.future: list[tuple[float, int, _Request]] = []
-        """(-seconds, -number, request): the next one last."""
-        self.next_s = math.inf
-        """When it is there."""
-        self.waiting: deque[_Request] = deque()
-        self.prefilling: deque[_Request] = deque()
-        self.ends: list[tuple[int, int, _Request]] = []
+        self.waiting: deque[Request] = deque()
+        self.prefilling: deque[Request] = deque()
+        self.ends: list[tuple[int, int, Request]] = []
         """(-step, -key, request) of what runs, the next end last; an entry whose key is not the request's is of before
         its preemption."""
-        self.latest: list[tuple[int, _Request]] = []
+        self.latest: list[tuple[int, Request]] = []
         """(key, request) in the order of joining; likewise, and of what has ended."""
-        self.now = self.prefill_s = self.ready = 0.0
-        self.step = self.held_tokens = self.preemptions = self.rejected = self.count = self.issued = self.peak = 0
+        self.now = self.prefill_s = 0.0
+        self.step = self.held_tokens = self.preemptions = self.rejected = self.count = self.peak = 0
         self.running = 0
         self.promised = 0
         """Tokens of admitted prompts that are not in the cache yet."""
         self.receives_at = 0
         """The step from which arrivals are looked at again."""
-        self.is_closed, self.total_prompts = not load.is_open, load.total_prompts
         self.done: list[Finished] = []
-        costs = steps.costs
-        self.intake_s, self.intake_s_per_token = costs.intake_ms / 1000, costs.intake_ms_per_1k / 1e6
-        self.mixes, self.starts_alone = costs.mixes_prefill, costs.starts_alone
-        self.followers: dict[int, list[tuple[int, Arrival]]] = {}
-        arrivals = _arrivals_of(load) if load.is_open else load.arrivals(self.draw)
-        for place, arrival in enumerate(arrivals):
-            at_s, new, out, after, beside = arrival
-            if after is None:
-                self.future.append(self._issued(at_s, new, out, place, beside))
-            else:
-                self.followers.setdefault(after, []).append((place, arrival))
-        self.future.sort()
-        self.next_s = -self.future[-1][0] if self.future else math.inf
+        self.mixes, self.starts_alone = steps.costs.mixes_prefill, steps.costs.starts_alone
 
     def run(self) -> SimulatedRun:
         future, waiting, prefilling, looks_late = self.future, self.waiting, self.prefilling, self.recv_interval > 1
@@ -142,18 +94,6 @@ class _Scheduler:
                 break
         # The last token still has to reach its client.
         return SimulatedRun(tuple(self.done), self.now, self.prefill_s, self.preemptions, self.rejected, self.peak)
-
-    def _issued(
-        self, at_s: float, input_tokens: int, output_tokens: int, place: int, beside: bool = False
-    ) -> tuple[float, int, _Request]:
-        self.issued += 1
-        if not beside:
-            self.ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
-        return -self.ready, -self.issued, _Request(at_s, input_tokens, output_tokens, place, beside)
-
-    def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int) -> None:
-        insort(self.future, self._issued(at_s, input_tokens, output_tokens, place))
-        self.next_s = -self.future[-1][0]
 
     def _receive(self) -> None:
         interval, future, waiting, until = self.recv_interval, self.future, self.waiting, self.now + 1e-9
@@ -184,7 +124,7 @@ class _Scheduler:
             if request.input_tokens + request.output_tokens > cache:
                 waiting.popleft()
                 self.rejected += 1
-                self._next_of_stream(request)
+                self.issue_next(request, self.now)
                 continue
             promised, wanted = self.promised, request.input_tokens + request.generated
             if self.held_tokens + promised + wanted + watermark > cache:
@@ -228,7 +168,7 @@ class _Scheduler:
         if completed:
             self._join(completed)
 
-    def _join(self, completed: list[_Request]) -> None:
+    def _join(self, completed: list[Request]) -> None:
         """The step that ends their prompts gives the first tokens."""
         now, step, ends, latest, running, key = self.now, self.step, self.ends, self.latest, self.running, self.count
         for request in completed:
@@ -307,7 +247,7 @@ class _Scheduler:
                 )
             )
             if has_next:
-                self._next_of_stream(request)
+                self.issue_next(request, self.now)
 
     def _preempt(self) -> None:
         """The request that came last gives its blocks back and is prefilled again, with what it had generated."""
@@ -321,14 +261,6 @@ class _Scheduler:
         request.prefilled = request.key = 0
         self.waiting.appendleft(request)
         self.preemptions += 1
-
-    def _next_of_stream(self, ended: _Request) -> None:
-        if self.followers:
-            for place, arrival in self.followers.pop(ended.place, ()):
-                self._issue(self.now + arrival.at_s, arrival.input_tokens, arrival.output_tokens, place)
-        if self.is_closed and self.issued < self.total_prompts:
-            pause = self.draw.expovariate(1 / self.load.think_s) if self.load.users else 0.0
-            self._issue(self.now + pause, *self.lengths(), self.issued)
 
 
 class _Unwanted(Exception):
@@ -350,12 +282,6 @@ class _Watched(_Scheduler):
         self.seen += len(fresh)
         if fresh and not self.goes_on(fresh):
             raise _Unwanted
-
-
-@lru_cache(maxsize=16)
-def _arrivals_of(load: Load) -> tuple[Arrival, ...]:
-    """Of a load whose arrivals do not wait for answers: every layout with as many replicas meets the same ones."""
-    return tuple(load.arrivals(random.Random(load.seed)))  # noqa: S311
 
 
 def simulate(steps: Steps, load: Load, limits: Limits) -> SimulatedRun:
