@@ -15,7 +15,7 @@ from qserve.planner.engine import EnginePlanner, engine_for
 from qserve.planner.notes import explanations_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.search.more_cards import widening_note, with_more_cards
+from qserve.planner.search.more_cards import more_cards_note, with_more_cards
 from qserve.planner.search.refusals import refuse
 from qserve.planner.search.suggestions import faster, suggestions
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
@@ -57,7 +57,7 @@ def make_plan(
         *checkpoint.messages,
         *hardware.notes,
         *_passed_over(engine.fit, candidates, candidate, plan),
-        *widening_note(narrow, narrow_candidate, plan, candidate),
+        *more_cards_note(narrow, narrow_candidate, plan, candidate),
         *engine.notes(candidate, plan),
     )
     explanations = (*engine.explanations(candidate, plan), *explanations_of(candidate, plan))

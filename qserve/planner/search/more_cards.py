@@ -8,7 +8,7 @@ from qserve.planner.candidate import Candidate
 from qserve.planner.plan import Plan
 from qserve.units import format_count
 
-__all__ = ["widening_note", "with_more_cards"]
+__all__ = ["more_cards_note", "with_more_cards"]
 
 # Fewer requests of the whole length at once than this, and a service queues its second or third long conversation.
 _ENOUGH_AT_ONCE = 4
@@ -24,16 +24,16 @@ def with_more_cards(
     The quantization and the stages stay. A layout that the user fixed is the only one in `candidates`, and stays too.
     """
     best = plan, candidate
-    for wider in _wider(candidates, candidate):
+    for other in _on_more_cards(candidates, candidate):
         if _is_roomy(*best):
             return best
-        tried = fit(wider, cache_tokens)
+        tried = fit(other, cache_tokens)
         if tried.fits and _worth(tried) > _worth(best[0]):
-            best = tried, wider
+            best = tried, other
     return best
 
 
-def widening_note(narrow: Plan, narrow_candidate: Candidate, plan: Plan, candidate: Candidate) -> tuple[str, ...]:
+def more_cards_note(narrow: Plan, narrow_candidate: Candidate, plan: Plan, candidate: Candidate) -> tuple[str, ...]:
     """What fewer cards would have meant, and how to have them; nothing where the plan is on as few as suffice."""
     if len(candidate.devices) == len(narrow_candidate.devices):
         return ()
@@ -48,7 +48,7 @@ def widening_note(narrow: Plan, narrow_candidate: Candidate, plan: Plan, candida
     )
 
 
-def _wider(candidates: Sequence[Candidate], candidate: Candidate) -> list[Candidate]:
+def _on_more_cards(candidates: Sequence[Candidate], candidate: Candidate) -> list[Candidate]:
     same = [
         other
         for other in candidates

@@ -1,1 +1,1 @@
-"""A run in its libraries' own formats: `trl`, `accelerate` and `deepspeed` say what stands in them, `files` writes."""
+"""A run in its libraries' own formats: `trl` and `accelerate` say what stands in them, `files` writes them."""

@@ -65,21 +65,21 @@ def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
 def _first_that_fits(candidate: Candidate, need: int) -> tuple[VllmEstimate, bool]:
     """With what is held back for uncertain terms; where nothing fits so, by the expected figures."""
     ladders = list(_ladders(candidate, need))
-    least = [VllmEstimate(sizings[-1]) for sizings in ladders]
-    for estimate, sizings in zip(least, ladders, strict=True):
+    least = [VllmEstimate(trials[-1]) for trials in ladders]
+    for estimate, trials in zip(least, ladders, strict=True):
         if _fits(estimate, need):
-            return _largest(sizings, need), True
-    for index, sizings in enumerate(ladders):
+            return _largest(trials, need), True
+    for index, trials in enumerate(ladders):
         if least[index].has_margin:
-            least[index] = VllmEstimate(replace(sizings[-1], keeps_margin=False))
+            least[index] = VllmEstimate(replace(trials[-1], keeps_margin=False))
             if _fits(least[index], need):
-                return _largest([replace(one, keeps_margin=False) for one in sizings], need), True
+                return _largest([replace(one, keeps_margin=False) for one in trials], need), True
     return least[-1], False
 
 
-def _largest(sizings: list[Trial], need: int) -> VllmEstimate:
+def _largest(trials: list[Trial], need: int) -> VllmEstimate:
     """The first of a ladder that fits. Its last one needs least: where that does not fit, none of it does."""
-    return next(estimate for estimate in map(VllmEstimate, sizings) if _fits(estimate, need))
+    return next(estimate for estimate in map(VllmEstimate, trials) if _fits(estimate, need))
 
 
 def _fits(estimate: VllmEstimate, need: int) -> bool:
