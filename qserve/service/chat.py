@@ -56,7 +56,8 @@ def check_template_to_serve(folder: Path | None, engine_args: str) -> str | None
 
     try:
         words = shlex.split(engine_args)
-        given = next(filter(None, (one.planner.chat_template_in(words) for one in engines())), None)
+        named = (one.planner.chat_template_in(words) for one in engines())
+        given = next((text for text in named if text is not None), None)  # an empty one counts, too
     except ValueError:  # the start of the engine reports it
         given = None
     if given is not None:

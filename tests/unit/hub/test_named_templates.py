@@ -95,6 +95,7 @@ def test_a_template_of_the_users_own_goes_before_a_broken_one(tmp_path: Path) ->
     (tmp_path / "bad.jinja").write_text("\n{{")
     for flag in (f"--chat-template {tmp_path}/own.jinja", f"--seed 1 --chat-template='{tmp_path}/own.jinja'"):
         assert check_template_to_serve(folder, flag) is None
+    assert check_template_to_serve(folder, "--chat-template=") is None, "an empty one is given, too"
     with pytest.raises(BrokenCheckpoint, match=r"bad\.jinja, line 2"):
         check_template_to_serve(folder, f"--chat-template {tmp_path}/bad.jinja")
     with pytest.raises(BrokenCheckpoint, match="--chat-template, line 1 of the template"):
