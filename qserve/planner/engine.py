@@ -74,7 +74,7 @@ class EnginePlanner(Protocol):
     """It measures a whole step before it serves: its figure of activations is exact, and what its processes hold beyond
     all terms is runtime that the plan lacks."""
 
-    def suits(self, hardware: Hardware) -> bool:
+    def supports(self, hardware: Hardware) -> bool:
         """Whether a plan without --engine may take it on this machine."""
         return False
 
@@ -89,7 +89,7 @@ class EnginePlanner(Protocol):
         """The checkpoint as the request makes the engine read it, with the positions that its release derives."""
         return checkpoint
 
-    def told(self, keys: Mapping[str, Any]) -> str:
+    def override_hint(self, keys: Mapping[str, Any]) -> str:
         """How a user gives the engine keys in the place of config.json's own."""
         return f"{json.dumps(keys)} in its config.json"
 
@@ -127,7 +127,7 @@ class EnginePlanner(Protocol):
         """What people get wrong about this engine's memory, with the plan's numbers."""
         return ()
 
-    def relaxations(self, candidate: Candidate) -> Iterable[ChangeGroup]:
+    def suggestions(self, candidate: Candidate) -> Iterable[ChangeGroup]:
         """Changes of its own options, or to itself, after which a plan that was refused may fit.
 
         Asked of every engine, for candidates of others as well.
@@ -262,7 +262,7 @@ def engine_for(hardware: Hardware, request: PlanRequest) -> Engine:
     suited = [
         engine
         for engine in own_engines()
-        if engine.planner.suits(hardware)
+        if engine.planner.supports(hardware)
         and engine.planner.why_no_kernels(hardware.devices, request.engine_version) is None
     ]
     return next((engine for engine in suited if not _shut_out(engine, suited, request)), suited[-1])

@@ -46,7 +46,7 @@ def choose_engine(
         return ChosenEngine(request)
     if request.engine is not None:
         return _named(request.engine, checkpoint, hardware, request, packages)
-    *preferred, last = (engine for engine in own_engines() if engine.planner.suits(hardware))
+    *preferred, last = (engine for engine in own_engines() if engine.planner.supports(hardware))
     reasons = []
     for engine in preferred:
         chosen, obstacle = _on(engine, checkpoint, hardware, request, packages)

@@ -33,7 +33,7 @@ def refuse_length(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) 
     if wanted is not None and wanted > positions:
         release = request.engine_version or engine.planner.default_version
         keys = stretched_to(checkpoint, wanted)
-        longer = f", or stretch them by YaRN: {engine.planner.told(keys)}" if keys else ""
+        longer = f", or stretch them by YaRN: {engine.planner.override_hint(keys)}" if keys else ""
         raise UsageError(
             f"--max-model-len {wanted}: {checkpoint.id} has {positions} positions on {engine.name} {release}; "
             f"give that or less{longer}"

@@ -47,7 +47,7 @@ def suggestions(
         _more_cards(candidate),
         _larger_card(candidate),
     )
-    of_engines = (group for engine in _engines(candidate) for group in engine.relaxations(candidate))
+    of_engines = (group for engine in _engines(candidate) for group in engine.suggestions(candidate))
     kinds = sorted((*shared, *of_engines), key=lambda group: group.kind)
     found = (one for kind in kinds for one in _first_of(kind, _that_fit(kind, candidate.checkpoint, attempt, measured)))
     return tuple(islice(found, _MOST))

@@ -14,10 +14,10 @@ from qserve.engines.transformers.plan.constants import TESTED_RELEASE
 from qserve.engines.transformers.plan.fit import fit
 from qserve.engines.transformers.plan.notes import notes_on
 from qserve.engines.transformers.plan.options import TransformersOptions
-from qserve.engines.transformers.plan.relaxations import relaxations
 from qserve.engines.transformers.plan.releases import check_release, check_rope
 from qserve.engines.transformers.plan.schemes import has_kernels, loads, quantizes, runs_stored
 from qserve.engines.transformers.plan.steps import card_steps
+from qserve.engines.transformers.plan.suggestions import suggestions
 from qserve.engines.transformers.plan.terms import CARD_TERMS, CPU_TERMS
 from qserve.errors import UsageError
 from qserve.planner.candidate import Candidate
@@ -39,7 +39,7 @@ class TransformersPlanner(EnginePlanner):
     options: type[EngineOptions] | None = TransformersOptions
     term_names: tuple[str, ...] = (*dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)), KEPT_FREE)
 
-    def suits(self, hardware: Hardware) -> bool:
+    def supports(self, hardware: Hardware) -> bool:
         return True
 
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
@@ -61,8 +61,8 @@ class TransformersPlanner(EnginePlanner):
     def notes(self, candidate: Candidate, plan: Plan) -> Iterable[str]:
         return notes_on(candidate, plan)
 
-    def relaxations(self, candidate: Candidate) -> Iterable[ChangeGroup]:
-        return relaxations(candidate)
+    def suggestions(self, candidate: Candidate) -> Iterable[ChangeGroup]:
+        return suggestions(candidate)
 
     def card_steps(self, plan: Plan, spec: ModelSpec, device: Device) -> Steps | None:
         return card_steps(plan, spec, device)

@@ -84,7 +84,7 @@ class VllmCommand:
         """As `WorkerFacts` has it."""
         return takes_one_system(self.chat_template)
 
-    def told(self, facts: WorkerFacts) -> WorkerFacts:
+    def with_command(self, facts: WorkerFacts) -> WorkerFacts:
         """The facts of the worker with what the command decides."""
         return replace(
             facts,

@@ -161,7 +161,7 @@ class VllmLaunch:
         status, body = await send("GET", "/v1/models", b"")
         listed = [card["id"] for card in json.loads(body)["data"]] if status == 200 else []
         adapters = tuple(name for name in listed if name not in facts.models)
-        return replace(self.started.told(facts), request_fields=request_fields, adapters=adapters)
+        return replace(self.started.with_command(facts), request_fields=request_fields, adapters=adapters)
 
     def failure(self, returncode: int) -> QserveError:
         """What the log says, translated; the plan's numbers beside the engine's where it is about memory."""

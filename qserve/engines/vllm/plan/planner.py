@@ -17,8 +17,8 @@ from qserve.engines.vllm.plan.flags import engine_args
 from qserve.engines.vllm.plan.notes import explanations_of, notes_on
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.refusals import refuse, why_no_kernels
-from qserve.engines.vllm.plan.relaxations import relaxations
 from qserve.engines.vllm.plan.schemes import loads, quantizes, runs_stored
+from qserve.engines.vllm.plan.suggestions import suggestions
 from qserve.engines.vllm.plan.terms import CARD_TERMS, CPU_TERMS
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.candidate import Candidate
@@ -43,7 +43,7 @@ class VllmPlanner(EnginePlanner):
     term_names: tuple[str, ...] = (*dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)), KEPT_FREE)
     profiles_memory: bool = True
 
-    def suits(self, hardware: Hardware) -> bool:
+    def supports(self, hardware: Hardware) -> bool:
         return bool(hardware.devices)
 
     def why_no_kernels(self, devices: Sequence[Device], release: str | None) -> str | None:
@@ -63,7 +63,7 @@ class VllmPlanner(EnginePlanner):
         length = context_length(served, VllmVersion.parse(request.engine_version or TESTED_RELEASE))
         return replace(served, spec=replace(served.spec, max_position_embeddings=length))
 
-    def told(self, keys: Mapping[str, Any]) -> str:
+    def override_hint(self, keys: Mapping[str, Any]) -> str:
         return f"--hf-overrides '{json.dumps(keys)}'"
 
     def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
@@ -81,8 +81,8 @@ class VllmPlanner(EnginePlanner):
     def explanations(self, candidate: Candidate, plan: Plan) -> Iterable[str]:
         return explanations_of(candidate, plan)
 
-    def relaxations(self, candidate: Candidate) -> Iterable[ChangeGroup]:
-        return relaxations(candidate)
+    def suggestions(self, candidate: Candidate) -> Iterable[ChangeGroup]:
+        return suggestions(candidate)
 
     def on_other_cards(self, request: PlanRequest) -> PlanRequest:
         options = request.of(VllmOptions)

@@ -73,7 +73,7 @@ class LibraryRow:
 
 
 class LibraryRows:
-    """Of a cache with one allocator, which keeps all keys (`suits`)."""
+    """Of a cache with one allocator, which keeps all keys (`supports`)."""
 
     def __init__(self, processor: Any) -> None:
         self._scheduler, self._cache = processor.scheduler, processor.cache
@@ -83,7 +83,7 @@ class LibraryRows:
         self.scratch_page: int = self._allocator.write_trash_index // self.page_tokens
 
     @staticmethod
-    def suits(cache: Any) -> bool:
+    def supports(cache: Any) -> bool:
         """Whether every layer keeps all keys in the one tensor of `cache`."""
         allocators = list(cache.cache_allocators.values())
         return (

@@ -33,7 +33,7 @@ def decodes_in_runs(model: Any, cache: Any) -> bool:
     On a CPU nobody waits for a device, and gathering pages costs more than the library's lists: there they are where
     the layers are compiled (`compiled`).
     """
-    return model.device.type == "cuda" and LibraryRows.suits(cache)
+    return model.device.type == "cuda" and LibraryRows.supports(cache)
 
 
 class DecodingStages:

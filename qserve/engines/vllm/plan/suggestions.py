@@ -11,10 +11,10 @@ from qserve.planner.candidate import Candidate
 from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.request import PlanRequest
 
-__all__ = ["relaxations"]
+__all__ = ["suggestions"]
 
 
-def relaxations(candidate: Candidate) -> Iterator[ChangeGroup]:
+def suggestions(candidate: Candidate) -> Iterator[ChangeGroup]:
     """A free share of the card, cheaper settings, fewer adapters; nothing for a candidate of another engine."""
     if candidate.engine != VllmOptions.engine:
         return

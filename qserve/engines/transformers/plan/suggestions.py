@@ -9,12 +9,12 @@ from qserve.engines.transformers.plan.options import Offload, TransformersOption
 from qserve.planner.candidate import Candidate
 from qserve.planner.changes import ChangeGroup, ChangeKind, change_of
 
-__all__ = ["relaxations"]
+__all__ = ["suggestions"]
 
 _UNSERVED = "enable_lora"  # it serves no adapters
 
 
-def relaxations(candidate: Candidate) -> Iterator[ChangeGroup]:
+def suggestions(candidate: Candidate) -> Iterator[ChangeGroup]:
     """Offloading, where nothing is offloaded yet."""
     request, options = candidate.request, candidate.request.of(TransformersOptions)
     wanted = request.given_to_others(TransformersOptions.engine).values()
