@@ -20,7 +20,7 @@ from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.service.layout.fitting_plans import COMPARED, FittingPlans
 from qserve.service.layout.one_stream import with_layouts
 from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, pareto, with_rate
-from qserve.service.layout.suggestions import ways_out
+from qserve.service.layout.suggestions import suggestions
 from qserve.service.load import SpeedRequest
 from qserve.service.replicas import num_engines
 from qserve.units import format_count, format_ms
@@ -65,7 +65,7 @@ def plan_for_load(
         *_left_out(layouts, request),
     )
     missed = better.kept < KEPT_SHARE if wanted.targets else not better.speed.figures.num_requests
-    found = ways_out(plans, hardware, request, wanted, better) if missed else ()
+    found = suggestions(plans, hardware, request, wanted, better) if missed else ()
     if wanted.targets and missed and not found:
         notes += (_NO_WAY_OUT,)
     front = pareto(layouts)

@@ -18,7 +18,7 @@ from qserve.service.layout.search import Layout, choose_layout, device_for, layo
 from qserve.service.load import SpeedRequest
 from qserve.units import format_count, format_ms
 
-__all__ = ["ways_out"]
+__all__ = ["suggestions"]
 
 _MOST_TRIED = 5
 """Layouts that keep the targets for few requests, and are looked at under the whole load."""
@@ -26,7 +26,7 @@ Change = tuple[str, str, Hardware, PlanRequest, Load]
 """In words, as flags, and what is planned then."""
 
 
-def ways_out(
+def suggestions(
     plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, missed: Layout
 ) -> tuple[Suggestion, ...]:
     """Changes after which the targets are kept, without targets requests are answered; of each kind the smallest.

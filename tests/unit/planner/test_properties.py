@@ -37,7 +37,7 @@ def machine(total_bytes: int, cards: int = 1) -> Hardware:
 
 
 def plan_of(model: str, total_bytes: int, **fixed: object) -> Plan:
-    """Without suggestions: they are most of a refused plan's time, and have tests of their own (test_ways_out.py)."""
+    """Without suggestions: most of the time of a refused plan, with tests of their own (test_suggestions.py)."""
     request = plan_request(quant="bf16", **fixed)  # type: ignore[arg-type]
     with mock.patch("qserve.planner.make.suggestions", return_value=()):
         return make_plan(checkpoint_of(model), machine(total_bytes), request)
