@@ -71,7 +71,7 @@ def draw_histogram(chart: Histogram, title: str = "") -> Markup:
     """Columns, with percentiles marked."""
     marks = count_ticks(max(chart.counts, default=0.0))
     width = _WIDTH / max(1, len(chart.counts))
-    names = [f"{chart.edges[n]} – {chart.edges[n + 1]}: {count:,g}" for n, count in enumerate(chart.counts)]
+    names = [f"{chart.edges[n]} – {chart.edges[n + 1]}: {count:,.0f}" for n, count in enumerate(chart.counts)]
     columns = [
         _COLUMN.format(
             f"c{'bad' if index < chart.num_bad else chart.colour}",

@@ -86,6 +86,11 @@ def test_columns_stand_in_proportion_and_percentiles_where_they_are():
     assert "p99" not in drawn, "it lies outside"
 
 
+def test_a_column_of_many_requests_is_told_exactly():
+    drawn = draw(latency_histogram(10.0, (1_234_567,), "1"))
+    assert ": 1,234,567 requests</title>" in drawn
+
+
 def test_names_of_marks_are_on_lines_of_their_own_however_near_the_marks_are():
     chart = latency_histogram(10.0, (0, 5, 10, 0), "1", (("p50", 20.0), ("p90", 20.1)))
     assert re.findall(r"top:([\d.]+)rem", str(draw(chart))) == ["0.0", "0.95"]
