@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 
 from markupsafe import Markup
 
@@ -10,7 +12,7 @@ from qserve.charts.plots import draw_histogram, draw_lines, legend
 from qserve.charts.spec import Bar, Chart, Colour, Histogram, Intervals, Lines, Scatter, SignedBars, StackedBars
 from qserve.charts.svg import draw_scatter
 
-__all__ = ["draw", "figure"]
+__all__ = ["draw", "figure", "stylesheet"]
 
 _CHART = Markup('<div class="chart">{}</div>')
 _FIGURE = Markup('<figure class="chart"><figcaption>{}{}</figcaption>{}</figure>')
@@ -24,8 +26,14 @@ _OVERFULL = 1.0005
 _SMALLEST = 1e-12
 
 
+@cache
+def stylesheet() -> str:
+    """`charts.css`, without which nothing drawn here is readable."""
+    return files("qserve.charts").joinpath("charts.css").read_text(encoding="utf-8")
+
+
 def draw(chart: Chart) -> str:
-    """The chart by itself. It needs `charts.css`."""
+    """The chart by itself. It needs `stylesheet`."""
     return str(_CHART.format(_drawn(chart)))
 
 

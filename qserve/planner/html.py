@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 
-from qserve.charts.html import draw
+from qserve.charts.html import draw, stylesheet
 from qserve.charts.spec import TERM_COLOURS, Bar, Segment, StackedBars
 from qserve.planner.term import COLUMNS
 from qserve.units import format_bytes
@@ -36,8 +35,7 @@ def plan_html(plan: Mapping[str, Any], ways: Sequence[str]) -> str:
         *(_LINE.format(f"· {way}") for way in ways),
         *([Markup("<div><code>{}</code></div>").format(plan["next_command"])] if plan.get("next_command") else []),
     ]
-    style = Markup(files("qserve.charts").joinpath("charts.css").read_text(encoding="utf-8"))  # noqa: S704 - ours
-    return str(_PAGE.format(style, Markup().join(lines)))
+    return str(_PAGE.format(Markup(stylesheet()), Markup().join(lines)))  # noqa: S704 - ours
 
 
 def _device(device: Mapping[str, Any], count: int) -> Markup:

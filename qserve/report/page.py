@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from qserve.charts.figures import NUMERIC, duration, moment, text_of
-from qserve.charts.html import draw
+from qserve.charts.html import draw, stylesheet
 from qserve.charts.spec import Chart
 from qserve.report.blocks import Code, Figure, Row, Table, Text, Tiles
 from qserve.report.facts import RunReport
@@ -31,7 +31,7 @@ def to_html(report: RunReport) -> str:
         made=moment(report.made_unix_s),
         version=__version__,
         sections=sections_of(report),
-        style=Markup(_read("qserve.charts", "charts.css") + _read("qserve.report", "page.css")),  # noqa: S704 - ours
+        style=Markup(stylesheet() + _read("page.css")),  # noqa: S704 - ours
     )
 
 
@@ -54,12 +54,12 @@ def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"draw": _marked, "text_of": text_of, "numeric": NUMERIC}
     environment.filters["kind"] = lambda block: _KINDS[type(block)]
-    return environment.from_string(_read("qserve.report", "page.html"))
+    return environment.from_string(_read("page.html"))
 
 
 def _marked(chart: Chart) -> Markup:
     return Markup(draw(chart))  # noqa: S704 - escaped where it was drawn
 
 
-def _read(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text(encoding="utf-8")
+def _read(name: str) -> str:
+    return files("qserve.report").joinpath(name).read_text(encoding="utf-8")

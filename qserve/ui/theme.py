@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from qserve.charts.html import stylesheet
 from qserve.ui.strings import LANGUAGES, STRINGS
 
-__all__ = ["css", "script", "theme"]
+__all__ = ["css", "head", "theme"]
 
 _STATIC = Path(__file__).parent / "static"
 _WORDS = ("chat.", "page.", "failure.unreachable")
@@ -76,18 +76,22 @@ def theme() -> Any:
 
 
 def css() -> str:
-    """The stylesheets of charts and of the pages."""
-    return files("qserve.charts").joinpath("charts.css").read_text(encoding="utf-8") + _read("style.css")
+    """The stylesheet of the pages."""
+    return _read("style.css")
 
 
-def script() -> str:
-    """What the page runs before all else, with the words that it shows."""
+def head() -> str:
+    """What the head of the page begins with: the stylesheet of charts, and a script with the words that it shows.
+
+    Gradio rewrites the stylesheet that it is given, and drops container queries: charts have theirs from here.
+    """
     words = {
         language: {key: row[column] for key, row in STRINGS.items() if key.startswith(_WORDS)}
         for column, language in enumerate(LANGUAGES)
     }
     page = _read("page.js").replace("__STRINGS__", json.dumps(words, ensure_ascii=False).replace("<", "\\u003c"))
-    return page + "".join(_read(name) for name in _SCRIPTS)
+    script = page + "".join(_read(name) for name in _SCRIPTS)
+    return f"<style>{stylesheet()}</style><script>{script}</script>"
 
 
 @cache

@@ -1,7 +1,7 @@
 // What a reader would see go wrong in a report: elements outside the page, labels over labels, rows that stand empty.
 // A table that is wider than the page is found in its scroller, or is outside.
 () => {
-  const LABELS = ".ys span, .xs span, .mark-name, .point-name, .key, .bar-label, .bar-remark, svg text";
+  const LABELS = ".ys span, .xs span, .mark-name, .key, .bar-label, .bar-remark, svg text";
   const MOST_WHITE = 40;
   const width = document.documentElement.clientWidth;
   const found = { outside: [], covered: [], white: [] };

@@ -81,7 +81,10 @@ def test_layouts_of_a_load_are_drawn_for_a_screen_and_for_a_phone(page: Page) ->
     page.locator("#qs-plan-button").click()
     plan = page.locator("#qs-plan")
     expect(plan.get_by_text("Speed at 6 requests/s: 1000 + 300 tokens")).to_be_visible()
-    for width, shown, hidden in ((1280, "wide", "narrow"), (390, "narrow", "wide")):
+    chart, bar = plan.locator(".chart").first, plan.locator(".bar-track").first
+    for width, shown, hidden in ((1280, "wide", "narrow"), (820, "narrow", "wide"), (390, "narrow", "wide")):
         page.set_viewport_size({"width": width, "height": 900})
         expect(plan.locator(f".scatter .{shown}")).to_be_visible()
         expect(plan.locator(f".scatter .{hidden}")).to_be_hidden()
+        its, whole = (one.evaluate("one => one.getBoundingClientRect().width") for one in (bar, chart))
+        assert (its == whole) is (shown == "narrow"), "in a narrow column a bar is below its label"

@@ -66,7 +66,7 @@ def build_app(settings: UISettings) -> ASGIApp:
         enable_monitoring=False,
         show_error=True,
     )
-    return _HeadScript(PollingOnDemand(KnownCalls(app, blocks), blocks), theme.script())
+    return _WithHead(PollingOnDemand(KnownCalls(app, blocks), blocks), theme.head())
 
 
 @contextmanager
@@ -96,14 +96,14 @@ def lean_import() -> Iterator[None]:
             del sys.modules[_MCP]
 
 
-class _HeadScript:
-    """ASGI middleware that puts a script at the beginning of the page's head, before Gradio's own scripts:
+class _WithHead:
+    """ASGI middleware that puts `inserted` at the beginning of the page's head, before Gradio's own scripts:
     Gradio adds its `head` after those have run.
     """
 
-    def __init__(self, app: ASGIApp, script: str) -> None:
+    def __init__(self, app: ASGIApp, inserted: str) -> None:
         self._app = app
-        self._inserted = _HEAD + f"<script>{script}</script>".encode()
+        self._inserted = _HEAD + inserted.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
@@ -112,7 +112,7 @@ class _HeadScript:
         start: Message = {}
         body = b""
 
-        async def send_with_script(message: Message) -> None:
+        async def send_with_head(message: Message) -> None:
             nonlocal start, body
             if message["type"] == "http.response.start":
                 start = message
@@ -124,9 +124,9 @@ class _HeadScript:
                 await send({**start, "headers": [*headers, (b"content-length", str(len(page)).encode())]})
                 await send({"type": "http.response.body", "body": page})
 
-        # Unpacked: a script can't be put into a compressed page.
+        # Unpacked: nothing can be put into a compressed page.
         headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
-        await self._app({**scope, "headers": headers}, receive, send_with_script)
+        await self._app({**scope, "headers": headers}, receive, send_with_head)
 
 
 class PollingOnDemand:

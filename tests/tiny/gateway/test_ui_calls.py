@@ -8,6 +8,7 @@ import os
 import httpx
 import pytest
 
+from qserve.charts.html import stylesheet
 from qserve.gateway.web.routes import UI_ROUTES
 from qserve.ui.process.visitors import Visitors
 from qserve.ui.settings import UISettings
@@ -63,6 +64,14 @@ async def client(gradio):
         transport=transport, base_url="http://127.0.0.1", headers={"x-qserve-visitor": "v"}, timeout=30
     ) as http:
         yield http
+
+
+async def test_charts_have_their_stylesheet_from_the_head_and_none_from_gradio(client):
+    """Its script drops the container queries of a stylesheet that it is given."""
+    head = (await client.get("/")).text.partition("<head>")[2]
+    assert head.startswith(f"<style>{stylesheet()}</style><script>")
+    assert head.count("@container") == stylesheet().count("@container") == 2
+    assert ".qs-tiles" in head, "the stylesheet that Gradio is given is in the page"
 
 
 def test_every_route_that_takes_a_body_is_tried():

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from qserve.charts.html import draw, figure
+from qserve.charts.html import draw, figure, stylesheet
 from qserve.charts.spec import Bar, Histogram, Segment, StackedBars
 from qserve.client.metrics import histograms, samples_of, total
 from qserve.ui.views.latency import latency_view, live_view
@@ -85,7 +85,9 @@ def test_terms_have_the_colours_of_the_report() -> None:
     style = files("qserve.ui").joinpath("static/style.css").read_text()
     terms = ("weights", "kv-cache", "activations", "cuda-graphs", "runtime", "optimizer", "gradients", "gathered")
     for number, term in enumerate(terms, 1):
-        assert re.findall(rf"--qs-{term}: (#\w+)", style) == re.findall(rf"--c{number}: (#\w+)", report), term
+        light, dark = re.findall(rf"--qs-{term}: (#\w+)", style)
+        assert [light, dark] == re.findall(rf"--c{number}: (#\w+)", report), term
+        assert set(re.findall(rf"var\(--c{number}, (#\w+)\)", stylesheet())) == {light}, "of a page that sets none"
 
 
 def test_latencies_are_drawn_and_told() -> None:
