@@ -46,6 +46,7 @@ def test_answers_are_ranked_by_their_rewards(page: Page, stack) -> None:
     margin = float(rows[0][1]) - float(rows[1][1])
     expect(page.locator("#qs-score-result .qs-tiles")).to_contain_text(f"{margin:.3f}")
     expect(page.locator("#qs-score-result .cgood")).to_have_count(1)
+    expect(page.locator("#qs-score-result .axis").first).to_have_css("box-shadow", "none")  # else the ground covers it
 
 
 def test_an_example_scores_with_one_click(page: Page) -> None:
