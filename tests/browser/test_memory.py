@@ -48,6 +48,7 @@ def test_latencies_are_drawn_with_their_percentiles_and_live_figures_follow(page
     first = page.locator("#qs-latency figure.chart").first
     expect(first.locator("figcaption")).to_have_text("Time to first token · demo requests")
     expect(first.locator("rect").first).to_be_attached()
+    assert first.locator(".ys").evaluate("one => one.offsetWidth") < 40, "four in a row: as wide as its numbers"
     measured = page.locator("#qs-latency table").last  # planned ones stand above, once enough answers were streamed
     row = measured.locator("tbody tr").filter(has_text="Time to first token").locator("td")
     assert int(row.nth(1).inner_text().replace(",", "")) >= 1
