@@ -8,15 +8,15 @@ __all__ = ["BoundedReruns"]
 
 
 class BoundedReruns:
-    """A plugin of pytest: the summary counts the tests that were tried again, and names the limit."""
+    """A plugin of pytest: the summary names the tests that were tried again, why, and the limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._tests: list[str] = []
+        self._tests: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if str(report.outcome) == "rerun":  # of pytest-rerunfailures, unknown to pytest's types
-            self._tests.append(report.nodeid)
+            self._tests[report.nodeid] = _reason(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -29,5 +29,14 @@ class BoundedReruns:
         exceeds = len(self._tests) > self._limit
         title = f"{len(self._tests)} tried again; the run fails above {self._limit}"
         terminalreporter.section(title, red=exceeds, yellow=not exceeds, bold=True)
-        for name in sorted(set(self._tests)):
+        for name, reason in sorted(self._tests.items()):
             terminalreporter.line(name)
+            terminalreporter.line(f"    {reason}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Where the first try failed, and the first line of why: a race is found by these."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return str(report.longrepr).strip().rpartition("\n")[2][:300]
+    return f"{crash.path}:{crash.lineno}: {crash.message.splitlines()[0][:300]}"

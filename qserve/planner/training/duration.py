@@ -2,7 +2,7 @@
 
 The share of its peak that a card reaches and the time of a layer's launches are those of QwenLM's table of LoRA, Q-LoRA
 and full training of Qwen 1.8B, 7B and 14B on an A100 (README.md of QwenLM/Qwen at 03cd81f, "Profiling of Memory and
-Speed"), which tests/unit/training/test_duration.py holds the estimates to.
+Speed"), which tests/unit/planner/training/test_duration.py holds the estimates to.
 
 A CPU's is rougher: a share of what its products reach.
 """

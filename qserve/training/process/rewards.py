@@ -152,6 +152,7 @@ def _in_process(target: str) -> RewardFunction:
 def _of_recipe(file: Path) -> RewardFunction:
     """Rules alone: what holds a model or a judge is served, and asked by its URL."""
     import asyncio
+    import atexit
 
     from qserve.reward.protocols.job import Text
     from qserve.reward.recipe import read_recipe
@@ -159,6 +160,7 @@ def _of_recipe(file: Path) -> RewardFunction:
 
     parts = RecipeScorer(read_recipe(file))
     runner = asyncio.Runner()
+    atexit.register(runner.close)
     parts.start()
 
     def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:

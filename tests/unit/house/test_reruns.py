@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -33,6 +35,8 @@ def test_more_than_a_few_fail_the_run(pytester: pytest.Pytester, num_flaky: int,
     assert result.ret == status
     title = f"{num_flaky} tried again; the run fails above 3"
     assert (title in result.stdout.str()) is bool(num_flaky)
+    reasons = [line for line in result.outlines if re.fullmatch(r"    \S+\.py:8: assert .+", line)]
+    assert len(reasons) == num_flaky, "each is listed with where its first try failed, and why"
 
 
 def test_what_failed_otherwise_stays_what_it_is(pytester: pytest.Pytester) -> None:

@@ -25,7 +25,7 @@ from qserve.cli.main import cli
 from qserve.cli.up.command import command as up
 from qserve.gateway.routes import ROUTES
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BIN = Path(sys.executable).parent
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["qserve"]
 PATHS = {route.path for route in ROUTES if route.method == "GET"}

@@ -93,7 +93,7 @@ def test_all_of_it_is_plain_yaml():
 
 
 def test_the_page_shows_each_of_them_with_its_figures():
-    page = (Path(__file__).parents[3] / "docs" / "deployments.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "deployments.md").read_text()
     rows = re.findall(r"^\| `(\S+)` \|.*\| (\S+) \| (\d+) \| (\d+) tokens \|$", page, re.MULTILINE)
     claims = {name: deployment.load(name).expect for name in FILES}
     assert {name: (scheme, int(length), int(tokens)) for name, scheme, length, tokens in rows} == {

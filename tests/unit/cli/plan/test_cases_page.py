@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from qserve.cli.plan.train import command
 
-PAGE = (Path(__file__).parents[3] / "docs" / "cases.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "cases.md").read_text()
 CASES = re.findall(r"^\$ qserve plan train (.+)\n# [A-E] (fits|does not fit): (.+)$", PAGE, re.MULTILINE)
 
 

@@ -18,7 +18,7 @@ from qserve.units import MIB
 from tests.unit.planner.test_make_plan import plan_of
 
 ENGINE = (
-    Path(__file__).parents[3] / "qserve" / "engines" / "transformers" / "worker" / "batching" / "prompt_logprobs.py"
+    Path(__file__).parents[5] / "qserve" / "engines" / "transformers" / "worker" / "batching" / "prompt_logprobs.py"
 )
 
 

@@ -15,7 +15,7 @@ from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
-from tests.unit.speed.as_served import served_of
+from tests.unit.planner.speed.as_served import served_of
 
 LIMITS = Limits(8, 2048, 100_000)
 CARD = CardSpeed("a card", 1e12, {"bf16": 1e14}, {}, like="", links={1: (0.0, 1.0)})

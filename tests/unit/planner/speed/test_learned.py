@@ -28,7 +28,7 @@ from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.kernels import gemm_form
 from qserve.planner.speed.terms.network import rank_network
-from tests.unit.speed.as_served import served_of
+from tests.unit.planner.speed.as_served import served_of
 
 LIMITS = Limits(16, 2048, 100_000)
 COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.speed.test_plan_for_load import plan
+from tests.unit.planner.speed.test_plan_for_load import plan
 
 SLOW = {
     "fast tokens of many streams": [

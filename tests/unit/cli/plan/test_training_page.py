@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from qserve.cli.plan.train import command
 
-DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
+DOCS = Path(__file__).parents[4] / "docs" / "memory.md"
 CASES = re.findall(r"^\$ qserve plan train (.+)\n# [A-E] (fits|does not fit)", DOCS.read_text(), re.MULTILINE)
 
 

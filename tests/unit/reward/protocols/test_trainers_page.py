@@ -10,8 +10,8 @@ from qserve.gateway.routes import ROUTES
 from qserve.reward.protocols.job import ModelInfo
 from qserve.reward.protocols.table import PROTOCOLS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "trainers.md").read_text()
-SCRIPT = Path(__file__).parents[2] / "tiny" / "reward" / "trl_reward.py"
+PAGE = (Path(__file__).parents[4] / "docs" / "trainers.md").read_text()
+SCRIPT = Path(__file__).parents[3] / "tiny" / "reward" / "trl_reward.py"
 
 
 def test_python_blocks_compile():

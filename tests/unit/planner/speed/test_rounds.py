@@ -21,7 +21,7 @@ from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.terms.cpu import CpuRates
-from tests.unit.speed.as_served import served_of
+from tests.unit.planner.speed.as_served import served_of
 
 SUBJECT = Subject("transformers", "demo")
 LINEAR = ((1, 80.0), (4, 84.0), (16, 120.0), (256, 820.0))

@@ -13,7 +13,7 @@ from qserve.planner.speed.served import ServedRequest, replayed
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.terms.engine_costs import EngineCosts
-from tests.unit.speed.as_served import served_of
+from tests.unit.planner.speed.as_served import served_of
 
 LIMITS = Limits(16, 2048, 100_000)
 COSTS = EngineCosts("a CPU", 0, 0, 0, 0, intake_ms=1.0, starts_alone=True)

@@ -13,7 +13,7 @@ from qserve.reward.protocols.job import ModelInfo
 from qserve.reward.protocols.table import PROTOCOLS
 from qserve.wire.errors import ApiError, from_failure
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ABOUT = ModelInfo("rm", {})
 USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "a"}
