@@ -92,7 +92,8 @@ def test_an_answer_streams_without_moving_the_page_and_stops(page: Page, stack) 
     assert len(page.evaluate("[...window.places]")) == 1, "the page jumped while it streamed"
     answers = kept(page)["turns"][0]["sides"][0]
     assert "stopped" in {one["finish_reason"] for one in answers}
-    expect(page.locator("#qs-bot-0 .qs-figures").first).to_contain_text("stopped")
+    # Some of them may have ended before: any that was stopped says so.
+    expect(page.locator("#qs-bot-0 .qs-figures").filter(has_text="stopped").first).to_be_attached()
     # It is the request that ends, not only what is shown of it.
     headers = {"authorization": f"Bearer {stack.key}"}
     idle = 'qserve_gateway_sequences_running{worker="chat"} 0.0'

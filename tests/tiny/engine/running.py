@@ -59,7 +59,7 @@ def prompts(num: int, length: int, step: int = 7) -> list[list[int]]:
 
 async def idle(batcher: Batcher) -> None:
     """Until nothing runs or waits."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while batcher.load().num_running or batcher.load().num_waiting:
             await asyncio.sleep(0.01)
 

@@ -232,7 +232,7 @@ async def test_a_card_that_reports_an_error_ends_the_batcher(kind: type[Any]) ->
 
     model.model.layers[-1].register_forward_pre_hook(report)
     batcher.submit(sequence("one", [1, 2, 3], 5))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not died:
             await asyncio.sleep(0.01)
     batcher.stop()

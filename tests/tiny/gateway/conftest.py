@@ -157,7 +157,7 @@ class Stack:
 
     async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Waits until the worker's /debug satisfies `holds`; the bound keeps a broken promise from hanging the test."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not holds(seen := await self.debug()):
                 await asyncio.sleep(0.01)
         return seen

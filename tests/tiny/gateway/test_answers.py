@@ -177,7 +177,7 @@ async def test_a_worker_that_is_not_ready_is_503_with_the_supervisors_words(runn
 
 async def _tells(stack, status):
     """Of several processes each hears of a worker's state a moment after it changed."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             async with stack.http.get(stack.url + "/ready") as response:
                 if response.status == status:

@@ -23,7 +23,7 @@ def _ask(stack, body, headers=None):
 
 
 async def _waiting(stack, count):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await stack.gauge(WAITING) != count:
             await asyncio.sleep(0.01)
 

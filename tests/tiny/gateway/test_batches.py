@@ -55,7 +55,7 @@ class Gateways:
     def kill(self) -> None:
         process = self.processes.pop()
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         process.stdin.close()
         process.stdout.close()
 

@@ -113,7 +113,7 @@ async def _ask(http: aiohttp.ClientSession, body: dict[str, Any], status: int = 
 
 
 async def _until_running(engine: Sequences, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while engine.num_running != count:
             await asyncio.sleep(0.01)
 

@@ -40,7 +40,7 @@ async def _span(exporter, stack, body, path="/v1/chat/completions", headers=CONT
     """The span of one request, and its answer's status."""
     async with stack.http.post(f"{stack.url}{path}", json=body, headers=headers) as response:
         await response.read()
-    async with asyncio.timeout(30):  # it ends in the gateway after the client has read the last byte
+    async with asyncio.timeout(60):  # it ends in the gateway after the client has read the last byte
         while not exporter.get_finished_spans():
             await asyncio.sleep(0.005)
     (span,) = exporter.get_finished_spans()

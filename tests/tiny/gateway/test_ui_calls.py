@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 
@@ -50,7 +51,10 @@ def gradio(tmp_path_factory):
     os.environ["GRADIO_TEMP_DIR"] = str(files)
     from qserve.ui.process.app import build_app
 
-    yield Visitors(build_app(UISettings("http://127.0.0.1:9", api_key="")), files)
+    async def built():  # in a loop, as it is served: outside, each lock of Gradio makes a loop of its own and leaves it
+        return Visitors(build_app(UISettings("http://127.0.0.1:9", api_key="")), files)
+
+    yield asyncio.run(built())
     if before is None:
         del os.environ["GRADIO_TEMP_DIR"]
     else:

@@ -77,7 +77,7 @@ async def test_a_body_is_dropped_when_the_worker_has_taken_it_and_not_before(tmp
         writer.close()
 
     body, client = Body(b"x" * 8_000_000), WorkerClient(UnixAddress(path), "internal", connect_timeout_s=1)
-    async with asyncio.timeout(20), await asyncio.start_unix_server(slow, str(path)):
+    async with asyncio.timeout(60), await asyncio.start_unix_server(slow, str(path)):
         asking = asyncio.create_task(_ask(client, body))
         await begun.wait()
         assert body.data

@@ -63,7 +63,7 @@ async def test_a_scorer_that_was_stopped_starts_again(scorer: RewardScorer) -> N
             gone = asyncio.create_task(scorer.score([ScoreItem(ids) for ids in texts(4, [500] * 3)]))
             await asyncio.sleep(0)
             gone.cancel()
-            assert len(await asyncio.wait_for(scorer.score([item]), 20)) == 1
+            assert len(await asyncio.wait_for(scorer.score([item]), 60)) == 1
 
 
 async def test_what_waits_when_a_scorer_stops_and_comes_later_fails(scorer: RewardScorer) -> None:
@@ -72,7 +72,7 @@ async def test_what_waits_when_a_scorer_stops_and_comes_later_fails(scorer: Rewa
         await asyncio.sleep(0.05)
     for late in (waiting, scorer.score([ScoreItem([1, 2, 3])])):
         with pytest.raises(WorkerStopping):
-            await asyncio.wait_for(late, 20)
+            await asyncio.wait_for(late, 60)
 
 
 async def test_a_caller_whose_loop_has_closed_takes_nobody_else_along(scorer: RewardScorer) -> None:
@@ -85,7 +85,7 @@ async def test_a_caller_whose_loop_has_closed_takes_nobody_else_along(scorer: Re
 
     async with running(scorer):
         await asyncio.to_thread(ask_and_leave)
-        assert len(await asyncio.wait_for(scorer.score([ScoreItem([1, 2, 3])]), 20)) == 1
+        assert len(await asyncio.wait_for(scorer.score([ScoreItem([1, 2, 3])]), 60)) == 1
 
 
 async def test_what_arrives_while_a_row_is_computed_fills_the_next(scorer: RewardScorer) -> None:

@@ -54,7 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield json.loads(told.read_text())["url"].removesuffix("/v1")
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def ask(url: str, **fields: Any) -> httpx.Response:

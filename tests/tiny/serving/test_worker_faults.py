@@ -107,7 +107,7 @@ async def test_kill_9_of_the_worker_under_16_streams(service: Service) -> None:
         await asyncio.gather(*(event.wait() for event in begun))
         worker.kill()
         killed = time.monotonic()
-        ends = await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        ends = await asyncio.wait_for(asyncio.gather(*tasks), 60)
         slowest_s = max(when for _, when in ends) - killed
         print(f"the slowest of 16 clients had its answer {slowest_s * 1000:.0f} ms after kill -9")
         for last, _ in ends:

@@ -162,5 +162,5 @@ async def test_a_batch_waits_for_space_and_goes_on(files, monkeypatch):
     assert waiting == service.num_asked < 6, "it asks for what it can't keep"
     files.bounds = files.space._bounds = FileBounds()
     files.delete(other.id, "me")
-    ended = await asyncio.wait_for(running, 30)
+    ended = await asyncio.wait_for(running, 60)
     assert (ended.status, ended.num_completed, service.num_asked) == ("completed", 6, 6)

@@ -107,4 +107,4 @@ async def test_a_stream_that_is_closed_closes_its_connection(tmp_path: Path) -> 
     async with server, ApiClient("http://worker", socket=tmp_path / "s") as client:
         async with aclosing(client.stream("/v1/x", {})) as events:
             assert await anext(events) == {"a": 1}
-        await asyncio.wait_for(left.wait(), 10)
+        await asyncio.wait_for(left.wait(), 60)

@@ -27,7 +27,7 @@ def checkpoint(folder: Path, size: int = 10) -> Path:
 def test_a_lease_that_nobody_renews_ends() -> None:
     ended = threading.Event()
     Lease(0.05, ended.set)
-    assert ended.wait(30)
+    assert ended.wait(60)
 
 
 def test_a_lease_that_is_renewed_goes_on() -> None:

@@ -50,7 +50,7 @@ async def test_one_that_can_not_be_started_is_tried_again_and_then_named(monkeyp
     gateway.begin()
     try:
         with pytest.raises(WorkerFailed, match=r"gateway-\d failed 10 times in a row: .*temporarily unavailable"):
-            await asyncio.wait_for(gateway.ready(), 30)
+            await asyncio.wait_for(gateway.ready(), 60)
     finally:
         await gateway.stop()
     assert told[0] == "it can't be started (Resource temporarily unavailable)"

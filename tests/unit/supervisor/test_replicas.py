@@ -129,6 +129,6 @@ async def test_the_service_ends_with_the_last_replica(
     await asyncio.sleep(0.05)
     assert not watching.done(), "the other one serves"
     await workers[1]._child.end()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(WorkerFailed, match="chat-1"):
             await watching

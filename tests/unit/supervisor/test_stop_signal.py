@@ -27,7 +27,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 async def hung_up(stop: StopSignal, restarts: list[str], count: int) -> None:
     """Sends one, and waits for what comes of it: a restart more, or the stop."""
     os.kill(os.getpid(), signal.SIGHUP)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(restarts) < count and not stop.first.is_set():
             await asyncio.sleep(0.005)
 

@@ -113,7 +113,7 @@ def worker(launch: Script, folder: Path) -> tuple[SupervisedWorker, Heard]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -294,7 +294,7 @@ async def test_what_left_the_process_group_and_holds_the_pipe_does_not_stop_a_re
 async def test_no_line_is_too_long_and_no_disk_too_full_to_hear_the_worker(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "chat.log").mkdir()  # can't be opened
     one, _ = worker(Script(plan, "print('x' * 3_000_000); " + LIVES), tmp_path)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await one.start()
     await one.stop()
 

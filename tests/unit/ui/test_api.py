@@ -134,7 +134,7 @@ async def test_who_stops_listening_is_noticed_by_the_server(server) -> None:
         if conversation.turns[0].sides[0][0].content:
             break
     await drawing.aclose()
-    await asyncio.wait_for(server[0].left.wait(), 30)
+    await asyncio.wait_for(server[0].left.wait(), 60)
 
 
 async def test_rewards_rank_answers_and_failed_ones_come_last(server) -> None:

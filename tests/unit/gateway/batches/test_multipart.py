@@ -40,11 +40,11 @@ async def test_whoever_waits_for_a_slot_gets_the_next_one():
             await done.wait()
 
     first = [asyncio.create_task(upload()) for _ in range(4)]
-    await asyncio.wait_for(began.wait(), 30)
+    await asyncio.wait_for(began.wait(), 60)
     waiting = asyncio.create_task(upload())
     await asyncio.sleep(0.01)
     done.set()
-    await asyncio.wait_for(asyncio.gather(*first, waiting), 30)
+    await asyncio.wait_for(asyncio.gather(*first, waiting), 60)
 
 
 async def test_an_upload_that_trickles_is_ended(monkeypatch):
@@ -57,5 +57,5 @@ async def test_an_upload_that_trickles_is_ended(monkeypatch):
         return {"type": "http.request", "body": next(parts, b"x"), "more_body": True}
 
     with pytest.raises(ApiError, match="less than 1 KiB a second") as refused:
-        await asyncio.wait_for(read_upload(SCOPE, receive, io.BytesIO(), 1 << 20, 0.2), 30)
+        await asyncio.wait_for(read_upload(SCOPE, receive, io.BytesIO(), 1 << 20, 0.2), 60)
     assert refused.value.status == 408

@@ -149,11 +149,11 @@ async def test_messages_arrive_in_order_and_questions_are_answered():
     async with Pair() as pair:
         for index in range(5):
             pair.one.notify("count", index, "zwölf\n" * index)
-        assert await asyncio.wait_for(pair.one.request("double", 7), 30) == [7, 7]
+        assert await asyncio.wait_for(pair.one.request("double", 7), 60) == [7, 7]
         assert [name for name, _ in pair.heard] == ["count"] * 5 + ["double"]
         assert pair.heard[4] == ("count", [4, "zwölf\n" * 4])
         with pytest.raises(ApiError) as refused:
-            await asyncio.wait_for(pair.one.request("refuse"), 30)
+            await asyncio.wait_for(pair.one.request("refuse"), 60)
         assert (refused.value.code, refused.value.retry_after_s) == ("queue_full", 3)
 
 
@@ -163,8 +163,8 @@ async def test_whoever_waits_hears_that_the_other_side_is_gone():
         await asyncio.sleep(0.01)
         pair.one.close()
         with pytest.raises(ConnectionError):
-            await asyncio.wait_for(asking, 30)
-        await asyncio.wait_for(pair.lost.wait(), 30)
+            await asyncio.wait_for(asking, 60)
+        await asyncio.wait_for(pair.lost.wait(), 60)
 
 
 @contextlib.asynccontextmanager
@@ -179,19 +179,19 @@ async def joined(count=2, **settings):
         one = CoordinatorClient(lost=lambda: None)
         beginning = asyncio.create_task(one.begin(theirs))
         await coordinator.join("gateway", ours, {})
-        await asyncio.wait_for(beginning, 30)
+        await asyncio.wait_for(beginning, 60)
         one.gateway(None)
         members.append(one)
     yield coordinator, members
     for one in members:
         await one.close()
     for member in list(coordinator.members):
-        await asyncio.wait_for(member.gone.wait(), 30)
+        await asyncio.wait_for(member.gone.wait(), 60)
     coordinating.cancel()
 
 
 async def _until(holds):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.005)
 
@@ -253,7 +253,7 @@ async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monk
         monkeypatch.setattr(coordinator._roles["chat"].poison, "check", lambda digest: 1 / 0)
         asked = replicas.routed("/v1/completions", b"{}", "m", 1, None)
         with pytest.raises(ApiError, match="its log has the details"):
-            async with asyncio.timeout(30), replicas.slot(asked):
+            async with asyncio.timeout(60), replicas.slot(asked):
                 pass
 
 
@@ -267,14 +267,14 @@ async def test_what_is_told_before_there_is_a_gateway_is_not_lost():
     one, lost = CoordinatorClient(lost=lambda: lost.append("lost")), []
     beginning = asyncio.create_task(one.begin(theirs))
     member = await coordinator.join("gateway", ours, {})
-    await asyncio.wait_for(beginning, 30)
+    await asyncio.wait_for(beginning, 60)
     worker.state = WorkerState.READY
     asking = asyncio.create_task(member.channel.request("in flight"))
     member.channel.notify("wrong key", "10.0.0.1")
     await _until(lambda: len(one._early) >= 3)
     one.gateway(None)
     assert one._upstreams[0].is_ready and not lost
-    assert await asyncio.wait_for(asking, 30) == 0
+    assert await asyncio.wait_for(asking, 60) == 0
     await one.close()
-    await asyncio.wait_for(member.gone.wait(), 30)
+    await asyncio.wait_for(member.gone.wait(), 60)
     coordinating.cancel()

@@ -115,7 +115,7 @@ def test_a_long_phase_is_heard_of_again_in_a_pipe(monkeypatch) -> None:
     out = io.StringIO()
     screen = Screen(Console(file=out, width=200, highlight=False))
     screen.phase("chat: making the KV cache")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while out.getvalue().count("still chat: making the KV cache (for ") < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     screen.end_progress()
@@ -129,7 +129,7 @@ def test_what_is_waited_for_is_said_and_not_what_is_ready(monkeypatch) -> None:
     report = event_recorder(SimpleNamespace(event=lambda *_, **__: None), screen)
     report("chat", "phase", {"name": "loading weights"})
     report("reward", "phase", {"name": "ready"})
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while "still chat: loading weights (for " not in out.getvalue() and time.monotonic() < deadline:
         time.sleep(0.01)
     screen.end_progress()
@@ -162,7 +162,7 @@ def test_a_restart_that_failed_for_good_is_not_waited_for(monkeypatch: pytest.Mo
     report("chat-1", "phase", {"name": "loading weights"})
     report("chat-0", "phase", {"name": "importing"})
     report("chat-0", "failed", {"reason": "no memory"})
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while "still chat-1: loading weights (for " not in out.getvalue() and time.monotonic() < deadline:
         time.sleep(0.01)
     report("chat-1", "failed", {"reason": "no memory"})
