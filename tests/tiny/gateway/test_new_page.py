@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.house.copied_package import CopiedPackage
+from tests.house.copied_package import CopiedPackage
 
 PAGE = Path(__file__).with_name("clock_page.py").read_text()
 STRINGS = '''"""The clock page."""

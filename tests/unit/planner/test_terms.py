@@ -13,7 +13,7 @@ from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS, columns_of
 from qserve.units import format_bytes
 from tests.golden.plans.answers import kept
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.sources import PACKAGE, tree_of
 
 
 @pytest.fixture(scope="module")

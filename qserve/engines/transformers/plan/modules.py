@@ -82,8 +82,8 @@ def _shares(tensor: Tensor, count: int) -> list[Tensor]:
     """`tensor` in `count` parts; where its number does not divide (layers that differ), the first get one more."""
     whole, more = divmod(tensor.repeat, count)
     each = tensor.nbytes // tensor.repeat
-    numbers = [whole + (index < more) for index in range(count)]
-    return [replace(tensor, repeat=number, nbytes=each * number) for number in numbers]
+    share = {number: replace(tensor, repeat=number, nbytes=each * number) for number in {whole, whole + bool(more)}}
+    return [share[whole + (index < more)] for index in range(count)]
 
 
 def _module(name: str, tensors: Iterable[Tensor], count: Count, count_offloaded: Count) -> Module:

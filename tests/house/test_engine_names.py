@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.sources import PACKAGE, tree_of
 
 NAMES = ("vllm", "transformers")
 # An engine's own folders, where what it is called may be compared with what is installed.

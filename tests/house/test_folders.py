@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[3] / "qserve"
+PACKAGE = Path(__file__).parents[2] / "qserve"
 MOST_MODULES = 25
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.docs import CONSOLE_BLOCK, MARKED_BLOCK, output_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 QUOTES = [
     pytest.param(command, block, id=f"{page.relative_to(ROOT)}: {command}")
     for pattern, pages in ((CONSOLE_BLOCK, [ROOT / "README.md"]), (MARKED_BLOCK, sorted(ROOT.glob("docs/**/*.md"))))

@@ -14,8 +14,8 @@ import pytest
 from qserve.core.families import FAMILIES
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UnknownArchitecture
-from tests.unit.house.copied_package import CopiedPackage
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.copied_package import CopiedPackage
+from tests.house.sources import PACKAGE, tree_of
 
 ROW = """    Family(
         "qwen9_moe", "Qwen9Moe", "hybrid", head_dim=96, has_output_gate=True, linear_interval=3, has_experts=True,

@@ -6,7 +6,7 @@ import ast
 import re
 
 from scripts.sentences import sentences_of
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.sources import PACKAGE, tree_of
 
 INSTEAD = {
     "Beside": "the name of the thing",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "tests/unit"
 # `house` is about the repository; bench/ is no part of the package.
 FILES = sorted(path for path in UNIT.rglob("test_*.py") if path.relative_to(UNIT).parts[0] not in ("house", "bench"))
@@ -58,7 +58,7 @@ def test_the_tests_of_a_package_are_in_its_folder() -> None:
 def test_a_misplaced_file_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, text: str, reason: str | None
 ) -> None:
-    monkeypatch.setattr("tests.unit.house.test_mirror.UNIT", tmp_path)
+    monkeypatch.setattr("tests.house.test_mirror.UNIT", tmp_path)
     path = tmp_path / folder / "test_some.py"
     path.parent.mkdir()
     path.write_text(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.unit.house.copied_package import CopiedPackage
+from tests.house.copied_package import CopiedPackage
 
 SCHEMA = '''"""What a made-up trainer asks: POST /judge_lines."""
 

@@ -56,7 +56,7 @@ def test_a_process_belongs_to_the_file_of_the_test_that_started_its_parent() -> 
         assert child.stdout is not None and child.stdout.readline()
         family.look()
         family.look()
-        kinds = [one.kind for one in family.starts() if one.file == "tests/unit/house/test_starts.py"]
+        kinds = [one.kind for one in family.starts() if one.file == "tests/house/test_starts.py"]
         assert sorted(kinds) == ["other command", "qserve up"], "each is met once"
 
 

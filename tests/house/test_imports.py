@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from qserve.engines.vllm.engine import ENGINE
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.sources import PACKAGE, tree_of
 
 TORCH = {"torch", "transformers", "vllm", "accelerate", "bitsandbytes", "gradio", "lm_eval", "ray", "numpy"}
 SERVERS = {"fastapi", "starlette", "uvicorn", "uvloop", "aiohttp", "httptools", "pydantic"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["PACKAGE", "tree_of"]
 
-PACKAGE = Path(__file__).parents[3] / "qserve"
+PACKAGE = Path(__file__).parents[2] / "qserve"
 
 
 @cache

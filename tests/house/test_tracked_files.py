@@ -12,7 +12,7 @@ import pytest
 
 from qserve.core import facts
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TABLES = sorted((ROOT / "configs").glob("*.toml"))
 # Spelled so that this file does not find itself.
 FORBIDDEN = {

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.unit.house.hostile_texts import hostile_texts
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.hostile_texts import hostile_texts
+from tests.house.sources import PACKAGE, tree_of
 
 LENGTH = 30_000
 # Of this process. Such a text takes a few milliseconds; where its square counts, seconds and more.

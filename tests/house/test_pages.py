@@ -19,7 +19,7 @@ from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen import ReadyWorker, ready_rows
 from qserve.supervisor.screen.console import row_lines
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("evals/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.unit.house.sources import PACKAGE
+from tests.house.sources import PACKAGE
 
 __all__ = ["CopiedPackage"]
 

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from qserve.errors import MissingExtra
 from qserve.packages import REQUIREMENTS, install_command
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOREIGN = re.compile(
     r"(?<![\w.-])qserve\[(?=[a-z'\"{])|(?:pip|uv|pipx) (?:pip )?(?:install|add)\b[^\n`]*[ '\"]qserve(?![\w./-])"

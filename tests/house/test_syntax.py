@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.sources import PACKAGE, tree_of
 
 
 def test_nothing_is_raised_in_an_except_star() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.sources import PACKAGE, tree_of
 
 
 def modules() -> dict[str, Path]:

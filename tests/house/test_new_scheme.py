@@ -11,8 +11,8 @@ import pytest
 
 from qserve.core.schemes import SCHEMES
 from qserve.hub.bundled import bundled_config
-from tests.unit.house.copied_package import CopiedPackage
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.copied_package import CopiedPackage
+from tests.house.sources import PACKAGE, tree_of
 
 # A format that nobody has: 6 bits a weight, and for 64 of them a scale and a zero point in 16 bit.
 ROW = """        Scheme(

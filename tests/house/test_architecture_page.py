@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.house.sources import tree_of
+from tests.house.sources import tree_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "architecture.md"
 TRACES = sorted((ROOT / "docs" / "architecture").glob("*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

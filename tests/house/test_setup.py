@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED_EXTRAS = re.findall(
     r"(?:^EXTRAS=| EXTRAS\+=,)(\S+)", (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE

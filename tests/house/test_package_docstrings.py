@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.unit.house.sources import PACKAGE, tree_of
+from tests.house.sources import PACKAGE, tree_of
 
 LISTED = re.compile(r"^ *((?:\w+(?:\.py|/)(?![\w.])(?:, )?)+)", re.MULTILINE)
 # Its folders have one form, of which each engine has what it needs.
