@@ -14,10 +14,10 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner.plan import Plan
+from qserve.planner.speed.calibrate import residual_of
+from qserve.planner.speed.calibration import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.estimate import Replica, device_of, replica_of
-from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, loads_of, replayed
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.planner.speed.terms.cpu_middle import middle_of

@@ -9,8 +9,8 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
+from qserve.planner.calibrate import with_corrections
 from qserve.planner.candidate import Candidate
-from qserve.planner.corrections import with_corrections
 from qserve.planner.engine import EnginePlanner, engine_for
 from qserve.planner.notes import explanations_of
 from qserve.planner.plan import Plan
@@ -18,7 +18,7 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.search.more_cards import more_cards_note, with_more_cards
 from qserve.planner.search.refusals import refuse
 from qserve.planner.search.suggestions import faster, suggestions
-from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
+from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.units import format_bytes
 
 __all__ = ["make_plan"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from qserve.core.hardware import Device, HostProcess
 from qserve.core.workload import Workload
-from qserve.planner.learned import Correction
+from qserve.planner.calibration import Correction
 from qserve.planner.term import Term, columns_of
 from qserve.units import format_bytes, format_ms, format_rate
 
@@ -166,7 +166,7 @@ class Plan:
     """The engine's command-line arguments that put this plan into effect."""
     shape: str = ""
     step: str = ""
-    """What a measurement of this plan holds for: the same model and layout, the same step (planner/corrections.py)."""
+    """What a measurement of this plan holds for: the same model and layout, the same step (planner/calibrate.py)."""
     on_cpu: bool = False
     """Whether the devices of the estimate are RAM."""
     speed: dict[str, Any] | None = None

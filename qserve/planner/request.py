@@ -8,7 +8,7 @@ from functools import cache
 from typing import TypeVar
 
 from qserve.errors import UsageError
-from qserve.planner.learned import Residual
+from qserve.planner.calibration import Residual
 from qserve.planner.options import EngineOptions, Option, option, options_of
 
 __all__ = ["DTYPES", "PlanRequest", "check_word"]
@@ -39,7 +39,7 @@ class PlanRequest:
     options: tuple[EngineOptions, ...] = ()
     """One object an engine at most; an engine without one has its defaults."""
     learned: tuple[Residual, ...] = ()
-    """What earlier runs measured, from which `planner/corrections.py` takes what holds here; no flag sets it."""
+    """What earlier runs measured, from which `planner/calibrate.py` takes what holds here; no flag sets it."""
 
     def __post_init__(self) -> None:
         """Raises UsageError for an unknown dtype."""

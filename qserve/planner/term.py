@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, Literal, TypeVar
 
-from qserve.planner.learned import Correction, LearnedTerm
+from qserve.planner.calibration import CalibratedTerm, Correction
 
 __all__ = ["COLUMNS", "Column", "MeasuredKind", "Term", "TermKind", "columns_of"]
 
@@ -65,7 +65,7 @@ class TermKind(ABC, Generic[Sizes]):
 
     name: ClassVar[str]
     column: ClassVar[Column]
-    learned: ClassVar[LearnedTerm | None] = None
+    learned: ClassVar[CalibratedTerm | None] = None
 
     @abstractmethod
     def num_bytes(self, sizes: Sizes, stage: int) -> int:

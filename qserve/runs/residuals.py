@@ -1,4 +1,4 @@
-"""Residuals of a worker: measured beside planned terms, which correct the next plan (`planner/learned.py`).
+"""Residuals of a worker: measured beside planned terms, which correct the next plan (`planner/calibration.py`).
 
 Only a figure that means what the plan's term means is taken, and only in the direction that it proves:
 
@@ -18,8 +18,8 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from qserve.planner.calibration import CalibratedTerm, Residual
 from qserve.planner.engine import engine_named
-from qserve.planner.learned import LearnedTerm, Residual
 from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS
 
@@ -47,7 +47,7 @@ def residuals_in(connection: sqlite3.Connection) -> tuple[Residual, ...]:
     return tuple(Residual(*(*row[:3], bool(row[3]), *row[4:])) for row in rows)
 
 
-def _uncorrected(plan: Plan, term: LearnedTerm, made: Mapping[LearnedTerm, int]) -> int:
+def _uncorrected(plan: Plan, term: CalibratedTerm, made: Mapping[CalibratedTerm, int]) -> int:
     """As the planner counted it before anything was learned: else every run would take the last one's lesson back."""
     if term == "kv_cache_tokens":
         done = next((one for one in plan.corrections if one.term == term), None)
@@ -55,8 +55,8 @@ def _uncorrected(plan: Plan, term: LearnedTerm, made: Mapping[LearnedTerm, int])
     return _planned(plan, term) // len(plan.devices) - made.get(term, 0)
 
 
-def _measured(plan: Plan, document: Mapping[str, Any]) -> dict[LearnedTerm, int]:
-    found: dict[LearnedTerm, int] = dict(_terms(plan, document))
+def _measured(plan: Plan, document: Mapping[str, Any]) -> dict[CalibratedTerm, int]:
+    found: dict[CalibratedTerm, int] = dict(_terms(plan, document))
     if document.get("kv_cache_tokens") and plan.kv_cache_tokens:
         found["kv_cache_tokens"] = int(document["kv_cache_tokens"])
     missing = _missing(plan, document)
@@ -65,13 +65,13 @@ def _measured(plan: Plan, document: Mapping[str, Any]) -> dict[LearnedTerm, int]
     return found
 
 
-def _terms(plan: Plan, document: Mapping[str, Any]) -> Iterator[tuple[LearnedTerm, int]]:
+def _terms(plan: Plan, document: Mapping[str, Any]) -> Iterator[tuple[CalibratedTerm, int]]:
     count = len(plan.devices)
-    exact: tuple[LearnedTerm, ...] = ("weights", "runtime")
+    exact: tuple[CalibratedTerm, ...] = ("weights", "runtime")
     for term in exact:
         if document.get(f"{term}_bytes"):
             yield term, document[f"{term}_bytes"] // count
-    at_least: tuple[LearnedTerm, ...] = ("activations", "cuda_graphs")
+    at_least: tuple[CalibratedTerm, ...] = ("activations", "cuda_graphs")
     for term in at_least:
         measured = document.get(f"{term}_bytes")
         if measured and (_profiles_memory(plan) or measured > _planned(plan, term)):

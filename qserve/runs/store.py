@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qserve.errors import UsageError
-from qserve.planner.learned import Residual
+from qserve.planner.calibration import Residual
 from qserve.runs.database import FILE_NAME, connect, unusable
 from qserve.runs.records import (
     MemorySample,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qserve.planner.learned import Residual
+from qserve.planner.calibration import Residual
 from qserve.runs.database import FILE_NAME, StoreUnusable, connect, unusable
 from qserve.runs.process import here, start_of
 from qserve.runs.retention import Retention, trim

@@ -9,8 +9,8 @@ from pathlib import Path
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.errors import QserveError
-from qserve.planner.learned import Residual
-from qserve.planner.speed.learned import Measured
+from qserve.planner.calibration import Residual
+from qserve.planner.speed.calibration import Measured
 from qserve.service.machine import Machine
 from qserve.service.measured_speed import measured_speed
 
@@ -36,7 +36,7 @@ class Knowledge:
         return cls(state, machine.is_here and not is_off, warn)
 
     def memory(self) -> tuple[Residual, ...]:
-        """The residuals of runs, from which `qserve.planner.corrections` takes what holds for a plan."""
+        """The residuals of runs, from which `qserve.planner.calibrate` takes what holds for a plan."""
         if self.state is None or not self.learns:
             return ()
         from qserve.runs import RunStore

@@ -10,8 +10,8 @@ from typing import Any
 
 from qserve.encodings import read_text
 from qserve.errors import UsageError
+from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.planner.speed.figures import NO_TARGETS, Targets
-from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.planner.speed.load import THINK_S, Arrival, Load, read_trace
 
 __all__ = ["NO_LOAD", "SpeedRequest", "price_file", "speed_request_of"]

@@ -15,8 +15,8 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
+from qserve.planner.speed.calibration import Measured, ResidualKey, SpeedResidual
 from qserve.planner.speed.estimate import device_of, key_of, replica_of
-from qserve.planner.speed.learned import Measured, ResidualKey, SpeedResidual
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates
 from qserve.planner.speed.terms.engine_costs import has_speed
 
@@ -86,7 +86,7 @@ def _residuals(
     """Of each kind of server the newest run that teaches anything and was not disturbed, as far as the last runs go;
     where each was disturbed, the one that was the least."""
     for key, taught in _candidates(store, checkpoint, hardware).items():
-        from qserve.planner.speed.residual import residual_of  # here: a plan without runs has no use for statistics
+        from qserve.planner.speed.calibrate import residual_of  # here: a plan without runs has no use for statistics
         from qserve.planner.speed.served import loads_of
 
         for run, plan, device, served, others in sorted(taught, key=lambda one: (one[-1] > _QUIET) * one[-1]):

@@ -16,8 +16,8 @@ from qserve.planner.engine import option_value
 from qserve.planner.fits import check_fits
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.planner.speed.estimate import replicas_of
-from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.service.chat import checked_chat
 from qserve.service.engine import ChosenEngine, choose_engine
 from qserve.service.knowledge import Knowledge

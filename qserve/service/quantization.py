@@ -18,9 +18,9 @@ from qserve.planner.engine import changed_request
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.speed.calibration import Measured
 from qserve.planner.speed.estimate import ONE_STREAM, estimate_speed
 from qserve.planner.speed.figures import Figures
-from qserve.planner.speed.learned import Measured
 from qserve.units import format_ms
 
 __all__ = ["LEAST_GAIN", "MOST_PARAMETERS_IN_16_BIT", "WeighedBySpeed", "weighed_by_speed"]

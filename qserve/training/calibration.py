@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
+from qserve.planner.training.training_constants import AFTER_LOADING_ON_CPU_BYTES
 from qserve.runs import RunStore, StoreUnusable
 
-__all__ = ["learned_runtime"]
+__all__ = ["calibrated_runtime"]
 
 _TRAINERS = {"reward": "reward", "dpo": "dpo", "grpo": "grpo"}
 # Pages that other processes map too count by their share, so that a run beside others measures less.
 _RUNS = 3
 
 
-def learned_runtime(state_folder: Path, method: str) -> int | None:
+def calibrated_runtime(state_folder: Path, method: str) -> int | None:
     """Bytes of interpreter and libraries before a model, as the last runs of `method`'s trainer on this CPU had them at
     most, and what comes after; None where there was no such run.
     """

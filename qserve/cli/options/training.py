@@ -11,9 +11,9 @@ import click
 from qserve.cli.options.completions import complete_gpu
 from qserve.cli.options.numbers import FiniteRange
 from qserve.planner.training import TrainingRequest, VllmBeside
-from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
-from qserve.planner.training.defaults import with_accumulation
-from qserve.planner.training.request import Attention, Base
+from qserve.planner.training.training_constants import OPTIMIZERS, PRECISIONS
+from qserve.planner.training.training_defaults import with_accumulation
+from qserve.planner.training.training_request import Attention, Base
 
 __all__ = ["training_options", "training_request"]
 

@@ -16,8 +16,8 @@ from qserve.hub import resolve
 from qserve.planner.speed.terms.cpu import assumed_rates
 from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
 from qserve.planner.training.command import train_command, why_no_run
-from qserve.planner.training.defaults import default_precision, default_tiled_loss
 from qserve.planner.training.duration import ASSUMED_ROWS
+from qserve.planner.training.training_defaults import default_precision, default_tiled_loss
 from qserve.service.machine import hardware_of
 from qserve.service.next_command import machine_of
 

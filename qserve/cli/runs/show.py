@@ -17,7 +17,7 @@ from qserve.terminal.console import Hanging, Items, console_of
 from qserve.units import format_bytes, format_count, format_ms
 
 if TYPE_CHECKING:
-    from qserve.planner.learned import Residual
+    from qserve.planner.calibration import Residual
     from qserve.runs import MemorySample, RunStore, StoredRun, StoredWorker, WorkerTraffic
 
 __all__ = ["duration_text", "show_empty", "show_list", "show_residuals", "show_run"]

@@ -11,7 +11,7 @@ from typing import Any
 from qserve.core.hardware import Device
 from qserve.errors import UsageError
 from qserve.planner.training import TrainingRequest
-from qserve.planner.training.defaults import num_trainers
+from qserve.planner.training.training_defaults import num_trainers
 from qserve.training.data.scores import STEPS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 

@@ -9,7 +9,7 @@ from qserve.core.hardware import Device, Hardware
 from qserve.errors import MissingExtra, UsageError
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.command import is_without_master_copy
-from qserve.planner.training.defaults import default_tiled_loss
+from qserve.planner.training.training_defaults import default_tiled_loss
 
 __all__ = ["completed", "devices_of", "with_engine"]
 

@@ -17,7 +17,7 @@ from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
-from qserve.planner.training.defaults import default_learning_rate, default_precision
+from qserve.planner.training.training_defaults import default_learning_rate, default_precision
 from qserve.service.chat import check_template_to_train
 from qserve.service.machine import hardware_of
 from qserve.state_folder import state_folder
@@ -82,9 +82,9 @@ class PlannedRun:
 
 
 def _learned(state: Path, method: str) -> int | None:
-    from qserve.training.calibration import learned_runtime
+    from qserve.training.calibration import calibrated_runtime
 
-    return learned_runtime(state, method)
+    return calibrated_runtime(state, method)
 
 
 def _downloaded(checkpoint: Checkpoint, line: ProgressLine) -> str:

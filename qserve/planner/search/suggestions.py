@@ -17,8 +17,8 @@ from qserve.planner.engine import EnginePlanner, engine_named, own_engines
 from qserve.planner.plan import USABLE_TPOT_MS, Plan, Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.siblings import base_of, known_config, smaller_ids
+from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.planner.speed.estimate import estimate_speed
-from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.units import format_bytes, format_count
 

@@ -14,8 +14,8 @@ from qserve.core.shortlist import SHORTLIST_ROWS
 from qserve.planner.engine import engine_named
 from qserve.planner.plan import USABLE_TPOT_MS, Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
+from qserve.planner.speed.calibration import NOTHING_MEASURED, CorrectedSteps, Measured, ResidualKey, SpeedResidual
 from qserve.planner.speed.figures import Figures, Summary, figures_of
-from qserve.planner.speed.learned import NOTHING_MEASURED, CorrectedSteps, Measured, ResidualKey, SpeedResidual
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate, simulate_while
 from qserve.planner.speed.simulated import Finished, Limits, Steps

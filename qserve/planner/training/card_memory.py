@@ -8,13 +8,13 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.memory.kv import kv_bytes_per_token
 from qserve.planner.plan import Term
-from qserve.planner.training import activations
-from qserve.planner.training.constants import ASLEEP, ENGINE_OVERHEAD, FRAGMENTATION, LAYER_BYTES, LOGIT_BYTES
+from qserve.planner.training import saved_activations as activations
 from qserve.planner.training.cpu_memory import cpu_phases
 from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.plan import CardMemory
-from qserve.planner.training.request import TrainingRequest, VllmBeside
 from qserve.planner.training.resident import Run, band_term, environment_terms, resident_terms, term
+from qserve.planner.training.training_constants import ASLEEP, ENGINE_OVERHEAD, FRAGMENTATION, LAYER_BYTES, LOGIT_BYTES
+from qserve.planner.training.training_plan import CardMemory
+from qserve.planner.training.training_request import TrainingRequest, VllmBeside
 
 __all__ = ["Run", "engine_card", "engine_need_bytes", "host_bytes", "trainer_card"]
 

@@ -6,8 +6,8 @@ import re
 import shlex
 from dataclasses import fields, replace
 
-from qserve.planner.training.defaults import default_precision, default_tiled_loss, with_accumulation
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_defaults import default_precision, default_tiled_loss, with_accumulation
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = ["command_line", "is_without_master_copy", "train_command", "why_no_run", "with_count"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qserve.planner.training.activations import layer_bytes_per_token
 from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.saved_activations import layer_bytes_per_token
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = ["backward_bytes", "ends_bytes", "kept_bytes", "layer_bytes", "unkept_bytes"]
 

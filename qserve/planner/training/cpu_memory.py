@@ -11,17 +11,17 @@ from dataclasses import replace
 
 from qserve.core.hardware import Device
 from qserve.planner.plan import Term
-from qserve.planner.training.activations import logits_bytes
-from qserve.planner.training.constants import (
+from qserve.planner.training.cpu_activations import backward_bytes, ends_bytes, kept_bytes, layer_bytes, unkept_bytes
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.resident import Run, environment_terms, resident_terms, term
+from qserve.planner.training.saved_activations import logits_bytes
+from qserve.planner.training.states import precision_of
+from qserve.planner.training.training_constants import (
     OPTIMIZERS,
     PRECISIONS,
     ZERO_BUCKET_ELEMENTS_ON_CPU,
     ZERO_SUB_GROUP_ELEMENTS_ON_CPU,
 )
-from qserve.planner.training.cpu_activations import backward_bytes, ends_bytes, kept_bytes, layer_bytes, unkept_bytes
-from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.resident import Run, environment_terms, resident_terms, term
-from qserve.planner.training.states import precision_of
 
 __all__ = ["cpu_phases"]
 

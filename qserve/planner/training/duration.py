@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.planner.speed.terms.card import CardSpeed, card_of
-from qserve.planner.training.defaults import num_trainers
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.operations import Operations
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_defaults import num_trainers
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = ["ASSUMED_CPU_FLOP_PER_S", "ASSUMED_ROWS", "Duration", "training_duration"]
 

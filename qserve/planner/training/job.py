@@ -8,9 +8,9 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training.command import command_line
 from qserve.planner.training.duration import ASSUMED_ROWS
-from qserve.planner.training.make import plan_training
-from qserve.planner.training.plan import TrainingPlan
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.planning import plan_training
+from qserve.planner.training.training_plan import TrainingPlan
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = ["TrainingJob"]
 

@@ -14,7 +14,7 @@ from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.training.request import Base, TrainingRequest, Tuning
+from qserve.planner.training.training_request import Base, TrainingRequest, Tuning
 
 __all__ = ["TrainedModel", "cast_of"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = ["Operations", "training_operations"]
 

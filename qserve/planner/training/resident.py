@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.planner.plan import Term
-from qserve.planner.training.constants import (
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.states import States, master_bytes, precision_of, states_of
+from qserve.planner.training.training_constants import (
     EIGHT_BIT_STATE_BYTES,
     NCCL,
     PRECISIONS,
@@ -15,9 +17,7 @@ from qserve.planner.training.constants import (
     RUNTIME_ON_CPU,
     Precision,
 )
-from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.request import TrainingRequest
-from qserve.planner.training.states import States, master_bytes, precision_of, states_of
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = ["Run", "band_term", "environment_terms", "resident_terms", "term"]
 

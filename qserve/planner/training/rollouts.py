@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from qserve.core.hardware import Device
 from qserve.planner.memory.kv import kv_bytes_per_token
 from qserve.planner.training.card_memory import engine_need_bytes, trainer_card
-from qserve.planner.training.constants import ASLEEP
 from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.request import TrainingRequest
 from qserve.planner.training.resident import Run, environment_terms, resident_terms
+from qserve.planner.training.training_constants import ASLEEP
+from qserve.planner.training.training_request import TrainingRequest
 from qserve.units import format_bytes
 
 __all__ = ["rollouts_at_once", "with_engine_share"]

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from qserve.core.tensors import Tensor
-from qserve.planner.training.constants import (
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.training_constants import (
     EIGHT_BIT_LEAST_ELEMENTS,
     EIGHT_BIT_STATE_BYTES,
     OPTIMIZERS,
@@ -16,8 +17,7 @@ from qserve.planner.training.constants import (
     ZERO_SUB_GROUP_ELEMENTS,
     Precision,
 )
-from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = ["States", "master_bytes", "precision_of", "states_of"]
 

@@ -12,10 +12,10 @@ from typing import cast
 from qserve.errors import UsageError
 from qserve.planner.plan import Suggestion
 from qserve.planner.training.command import with_count
-from qserve.planner.training.defaults import default_precision
 from qserve.planner.training.duration import Duration
 from qserve.planner.training.job import TrainingJob
-from qserve.planner.training.plan import TrainingPlan
+from qserve.planner.training.training_defaults import default_precision
+from qserve.planner.training.training_plan import TrainingPlan
 
 __all__ = ["FittingChange", "TrainingSuggestion", "cheaper", "fitting_jobs", "training_suggestions"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from qserve.charts.spec import Colour, Line, Lines
-from qserve.planner.training.constants import AFTER_LOADING_ON_CPU_BYTES
+from qserve.planner.training.training_constants import AFTER_LOADING_ON_CPU_BYTES
 from qserve.report.blocks import Block, Code, Column, Figure, Row, Section, Table, Text, Tile, Tiles
 from qserve.report.facts import RunReport
 from qserve.report.smoothing import FEWEST_TO_SMOOTH, smoothed

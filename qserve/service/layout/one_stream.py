@@ -10,8 +10,8 @@ from qserve.core.hardware import Hardware
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.speed.calibration import Measured
 from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
-from qserve.planner.speed.learned import Measured
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.service.layout.fitting_plans import FittingPlans
 from qserve.service.layout.search import Layout, device_for, layout_of, pareto, with_rate

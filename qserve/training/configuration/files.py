@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from qserve.planner.training.constants import ZERO_BUCKET_ELEMENTS_ON_CPU, ZERO_SUB_GROUP_ELEMENTS_ON_CPU
+from qserve.planner.training.training_constants import ZERO_BUCKET_ELEMENTS_ON_CPU, ZERO_SUB_GROUP_ELEMENTS_ON_CPU
 from qserve.training.configuration.accelerate import DEEPSPEED_FILE, accelerate_configuration, cpu_environment
 from qserve.training.configuration.rewards import REWARDS_MODULE, rewards_script
 from qserve.training.configuration.trl import beyond_trl, trl_configuration

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from qserve.planner.training.constants import OPTIMIZERS
-from qserve.planner.training.defaults import default_epochs, default_learning_rate
+from qserve.planner.training.training_constants import OPTIMIZERS
+from qserve.planner.training.training_defaults import default_epochs, default_learning_rate
 from qserve.training.configuration.rewards import reward_names
 from qserve.training.job import TrainingRun
 

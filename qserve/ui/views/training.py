@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from qserve.charts.html import draw, figure
 from qserve.charts.spec import TERM_COLOURS, Bar, Colour, Line, Lines, Segment, StackedBars
-from qserve.planner.training.defaults import EXAMPLE
+from qserve.planner.training.training_defaults import EXAMPLE
 from qserve.report.sections.training import before_model_bytes
 from qserve.report.smoothing import FEWEST_TO_SMOOTH, smoothed
 from qserve.runs.verdict import advice_on, warning_of

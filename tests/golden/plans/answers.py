@@ -17,7 +17,7 @@ from unittest import mock
 
 from qserve.cli.main import main
 from qserve.core.hardware import CpuFeatures, Hardware
-from qserve.planner.learned import Residual
+from qserve.planner.calibration import Residual
 from qserve.units import GIB
 
 __all__ = ["KEPT", "LEARNED", "Answer", "answer", "is_as_kept", "keep", "kept", "machine"]

@@ -41,7 +41,7 @@ from qserve.cli.train.planned import PlannedRun
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.demo.preferences import write_held_out
 from qserve.planner.training import TrainingRequest, VllmBeside
-from qserve.planner.training.defaults import EXAMPLE
+from qserve.planner.training.training_defaults import EXAMPLE
 from qserve.training import check
 from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.configuration.files import write_configuration

@@ -24,10 +24,15 @@ from transformers import (
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingRequest, plan_training
-from qserve.planner.training.activations import checkpoint_bytes, layer_bytes_per_token, logits_bytes, recompute_bytes
-from qserve.planner.training.constants import LOGIT_BYTES
 from qserve.planner.training.cpu_activations import layer_bytes
 from qserve.planner.training.models import cast_of
+from qserve.planner.training.saved_activations import (
+    checkpoint_bytes,
+    layer_bytes_per_token,
+    logits_bytes,
+    recompute_bytes,
+)
+from qserve.planner.training.training_constants import LOGIT_BYTES
 
 SHAPE = {
     "hidden_size": 512,

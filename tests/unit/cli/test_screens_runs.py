@@ -13,7 +13,7 @@ import pytest
 
 from qserve.cli.runs.compare import compared, show_compared
 from qserve.cli.runs.show import show_empty, show_list, show_residuals, show_run
-from qserve.planner.learned import Residual
+from qserve.planner.calibration import Residual
 from qserve.runs.records import (
     MemorySample,
     Percentiles,

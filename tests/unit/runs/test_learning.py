@@ -12,8 +12,8 @@ import pytest
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.calibration import Residual
 from qserve.planner.engine import changed_request
-from qserve.planner.learned import Residual
 from qserve.planner.speed.load import Load
 from qserve.runs import RunStore
 from qserve.runs.residuals import residuals_of

@@ -13,7 +13,7 @@ from qserve.cli.command_line import without_secrets
 from qserve.cli.runs.command import command
 from qserve.cli.runs.show import duration_text
 from qserve.errors import QserveError, UsageError
-from qserve.planner.learned import Residual
+from qserve.planner.calibration import Residual
 from qserve.runs.retention import Retention
 from qserve.runs.writer import RunWriter
 from tests.unit.runs.kept import new_run, stored, writer

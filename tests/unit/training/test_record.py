@@ -14,7 +14,7 @@ from qserve.planner.training import TrainingJob, TrainingRequest
 from qserve.report import read_report, to_html, to_json, to_markdown
 from qserve.runs import RunStore
 from qserve.training import record as record_module
-from qserve.training.calibration import learned_runtime
+from qserve.training.calibration import calibrated_runtime
 from qserve.training.job import DataSource, TrainingRun
 from qserve.training.outcome import Outcome, outcome_of, so_far
 from qserve.training.record import TrainingRecord, document_of
@@ -212,9 +212,9 @@ def test_a_report_shows_what_a_policy_wrote(run: TrainingRun, tmp_path: Path) ->
 
 
 def test_the_next_plan_learns_what_the_process_takes(store: RunStore, tmp_path: Path) -> None:
-    assert learned_runtime(tmp_path / "state", "reward") == (600 + 85) * MIB
-    assert learned_runtime(tmp_path / "state", "dpo") is None  # another trainer loads other libraries
-    assert learned_runtime(tmp_path / "elsewhere", "reward") is None
+    assert calibrated_runtime(tmp_path / "state", "reward") == (600 + 85) * MIB
+    assert calibrated_runtime(tmp_path / "state", "dpo") is None  # another trainer loads other libraries
+    assert calibrated_runtime(tmp_path / "elsewhere", "reward") is None
     assert not (tmp_path / "elsewhere").exists()
 
 

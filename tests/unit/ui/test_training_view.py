@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qserve.charts.scale import scale_of
-from qserve.planner.training.defaults import EXAMPLE
+from qserve.planner.training.training_defaults import EXAMPLE
 from qserve.runs.verdict import advice_on, held_out_facts, warning_of
 from qserve.ui.process.app import lean_import
 from qserve.ui.strings.sentences import has_english, said

@@ -32,10 +32,10 @@ from qserve.engines.transformers.plan.modules import modules_of
 from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.releases import POOL_SINCE
 from qserve.errors import UsageError
+from qserve.planner.calibrate import Corrections, corrections_for
+from qserve.planner.calibration import CalibratedTerm
 from qserve.planner.candidate import Candidate
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
-from qserve.planner.corrections import Corrections, corrections_for
-from qserve.planner.learned import LearnedTerm
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
 
@@ -68,7 +68,7 @@ class TransformersEstimate:
         """What earlier runs measured of terms, as far as it holds here. Devices of one plan do the same step."""
         return corrections_for(self.candidate, self.max_num_seqs, self.max_num_batched_tokens)
 
-    def _moved(self, term: LearnedTerm, num_bytes: int) -> int:
+    def _moved(self, term: CalibratedTerm, num_bytes: int) -> int:
         correction = self.corrections.get(term)
         return num_bytes if correction is None else correction.moved(num_bytes)
 

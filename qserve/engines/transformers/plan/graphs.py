@@ -7,9 +7,9 @@ from qserve.core.release import parse_release
 from qserve.engines.transformers.kernels.decode_sizes import num_graphs
 from qserve.engines.transformers.plan.constants import GRAPH_BYTES_FIRST, GRAPH_BYTES_PER_LAYER
 from qserve.engines.transformers.plan.releases import CAPTURES_SINCE
+from qserve.planner.calibration import Correction
 from qserve.planner.candidate import Candidate
 from qserve.planner.constants import Constant
-from qserve.planner.learned import Correction
 
 __all__ = ["graphs_held", "num_captured"]
 

@@ -9,8 +9,8 @@ from qserve.core.hardware import Device
 from qserve.engines.vllm.plan.terms import cpu, terms_of
 from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
 from qserve.engines.vllm.plan.trial import Trial, cuda_context
-from qserve.planner.corrections import Corrections, corrections_for
-from qserve.planner.learned import Correction
+from qserve.planner.calibrate import Corrections, corrections_for
+from qserve.planner.calibration import Correction
 from qserve.planner.plan import DevicePlan
 from qserve.planner.term import Column, Term, TermKind
 

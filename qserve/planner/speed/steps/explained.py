@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Protocol, runtime_checkable
 
+from qserve.planner.speed.calibration import CorrectedSteps
 from qserve.planner.speed.figures import Figures
-from qserve.planner.speed.learned import CorrectedSteps
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulated import Steps
 from qserve.planner.speed.steps.times import SHORTLIST_SHARE, StepTimes

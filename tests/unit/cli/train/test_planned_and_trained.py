@@ -16,7 +16,7 @@ from qserve.cli.plan.train import command as plan_command
 from qserve.cli.train.command import command as train_command
 from qserve.cli.train.machine import completed, devices_of, with_engine
 from qserve.planner.training import TrainingJob, TrainingRequest
-from qserve.planner.training.defaults import default_precision
+from qserve.planner.training.training_defaults import default_precision
 from qserve.service.machine import hardware_of
 from tests.golden.plans.answers import machine
 

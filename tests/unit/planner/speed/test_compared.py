@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from qserve.planner.speed.calibration import CorrectedSteps, StepFactors
 from qserve.planner.speed.compared import compared
 from qserve.planner.speed.estimate import Replica
-from qserve.planner.speed.learned import CorrectedSteps, StepFactors
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.served import ServedRequest
 from qserve.planner.speed.simulate import simulate

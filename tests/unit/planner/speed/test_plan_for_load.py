@@ -16,7 +16,7 @@ from qserve.hub import resolve
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.learned import Measured
+from qserve.planner.speed.calibration import Measured
 from qserve.planner.speed.load import Load
 from qserve.service.layout.for_load import plan_for_load
 from qserve.service.load import SpeedRequest

@@ -10,7 +10,7 @@ import pytest
 from qserve.core.hardware import CpuFeatures, Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import make_plan, plan_request
-from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
+from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.service.quantization import weighed_by_speed
 from qserve.units import GIB

@@ -15,9 +15,9 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.speed.calibration import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.figures import figures_of
-from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.terms.cpu import CpuRates

@@ -9,7 +9,7 @@ import pytest
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training.models import cast_of
 from qserve.planner.training.operations import Operations, training_operations
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_request import TrainingRequest
 
 LAYER = 64 * 4 * 16 + 2 * 64 * 2 * 16 + 4 * 16 * 64 + 3 * 64 * 128  # q, k and v, o, the MLP
 HEAD = 1000 * 64

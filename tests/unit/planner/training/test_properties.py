@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingJob, TrainingRequest, VllmBeside, plan_training, training_suggestions
-from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
+from qserve.planner.training.training_constants import OPTIMIZERS, PRECISIONS
 
 BASE = ModelSpec.from_config(
     {

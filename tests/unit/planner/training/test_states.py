@@ -9,10 +9,10 @@ import pytest
 
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingRequest
-from qserve.planner.training.activations import layer_bytes_per_token, logits_bytes
-from qserve.planner.training.constants import ZERO_BUCKET_ELEMENTS
 from qserve.planner.training.models import cast_of
+from qserve.planner.training.saved_activations import layer_bytes_per_token, logits_bytes
 from qserve.planner.training.states import States, states_of
+from qserve.planner.training.training_constants import ZERO_BUCKET_ELEMENTS
 
 SpecOf = Callable[[str], ModelSpec]
 P = 7_615_616_512  # Qwen2-7B

@@ -12,8 +12,8 @@ from qserve.engines.transformers.plan.offloaded_weights import NOTHING_OFFLOADED
 from qserve.engines.transformers.plan.steps import TransformersSteps
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
+from qserve.planner.speed.calibration import NOTHING_MEASURED
 from qserve.planner.speed.estimate import replica_of
-from qserve.planner.speed.learned import NOTHING_MEASURED
 from qserve.planner.speed.terms.card import card_of
 from qserve.service.layout.one_stream import with_one_stream
 from qserve.units import GIB

@@ -1,13 +1,13 @@
-"""What a run measured of a term, and what that corrects in the next plan. Pure data; `corrections.py` has the rules."""
+"""What a run measured of a term, and what that corrects in the next plan. Pure data; `calibrate.py` has the rules."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Correction", "LearnedTerm", "Residual"]
+__all__ = ["CalibratedTerm", "Correction", "Residual"]
 
-LearnedTerm = Literal["weights", "activations", "cuda_graphs", "runtime", "kv_cache_tokens"]
+CalibratedTerm = Literal["weights", "activations", "cuda_graphs", "runtime", "kv_cache_tokens"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Residual:
     on_cpu: bool
     shape: str
     step: str
-    term: LearnedTerm
+    term: CalibratedTerm
     planned: int
     measured: int
     run: str
@@ -34,7 +34,7 @@ class Residual:
 class Correction:
     """What was done to a term of a plan: from `planned` to `measured`, because of `run`."""
 
-    term: LearnedTerm
+    term: CalibratedTerm
     planned: int
     measured: int
     run: str

@@ -14,11 +14,11 @@ from qserve.hub import resolve
 from qserve.hub.bundled import bundled_config
 from qserve.planner import make_plan, plan_request
 from qserve.planner.speed.bands import Metric, band_of
+from qserve.planner.speed.calibrate import residual_of
+from qserve.planner.speed.calibration import CorrectedSteps, Measured, ResidualKey, SpeedResidual, StepFactors
 from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.figures import figures_of
-from qserve.planner.speed.learned import CorrectedSteps, Measured, ResidualKey, SpeedResidual, StepFactors
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, replayed
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits

@@ -9,8 +9,8 @@ import pytest
 
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
+from qserve.planner.speed.calibration import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.estimate import estimate_speed, replica_of
-from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.terms.cpu import CpuRates

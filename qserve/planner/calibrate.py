@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from qserve.planner.calibration import CalibratedTerm, Correction, Residual
 from qserve.planner.candidate import Candidate
-from qserve.planner.learned import Correction, LearnedTerm, Residual
 from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS
 from qserve.units import MIB, format_bytes
 
 __all__ = ["Corrections", "corrections_for", "with_corrections"]
 
-Corrections = Mapping[LearnedTerm, Correction]
+Corrections = Mapping[CalibratedTerm, Correction]
 
 # Raised when what the terms of a CPU hold changes: a residual is over the plan of its day, and would take that change
 # out of the new plan. Earlier measurements then hold for no candidate, and the next run leaves new ones.
@@ -116,7 +116,7 @@ def _note(run: str, corrections: Sequence[Correction]) -> str:
     return f"corrected by what run {run} measured: {moved} (--no-learn turns this off)"
 
 
-def _name(term: LearnedTerm) -> str:
+def _name(term: CalibratedTerm) -> str:
     return "KV cache tokens" if term == "kv_cache_tokens" else COLUMNS[term]
 
 

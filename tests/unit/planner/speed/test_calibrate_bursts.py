@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from qserve.planner.speed.learned import CorrectedSteps, StepFactors
+from qserve.planner.speed.calibrate import residual_of
+from qserve.planner.speed.calibration import CorrectedSteps, StepFactors
 from qserve.planner.speed.load import Arrival, Load
-from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, replayed
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits

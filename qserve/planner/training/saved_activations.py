@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.training.constants import (
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.training_constants import (
     ATTENTION_MATRIX_BYTES,
     BACKWARD_INTERMEDIATE_BYTES,
     LAYER_BYTES,
@@ -12,8 +13,7 @@ from qserve.planner.training.constants import (
     TILE_COLUMNS,
     TILE_TOKENS,
 )
-from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = [
     "checkpoint_bytes",

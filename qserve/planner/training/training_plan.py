@@ -8,7 +8,7 @@ from typing import Any
 from qserve.planner.plan import Suggestion, Term
 from qserve.planner.training.duration import Duration
 from qserve.planner.training.operations import Operations
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_request import TrainingRequest
 from qserve.units import format_bytes
 
 __all__ = ["CardMemory", "TrainingPlan"]

@@ -10,8 +10,8 @@ from qserve.core.wheels import LEAST_OF_OLD_TORCH, TESTED_TORCH, shown, too_old
 from qserve.planner.engine import engine_named
 from qserve.planner.notes import old_card_note
 from qserve.planner.training.card_memory import Run, engine_need_bytes
-from qserve.planner.training.plan import CardMemory
 from qserve.planner.training.states import precision_of
+from qserve.planner.training.training_plan import CardMemory
 from qserve.units import format_bytes
 
 __all__ = ["PER_TOKEN", "notes_on", "traps_of"]

@@ -10,11 +10,11 @@ from qserve.errors import UsageError
 from qserve.planner.training.card_memory import Run, engine_card, engine_need_bytes, host_bytes, trainer_card
 from qserve.planner.training.duration import ASSUMED_CPU_FLOP_PER_S, ASSUMED_ROWS, training_duration
 from qserve.planner.training.models import cast_of
-from qserve.planner.training.notes import PER_TOKEN, notes_on, traps_of
 from qserve.planner.training.operations import training_operations
-from qserve.planner.training.plan import CardMemory, TrainingPlan
-from qserve.planner.training.request import TrainingRequest
 from qserve.planner.training.rollouts import with_engine_share
+from qserve.planner.training.training_plan import CardMemory, TrainingPlan
+from qserve.planner.training.training_request import TrainingRequest
+from qserve.planner.training.traps import PER_TOKEN, notes_on, traps_of
 from qserve.units import format_bytes
 
 __all__ = ["plan_training"]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = [
     "EXAMPLE",

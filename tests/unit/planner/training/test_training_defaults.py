@@ -7,7 +7,7 @@ import pytest
 from qserve.cli.options.training import training_request
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.command import command_line, train_command
-from qserve.planner.training.defaults import default_epochs, default_learning_rate, with_accumulation
+from qserve.planner.training.training_defaults import default_epochs, default_learning_rate, with_accumulation
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
+from qserve.planner.speed.calibration import CorrectedSteps, StepFactors
 from qserve.planner.speed.figures import percentile
-from qserve.planner.speed.learned import CorrectedSteps, StepFactors
 from qserve.planner.speed.served import ServedRequest, replayed
 from qserve.planner.speed.simulated import Finished, Limits, Steps
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qserve.errors import UsageError
-from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
+from qserve.planner.training.training_constants import OPTIMIZERS, PRECISIONS
 
 __all__ = ["Method", "Offload", "TrainingRequest", "VllmBeside"]
 
