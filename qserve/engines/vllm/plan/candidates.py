@@ -134,10 +134,16 @@ def _why_none(checkpoint: Checkpoint, request: PlanRequest, offer: _Offer) -> st
     """The size that the user fixed and that doesn't divide the model, or that no quantization runs."""
     # The weights that are tried first: a sibling's groups or blocks may be what doesn't divide.
     first = next(quantizations(checkpoint, request, offer), None)
-    spec, size = first.spec if first else checkpoint.spec, request.of(VllmOptions).tensor_parallel_size
-    reason = why_not_divisible(spec, size or 1, request.engine_version)
+    spec, options = first.spec if first else checkpoint.spec, request.of(VllmOptions)
+    size, whole = options.tensor_parallel_size, options.enable_expert_parallel
+    reason = why_not_divisible(spec, size or 1, request.engine_version, whole_experts=whole)
     if not reason:
         return nothing_runs(checkpoint, request, offer)
-    sizes = [ranks for ranks in range(1, 17) if not why_not_divisible(spec, ranks, request.engine_version)]
-    works = f"{spec.id} divides over {', '.join(map(str, sizes))}"
+
+    def divides(ranks: int, whole_experts: bool) -> bool:
+        return not why_not_divisible(spec, ranks, request.engine_version, whole_experts=whole_experts)
+
+    works = f"{spec.id} divides over {', '.join(str(ranks) for ranks in range(1, 17) if divides(ranks, whole))}"
+    if not whole and size and divides(size, True):
+        works += f"; with --enable-expert-parallel, which keeps experts whole, also over {size}"
     return f"--tensor-parallel-size {size}: {reason}; {works}"

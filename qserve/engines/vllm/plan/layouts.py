@@ -47,20 +47,23 @@ def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator
         for pipeline in ([fixed_pipeline] if fixed_pipeline else range(1, num_devices // tensor + 1))
         if tensor * pipeline <= num_devices
         and pipeline <= spec.num_hidden_layers
-        and not why_not_divisible(spec, tensor, request.engine_version)
+        and not why_not_divisible(spec, tensor, request.engine_version, whole_experts=options.enable_expert_parallel)
     ]
     yield from sorted(pairs, key=lambda pair: (pair[1], pair[0]))
 
 
-def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int, engine_version: str | None = None) -> str | None:
+def why_not_divisible(
+    spec: ModelSpec, tensor_parallel_size: int, engine_version: str | None = None, *, whole_experts: bool = False
+) -> str | None:
     """The dimension that `tensor_parallel_size` ranks can't share; None when they can. KV heads may replicate.
 
     `engine_version` is vLLM's release, the supported one by default: it decides what may cut a block of FP8 weights.
+    `whole_experts`: each rank holds some of the experts instead of a shard of each (--enable-expert-parallel).
     """
     ranks = tensor_parallel_size
     if ranks > 1 and spec.quantization and SCHEMES[spec.quantization.scheme].by_bitsandbytes:
         return f"weights stored as {spec.quantization.scheme} don't split, bitsandbytes made them whole"
-    for name, size, module in _shared_sizes(spec):
+    for name, size, module in _shared_sizes(spec, whole_experts):
         if size % ranks:
             return f"{size} {name} don't divide by {ranks}"
         cut = _cut(spec, module, size // ranks, engine_version) if module and ranks > 1 else None
@@ -72,7 +75,7 @@ def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int, engine_version
     return None
 
 
-def _shared_sizes(spec: ModelSpec) -> list[tuple[str, int, str]]:
+def _shared_sizes(spec: ModelSpec, whole_experts: bool) -> list[tuple[str, int, str]]:
     """What ranks share: its name, how many, and of columns the row-parallel layer that takes them in."""
     sizes = [
         ("attention heads", spec.num_attention_heads, ""),
@@ -82,7 +85,8 @@ def _shared_sizes(spec: ModelSpec) -> list[tuple[str, int, str]]:
         sizes.append(("MLP columns", spec.intermediate_size, "mlp.down_proj"))
     if spec.moe:
         shared = spec.moe.shared_expert_intermediate_size
-        sizes.append(("expert columns", spec.moe.moe_intermediate_size, "mlp.experts.0.down_proj"))
+        if not whole_experts:
+            sizes.append(("expert columns", spec.moe.moe_intermediate_size, "mlp.experts.0.down_proj"))
         sizes.append(("shared expert's columns", shared, "mlp.shared_expert.down_proj"))
     if spec.linear_attention:
         sizes.append(("linear-attention key heads", spec.linear_attention.num_key_heads, ""))

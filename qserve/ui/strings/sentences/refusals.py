@@ -123,6 +123,11 @@ REFUSALS: dict[str, str] = {
         "--tensor-parallel-size {} 与 --pipeline-parallel-size {} 需要 {} 张显卡，但只有 {} 张；请降低它们，或描述更多"
         "显卡：--gpu NAME:COUNT"
     ),
+    "--tensor-parallel-size {}: {}; {} divides over {}; with --enable-expert-parallel, which keeps experts whole, "
+    "also over {}": (
+        "--tensor-parallel-size {}：{}；{} 可以分在 {} 上；"
+        "加上 --enable-expert-parallel（专家保持完整）也可以分在 {} 上"
+    ),
     "--tensor-parallel-size {}: {}; {} divides over {}": "--tensor-parallel-size {}：{}；{} 可以分在 {} 上",
     "{#} attention heads don't divide by {#}": "{} 个注意力头不能被 {} 整除",
     "{#} KV heads neither divide by {#} nor replicate evenly": "{} 个 KV 头既不能被 {} 整除，也不能均匀复制",

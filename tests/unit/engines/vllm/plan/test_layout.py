@@ -44,6 +44,22 @@ def test_the_checkpoint_that_would_be_loaded_is_named_with_the_sizes_that_divide
         plan_of("Qwen/Qwen3-30B-A3B", "h100:4", quant="fp8", tensor_parallel_size=4, engine_version="0.10.0")
 
 
+@pytest.mark.parametrize("version", ["0.10.0", "0.32.0"])
+def test_whole_experts_are_not_cut(version: str) -> None:
+    """Qwen3-235B-A22B-FP8 runs on 8 ranks of 8 × H100 with vLLM 0.10.0 and --enable-expert-parallel."""
+    sizes = {"quant": "fp8", "tensor_parallel_size": 8, "engine_version": version}
+    plan = plan_of("Qwen/Qwen3-235B-A22B", "h100-80gb:8", enable_expert_parallel=True, **sizes)
+    assert plan.fits and plan.placement.tensor_parallel_size == 8
+    spec = replace(spec_of("Qwen/Qwen3-235B-A22B"), quantization=_FP8_BLOCKS)
+    assert why_not_divisible(spec, 8, version, whole_experts=True) is None
+    assert (why_not_divisible(spec, 8, version) is None) is (version == "0.32.0")
+
+
+def test_the_error_names_the_flag_that_keeps_experts_whole() -> None:
+    with pytest.raises(UsageError, match=r"with --enable-expert-parallel, which keeps experts whole, also over 8"):
+        plan_of("Qwen/Qwen3-235B-A22B", "h100-80gb:8", quant="fp8", tensor_parallel_size=8, engine_version="0.10.0")
+
+
 def test_auto_passes_over_weights_that_the_ranks_can_not_share() -> None:
     """Four L4 have room for 30B in FP8 only, and two of them share its blocks."""
     plan = plan_of("Qwen/Qwen3-30B-A3B", "l4:4", quant="fp8", engine_version="0.10.0")
