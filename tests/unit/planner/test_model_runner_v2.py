@@ -107,6 +107,27 @@ def test_nothing_is_compiled_eagerly_nor_beside_a_vision_encoder() -> None:
     assert compile_peak(spec, VllmVersion.parse("0.19.0"), 2048) == 0
 
 
+def test_a_model_that_could_take_images_and_does_not_is_given_token_ids() -> None:
+    """27B in W4A16 on an RTX 4090 had 1.52 GiB of KV cache where 3.23 was planned: the embedding was copied."""
+    spec, version = spec_of("Qwen/Qwen3.5-27B"), VllmVersion.parse("0.27.1")
+    copied = 2 * spec.vocab_size * spec.hidden_size
+    assert compile_peak(spec, version, 2048, takes_media=False) == copied + 4 * 2048 * spec.hidden_size
+    fixed = {"engine_version": "0.27.1", "max_model_len": 8192}
+    plans = {
+        name: plan_of("Qwen/Qwen3.5-27B", "h100-80gb", **fixed, **options)
+        for name, options in {
+            "media": {},
+            "text": {"language_model_only": True},
+            "no items": {"limit_mm_per_prompt": '{"image": 0, "video": 0}'},
+            "warm": {"language_model_only": True, "warm_compile_cache": True},
+            "eager": {"language_model_only": True, "enforce_eager": True},
+        }.items()
+    }
+    peaks = {name: plan.devices[0].activations_bytes for name, plan in plans.items()}
+    assert peaks["text"] == peaks["no items"] > copied > peaks["warm"]
+    assert "compiler, first start only" not in str([term.formula for term in plans["media"].devices[0].terms])
+
+
 def test_penalties_are_counted_for_every_sequence() -> None:
     spec, version = spec_of("Qwen/Qwen3-14B"), VllmVersion.parse("0.29.0")
     assert penalty_bytes(spec, version, 256) == 256 * (151936 * 4 + 151936 // 32 * 4)

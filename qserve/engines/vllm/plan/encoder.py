@@ -10,7 +10,14 @@ from qserve.core.model_parts import VisionEncoder
 from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan.media import MediaLimits
 
-__all__ = ["deepstack_bytes", "embedding_bytes", "encoder_peak", "longest_with_same_profile", "profiled_tokens"]
+__all__ = [
+    "deepstack_bytes",
+    "embedding_bytes",
+    "encoder_peak",
+    "longest_with_same_profile",
+    "profiled_tokens",
+    "takes_media",
+]
 
 _ACTIVATION_BYTES = 2  # bf16 and fp16 alike
 _MOST_ITEMS = 999  # of a prompt that nobody limited
@@ -18,6 +25,11 @@ _MOST_FRAMES = 14  # of a dummy video: vllm qwen2_vl.py, _MAX_FRAMES_PER_VIDEO
 # Largest image of the preprocessor_config.json that comes with the models: 16384 tokens of 28 × 28 or 32 × 32 pixels.
 _IMAGE_TOKENS = 16384
 _VIDEO_PIXELS = 25_165_824  # Qwen3-VL's and later: both frames of the dummy together
+
+
+def takes_media(spec: ModelSpec, limits: MediaLimits) -> bool:
+    """Whether there is an encoder, and the limits allow an item of at least one kind."""
+    return spec.vision is not None and (limits.images != 0 or limits.videos != 0)
 
 
 def profiled_tokens(

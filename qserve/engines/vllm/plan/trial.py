@@ -10,7 +10,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.encoder import longest_with_same_profile, profiled_tokens
+from qserve.engines.vllm.plan.encoder import longest_with_same_profile, profiled_tokens, takes_media
 from qserve.engines.vllm.plan.layouts import stage_layers
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.versions import VllmVersion
@@ -141,6 +141,11 @@ class Trial:
     def most_layers(self) -> int:
         """Layers of the pipeline stage that has most of them."""
         return max(stage_layers(self.spec, self.candidate.pipeline_parallel_size))
+
+    @property
+    def takes_media(self) -> bool:
+        """Whether a request may bring images or video; the engine is then given embeddings instead of token ids."""
+        return not self.options.language_model_only and takes_media(self.spec, self.options.media)
 
     @cached_property
     def encoder_tokens(self) -> int:

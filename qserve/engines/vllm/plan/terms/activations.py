@@ -42,6 +42,7 @@ def activation_peak(
     drafts: bool = False,
     is_packed: bool = False,
     scratch_bytes: int = 0,
+    takes_media: bool = True,
 ) -> int:
     """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
 
@@ -66,7 +67,7 @@ def activation_peak(
         _layer_peak(spec, version, max_num_batched_tokens, tensor_parallel_size, is_eager)
         + scratch_bytes
         + (0 if is_packed else workspace),
-        compile_peak(spec, version, max_num_batched_tokens, tensor_parallel_size) if compiles else 0,
+        compile_peak(spec, version, max_num_batched_tokens, tensor_parallel_size, takes_media) if compiles else 0,
     )
     if not version.charges_what_is_gone:
         return max(encoder, language + experts + embeddings)
@@ -110,15 +111,19 @@ def layer_streams(spec: ModelSpec, version: VllmVersion, tensor_parallel_size: i
     return 2 * spec.hidden_size + (attention if version.runs_model_runner_v2(spec) else 0)
 
 
-def compile_peak(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int = 1) -> int:
+def compile_peak(
+    spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int = 1, takes_media: bool = True
+) -> int:
     """A copy of the embedding and two residual streams: V·H·2/tp + 4·T·H. 0 where the embedding isn't compiled.
 
     The first start of a configuration compiles inside the profile run. Inductor's benchmark of the combined kernels
     makes random tensors in the shape of everything they read, the embedding among it; a second start loads the
-    compiled code and has this memory for its cache. Models with a vision encoder embed outside of the compiled graph.
-    Source: vllm config/compilation.py (benchmark_combo_kernel), vllm#54122, vllm#54383.
+    compiled code and has this memory for its cache. A model that `takes_media` is given embeddings: its own are looked
+    up outside of the compiled graph. One that could and takes none (--language-model-only) is given token ids.
+    Source: vllm config/compilation.py (benchmark_combo_kernel), gpu_model_runner.py (supports_mm_inputs), vllm#54122,
+    vllm#54383.
     """
-    if spec.vision is not None or not version.compiles_inside_profile:
+    if (spec.vision is not None and takes_media) or not version.compiles_inside_profile:
         return 0
     embedding = spec.vocab_size * spec.hidden_size * _ACTIVATION_BYTES // tensor_parallel_size
     return embedding + 2 * num_tokens * spec.hidden_size * _ACTIVATION_BYTES
@@ -181,6 +186,7 @@ class Activations(TermKind[Trial]):
             drafts=sizes.drafts,
             is_packed=sizes.is_packed and spec.moe is None,
             scratch_bytes=layer_scratch_bytes(spec, sizes.quantization, candidate.tensor_parallel_size),
+            takes_media=sizes.takes_media,
         )
 
     def formula(self, sizes: Trial, stage: int) -> str:
@@ -237,7 +243,7 @@ def _widest_layer(sizes: Trial) -> str:
 
 def _compiler(sizes: Trial) -> list[str]:
     spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.candidate.tensor_parallel_size
-    num_bytes = compile_peak(spec, sizes.version, tokens, ranks) if sizes.compiles else 0
+    num_bytes = compile_peak(spec, sizes.version, tokens, ranks, sizes.takes_media) if sizes.compiles else 0
     copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
     return [f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(num_bytes)}"] if num_bytes else []
 

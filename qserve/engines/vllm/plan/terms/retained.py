@@ -75,7 +75,7 @@ class RetainedSegment(TermKind[Trial]):
     def num_bytes(self, sizes: Trial, stage: int) -> int:
         spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.candidate.tensor_parallel_size
         pins = sizes.version.pins_freed_segments and sizes.compiles
-        if not pins or not compile_peak(spec, sizes.version, tokens, ranks):
+        if not pins or not compile_peak(spec, sizes.version, tokens, ranks, sizes.takes_media):
             return 0
         steps = Steps(sizes.max_num_seqs, tokens, ranks, sizes.is_packed)
         return retained_segment_bytes(spec, sizes.device, steps, loaded_blocks(sizes.candidate))
