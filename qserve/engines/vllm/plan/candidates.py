@@ -138,7 +138,10 @@ def _why_none(checkpoint: Checkpoint, request: PlanRequest, offer: _Offer) -> st
     size, whole = options.tensor_parallel_size, options.enable_expert_parallel
     reason = why_not_divisible(spec, size or 1, request.engine_version, whole_experts=whole)
     if not reason:
-        return nothing_runs(checkpoint, request, offer)
+        tested = replace(offer, version=VllmVersion.parse(TESTED_RELEASE))
+        is_newer = next(quantizations(checkpoint, request, tested), None) is not None
+        newer = f"; vllm {TESTED_RELEASE} does: leave out --engine-version {request.engine_version}" if is_newer else ""
+        return f"{nothing_runs(checkpoint, request, offer)}{newer}"
 
     def divides(ranks: int, whole_experts: bool) -> bool:
         return not why_not_divisible(spec, ranks, request.engine_version, whole_experts=whole_experts)

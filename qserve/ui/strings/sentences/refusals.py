@@ -53,6 +53,16 @@ REFUSALS: dict[str, str] = {
         "--quant {} 不是量化方式；可以是 auto | fp16 | bf16 | fp8 | int8 | 4bit，或具体方案：{}"
     ),
     "--quant {} of {} does not run on {}: no checkpoint of it is known that does, and {} can't quantize to it while "
+    "loading here. It can: {}; vllm {} does: leave out --engine-version {}": (
+        "{1} 的 --quant {0} 不能在 {2} 上运行：没有已知的可用检查点，{3} 在此也不能在加载时量化成它。可以用：{4}；"
+        "vllm {5} 可以：请去掉 --engine-version {6}"
+    ),
+    "--quant {} of {} does not run on {}: no checkpoint of it is known that does, and {} can't quantize to it while "
+    "loading here. It can: {}; or give {}; vllm {} does: leave out --engine-version {}": (
+        "{1} 的 --quant {0} 不能在 {2} 上运行：没有已知的可用检查点，{3} 在此也不能在加载时量化成它。可以用：{4}；或指"
+        "定 {5}；vllm {6} 可以：请去掉 --engine-version {7}"
+    ),
+    "--quant {} of {} does not run on {}: no checkpoint of it is known that does, and {} can't quantize to it while "
     "loading here. It can: {}": (
         "{1} 的 --quant {0} 不能在 {2} 上运行：没有已知的可用检查点，{3} 在此也不能在加载时量化成它。可以用：{4}"
     ),
