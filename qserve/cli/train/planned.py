@@ -60,7 +60,7 @@ class PlannedRun:
             labels = check_source(data_at(flags.source), method, flags.score_names)
             request = flags.labelled(request, labels)
             if devices[0].kind == "cpu":
-                request = replace(request, runtime_bytes=_learned(state, method))
+                request = replace(request, runtime_bytes=_calibrated(state, method))
         line.phase("planning")
         ram_bytes = hardware.ram_available_bytes if emit is None else None
         job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
@@ -81,7 +81,7 @@ class PlannedRun:
         return cls(run, job, hardware, state, line, as_json)
 
 
-def _learned(state: Path, method: str) -> int | None:
+def _calibrated(state: Path, method: str) -> int | None:
     from qserve.training.calibration import calibrated_runtime
 
     return calibrated_runtime(state, method)

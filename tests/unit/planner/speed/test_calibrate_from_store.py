@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from qserve.planner.speed.calibration import CorrectedSteps, Measured, StepFacto
 from qserve.planner.speed.estimate import estimate_speed, replica_of
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.simulated import Finished
 from qserve.planner.speed.terms.cpu import CpuRates
-from qserve.runs.writer import RequestRow
+from qserve.runs.writer import RequestRow, RunWriter
 from qserve.service.machine import hardware_of
 from qserve.service.measured_speed import keep_rates, measured_speed
 from tests.unit.runs.kept import GOOD, writer
@@ -22,6 +24,15 @@ from tests.unit.runs.kept import GOOD, writer
 BEGAN = 1_795_300_000.0
 FAST = CpuRates(40e9, 800e9, 2, linear_ps=((1, 80.0), (256, 800.0)), at_unix_s=BEGAN)
 SLOW = CpuRates(20e9, 400e9, 2, linear_ps=((1, 160.0), (256, 1600.0)), at_unix_s=BEGAN + 600)
+
+
+def keep(run: RunWriter, finished: Iterable[Finished], began_s: float) -> None:
+    """Write the simulated answers down as requests of a run that began then."""
+    for one in finished:
+        began_ms, e2e_us, ttft_us = 1000 * (began_s + one.arrival_s), 1e6 * one.e2e_s, 1e6 * one.ttft_s
+        tokens = one.input_tokens, one.output_tokens, one.output_tokens
+        name = f"req-{one.place}"
+        run.request(RequestRow(GOOD, round(began_ms), round(e2e_us), 0, round(ttft_us), *tokens, name))
 
 
 def test_a_run_teaches_what_it_took_beyond_what_the_cpu_could_do_then(tmp_path: Path) -> None:
@@ -33,21 +44,7 @@ def test_a_run_teaches_what_it_took_beyond_what_the_cpu_could_do_then(tmp_path: 
         keep_rates(tmp_path, rates)
         replica = replica_of(plan, checkpoint.spec, hardware.cpu_device, Measured(rates))
         steps = CorrectedSteps(replica.steps, StepFactors(((1, 1.3),), ((1, 1.2),)))
-        for one in simulate(steps, replace(load, jitter=0.1), replica.limits).finished:
-            began_ms, e2e_us, ttft_us = 1000 * (rates.at_unix_s + one.arrival_s), 1e6 * one.e2e_s, 1e6 * one.ttft_s
-            run.request(
-                RequestRow(
-                    GOOD,
-                    round(began_ms),
-                    round(e2e_us),
-                    0,
-                    round(ttft_us),
-                    one.input_tokens,
-                    one.output_tokens,
-                    one.output_tokens,
-                    f"req-{one.place}",
-                )
-            )
+        keep(run, simulate(steps, replace(load, jitter=0.1), replica.limits).finished, rates.at_unix_s)
     run.close(0)
     (learned,) = measured_speed(tmp_path, checkpoint, hardware, learns=True).residuals
     assert (learned.run, learned.num_requests) == ("20261121-120000-1", 43)
@@ -64,21 +61,7 @@ def a_run(folder: Path, name: str, slower: float, others: float) -> None:
     run.plan("chat", ("demo",), plan.to_json())
     replica = replica_of(plan, checkpoint.spec, hardware.cpu_device, Measured(FAST))
     steps = CorrectedSteps(replica.steps, StepFactors(((1, slower),), ((1, slower),)))
-    for one in simulate(steps, Load(60, 40, concurrency=1, num_prompts=8), replica.limits).finished:
-        began_ms, e2e_us, ttft_us = 1000 * (BEGAN + one.arrival_s), 1e6 * one.e2e_s, 1e6 * one.ttft_s
-        run.request(
-            RequestRow(
-                GOOD,
-                round(began_ms),
-                round(e2e_us),
-                0,
-                round(ttft_us),
-                one.input_tokens,
-                one.output_tokens,
-                one.output_tokens,
-                f"req-{one.place}",
-            )
-        )
+    keep(run, simulate(steps, Load(60, 40, concurrency=1, num_prompts=8), replica.limits).finished, BEGAN)
     run.event("chat", "latency", {"others_share": others})
     run.close(0)
 
