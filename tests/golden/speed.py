@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -45,32 +45,7 @@ _CARDS = {
     "RTX4090": "rtx-4090",
     "H20": "h20",
 }
-_NAMED_AS = {
-    "Qwen/Qwen3-Coder-Next": "Qwen/Qwen3-Next-80B-A3B-Instruct",
-    "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
-    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B",
-}
-# Larger than what qserve serves, and in the rows all the same. Source: the config.json of its repository.
-_QWEN35_397B = {
-    "model_type": "qwen3_5_moe",
-    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-    "hidden_size": 4096,
-    "num_hidden_layers": 60,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "vocab_size": 248320,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "moe_intermediate_size": 1024,
-    "shared_expert_intermediate_size": 1024,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 64,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "full_attention_interval": 4,
-    "max_position_embeddings": 262144,
-}
+_NAMED_AS = {"nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B", "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B"}
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm", "transformers": "transformers"}
 # AutoRound writes the layout of GPTQ.
 _QUANTS = {"": "bf16", "int8-w8a8": "w8a8", "autoround-int4": "gptq-int4"}
@@ -263,8 +238,8 @@ def spec_of(model: str) -> ModelSpec:
     return ModelSpec.from_config(config, _NAMED_AS.get(model, model))
 
 
-def _config(model: str) -> dict[str, Any] | None:
-    return bundled_config(_NAMED_AS.get(model, model)) or (_QWEN35_397B if "397B" in model else None)
+def _config(model: str) -> Mapping[str, Any] | None:
+    return bundled_config(_NAMED_AS.get(model, model))
 
 
 @cache
