@@ -26,7 +26,8 @@ _NEAREST_ROW = {
     "moe_int4": "moe_bf16",
 }
 # Dense TFLOP/s in 16 bit per SM, by compute capability: (data centre and workstation, GeForce with 32-bit sums).
-# Source: NVIDIA's data sheets of A100, A40, RTX 3090, L40S, RTX 4090, H100, B200, RTX PRO 6000, RTX 5090; T4; V100.
+# Source: NVIDIA's data sheets of A100, A40, RTX 3090, L40S, RTX 4090, H100, B200, RTX PRO 6000, RTX 5090; T4; V100;
+# B300: configs/speed.toml.
 _TFLOPS_PER_SM = {
     (7, 0): (1.4, 1.4),
     (7, 5): (1.62, 0.8),
@@ -36,6 +37,7 @@ _TFLOPS_PER_SM = {
     (8, 9): (2.55, 1.29),
     (9, 0): (7.49, 7.49),
     (10, 0): (15.2, 15.2),
+    (10, 3): (15.2, 15.2),
     (11, 0): (12.5, 12.5),
     (12, 0): (2.49, 1.23),
     (12, 1): (2.6, 2.6),
