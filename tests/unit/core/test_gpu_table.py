@@ -10,6 +10,7 @@ import pytest
 
 from qserve.core.facts import load
 from qserve.core.hardware import formats_of, known_gpus, parse_gpu
+from qserve.errors import UsageError
 from qserve.units import GIB
 
 ROWS = load("gpus")["gpus"]
@@ -55,6 +56,59 @@ def test_no_two_cards_share_a_name() -> None:
     names = Counter(name for key, row in ROWS.items() for name in (key, *row["aliases"]))
     assert [name for name, count in names.items() if count > 1] == []
     assert set(names) <= set(known_gpus())
+
+
+def test_no_name_is_lost_to_another_card() -> None:
+    """A driver's name finds cards as their keys and aliases do (as people write it), and one of each kind would hide
+    the other.
+    """
+    names = {key: {key, *row["aliases"], row["name"]} for key, row in ROWS.items()}
+    assert [(name, key) for key, own in names.items() for name in own if parse_gpu(name)[0] != known_gpus()[key]] == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "key"),
+    [
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-workstation"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"),
+        ("NVIDIA RTX PRO 5000 Blackwell", "rtx-pro-5000"),
+        ("NVIDIA RTX PRO 5000 72GB Blackwell", "rtx-pro-5000-72gb"),
+        ("NVIDIA RTX PRO 4500 Blackwell", "rtx-pro-4500"),
+        ("NVIDIA RTX PRO 4000 Blackwell", "rtx-pro-4000"),
+        ("NVIDIA GeForce RTX 5050", "rtx-5050"),
+        ("NVIDIA GeForce RTX 5050 Laptop GPU", "rtx-5050-laptop"),
+        ("NVIDIA GeForce RTX 5070 Ti Laptop GPU", "rtx-5070-ti-laptop"),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", "rtx-5090-laptop"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA GB300", "gb300"),
+        ("AMD Instinct MI355X", "mi355x"),
+        ("AMD Radeon AI PRO R9700", "r9700"),
+        ("AMD Radeon PRO W7900", "w7900"),
+        ("Radeon 8060S Graphics", "strix-halo"),
+        ("Ryzen AI Max+ 395", "strix-halo"),
+    ],
+)
+def test_a_card_is_found_by_what_its_tools_print(printed: str, key: str) -> None:
+    assert parse_gpu(printed) == parse_gpu(key)
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "near"),
+    [("rtx-pro-5500", "rtx-pro-5000"), ("b350", "b300"), ("mi335x", "mi355x"), ("rtx-5050-laptopp", "rtx-5050-laptop")],
+)
+def test_an_unknown_card_names_those_near_it(mistyped: str, near: str) -> None:
+    with pytest.raises(UsageError, match=rf"near matches: .*\b{near}\b"):
+        parse_gpu(mistyped)
+
+
+@pytest.mark.parametrize(("key", "usual"), [("rtx-4090-48gb", "rtx-4090"), ("rtx-3080-20gb", "rtx-3080")])
+def test_a_card_with_larger_chips_goes_by_its_size(key: str, usual: str) -> None:
+    """The driver calls both by one name, which stays that of the usual card."""
+    (card,) = parse_gpu(key)
+    assert card.total_bytes > 1.9 * known_gpus()[usual].total_bytes
+    assert parse_gpu(known_gpus()[usual].name) == parse_gpu(usual)
 
 
 @pytest.mark.parametrize(
