@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -260,15 +260,9 @@ def plan_case(case: Case, costs: EngineCosts | None = None, card: CardSpeed | No
     return figures_of(run, case.load)
 
 
-@cache
 def device_of(gpu: str) -> Device:
-    """The card of a row; two that rows name and configs/gpus.toml lacks are B200s of another memory."""
-    known = known_gpus()
-    if gpu in known:
-        return known[gpu]
-    total_bytes, bandwidth = {"b300": (268, 8000), "gb200": (184, 8000)}[gpu]
-    name = f"NVIDIA {gpu.upper()}"
-    return replace(known["b200"], name=name, total_bytes=total_bytes * 10**9, bandwidth_bytes_per_s=bandwidth * 10**9)
+    """The card of a row."""
+    return known_gpus()[gpu]
 
 
 def _limits(case: Case, costs: EngineCosts, steps: StepTimes) -> Limits:
