@@ -150,6 +150,10 @@ class EnginePlanner(Protocol):
         """What the steps of a plan take on cards of that kind; None: what configs/speed.toml has for the engine."""
         return None
 
+    def unbounded(self, plan: Plan, device: Device, request: PlanRequest) -> Plan:
+        """A plan that does not fit, with the limits that the engine would take if memory did not matter."""
+        return plan
+
     def loads(self, scheme: str) -> bool:
         """Whether a checkpoint that is stored so is worth taking in the place of the 16-bit one."""
         return False

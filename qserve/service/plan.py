@@ -257,7 +257,7 @@ def _with_speed(chat: _Chat, replicas: Sequence[ReplicaPlan]) -> ModelPlan:
     timed: list[ReplicaPlan] = []
     for one in replicas:
         same = next((other.plan for other, was in zip(timed, replicas, strict=False) if was.plan is one.plan), None)
-        plan = same or with_one_stream(one.plan, chat.checkpoint, chat.hardware, chat.speed.measured)
+        plan = same or with_one_stream(one.plan, chat.checkpoint, chat.hardware, chat.plan, chat.speed.measured)
         timed.append(replace(one, plan=plan))
-    whole = with_one_stream(as_one(replicas), chat.checkpoint, chat.hardware, chat.speed.measured)
+    whole = with_one_stream(as_one(replicas), chat.checkpoint, chat.hardware, chat.plan, chat.speed.measured)
     return ModelPlan(chat.checkpoint, whole, tuple(timed))

@@ -19,7 +19,7 @@ from qserve.terminal.bars import Part, bar_panel, explained, headline, left_of, 
 from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_bytes, format_count, format_parameters
 
-__all__ = ["show_next_step", "show_plan"]
+__all__ = ["show_next_step", "show_plan", "show_ways"]
 
 _NOTHING_FITS = (
     "Nothing that was tried fits: smaller models of the family, fewer bits, a shorter length, more or larger cards. "
@@ -34,8 +34,11 @@ _COLOURS: Mapping[Column, str] = {
 }
 
 
-def show_plan(plan: Plan, explain: bool = False, console: Console | None = None) -> None:
-    """Prints the plan; with `explain` every term's formula, numbers and source."""
+def show_plan(plan: Plan, explain: bool = False, console: Console | None = None, with_ways: bool = True) -> None:
+    """Prints the plan; with `explain` every term's formula, numbers and source.
+
+    `with_ways`: of a plan that does not fit, what would (`show_ways`).
+    """
     console = console or console_of()
     console.print(_headline(plan))
     for device, cards in groupby(plan.devices):
@@ -56,6 +59,12 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
             console.print(Hanging(line))
     for note in plan.notes:
         console.print(Hanging(note, style="dim"))
+    if with_ways:
+        show_ways(plan, console)
+
+
+def show_ways(plan: Plan, console: Console) -> None:
+    """Prints what would fit, where the plan does not."""
     if plan.suggestions and not plan.fits:
         console.print(suggestion_list("What would fit:", plan.suggestions), soft_wrap=True)
     elif not plan.fits:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from qserve.planner.plan import Plan
 from qserve.terminal.console import console_of
-from qserve.terminal.plan import show_next_step, show_plan
+from qserve.terminal.plan import show_next_step, show_plan, show_ways
 from qserve.terminal.speed import show_speed
 
 __all__ = ["service_text", "show_service"]
@@ -28,9 +28,10 @@ def show_service(
     first, *others = plans
     if where:
         console.print(Text(where, style="bold"), soft_wrap=True)
-    show_plan(replace(first, host=() if others else first.host), explain, console)
+    show_plan(replace(first, host=() if others else first.host), explain, console, with_ways=False)
     if first.speed:
         show_speed(first.speed, explain, console, monthly, takes_load=not others)
+    show_ways(first, console)  # at the end, where the next step is looked for
     for other in others:
         show_plan(other, explain, console)  # what both share, once, at the end
     show_next_step(first, console)

@@ -38,10 +38,11 @@ def show_speed(
 ) -> None:
     """Print the figures of `Plan.speed` and the layouts that were simulated.
 
-    `takes_load`: a load may be named; the last line tells how where none was.
+    `takes_load`: a load may be named; the last line tells how where none was, and the plan fits.
     """
     console = console or console_of()
-    console.print(Hanging(f"Speed, {_load(speed['load'])}", "", "bold"))
+    title = "Speed if it fitted" if speed.get("if_fitted") else "Speed"
+    console.print(Hanging(f"{title}, {_load(speed['load'])}", "", "bold"))
     if speed["requests_per_s"]["value"]:
         console.print(_figures(speed, monthly))
     if speed.get("suggestions"):
@@ -53,7 +54,8 @@ def show_speed(
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets")), is_assumed))
         if len(speed["alternatives"]) > 1:
             console.print(Text(f" · = {_TRADE_OFF}", style="dim"))
-    notes = [*speed["notes"], *([_OF_A_LOAD] if speed["load"]["assumed"] and takes_load else [])]
+    asks_load = speed["load"]["assumed"] and takes_load and not speed.get("if_fitted")
+    notes = [*speed["notes"], *([_OF_A_LOAD] if asks_load else [])]
     for note in notes:
         console.print(Hanging(note, style="dim"))
     if explain and speed.get("explained"):

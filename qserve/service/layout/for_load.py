@@ -18,6 +18,7 @@ from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.service.layout.fitting_plans import COMPARED, FittingPlans
+from qserve.service.layout.if_fitted import targets_json, with_speed_if_fitted
 from qserve.service.layout.one_stream import with_layouts
 from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, pareto, with_rate
 from qserve.service.layout.suggestions import suggestions
@@ -39,7 +40,7 @@ def plan_for_load(
     wanted: SpeedRequest,
     asked: PlanRequest | None = None,
 ) -> Plan:
-    """The plan with its `speed`. Where nothing fits, the plan that says so, without.
+    """The plan with its `speed`. Where nothing fits, the plan that says so, with the speed that it would have.
 
     Suggestions change what the user `asked` for, where `request` fixes more than that.
     """
@@ -51,7 +52,8 @@ def plan_for_load(
     layouts = layouts_for(plans, hardware, request, wanted, tunes=tunes)
     layouts = layouts or layouts_for(plans, hardware, request, wanted, tunes=tunes, any_length=True)
     if not layouts or (wanted.replicas and num_engines(layouts[0].plan) > 1):
-        return _refused(planned(request), hardware, wanted)
+        refused = _refused(planned(request), hardware, wanted)
+        return with_speed_if_fitted(refused, checkpoint, hardware, request, wanted)
     chosen = choose_layout(layouts, wanted.targets)
     device = device_for(hardware, chosen.plan)
     better = with_rate(chosen, checkpoint.spec, device, wanted)
@@ -72,14 +74,7 @@ def plan_for_load(
     speed = {
         **better.speed.to_json(),
         "alternatives": [one.to_json(better, id(one) in front) for one in _shown(better, layouts, front)],
-        "targets": {
-            "ttft_ms": wanted.targets.ttft_ms,
-            "tpot_ms": wanted.targets.tpot_ms,
-            "kept_share": round(better.kept, 3),
-            "met": better.kept >= KEPT_SHARE,
-        }
-        if wanted.targets
-        else None,
+        "targets": targets_json(better, wanted),
         "suggestions": [vars(one) for one in found],
         **better.price.to_json(),
         **({"replicas": 1, "engines": engines} if (engines := num_engines(final)) > 1 else {}),

@@ -14,6 +14,7 @@ from qserve.planner.speed.calibration import Measured
 from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.service.layout.fitting_plans import FittingPlans
+from qserve.service.layout.if_fitted import with_speed_if_fitted
 from qserve.service.layout.search import Layout, device_for, layout_of, pareto, with_rate
 from qserve.service.load import SpeedRequest
 from qserve.service.replicas import num_engines
@@ -25,10 +26,16 @@ _NEARLY = 1.05
 """What is better by less than this is not worth a sentence."""
 
 
-def with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> Plan:
-    """The plan with the `speed` of a single stream; as it is where it does not fit, or its engine is not known."""
-    if not plan.fits or not has_speed(plan.engine):
+def with_one_stream(
+    plan: Plan, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, measured: Measured
+) -> Plan:
+    """The plan with the `speed` of a single stream, which it has or would have if it fitted; as it is where its engine
+    is not known.
+    """
+    if not has_speed(plan.engine):
         return plan
+    if not plan.fits:
+        return with_speed_if_fitted(plan, checkpoint, hardware, request, SpeedRequest(measured=measured))
     device = device_for(hardware, plan)
     speed = estimate_speed(plan, checkpoint.spec, device, None, measured=measured)
     return replace(plan, speed={**speed.to_json(), "alternatives": []})
@@ -42,8 +49,8 @@ def with_layouts(
 
     The plan stays as memory asks for: whoever names no load has not said that the other cards are free.
     """
-    told = with_one_stream(plan, checkpoint, hardware, wanted.measured)
-    if told.speed is None or not _is_open(plan, hardware, request):
+    told = with_one_stream(plan, checkpoint, hardware, request, wanted.measured)
+    if told.speed is None or not plan.fits or not _is_open(plan, hardware, request):
         return told
     chosen, others = _counted(plan, checkpoint, hardware, request, wanted)
     if not others:

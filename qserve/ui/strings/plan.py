@@ -48,6 +48,10 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.term": ("Term", "项目"),
     "plan.formula": ("Formula", "公式"),
     "plan.speed": ("Speed at {load}: {input} + {output} tokens", "速度（{load}）：{input} + {output} 词元"),
+    "plan.speed_if": (
+        "Speed if it fitted, at {load}: {input} + {output} tokens",
+        "若能放下时的速度（{load}）：{input} + {output} 词元",
+    ),
     "plan.load.rps": ("{count} requests/s", "每秒 {count} 个请求"),
     "plan.load.users": ("{count} users", "{count} 位用户"),
     "plan.load.burst": ("a burst of {count}", "同时 {count} 个请求"),

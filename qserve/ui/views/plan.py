@@ -44,13 +44,15 @@ def plan_view(plan: Mapping[str, Any], language: str) -> str:
         ),
     ]
     speed = plan.get("speed") or {}
-    if speed:
-        parts.append(_speed(speed, language))
+    told = [_speed(speed, language)] if speed else []
     if speed.get("alternatives"):
-        parts.append(_layouts(speed, language))
+        told.append(_layouts(speed, language))
+    ways = []
     if plan.get("suggestions"):
         heading = translate(language, "plan.faster" if is_slow else "plan.suggestions")
-        parts.append(f"<h3>{heading}</h3>{_suggestions(plan['suggestions'], language)}")
+        ways.append(f"<h3>{heading}</h3>{_suggestions(plan['suggestions'], language)}")
+    # Of a plan that does not fit the way out comes first, then what speed it would have.
+    parts += [*told, *ways] if fits else [*ways, *told]
     if notes := [*(plan.get("notes") or ()), *speed.get("notes", ())]:
         items = "".join(f"<li>{html.escape(shown(language, str(note)))}</li>" for note in notes)
         parts.append(f'<h3>{translate(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
@@ -62,7 +64,8 @@ def _speed(speed: Mapping[str, Any], language: str) -> str:
     load = speed["load"]
     way = next(name for name in ("rps", "users", "burst", "trace", "concurrency") if name in load)
     arriving = translate(language, f"plan.load.{way}", count=f"{load[way]:g}")
-    title = translate(language, "plan.speed", input=load["input"], output=load["output"], load=arriving)
+    key = "plan.speed_if" if speed.get("if_fitted") else "plan.speed"
+    title = translate(language, key, input=load["input"], output=load["output"], load=arriving)
     rate, most = speed["output_tokens_per_s"], speed.get("max_rps")
     figures: list[tuple[str, Mapping[str, float], str, Callable[[float], str]]]
     figures = [(name, speed[key], "mean", format_ms) for key, name in _LATENCIES]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qserve.core.hardware import Device
 from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
 from qserve.units import GIB
 
-__all__ = ["default_max_num_batched_tokens", "default_max_num_seqs"]
+__all__ = ["default_max_num_batched_tokens", "default_max_num_seqs", "unbounded"]
 
 
 def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
@@ -27,6 +31,17 @@ def default_max_num_batched_tokens(device: Device, version: VllmVersion, max_mod
     if not _is_large(device):
         return 2048
     return 16384 if device.total_bytes >= 160 * GIB else 8192
+
+
+def unbounded(plan: Plan, device: Device, request: PlanRequest) -> Plan:
+    """The plan with what vLLM chooses where nobody names limits, in the place of the least that was tried."""
+    version = VllmVersion.parse(plan.engine_version)
+    workload = plan.workload
+    batched = default_max_num_batched_tokens(device, version, workload.max_model_len)
+    seqs = request.max_num_seqs or default_max_num_seqs(device, version)
+    tokens = request.max_num_batched_tokens or max(batched, request.max_num_seqs or 1)
+    limits = replace(workload, max_num_seqs=min(seqs, tokens), max_num_batched_tokens=tokens)
+    return replace(plan, workload=limits)
 
 
 def _is_large(device: Device) -> bool:

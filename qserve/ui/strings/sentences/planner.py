@@ -225,6 +225,7 @@ _SPEED = {
     "The KV cache is too small for this load: {} of {} requests are preempted": (
         "KV 缓存对此负载过小：{1} 个请求中有 {0} 个被抢占"
     ),
+    "Counted as if the weights and a KV cache of {} tokens fitted": "按权重与 {} 词元的 KV 缓存都能放下来计算",
     "The KV cache of {} tokens is too small for a request of {} + {} tokens": (
         "{} 词元的 KV 缓存放不下 {} + {} 词元的请求"
     ),

@@ -12,6 +12,7 @@ from qserve.engines.transformers.plan.offloaded_weights import NOTHING_OFFLOADED
 from qserve.engines.transformers.plan.steps import TransformersSteps
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
+from qserve.planner.request import PlanRequest
 from qserve.planner.speed.calibration import NOTHING_MEASURED
 from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.terms.card import card_of
@@ -69,5 +70,6 @@ def test_a_plan_on_the_card_alone_has_none_and_explains_where_there_is_some() ->
     whole, split = plan_of("Qwen/Qwen3-8B"), plan_of("Qwen/Qwen3-14B", offload="cpu")
     assert OffloadedWeights.of(whole, card_of(CARD[0])) == NOTHING_OFFLOADED
     hardware = Hardware(CARD, 512 * GIB, 500 * GIB, 64)
-    told = (with_one_stream(split, resolve("Qwen/Qwen3-14B"), hardware, NOTHING_MEASURED).speed or {})["explained"]
+    timed = with_one_stream(split, resolve("Qwen/Qwen3-14B"), hardware, PlanRequest(), NOTHING_MEASURED)
+    told = (timed.speed or {})["explained"]
     assert any("GB from RAM at 24 GB/s" in line and "one layer ahead" in line for line in told)

@@ -1,0 +1,71 @@
+"""The speed that a plan would have if it fitted: memory decides what starts, and not how long a step takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.planner.engine import engine_named
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.speed.estimate import ONE_STREAM
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.rate import KEPT_SHARE
+from qserve.planner.speed.terms.engine_costs import has_speed
+from qserve.service.layout.search import Layout, device_for, layout_of, with_rate
+from qserve.service.load import SpeedRequest
+from qserve.units import format_count
+
+__all__ = ["targets_json", "with_speed_if_fitted"]
+
+
+def with_speed_if_fitted(
+    plan: Plan, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest
+) -> Plan:
+    """A plan that does not fit, with the `speed` that it would have: of the load, without one of a single stream.
+
+    The limits are those that were asked for or that the engine takes by itself: a plan that does not fit was tried with
+    the smallest ones. The KV cache holds every request that runs at once. Prices are left out, since these cards do not
+    hold the model. As it is where its engine's speed is not known.
+    """
+    if plan.fits or not has_speed(plan.engine):
+        return plan
+    device = device_for(hardware, plan)
+    held = max(1, len(hardware.devices) // plan.placement.num_ranks)  # the plan may take the cards of several
+    wanted = replace(wanted, replicas=min(wanted.replicas or 1, held))
+    roomy = _with_room(engine_named(plan.engine).planner.unbounded(plan, device, request), wanted)
+    layout = layout_of(roomy, checkpoint.spec, device, wanted, wanted.replicas or 1)
+    if wanted.load is not None:
+        layout = with_rate(layout, checkpoint.spec, device, wanted)
+    speed = layout.speed.to_json()
+    assumed = f"Counted as if the weights and a KV cache of {format_count(roomy.kv_cache_tokens)} tokens fitted"
+    found = {
+        **speed,
+        "if_fitted": True,
+        "notes": [assumed, *speed["notes"]],
+        "alternatives": [],
+        **({} if wanted.load is None else {"targets": targets_json(layout, wanted), "suggestions": []}),
+    }
+    return replace(plan, speed=found)
+
+
+def targets_json(layout: Layout, wanted: SpeedRequest) -> dict[str, Any] | None:
+    """The object under "targets" of a plan for a load; None where none are named."""
+    if not wanted.targets:
+        return None
+    return {
+        "ttft_ms": wanted.targets.ttft_ms,
+        "tpot_ms": wanted.targets.tpot_ms,
+        "kept_share": round(layout.kept, 3),
+        "met": layout.kept >= KEPT_SHARE,
+    }
+
+
+def _with_room(plan: Plan, wanted: SpeedRequest) -> Plan:
+    """With a KV cache for all requests that run at once under the load, or for what the plan's limits name."""
+    load: Load = (wanted.load or ONE_STREAM).shared_by(wanted.replicas or 1)
+    open_at_once = load.streams or load.burst or plan.workload.max_num_seqs
+    held = min(open_at_once, plan.workload.max_num_seqs) * load.longest
+    return replace(plan, kv_cache_tokens=max(plan.kv_cache_tokens, plan.workload.max_model_len, held))
