@@ -26,7 +26,7 @@ from qserve.deploy.compose import compose_file
 from qserve.deploy.kuberay import kuberay_text
 from qserve.deploy.kubernetes import Cluster, kubernetes_text
 from qserve.deploy.needs import Relays
-from qserve.deploy.planned import Planned
+from qserve.deploy.planned import Planned, pinned
 from qserve.deploy.service import Service
 from qserve.deploy.systemd import systemd_unit
 from qserve.errors import UsageError
@@ -127,7 +127,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     own_relays = Relays.of(1) if target == "kuberay" else relays
     plan = plan_service(request, machine, knowledge_of(values, machine))
     planned = Planned.of(plan, own_relays)
-    service = _service(ctx, target, flags, values, planned)
+    service = _service(ctx, target, flags, values, pinned(values, plan), planned)
     _write(_text(ctx, target, service, planned, relays, flags), flags.out)
     for line in planned.lines:
         click.secho(f"planned: {line}", err=True)
@@ -166,8 +166,16 @@ def _is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in _GIVEN
 
 
-def _service(ctx: click.Context, target: str, flags: _DeployFlags, values: dict[str, Any], planned: Planned) -> Service:
-    given = {name: values[name] for name in values if name in _OF_UP and _is_given(ctx, name)}
+def _service(
+    ctx: click.Context,
+    target: str,
+    flags: _DeployFlags,
+    values: dict[str, Any],
+    served: dict[str, Any],
+    planned: Planned,
+) -> Service:
+    """`served`: `values` with what the files are to serve in the place of what was named."""
+    given = {name: served[name] for name in served if name in _OF_UP and _is_given(ctx, name)}
     kept, mounts = mounted(
         {name: value for name, value in given.items() if name not in _REPLACED}, absolute=target == "systemd"
     )

@@ -42,7 +42,8 @@ class Checkpoint:
 
     `folder` is None when nothing is on disk (a hub id planned from its header bytes or from bundled dimensions).
     `tensors` is None when no header could be read: then the dimensions count. `messages` are for the user:
-    what an alias resolved to, that figures come from dimensions.
+    what an alias resolved to, that figures come from dimensions. `revision` is the hub's commit that it was read at, or
+    what was asked for where the hub named no commit; None of a folder, and of bundled dimensions.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Checkpoint:
     spec: ModelSpec
     tensors: tuple[Tensor, ...] | None = field(default=None, repr=False)
     messages: tuple[str, ...] = ()
+    revision: str | None = None
 
     def overridden(self, keys: Mapping[str, Any]) -> Checkpoint:
         """The checkpoint with keys of its config.json replaced (--hf-overrides): what they say of its positions."""
@@ -88,6 +90,11 @@ class Checkpoint:
         if "rope_parameters" in told:
             told["rope_parameters"] = self.spec.rope.told(told["rope_parameters"])
         return {"text_config": told} if text is not self.config else told
+
+    @property
+    def pin(self) -> tuple[str, ...]:
+        """For the user, at which revision it was read; nothing of one without."""
+        return () if self.revision is None else (f"{self.id} is read at revision {self.revision}",)
 
     @cached_property
     def counted_tensors(self) -> tuple[Tensor, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from qserve.deploy.argv import local_path
 from qserve.deploy.needs import Needs, Relays, needs_of
+from qserve.hub.revisions import at_revision, split_revision
+from qserve.planner.plan import Plan
 from qserve.service.plan import ModelPlan, ServicePlan
 
-__all__ = ["Planned"]
+__all__ = ["Planned", "pinned", "revision_of"]
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,31 @@ def _num_fetched(service: ServicePlan) -> int:
     )
 
 
+def pinned(values: Mapping[str, Any], service: ServicePlan) -> dict[str, Any]:
+    """Options of `up` with the commits of the hub that the plan was made of behind the models that it names.
+
+    A judge that --reward names is planned as the chat model.
+    """
+    roles = {"model": service.chat, "reward": service.chat if values.get("judge") else service.reward}
+    changed = dict(values)
+    for role, model in roles.items():
+        name = values.get(role)
+        commit = None if model is None else revision_of(model.whole)
+        if name is not None and commit is not None and name != "demo" and local_path(name) is None:
+            changed[role] = at_revision(split_revision(str(name))[0], commit)
+    return changed
+
+
+def revision_of(plan: Plan) -> str | None:
+    """The commit of the files that are loaded; None where none is known, or a quantized sibling is loaded."""
+    return plan.model.revision if plan.quant.checkpoint == plan.model.id else None
+
+
 def _line(model: ModelPlan) -> str:
     plan = model.replicas[0].plan
     where = "the CPU" if plan.on_cpu else f"{len(plan.devices)} × {plan.devices[0].name}"
     limits = f"{plan.workload.max_model_len} tokens, {plan.workload.max_num_seqs} at once"
     count = f"{len(model.replicas)} replicas of " if len(model.replicas) > 1 else ""
-    return f"{count}{plan.model.id}, {plan.engine} {plan.engine_version}, {plan.quant.scheme}, {limits}, on {where}"
+    revision = f" at revision {commit}" if (commit := revision_of(plan)) else ""
+    engine = f"{plan.engine} {plan.engine_version}"
+    return f"{count}{plan.model.id}{revision}, {engine}, {plan.quant.scheme}, {limits}, on {where}"

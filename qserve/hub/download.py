@@ -11,6 +11,7 @@ from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.errors import ModelNotFound, UsageError
+from qserve.hub.cache import commit_of
 from qserve.hub.growth import watched
 from qserve.units import format_bytes
 
@@ -21,7 +22,7 @@ Progress = Callable[[str], None]
 
 
 def download(checkpoint: Checkpoint, progress: Progress | None = None) -> Checkpoint:
-    """The same checkpoint with a folder.
+    """The same checkpoint with a folder, at its revision; without one at main, and with the commit that main is.
 
     Args:
         checkpoint: of the hub.
@@ -33,19 +34,26 @@ def download(checkpoint: Checkpoint, progress: Progress | None = None) -> Checkp
     from huggingface_hub.utils import disable_progress_bars
 
     if progress is None:
-        return replace(checkpoint, folder=Path(_fetched(checkpoint.id, snapshot_download)))
+        return _with_folder(checkpoint, _fetched(checkpoint, snapshot_download))
     disable_progress_bars()
-    missing = _missing(_fetched(checkpoint.id, snapshot_download, dry_run=True))
+    missing = _missing(_fetched(checkpoint, snapshot_download, dry_run=True))
     blobs = _blobs(checkpoint.id)
     _check_disk(checkpoint.id, missing, blobs)
     with watched(blobs, missing, progress):
-        return replace(checkpoint, folder=Path(_fetched(checkpoint.id, snapshot_download)))
+        return _with_folder(checkpoint, _fetched(checkpoint, snapshot_download))
 
 
-def _fetched(name: str, snapshot_download: Callable[..., Any], **options: Any) -> Any:
-    """What the library returns. Raises ModelNotFound with its reason."""
+def _with_folder(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """In the cache a folder is called by its commit."""
+    return replace(checkpoint, folder=Path(folder), revision=commit_of(Path(folder)) or checkpoint.revision)
+
+
+def _fetched(checkpoint: Checkpoint, snapshot_download: Callable[..., Any], **options: Any) -> Any:
+    """What the library returns, at the checkpoint's revision. Raises ModelNotFound with its reason."""
+    revision = checkpoint.revision
+    name = checkpoint.id if revision is None else f"{checkpoint.id} at revision {revision}"
     try:
-        return snapshot_download(name, allow_patterns=_FILES, **options)
+        return snapshot_download(checkpoint.id, revision=revision, allow_patterns=_FILES, **options)
     except Exception as error:  # also those of its HTTP client, which is another one from release to release
         raise ModelNotFound(f"the weights of {name} are not on this machine, and {_reason(error)}") from error
 
@@ -74,12 +82,14 @@ def _check_disk(name: str, missing: int, blobs: Path) -> None:
 
 def _reason(error: BaseException) -> str:
     """Why it can't be fetched, and what to do."""
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     elsewhere = "Give a folder that has them (--model ./folder), or fetch them where there is a network"
     if os.environ.get("HF_HUB_OFFLINE"):
         return f"HF_HUB_OFFLINE forbids asking the hub. {elsewhere}"
     causes = [error, *_causes(error)]
+    if any(isinstance(one, RevisionNotFoundError) for one in causes):
+        return "the hub has no such revision: --revision takes a branch, a tag or a commit"
     if any(isinstance(one, (GatedRepoError, RepositoryNotFoundError)) for one in causes):
         return "the hub does not show them to us: the name is wrong, or HF_TOKEN is needed"
     if any(isinstance(one, OSError) and one.strerror for one in causes):

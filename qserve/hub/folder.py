@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,15 @@ class ReadCheckpoint:
         config: config.json, as the weights have it.
         tensors: of the weights, by their headers; None where there are none to read.
         notes: for the user.
+        revision: the commit of the hub that it was read at, or what was asked for where the hub names none; None of
+            what is not from there.
     """
 
     folder: Path | None
     config: Mapping[str, Any] = field(repr=False)
     tensors: tuple[Tensor, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,15 +113,15 @@ def read_folder(path: Path, model_id: str) -> ReadCheckpoint:
     ModelSpec.from_config(config, model_id)  # what is wrong with it is told before the files are
     files = weight_files(path)
     headers = read_headers(path, files)
-    return _as_served(path, config, files, headers)
+    return replace(_as_served(path, config, files, headers), revision=cache.commit_of(path))
 
 
-def read_snapshot(model_id: str) -> ReadCheckpoint | None:
-    """`model_id` from the local cache; None where it was never fetched.
+def read_snapshot(model_id: str, revision: str | None = None) -> ReadCheckpoint | None:
+    """`model_id` at a revision (None: main) from the local cache; None where it was never fetched.
 
     One without all of its weights is usual (a config was looked at): its dimensions count.
     """
-    snapshot = cache.snapshot(model_id)
+    snapshot = cache.snapshot(model_id, revision)
     if snapshot is None or not (snapshot / "config.json").is_file():
         return None
     config = read_config(snapshot)
@@ -127,10 +130,11 @@ def read_snapshot(model_id: str) -> ReadCheckpoint | None:
         headers = read_headers(snapshot, files)
     except BrokenCheckpoint:
         headers = {}
+    commit = snapshot.name
     if headers:
-        return _as_served(snapshot, config, files, headers)
+        return replace(_as_served(snapshot, config, files, headers), revision=commit)
     note = f"the local cache of {model_id} is incomplete: planned from the dimensions of its config.json"
-    return ReadCheckpoint(None, config, None, (note,))
+    return ReadCheckpoint(None, config, None, (note,), commit)
 
 
 def _as_served(path: Path, config: Mapping[str, Any], files: WeightFiles, headers: Headers) -> ReadCheckpoint:

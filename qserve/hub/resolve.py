@@ -14,20 +14,25 @@ from qserve.hub.bundled import alias_of, aliases, bundled_config, known_ids, sib
 from qserve.hub.folder import ReadCheckpoint, read_folder, read_snapshot
 from qserve.hub.named import base_of, foreign_format, named_config
 from qserve.hub.names import meant_id, near_ids
+from qserve.hub.revisions import split_revision
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "told_revisions"]
 
 _WAYS = "a model is named by its folder, its hub id, a short name like qwen3-8b, or demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def resolve(model: str) -> Checkpoint:
-    """The checkpoint that `model` names: a folder, `demo`, an alias, a hub id, or a short name that one model has.
+    """The checkpoint that `model` names: a folder, `demo`, an alias, a hub id, or a short name that one model has; of
+    the hub at a revision where one stands behind it (`Qwen/Qwen3-8B@main`).
 
     A hub id is looked up in the local Hugging Face cache, then among the bundled dimensions of configs/models.toml,
     then on the hub (config and header bytes only; not when HF_HUB_OFFLINE is set); a quantized checkpoint of a known
-    model is at last planned by its name. Raises ModelNotFound, BrokenCheckpoint or UnknownArchitecture.
+    model is at last planned by its name. At a revision only the cache and the hub are asked, since tables have none.
+    Raises ModelNotFound, BrokenCheckpoint or UnknownArchitecture, and UsageError for a revision of a folder or one that
+    is malformed.
     """
+    model, revision = split_revision(model)
     model_id, messages = model, tuple[str, ...]()
     path = _folder(model)
     if path is not None:
@@ -37,9 +42,10 @@ def resolve(model: str) -> Checkpoint:
         if meant is not None:
             model_id, note = alias_of(meant) or (meant, f"{model} is taken for {meant}")
             messages = (note,)
-        read = _of_hub(model_id)
+        read = _of_hub(model_id) if revision is None else _at(model_id, revision)
     spec = ModelSpec.from_config(read.config, model_id)
-    return Checkpoint(model_id, read.folder, read.config, spec, read.tensors, (*messages, *read.notes))
+    notes = (*messages, *read.notes)
+    return Checkpoint(model_id, read.folder, read.config, spec, read.tensors, notes, read.revision)
 
 
 def _known() -> tuple[str, ...]:
@@ -72,7 +78,7 @@ def _of_hub(model_id: str) -> ReadCheckpoint:
         return read
     # A model that we know by heart is not worth a network round trip: the plan answers in under half a second.
     if bundled := bundled_config(model_id):
-        note = f"{model_id} is not on this machine: planned from its bundled dimensions"
+        note = f"{model_id} is not on this machine: planned from its bundled dimensions, which pin no revision"
         return ReadCheckpoint(None, bundled, notes=(note,))
     if _may_ask_hub(model_id):
         from qserve.hub import remote  # urllib is a tenth of what `qserve plan` imports, and a folder needs none of it
@@ -98,6 +104,40 @@ def _of_hub(model_id: str) -> ReadCheckpoint:
         return ReadCheckpoint(None, bundled_config(maker_base) or {}, notes=(note,))
     near = near_ids(model_id, ("demo", *_known()))
     raise ModelNotFound(_not_found(model_id, near))
+
+
+def _at(model_id: str, revision: str) -> ReadCheckpoint:
+    """A hub id at a revision, from the cache or the hub. Raises ModelNotFound, with the revisions that are there."""
+    read = read_snapshot(model_id, revision)
+    if read is not None:
+        return read
+    if _may_ask_hub(model_id):
+        from qserve.hub import remote
+
+        fetched = remote.fetch(model_id, revision)
+        if fetched is not None:
+            return fetched
+    raise ModelNotFound(_not_there(model_id, revision))
+
+
+def _not_there(model_id: str, revision: str) -> str:
+    offline = os.environ.get("HF_HUB_OFFLINE")
+    if _HUB_ID.fullmatch(model_id) is None:
+        hub = "which is no id of the hub that could be asked for it"
+    else:
+        hub = f"and HF_HUB_OFFLINE={offline} forbids asking the hub" if offline else "and the hub could not be asked"
+    instead = "fetch it where there is a network, or leave --revision out"
+    if known_revisions := told_revisions(model_id):
+        instead = f"the cache has {known_revisions}; name one of these, {instead}"
+    elif bundled_config(model_id):
+        instead += " to plan from the bundled dimensions, which pin none"
+    return f"{model_id!r} at revision {revision!r} is not in the local cache, {hub}; {instead}"
+
+
+def told_revisions(model_id: str) -> str:
+    """The revisions of a model that the local cache has, for people; empty where it has none."""
+    found = cache.revisions(model_id).items()
+    return ", ".join(f"{', '.join(names)} ({commit})" if names else commit for commit, names in found)
 
 
 def _may_ask_hub(model_id: str) -> bool:

@@ -59,6 +59,7 @@ def make_plan(
         *_passed_over(engine.fit, candidates, candidate, plan),
         *more_cards_note(narrow, narrow_candidate, plan, candidate),
         *engine.notes(candidate, plan),
+        *_other_revision(checkpoint, plan),
     )
     explanations = (*engine.explanations(candidate, plan), *explanations_of(candidate, plan))
     plan = with_corrections(candidate, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
@@ -106,6 +107,16 @@ def _passed_over(fit: Fit, candidates: list[Candidate], taken: Candidate, plan: 
     (first, missing), *rest = short.items()
     more = "".join(f", {scheme} {format_bytes(missing, 1)}" for scheme, missing in rest)
     return (f"Chose {taken.quant.scheme}: {first} needs {format_bytes(missing, 1)} more{more}",)
+
+
+def _other_revision(checkpoint: Checkpoint, plan: Plan) -> tuple[str, ...]:
+    """A revision is of the model that was named, not of the quantized one that is loaded in its place."""
+    if checkpoint.revision is None or plan.quant.checkpoint == checkpoint.id:
+        return ()
+    return (
+        f"{plan.quant.checkpoint} is loaded at its main revision; {checkpoint.revision} is one of {checkpoint.id}. To "
+        f"pin the files that are loaded, name {plan.quant.checkpoint} itself with its --revision",
+    )
 
 
 def _nearest(fit: Fit, candidates: list[Candidate]) -> tuple[Plan, Candidate]:

@@ -32,7 +32,9 @@ def accepted(
     )
     checkpoint = candidate.checkpoint
     return Plan(
-        model=ModelSummary(checkpoint.id, candidate.spec.architecture, checkpoint.parameters, token_bytes),
+        model=ModelSummary(
+            checkpoint.id, candidate.spec.architecture, checkpoint.parameters, token_bytes, checkpoint.revision
+        ),
         engine=candidate.engine,
         engine_version=candidate.engine_version,
         quant=candidate.quant,

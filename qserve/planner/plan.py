@@ -20,12 +20,16 @@ DeviceMap = dict[str, int | str]
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """`bytes_per_token` of KV cache over all layers and ranks; `parameters` counts every tensor once."""
+    """`kv_bytes_per_token` is of the KV cache over all layers and ranks; `parameters` counts every tensor once.
+
+    `revision` is the hub's commit that the figures were read at; None of a folder, and of bundled dimensions.
+    """
 
     id: str
     architecture: str
     parameters: int
     kv_bytes_per_token: int = 0
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,8 @@ class Plan:
         plain: dict[str, Any] = _plain(asdict(self))
         if self.speed is None:
             del plain["speed"]
+        if self.model.revision is None:
+            del plain["model"]["revision"]
         for name in ("host", "next_command", "machine"):
             if not plain[name]:
                 del plain[name]

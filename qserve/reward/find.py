@@ -9,6 +9,8 @@ from qserve.core.hardware import Hardware
 from qserve.errors import BrokenCheckpoint, DoesNotFit, ModelNotFound, UsageError
 from qserve.hub import cache
 from qserve.hub.named_templates import check_template_file, check_templates, without_default
+from qserve.hub.resolve import told_revisions
+from qserve.hub.revisions import split_revision
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor, recognise
 from qserve.reward.recipe import Recipe, is_recipe, read_recipe
@@ -45,20 +47,28 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
     if is_recipe(reward):
         recipe = read_recipe(Path(reward).expanduser().absolute())
         return _of_recipe(recipe, reward, settings)
-    checkpoint = recognise(_path_of(reward), settings, reward)
+    name, revision = split_revision(reward, "--reward-revision")
+    checkpoint = recognise(_path_of(name, revision), settings, name)
     _check_template(checkpoint, settings)
     return checkpoint
 
 
-def _path_of(reward: str) -> Path:
-    """Where it is. Raises ModelNotFound."""
+def _path_of(reward: str, revision: str | None) -> Path:
+    """Where it is. Raises ModelNotFound, of a revision with those that the cache has."""
     if reward == "demo":
         from qserve.demo import reward_model_path  # pulls in the demo package only for the demo
 
         return reward_model_path()
     path = Path(reward).expanduser()
-    if not path.exists() and (snapshot := cache.snapshot(reward)) is not None:
+    if not path.exists() and (snapshot := cache.snapshot(reward, revision)) is not None:
         path = snapshot
+    if not path.exists() and revision is not None:
+        known = told_revisions(reward)
+        raise ModelNotFound(
+            f"{reward!r} at revision {revision!r} is not in the local Hugging Face cache"
+            f"{f', which has {known}' if known else ''}; name one that is there with --reward-revision, or fetch it "
+            f"(hf download {reward} --revision {revision})"
+        )
     if not path.exists():
         raise ModelNotFound(
             f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; --reward takes a folder, "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qserve.errors import UsageError
+from qserve.hub.revisions import with_revisions
 from qserve.planner.engine import SCORER, engines, option_kinds, plan_request
 from qserve.planner.options import Option, options_of
 from qserve.planner.request import PlanRequest
@@ -27,8 +28,16 @@ __all__ = [
 ]
 
 PACKED_CACHE_GIB = 32.0
-_OF_CHAT = ("model", "served_model_name", "replicas", "engine_args", "load_format", "verify_quant")
-_OF_REWARD = ("reward", "served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *FLAGS)
+_OF_CHAT = ("model", "revision", "served_model_name", "replicas", "engine_args", "load_format", "verify_quant")
+_OF_REWARD = (
+    "reward",
+    "reward_revision",
+    "served_reward_name",
+    "reward_quant",
+    "reward_engine",
+    "reward_replicas",
+    *FLAGS,
+)
 LOAD_OPTIONS = (
     "input_tokens",
     "output_tokens",
@@ -104,6 +113,7 @@ class ServiceRequest:
 
         Raises UsageError for values that contradict each other, and for flags of the engine that no plan counts.
         """
+        values = with_revisions(values)
         engine_args, packed_gib = values.get("engine_args") or "", values.get("packed_cache_gib")
         return cls(
             model=values.get("model"),

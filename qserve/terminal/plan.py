@@ -89,7 +89,9 @@ def _headline(plan: Plan) -> RenderableType:
     facts = f"{plan.model.id} · {size} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}"
     is_changed = plan.quant.checkpoint != plan.model.id or plan.quant.in_flight
     reason = plan.quant.reason.removeprefix(f"{plan.quant.checkpoint} was ")
-    notes = [f"loads {plan.quant.checkpoint}: {reason}"] if is_changed else []
+    is_itself = plan.model.revision and plan.quant.checkpoint == plan.model.id
+    notes = [f"revision {plan.model.revision}"] if is_itself else []
+    notes += [f"loads {plan.quant.checkpoint}: {reason}"] if is_changed else []
     return headline(plan.fits, facts, notes, plan.why_not, plan.is_usable)
 
 

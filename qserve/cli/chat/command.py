@@ -36,7 +36,7 @@ def chat_options(function: Function) -> Function:
 
 
 @click.command("chat", cls=Command)
-@model_options("The same as MODEL: a model that the service serves [its first].")
+@model_options("The same as MODEL: a model that the service serves [its first].", is_loaded=False)
 @chat_options
 @click.option("--url", type=ServerUrl(), help="The service [the newest one that runs on this machine].")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the service.")

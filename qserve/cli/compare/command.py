@@ -12,7 +12,7 @@ import click
 
 from qserve.cli.compare.show import show_candidates
 from qserve.cli.eval.request import check_thinking
-from qserve.cli.options.command import Command, model_options
+from qserve.cli.options.command import Command, model_options, reward_revision_option
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import plan_option
@@ -40,6 +40,7 @@ _FOR_QUESTIONS = "--prompt-logprobs"
 @click.command("compare", cls=Command)
 @model_options()
 @click.option("--reward", help="Instead of --model, a trained reward model: a folder, a hub id, or demo.")
+@reward_revision_option
 @click.option(
     "--quants", default="bf16,int8,4bit", show_default=True, help="Quantizations to compare; the first is the baseline."
 )

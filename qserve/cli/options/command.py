@@ -14,8 +14,9 @@ from click.core import ParameterSource
 from qserve.cli.options.completions import ModelName
 from qserve.cli.options.sections import SECTIONS, Place, place_of
 from qserve.errors import UsageError
+from qserve.hub.revisions import with_revisions
 
-__all__ = ["ALL_OPTIONS", "Command", "CommandGroup", "model_options", "needed_model"]
+__all__ = ["ALL_OPTIONS", "Command", "CommandGroup", "model_options", "needed_model", "reward_revision_option"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -81,6 +82,7 @@ class Command(click.Command):
         """
         rest = super().parse_args(ctx, args)
         _take_model(ctx)
+        _take_revisions(ctx)
         return rest
 
     def _hides_some(self) -> bool:
@@ -119,18 +121,27 @@ class CommandGroup(Command, click.Group):
         ctx.allow_interspersed_args, ctx.allow_extra_args = True, False
         rest = click.Command.parse_args(self, ctx, args)
         _take_model(ctx)
+        _take_revisions(ctx)
         return rest
 
 
-def model_options(text: str = _MODEL_TEXT) -> Callable[[Function], Function]:
-    """Adds --model, and MODEL as an argument that means the same."""
+def model_options(text: str = _MODEL_TEXT, *, is_loaded: bool = True) -> Callable[[Function], Function]:
+    """Adds --model, and MODEL as an argument that means the same; of one that `is_loaded` --revision as well."""
 
     def decorate(function: Function) -> Function:
         named = click.option("--model", type=ModelName(), help=text)
         behind = click.argument(_MODEL, metavar="[MODEL]", required=False, type=ModelName())
-        return behind(named(function))
+        return behind(named(_REVISION(function) if is_loaded else function))
 
     return decorate
+
+
+_REVISION = click.option(
+    "--revision", help="Branch, tag or commit of a model of the hub, the same as MODEL@REVISION [main]."
+)
+reward_revision_option = click.option(
+    "--reward-revision", help="Branch, tag or commit of a reward model of the hub, the same as ID@REVISION [main]."
+)
 
 
 def needed_model(model: str | None, example: str) -> str:
@@ -163,6 +174,23 @@ def _take_model(ctx: click.Context) -> None:
         raise UsageError(f"two models are named, {given} and --model {flag}; give one of them")
     ctx.params["model"] = given
     ctx.set_parameter_source("model", ParameterSource.COMMANDLINE)
+
+
+def _take_revisions(ctx: click.Context) -> None:
+    """--revision and --reward-revision behind the models that they are of, where commands and their messages have them.
+
+    One of a file (--config) is of the file's model. Raises UsageError as `with_revisions` does.
+    """
+    for role, option in (("model", "revision"), ("reward", "reward_revision")):
+        revision = ctx.params.pop(option, None)
+        sources = [ctx.get_parameter_source(name) for name in (role, option)]
+        is_of_another = sources == [ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP]
+        if revision is None or is_of_another or ctx.resilient_parsing:
+            continue
+        changed = with_revisions({role: ctx.params.get(role), option: revision})
+        ctx.params[role] = changed[role]
+        if ParameterSource.COMMANDLINE in sources:
+            ctx.set_parameter_source(role, ParameterSource.COMMANDLINE)
 
 
 def _help_all(is_hidden: bool) -> click.Option:

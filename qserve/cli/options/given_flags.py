@@ -29,7 +29,7 @@ def _given(names: Iterable[str]) -> dict[str, Any]:
     context = click.get_current_context()
     options = {param.name: param.opts[0] for param in context.command.params}
     asked = (name for name in names if name in options and context.get_parameter_source(name) in _ASKED)
-    return {options[name]: context.params[name] for name in asked}
+    return {options[name]: context.params.get(name) for name in asked}
 
 
 def refuse_flags(names: Iterable[str], why: str) -> None:

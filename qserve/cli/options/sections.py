@@ -34,7 +34,7 @@ SECTIONS = (
     ),
     _section(
         "Model",
-        "model method config quant quants served_model_name up_args",
+        "model revision method config quant quants served_model_name up_args",
         "dtype load_format hf_overrides language_model_only strict verify_quant packed_cache_gib",
     ),
     _section(
@@ -92,7 +92,7 @@ SECTIONS = (
     _section("Rollouts", "", "vllm vllm_gpus vllm_tensor_parallel_size vllm_sleep train:gpu_memory_utilization"),
     _section(
         "Reward model",
-        "reward base judge scores:quant scores:quants",
+        "reward reward_revision base judge scores:quant scores:quants",
         "scores:dtype reward_quant reward_engine reward_replicas served_reward_name",
     ),
     _section(

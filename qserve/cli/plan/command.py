@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from qserve.cli.options.command import CommandGroup, model_options, needed_model
+from qserve.cli.options.command import CommandGroup, model_options, needed_model, reward_revision_option
 from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.knowledge import knowledge_of
 from qserve.cli.options.load import load_options, price_options
@@ -52,6 +52,7 @@ class _WithTraining(CommandGroup):
 @config_option
 @model_options()
 @click.option("--reward", help="A reward model that shares the cards with --model.")
+@reward_revision_option
 @plan_options
 @load_options
 @price_options

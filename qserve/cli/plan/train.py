@@ -80,7 +80,7 @@ def command(
     if not plan.fits:
         plan = replace(plan, suggestions=training_suggestions(job))
     next_step: dict[str, str] = {}
-    notes = [*checkpoint.messages, *plan.notes]
+    notes = [*checkpoint.messages, *checkpoint.pin, *plan.notes]
     if plan.fits and (why := why_no_run(request, on_cpu=job.on_cpu)) is not None:
         notes.append(why)
     elif plan.fits:

@@ -12,7 +12,7 @@ import click
 
 from qserve.cli.command_line import this_command
 from qserve.cli.interrupted import INTERRUPTED, sigterm_as_ctrl_c
-from qserve.cli.options.command import CommandGroup
+from qserve.cli.options.command import CommandGroup, reward_revision_option
 from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.progress import ProgressLine, progress_line
@@ -63,6 +63,7 @@ def command() -> None:
 @click.option(
     "--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, demo, or a recipe (YAML)."
 )
+@reward_revision_option
 @server_options
 @click.option("--quants", help="Several quantizations in turn, for example bf16,int8,4bit [--quant].")
 @click.option("--strict", is_flag=True, help="Stop at the first line that can't be read.")

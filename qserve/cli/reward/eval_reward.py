@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qserve.cli.options.command import Command
+from qserve.cli.options.command import Command, reward_revision_option
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.progress import ProgressLine, progress_line
@@ -65,6 +65,7 @@ class _Measured:
 @click.command("eval-reward", cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
+@reward_revision_option
 @server_options
 @click.option("--against", type=ServerUrl(), help="A second server, to compare its rewards with the first one's.")
 @click.option(

@@ -17,6 +17,7 @@ from typing import Any
 from qserve.cli.command_line import this_command
 from qserve.errors import QserveError, UsageError
 from qserve.hub import cache
+from qserve.hub.revisions import split_revision
 from qserve.units import format_bytes
 
 __all__ = ["RowsFile", "RowsNotWritten", "RowsOut", "StandardOutput", "fingerprint"]
@@ -179,7 +180,7 @@ class RowsFile(RowsOut):
 def fingerprint(name: str) -> str | None:
     """Changes when a file of the checkpoint, the recipe or the input changes; None where there is none here."""
     path = Path(name).expanduser()
-    found = path if path.exists() else cache.snapshot(name)
+    found = path if path.exists() else cache.snapshot(*split_revision(name, "--reward-revision"))
     if found is None:
         return None
     files = sorted(one for one in found.iterdir() if one.is_file()) if found.is_dir() else [found]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from qserve.cli.options.command import Command
+from qserve.cli.options.command import Command, reward_revision_option
 from qserve.cli.options.json_output import add_json_flag, print_json
 from qserve.cli.progress import progress_line
 from qserve.cli.reward.options import loading_options, reward_options
@@ -52,6 +52,7 @@ class _Tally:
 @click.command("score", cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
+@reward_revision_option
 @server_options
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File for rows [standard output].")
 @click.option("--resume", is_flag=True, help="Continue an --output that was interrupted.")

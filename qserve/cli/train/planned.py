@@ -14,7 +14,9 @@ from qserve.cli.train.machine import completed, devices_of, with_engine
 from qserve.cli.train.outputs import check_output, new_output, newest_resumable
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.errors import UsageError
 from qserve.hub import resolve
+from qserve.hub.revisions import split_revision
 from qserve.hub.served_folder import clean_folder
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.training_defaults import default_learning_rate, default_precision
@@ -48,6 +50,11 @@ class PlannedRun:
         hardware, emit, state = hardware_of(gpu), flags.emit, state_folder(flags.state_dir)
         checkpoint = resolve(model)
         check_template_to_train(checkpoint.folder)
+        if emit is not None and checkpoint.folder is None and split_revision(model)[1] is not None:
+            raise UsageError(
+                f"--emit {emit}: {model} is not on this machine, and the other trainer is told an id without its "
+                "revision; fetch it here first (hf download ID --revision REVISION), or leave --revision out"
+            )
         precision = values["precision"] or default_precision(values["zero_stage"], on_cpu=not hardware.devices)
         devices = devices_of(hardware, flags.gpus)
         request = training_request({**values, "method": method, "precision": precision}, len(devices))
@@ -64,9 +71,8 @@ class PlannedRun:
         line.phase("planning")
         ram_bytes = hardware.ram_available_bytes if emit is None else None
         job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
-        job, plan = fitting_request(
-            job, flags.auto, flags.source, checkpoint.messages, elsewhere=emit is not None, as_json=as_json
-        )
+        told = (*checkpoint.messages, *checkpoint.pin)
+        job, plan = fitting_request(job, flags.auto, flags.source, told, elsewhere=emit is not None, as_json=as_json)
         rate = flags.learning_rate or default_learning_rate(plan.request, job.spec.hidden_size)
         flags = replace(flags, learning_rate=rate)
         folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id

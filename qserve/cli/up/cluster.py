@@ -13,6 +13,8 @@ import click
 from qserve.cli.options.numbers import Count, FiniteRange, number_option
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
+from qserve.hub.cache import commit_of
+from qserve.hub.revisions import at_revision
 from qserve.service.replicas import NumReplicas
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def checkpoint_names(deployments: Sequence[ModelDeployment]) -> dict[str, str]:
     for one in deployments:
         name = one.plan.quant.checkpoint
         if one.role == "chat" and not Path(name).expanduser().is_dir():
-            names["chat"] = name
+            names["chat"] = at_revision(name, commit_of(one.folder))
     return {one.role: names[one.role] for one in deployments}
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from qserve.hub.cache import commit_of
+from qserve.planner.plan import Plan
 from qserve.planner.speed.estimate import device_of, replica_of
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.service.plan import ModelPlan, ServicePlan
@@ -62,8 +64,21 @@ def _replicas(one: ModelDeployment, model: ModelPlan, is_shared: bool) -> Iterat
     for index, each in enumerate(model.replicas):
         cards = each.cards if is_shared or num_replicas > 1 else None
         yield replace(
-            one, plan=each.plan, cards=cards, num_cores=each.num_cores, index=index, num_replicas=num_replicas
+            one,
+            plan=_at_commit(each.plan, one.folder),
+            cards=cards,
+            num_cores=each.num_cores,
+            index=index,
+            num_replicas=num_replicas,
         )
+
+
+def _at_commit(plan: Plan, folder: Path) -> Plan:
+    """The plan with the commit that is served, which a plan of bundled dimensions can't know before it is fetched."""
+    commit = commit_of(folder)
+    if commit is None or plan.quant.checkpoint != plan.model.id:
+        return plan
+    return replace(plan, model=replace(plan.model, revision=commit))
 
 
 def _with_latency(deployment: ModelDeployment, service: ServicePlan) -> ModelDeployment:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qserve.cli.options.command import model_options
+from qserve.cli.options.command import model_options, reward_revision_option
 from qserve.cli.options.numbers import Count, FiniteRange, number_option
 from qserve.planner.engine import SCORER, reward_engine_names
 from qserve.service.request import PACKED_CACHE_GIB
@@ -19,6 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS = (
     model_options(),
     click.option("--reward", help="A trained reward model: a folder, a file with --base, a hub id, or demo."),
+    reward_revision_option,
     click.option(
         "--served-model-name", multiple=True, help="Name of the model in requests [the model's]. May be repeated."
     ),

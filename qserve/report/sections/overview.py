@@ -119,6 +119,9 @@ def _model(worker: StoredWorker) -> tuple[Any, ...]:
 def _whys(worker: StoredWorker) -> list[tuple[str, str]]:
     quant = worker.plan.get("quant", {})
     reasons = [(f"weights in {quant.get('scheme')}", str(quant["reason"]))] if quant.get("reason") else []
+    model = worker.plan.get("model", {})
+    if model.get("revision") and quant.get("checkpoint") == model.get("id"):
+        reasons.append((f"revision {model['revision']}", f"the files of {model['id']} that are loaded"))
     return [*reasons, *(("note", str(note)) for note in worker.plan.get("notes", ()))]
 
 

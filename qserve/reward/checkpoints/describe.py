@@ -11,6 +11,7 @@ from typing import Any, Literal
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.model_spec import Head, ModelSpec
 from qserve.core.tensors import Tensor, dtype_bytes
+from qserve.hub.cache import commit_of
 from qserve.reward.settings import Pooling
 
 __all__ = ["Format", "HeadLayer", "RewardCheckpoint", "RewardHead", "StoredTensor"]
@@ -166,7 +167,7 @@ class RewardCheckpoint:
         )
         tensors = tuple(body) + tuple(head_tensors)
         folder = self.path if self.path.is_dir() else self.path.parent
-        return Checkpoint(self.id, folder, self.config, spec, tensors, self.notes)
+        return Checkpoint(self.id, folder, self.config, spec, tensors, self.notes, commit_of(folder))
 
     def _head_shape(self, part: StoredTensor) -> tuple[int, ...]:
         return (1, part.shape[1]) if self.head.answer_ids is not None else part.shape

@@ -16,6 +16,7 @@ from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache
 from qserve.hub.bounded import check_regular, read_index, read_json
 from qserve.hub.folder import WHOLE, read_config, weight_files
+from qserve.hub.revisions import split_revision
 from qserve.hub.token_rows import rowless_tokens
 from qserve.reward.checkpoints.describe import StoredTensor
 from qserve.reward.checkpoints.stored import PICKLED, SINGLE_FILES, stored_in_file
@@ -229,7 +230,9 @@ def _base_of(folder: Path, adapter: AdapterConfig, asked: str | None) -> Path:
 def _candidates(folder: Path, name: str | None) -> list[Path]:
     if not name:
         return []
-    snapshot = cache.snapshot(name) if "/" in name and not name.startswith((".", "/")) else None
+    snapshot = None
+    if "/" in name and not name.startswith((".", "/")):
+        snapshot = cache.snapshot(*split_revision(name, "--base"))
     return [Path(name).expanduser(), folder / name, *([snapshot] if snapshot else [])]
 
 

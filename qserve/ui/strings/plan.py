@@ -11,7 +11,10 @@ STRINGS: dict[str, tuple[str, str]] = {
         "能放得下吗？只读取 config.json 与 safetensors 文件头，不下载权重。",
     ),
     "plan.model": ("Model", "模型"),
-    "plan.model.info": ("A folder, a hub id, an alias, or demo.", "文件夹、hub 名称、别名，或 demo。"),
+    "plan.model.info": (
+        "A folder, a hub id (ID@REVISION pins one), an alias, or demo.",
+        "文件夹、hub 名称（ID@版本 可固定版本）、别名，或 demo。",
+    ),
     "plan.gpu": ("Cards", "显卡"),
     "plan.gpu.info": (
         "`here`: this machine. Or rtx-4090:2, h100-80gb, memory=24GiB,sm=89, none.",
@@ -36,6 +39,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.pace": ("{rate} tokens/s", "{rate} 词元/秒"),
     "plan.pace.slow": ("{time} a token, too slow to chat", "每词元 {time}，太慢，不适合对话"),
     "plan.engine_is": ("engine", "引擎"),
+    "plan.revision": ("revision", "版本"),
     "plan.weights_are": ("quantization", "量化"),
     "plan.context_is": ("context", "上下文"),
     "plan.at_once": ("requests of full length at once", "满长度并发请求"),

@@ -19,6 +19,7 @@ from qserve.units import format_bytes, format_ms, format_rate
 
 __all__ = ["plan_view"]
 
+_SHOWN_OF_A_COMMIT = 12
 _LATENCIES = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"))
 
 
@@ -36,6 +37,7 @@ def plan_view(plan: Mapping[str, Any], language: str) -> str:
         tiles(
             [
                 (translate(language, "plan.weights_are"), str(plan["quant"]["scheme"])),
+                *_revision(plan, language),
                 (translate(language, "plan.engine_is"), f"{plan['engine']} {plan['engine_version']}"),
                 (translate(language, "plan.context_is"), f"{plan['workload']['max_model_len']:,}"),
                 (translate(language, "plan.kv_tokens"), f"{plan['kv_cache_tokens']:,}"),
@@ -57,6 +59,14 @@ def plan_view(plan: Mapping[str, Any], language: str) -> str:
         items = "".join(f"<li>{html.escape(shown(language, str(note)))}</li>" for note in notes)
         parts.append(f'<h3>{translate(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
     return f'<section class="qs-plan">{"".join(parts)}{_terms(plan, language)}</section>'
+
+
+def _revision(plan: Mapping[str, Any], language: str) -> list[tuple[str, str]]:
+    """The commit of the hub that is loaded, as the hub's own pages shorten it; none of a folder or a sibling."""
+    commit = plan["model"].get("revision")
+    if not commit or plan["quant"].get("checkpoint") != plan["model"]["id"]:
+        return []
+    return [(translate(language, "plan.revision"), str(commit)[:_SHOWN_OF_A_COMMIT])]
 
 
 def _speed(speed: Mapping[str, Any], language: str) -> str:

@@ -191,6 +191,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     **{name: {"reward": "demo"} for name in SERVICE_OPTIONS if name in FLAGS or "reward_" in name},
     **{one.name: {"enable_lora": True} for one in plan_options() if "lora" in one.name},
     **{name: {"concurrency": 2} for name in ("num_prompts", "prefix_share")},
+    "reward_revision": {"reward": "me/judge"},
     "position": {"reward": "demo", "pooling": "position"},
     "think_time": {"users": 2},
     "judge": {"model": "demo", "reward": "demo", "engine": "transformers", "gpu": "none"},

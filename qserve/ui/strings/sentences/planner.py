@@ -37,6 +37,11 @@ _REASONS = {
 
 _NOTES = {
     "{} is not on this machine: planned from its bundled dimensions": "{} 不在本机上：按内置的模型尺寸规划",
+    "{} is not on this machine: planned from its bundled dimensions, which pin no revision": (
+        "{} 不在本机上：按内置的模型尺寸规划，未固定版本"
+    ),
+    "{} is loaded at its main revision; {} is one of {}. To pin the files that are loaded, name {} itself with its "
+    "--revision": "{} 按其 main 版本加载；{} 是 {} 的版本。要固定所加载的文件，请直接指定 {} 并给出它的 --revision",
     "Chose {}: {} needs {#} more": "选择 {}：{} 还需要 {}",
     "Chose {}: {} needs {#} more, {}": "选择 {}：{} 还需要 {}，{}",
     "Chose {} over {}, which fits too: answers take {} % of the time; --quant {} keeps 16 bit": (
