@@ -39,7 +39,7 @@ __all__ = ["command"]
 
 _TARGETS = ("compose", "systemd", "k8s", "kuberay")
 # The options of `up` that --help repeats; the others are named in one sentence.
-_SHOWN = ("config", "model", "reward", "gpu", "replicas", "reward_replicas")
+_SHOWN = ("config", "model", "revision", "reward", "gpu", "replicas", "reward_replicas")
 # The manifest itself decides where the service listens, its keys and its folders.
 _REPLACED = ("host", "port", "api_key_file", "admin_key_file", "state_dir", "gpu")
 _OF_THE_CLUSTER = ("namespace", "models_claim", "storage_class", "min_pods", "max_pods", "pod_monitor")

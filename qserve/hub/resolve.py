@@ -126,7 +126,7 @@ def _not_there(model_id: str, revision: str) -> str:
         hub = "which is no id of the hub that could be asked for it"
     else:
         hub = f"and HF_HUB_OFFLINE={offline} forbids asking the hub" if offline else "and the hub could not be asked"
-    instead = "fetch it where there is a network, or leave --revision out"
+    instead = "fetch it where there is a network, or leave the revision out"
     if known_revisions := told_revisions(model_id):
         instead = f"the cache has {known_revisions}; name one of these, {instead}"
     elif bundled_config(model_id):

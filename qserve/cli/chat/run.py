@@ -19,7 +19,7 @@ from qserve.cli.up.passed_on import passed_options
 __all__ = ["command"]
 
 # Options of `up` that --help repeats, and those that a service for one chat decides by itself.
-_SHOWN = ("model", "config", "quant", "max_model_len", "reward", "engine")
+_SHOWN = ("model", "revision", "config", "quant", "max_model_len", "reward", "engine")
 _LEFT_OUT = (
     "host",
     "port",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from qserve.cli.up.cluster import checkpoint_names
 from qserve.cli.up.hosting import hosted_models
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures
@@ -23,6 +24,8 @@ from qserve.service.plan import plan_service
 from qserve.service.request import RewardRequest, ServiceRequest
 from qserve.supervisor import ModelDeployment
 from qserve.supervisor.screen import Screen
+from qserve.terminal.service import service_text
+from qserve.ui.views.plan import plan_view
 
 
 def hosted_of(request: ServiceRequest, folder: Path, out: io.StringIO | None = None) -> list[ModelDeployment]:
@@ -106,3 +109,41 @@ def test_a_first_start_says_how_far_the_download_is(tmp_path: Path, monkeypatch:
     screen.end_progress()
     begun = out.getvalue().count("s  fetching Qwen/Qwen3-0.6B from the hub\n")
     assert begun == out.getvalue().count("s  fetching Qwen/Qwen3-0.6B: 1.00 of 1.50 GiB · 3 s left\n") == 2
+
+
+def test_what_was_planned_from_a_table_is_recorded_at_the_commit_that_was_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the record, and nodes of a cluster, name the files that are served."""
+    commit = "c" * 40
+    folder = tmp_path / "hub" / "models--Qwen--Qwen3-0.6B" / "snapshots" / commit
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
+    asked: list[str | None] = []
+
+    def download(checkpoint: Checkpoint, _: Callable[[str], None]) -> Checkpoint:
+        asked.append(checkpoint.revision)
+        return replace(checkpoint, folder=folder)
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr("qserve.hub.download.download", download)
+    (chat,) = hosted_of(ServiceRequest("Qwen/Qwen3-0.6B", PlanRequest(engine="transformers")), tmp_path)
+    assert asked == [None] and chat.plan.to_json()["model"]["revision"] == commit
+    assert checkpoint_names([chat]) == {"chat": f"Qwen/Qwen3-0.6B@{commit}"}
+    assert checkpoint_names([replace(chat, folder=tmp_path)]) == {"chat": "Qwen/Qwen3-0.6B"}
+
+
+def test_a_sibling_in_the_place_of_a_pinned_model_is_told() -> None:
+    pinned = replace(resolve("Qwen/Qwen3-32B"), revision="d" * 40)
+    machine = hardware_of("rtx-4090")
+    sibling, itself = (make_plan(pinned, machine, plan_request(quant=quant)) for quant in ("awq", "bf16"))
+    told = [note for note in sibling.notes if "main revision" in note]
+    assert sibling.quant.checkpoint == "Qwen/Qwen3-32B-AWQ"
+    assert told == [
+        f"Qwen/Qwen3-32B-AWQ is loaded at its main revision; {'d' * 40} is one of Qwen/Qwen3-32B. To pin the files "
+        "that are loaded, name Qwen/Qwen3-32B-AWQ itself with its --revision"
+    ]
+    assert not any("main revision" in note for note in itself.notes)
+    assert "revision d" not in service_text([sibling], "") and "revision d" in service_text([itself], "")
+    assert ">revision<" not in plan_view(sibling.to_json(), "en") and "d" * 12 in plan_view(itself.to_json(), "en")

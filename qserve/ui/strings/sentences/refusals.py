@@ -29,7 +29,9 @@ REFUSALS: dict[str, str] = {
         "指定）"
     ),
     "{} {} is not a revision; it takes a branch, a tag or a commit: letters, digits and . _ - + /, such as main, v1.0 "
-    "or 40 hex digits": "{} {} 不是版本；应为分支、标签或提交：字母、数字与 . _ - + /，例如 main、v1.0 或 40 位十六进制数",
+    "or 40 hex digits": (
+        "{} {} 不是版本；应为分支、标签或提交：字母、数字与 . _ - + /，例如 main、v1.0 或 40 位十六进制数"
+    ),
     "{} {}: {} comes with qserve and has no revisions; leave it out, or name a model of the hub by its id": (
         "{} {}：{} 随 qserve 提供，没有版本；请去掉，或用 hub 名称指定模型"
     ),
@@ -40,13 +42,12 @@ REFUSALS: dict[str, str] = {
     "and HF_HUB_OFFLINE={} forbids asking the hub": "且 HF_HUB_OFFLINE={} 禁止访问 hub",
     "and the hub could not be asked": "且无法访问 hub",
     "which is no id of the hub that could be asked for it": "且它不是可以向 hub 查询的名称",
-    "the cache has {}; name one of these, fetch it where there is a network, or leave --revision out": (
-        "缓存中有 {}；请指定其中之一，或在有网络处下载，或去掉 --revision"
+    "the cache has {}; name one of these, fetch it where there is a network, or leave the revision out": (
+        "缓存中有 {}；请指定其中之一，或在有网络处下载，或去掉版本"
     ),
-    "fetch it where there is a network, or leave --revision out": "请在有网络处下载，或去掉 --revision",
-    "fetch it where there is a network, or leave --revision out to plan from the bundled dimensions, which pin none": (
-        "请在有网络处下载，或去掉 --revision，按内置的模型尺寸规划（不固定版本）"
-    ),
+    "fetch it where there is a network, or leave the revision out": "请在有网络处下载，或去掉版本",
+    "fetch it where there is a network, or leave the revision out to plan from the bundled dimensions, which pin "
+    "none": ("请在有网络处下载，或去掉版本，按内置的模型尺寸规划（不固定版本）"),
     "the hub has no revision {} of {}; --revision takes a branch, a tag or a commit of it (its page lists them: {})": (
         "hub 上没有 {1} 的版本 {0}；--revision 应为它的分支、标签或提交（见其页面：{2}）"
     ),

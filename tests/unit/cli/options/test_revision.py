@@ -1,0 +1,173 @@
+"""--revision: each command that loads a model takes it, and what is planned of it is what is written down."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+import qserve
+from qserve.cli.main import cli
+from qserve.cli.options.deployment import load
+from qserve.errors import QserveError
+from tests.unit.hub.test_revisions import FILE, config
+
+OLD, NEW = "a" * 40, "b" * 40
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """me/mine, of which main is NEW and v1.0 is OLD, and me/other at one commit."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path / "state"))
+    for name, refs in {"me--mine": {"main": NEW, "v1.0": OLD}, "me--other": {"main": OLD}}.items():
+        repo = tmp_path / "hub" / f"models--{name}"
+        for ref, commit in refs.items():
+            folder = repo / "snapshots" / commit
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text(config(64))
+            (folder / "model.safetensors").write_bytes(FILE)
+            (repo / "refs").mkdir(exist_ok=True)
+            (repo / "refs" / ref).write_text(commit)
+
+
+def called(line: str) -> Result:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(cli, shlex.split(line))
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def commands(command: click.Command, path: str = "qserve") -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (found := command.get_command(context, name)) is not None:
+                yield from commands(found, f"{path} {name}")
+
+
+def test_each_command_that_loads_a_model_takes_it() -> None:
+    found: dict[str, set[str]] = {}
+    for path, command in commands(cli):
+        names = {str(one.name) for one in command.params}
+        if "model_argument" in names:
+            assert ("revision" in names) is (path != "qserve chat"), path
+            found.setdefault("model", set()).add(path.removeprefix("qserve "))
+        if "reward" in names:
+            assert "reward_revision" in names, path
+            found.setdefault("reward", set()).add(path.removeprefix("qserve "))
+    assert {"plan", "plan train", "up", "run", "deploy", "compare", "eval", "train"} <= found["model"]
+    assert {"plan", "up", "deploy", "compare", "score", "eval-reward", "reward check"} <= found["reward"]
+
+
+@pytest.mark.parametrize(
+    ("words", "commit"),
+    [
+        ("me/mine", NEW),
+        ("me/mine --revision v1.0", OLD),
+        ("--model me/mine@v1.0", OLD),
+        (f"me/mine --revision {NEW}", NEW),
+        ("--revision v1.0 mine", OLD),
+    ],
+)
+def test_the_plan_says_the_commit(words: str, commit: str) -> None:
+    plan = json.loads(called(f"plan {words} --gpu none --json").stdout)
+    assert plan["model"]["id"] == "me/mine" and plan["model"]["revision"] == commit
+    text = called(f"plan {words} --gpu none").stdout
+    assert f"\n  revision {commit}\n" in text
+    assert qserve.plan("me/mine", gpu="none", revision=commit).model.revision == commit
+
+
+def test_a_plan_of_a_table_has_none() -> None:
+    done = called("plan Qwen/Qwen3-0.6B --gpu none --json")
+    plan = json.loads(done.stdout)
+    assert "revision" not in plan["model"] and any("pin no revision" in note for note in plan["notes"])
+
+
+def test_the_next_command_serves_the_same() -> None:
+    last = called("plan me/mine --revision v1.0 --gpu none").stdout.splitlines()[-1].strip()
+    assert last == "qserve up --model me/mine@v1.0 --gpu none"
+    library = qserve.plan("me/mine", gpu="none", revision="v1.0").next_command
+    assert library == "qserve up --model me/mine --revision v1.0 --gpu none"
+
+
+@pytest.mark.parametrize(("words", "commit"), [("me/mine", NEW), ("me/mine --revision v1.0", OLD), ("mine@v1.0", OLD)])
+@pytest.mark.parametrize("target", ["compose", "k8s", "systemd --user serve"])
+def test_deploy_writes_the_commit(target: str, words: str, commit: str) -> None:
+    text = called(f"deploy {target} {words} --gpu none --max-model-len 64").stdout
+    assert f"@{commit}" in text and f"me/mine at revision {commit}" in text
+    name = words.split()[0].partition("@")[0]
+    assert f"--model={name}@{commit}" in text
+
+
+def test_deploy_of_a_table_of_the_demo_and_of_a_folder_pins_nothing(tmp_path: Path) -> None:
+    for model in ("demo", "Qwen/Qwen3-0.6B"):
+        assert "@" not in called(f"deploy compose {model} --gpu none").stdout.partition("services:")[2]
+    folder = tmp_path / "hub" / "models--me--mine" / "snapshots" / OLD
+    text = called(f"deploy systemd {folder} --user serve --gpu none").stdout
+    assert f"--model={folder} " in text and f"at revision {OLD}" in text
+
+
+def settings(tmp_path: Path, **values: Any) -> Path:
+    file = tmp_path / "service.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+def test_a_file_of_settings_has_it_and_a_flag_wins(tmp_path: Path) -> None:
+    file = settings(tmp_path, model="me/mine", revision="v1.0", gpu="none")
+    assert load(str(file)).options["revision"] == "v1.0"
+
+    def planned(more: str) -> dict[str, Any]:
+        model: dict[str, Any] = json.loads(called(f"plan --config {file} --json {more}").stdout)["model"]
+        return model
+
+    assert planned("")["revision"] == OLD
+    assert planned("--revision main")["revision"] == NEW
+    other = planned("me/other")
+    assert (other["id"], other["revision"]) == ("me/other", OLD), "the file's revision is of the file's model"
+    done = called(f"deploy compose --config {file} --max-model-len 64")
+    assert f"--model=me/mine@{OLD}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("plan me/mine --revision ../../x", "--revision '../../x' is not a revision; it takes a branch"),
+        ("plan me/mine --revision 'a b'", "is not a revision"),
+        ("up me/mine --revision v9", f"the cache has v1.0 ({OLD}), main ({NEW})"),
+        ("plan demo --revision v1", "demo comes with qserve and has no revisions"),
+        ("plan --reward demo --revision v1", "--revision v1: no --model is named"),
+        ("plan me/mine --reward-revision v1", "--reward-revision v1: no --reward is named"),
+        ("plan me/mine@v1 --revision v2", "name two revisions"),
+        ("plan --reward me/mine --reward-revision v9 --gpu none", f"the cache has v1.0 ({OLD}), main ({NEW})"),
+        ("eval --revision v1 --suite offline", "--revision v1: no --model is named"),
+        ("plan Qwen/Qwen3-8B --revision v1", "leave the revision out to plan from the bundled dimensions"),
+        ("train lora demo --data x.jsonl --revision v1", "demo comes with qserve"),
+        ("plan train me/mine --method lora --revision v9", "at revision 'v9' is not in the local cache"),
+    ],
+)
+def test_what_can_not_be_is_refused(line: str, told: str) -> None:
+    done = CliRunner().invoke(cli, shlex.split(line))
+    assert isinstance(done.exception, QserveError), done.output
+    assert told in str(done.exception)
+
+
+def test_a_run_that_trains_says_what_it_was_read_at() -> None:
+    text = called("plan train me/mine --method lora --revision v1.0 --gpu rtx-4090 --max-length 64").stdout
+    assert f"me/mine is read at revision {OLD}" in " ".join(text.split())
+
+
+def test_a_reward_model_has_a_revision_of_its_own() -> None:
+    line = "plan me/mine --revision v1.0 --reward me/other --reward-revision main --gpu none --json"
+    plan = json.loads(called(line).stdout)
+    assert plan["model"]["revision"] == OLD and plan["reward"]["model"]["revision"] == OLD
+    assert plan["reward"]["model"]["id"] == "me/other"
