@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,23 @@ import qserve
 from qserve.cli.main import cli
 from qserve.cli.options.deployment import load
 from qserve.errors import QserveError
-from tests.unit.hub.test_revisions import FILE, config
 
 OLD, NEW = "a" * 40, "b" * 40
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+HEADER = json.dumps({"model.embed_tokens.weight": {"dtype": "BF16", "shape": [32, 8], "data_offsets": [0, 512]}})
+FILE = struct.pack("<Q", len(HEADER)) + HEADER.encode() + bytes(512)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +48,7 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         for ref, commit in refs.items():
             folder = repo / "snapshots" / commit
             folder.mkdir(parents=True)
-            (folder / "config.json").write_text(config(64))
+            (folder / "config.json").write_text(json.dumps(CONFIG))
             (folder / "model.safetensors").write_bytes(FILE)
             (repo / "refs").mkdir(exist_ok=True)
             (repo / "refs" / ref).write_text(commit)
