@@ -1,25 +1,27 @@
 """What we compute on: one `Device` per accelerator (or the CPU as one device), and the machine around them.
 
 `parse_gpu` describes cards that are not there; `qserve.detect` describes the ones that are.
-Card facts (driver's total, SMs, bandwidth, compute capability, each with its source) stand in configs/gpus.toml.
+Card facts (driver's total, SMs, bandwidth, compute capability, each with its source) stand in configs/gpus.toml; those
+of cards that no engine of qserve runs on in configs/plan_only.toml.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
 from qserve.core.facts import load
+from qserve.core.plan_only import PLAN_ONLY_KINDS, plan_only_rows, refuse_without_ram
 from qserve.errors import UsageError
 from qserve.units import MIB, parse_bytes
 
 __all__ = ["CpuFeatures", "Device", "Hardware", "HostProcess", "formats_of", "known_gpus", "parse_gpu", "usual_gpus"]
 
 _LEAST_BYTES = 64 * MIB  # no card has less: a number without its unit
-_DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name")
+_DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name", "like")
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,15 @@ class Device:
     `total_bytes` is the driver's total (what torch and vLLM multiply the memory fraction with), not the box's figure.
     `used_by_others_bytes` is held by processes that are not ours at the time of looking.
     `sm_count` is 0 for a CPU and where it is unknown; `bandwidth_bytes_per_s` is 0 where it is unknown.
+    `kind` is torch's name of such a device (AMD's cards are cuda, too): cuda and cpu are what engines of qserve run on.
     `formats` are the number formats with arithmetic of their own: fp16, bf16, fp8, fp4, int8.
     `compute_capability` is None on a CPU and on an AMD card.
+    `schemes` are the quantizations that what serves on it has, of a card that is planned for only.
     `uuid` is the driver's name of a card that is here, under which CUDA_VISIBLE_DEVICES asks for it.
     """
 
     name: str
-    kind: Literal["cuda", "cpu"]
+    kind: Literal["cuda", "cpu", "xpu", "npu", "mps"]
     total_bytes: int
     used_by_others_bytes: int = 0
     sm_count: int = 0
@@ -43,6 +47,12 @@ class Device:
     formats: tuple[str, ...] = ()
     compute_capability: tuple[int, int] | None = None
     uuid: str = ""
+    schemes: tuple[str, ...] = ()
+
+    @property
+    def is_plan_only(self) -> bool:
+        """Whether it can be planned for, and no engine of qserve runs on it."""
+        return self.kind in PLAN_ONLY_KINDS
 
     @property
     def available_bytes(self) -> int:
@@ -116,6 +126,11 @@ class Hardware:
     torch_has_cuda: bool = False
 
     @property
+    def plan_only(self) -> Device | None:
+        """The first card that no engine of qserve runs on; None where engines run on all."""
+        return next((device for device in self.devices if device.is_plan_only), None)
+
+    @property
     def ram_for_models_bytes(self) -> int:
         """RAM that can be taken now, less what the service's other processes will hold; never negative."""
         return max(0, self.ram_available_bytes - self.host_bytes)
@@ -146,8 +161,8 @@ def _integrated() -> frozenset[tuple[int, ...]]:
 
 @cache
 def known_gpus() -> dict[str, Device]:
-    """Every card of configs/gpus.toml under its key, each of its aliases and the driver's own name."""
-    rows = load("gpus")["gpus"]
+    """Every card of both tables under its key, each of its aliases and the driver's own name."""
+    rows = _rows()
     return {name: _device_of_row(rows[key]) for name, key in _keys_by_name().items()}
 
 
@@ -157,16 +172,21 @@ def usual_gpus() -> dict[str, Device]:
     return {key: known_gpus()[key] for key in load("gpus")["usual"]["cards"]}
 
 
+def _rows() -> dict[str, dict[str, Any]]:
+    return {**load("gpus")["gpus"], **plan_only_rows()}
+
+
 @cache
 def _keys_by_name() -> dict[str, str]:
-    rows = load("gpus")["gpus"].items()
+    rows = _rows().items()
     return {name: key for key, row in rows for name in (key, *row["aliases"], _normal(row["name"]))}
 
 
 def parse_gpu(text: str) -> tuple[Device, ...]:
     """Devices of 'rtx-4090:2', 'h100-80gb' or 'memory=23.6GiB,sm=128[,count=2,bandwidth=1008GB,cc=8.9,used=1GiB]'.
 
-    A described card without cc= counts as Ampere (8.0: fp16, bf16, int8). Raises UsageError, with near matches.
+    A described card without cc= counts as Ampere (8.0: fp16, bf16, int8); with like= as that card, but for what else is
+    said: 'like=m4-max-64gb,memory=56GiB'. Raises UsageError, with near matches.
     """
     if "=" in text:
         return _described(text)
@@ -178,6 +198,7 @@ def _known(name: str) -> Device:
     wanted, keys = _normal(name), _keys_by_name()
     if wanted in keys:
         return known_gpus()[wanted]
+    refuse_without_ram(wanted)
     close = difflib.get_close_matches(wanted, keys, n=6, cutoff=0.5) or [
         key for key in keys if wanted and wanted in key
     ]
@@ -200,30 +221,36 @@ def _described(text: str) -> tuple[Device, ...]:
                 f"{', '.join(_DESCRIPTION_KEYS)}; for example memory=23.6GiB,sm=128,count=2"
             )
         fields[key.strip()] = value.strip()
-    if "memory" not in fields:
+    like = _known(fields["like"]) if "like" in fields else None
+    if "memory" not in fields and like is None:
         raise UsageError(f"--gpu {text!r} names no memory; write for example memory=23.6GiB,sm=128")
-    total_bytes, used_bytes = parse_bytes(fields["memory"]), parse_bytes(fields.get("used", "0"))
+    memory = fields.get("memory", "")
+    total_bytes = parse_bytes(memory) if memory or like is None else like.total_bytes
+    used_bytes = parse_bytes(fields.get("used", "0"))
     if not 0 <= used_bytes <= total_bytes or total_bytes == 0:
         raise UsageError(f"--gpu {text!r}: memory must be above 0 and at least as large as used")
     if total_bytes < _LEAST_BYTES:
-        raise UsageError(f"--gpu {text!r}: memory={fields['memory']} is {total_bytes} bytes; write for example 24GiB")
-    capability = _capability(fields["cc"], text) if "cc" in fields else _described_capability()
-    device = Device(
-        name=fields.get("name", f"{fields['memory']} card"),
-        kind="cuda",
-        total_bytes=total_bytes,
-        used_by_others_bytes=used_bytes,
-        sm_count=_positive_int("sm", fields["sm"], text) if "sm" in fields else 0,
-        bandwidth_bytes_per_s=parse_bytes(re.sub(r"/s$", "", fields.get("bandwidth", "0"))),
-        formats=formats_of(capability),
-        compute_capability=capability,
+        raise UsageError(f"--gpu {text!r}: memory={memory} is {total_bytes} bytes; write for example 24GiB")
+    device = replace(
+        like or _ampere(fields.get("name", f"{memory} card")), total_bytes=total_bytes, used_by_others_bytes=used_bytes
     )
+    if "cc" in fields:
+        if device.is_plan_only:
+            raise UsageError(f"--gpu {text!r}: {device.name} has no compute capability; leave cc= out")
+        capability = _capability(fields["cc"], text)
+        device = replace(device, formats=formats_of(capability), compute_capability=capability)
+    if "bandwidth" in fields:
+        device = replace(device, bandwidth_bytes_per_s=parse_bytes(re.sub(r"/s$", "", fields["bandwidth"])))
+    if "sm" in fields:
+        device = replace(device, sm_count=_positive_int("sm", fields["sm"], text))
+    device = replace(device, name=fields.get("name", device.name))
     return (device,) * _positive_int("count", fields.get("count", "1"), text)
 
 
-def _described_capability() -> tuple[int, int]:
+def _ampere(name: str) -> Device:
+    """What a description without like= begins with."""
     major, minor = load("gpus")["capabilities"]["described"]
-    return major, minor
+    return Device(name, "cuda", 0, formats=formats_of((major, minor)), compute_capability=(major, minor))
 
 
 def _capability(value: str, text: str) -> tuple[int, int]:
@@ -240,19 +267,21 @@ def _positive_int(what: str, value: str, text: str) -> int:
 
 
 def _normal(name: str) -> str:
-    """'NVIDIA GeForce RTX 4090' and 'rtx_4090' both name rtx-4090."""
-    words = re.sub(r"[\s_]+", "-", name.strip().lower())
-    return re.sub(r"^(nvidia-|amd-)?(geforce-|instinct-|radeon-)?", "", words)
+    """'NVIDIA GeForce RTX 4090' and 'rtx_4090' both name rtx-4090; 'Intel(R) Arc(TM) Pro B60' arc-pro-b60."""
+    words = re.sub(r"[\s_]+", "-", re.sub(r"\((r|tm)\)", "", name.strip().lower()))
+    words = re.sub(r"^(nvidia|amd|intel|huawei|apple)-", "", words)
+    return re.sub(r"^(geforce-|instinct-|radeon-)", "", re.sub(r"(?<=\d)-gb$", "gb", words))
 
 
 def _device_of_row(row: dict[str, Any]) -> Device:
     capability = (int(row["cc"].split(".")[0]), int(row["cc"].split(".")[1])) if "cc" in row else None
     return Device(
         name=row["name"],
-        kind="cuda",
+        kind=row.get("kind", "cuda"),
         total_bytes=row["total_mib"] * MIB,
         sm_count=row["sm_count"],
         bandwidth_bytes_per_s=int(row["bandwidth_gb_per_s"] * 1e9),
         formats=tuple(row["formats"]) if "formats" in row else formats_of(capability) if capability else (),
         compute_capability=capability,
+        schemes=tuple(row.get("schemes", ())),
     )
