@@ -30,7 +30,7 @@ from qserve.deploy.planned import Planned, pinned
 from qserve.deploy.service import Service
 from qserve.deploy.systemd import systemd_unit
 from qserve.errors import UsageError
-from qserve.service.machine import Machine
+from qserve.service.machine import Machine, refuse_to_serve
 from qserve.service.plan import plan_service
 from qserve.service.request import ServiceRequest
 from qserve.version import __version__
@@ -120,6 +120,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     request, machine = ServiceRequest.from_flags(values), Machine.named(flags.gpu)
     if target != "systemd":  # an image has packages of its own
         machine = replace(machine, packages=None)
+    refuse_to_serve(machine.hardware)
     if request.model is None and request.reward is None:
         raise UsageError("there is nothing to deploy; give --config FILE (as for `qserve up`), --model, or --reward")
     relays = Relays.of(request.num_gateways)

@@ -59,7 +59,7 @@ class Backend:
 
     def why_no_engine(self, name: str) -> str:
         """Half a sentence: no engine of qserve runs on the card of that name, and what would serve there."""
-        return f"no engine of qserve runs on {name}; there {self.serves} would serve it, and qserve plans only"
+        return f"no engine of qserve runs on {name}, where {self.serves} would serve the model"
 
 
 @cache

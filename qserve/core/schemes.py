@@ -39,6 +39,10 @@ def _marks_of_bnb(quant_type: str, **more: bool) -> tuple[Mark, ...]:
     return (Mark("bitsandbytes", {"load_in_8bit": False, "bnb_4bit_quant_type": quant_type, **more}, 64),)
 
 
+# Of MLX, by mlx_lm.convert: codes, and a scale and a bias in 16 bit for each group of 64. llama.cpp's Q8_0 and Q4_0, a
+# scale for 32, are as large.
+_IN_GROUPS = (Part("weight", "U32", "weight"), Part("scales", "F16", "group", 16), Part("biases", "F16", "group", 16))
+
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
@@ -319,6 +323,28 @@ SCHEMES = {
             rounded="by default",
             unpacked=NF4,
             on_cpu="4bit",
+        ),
+        Scheme(
+            "mlx-8bit",
+            8,
+            83,
+            is_stored=False,
+            is_offered=False,
+            parts=_IN_GROUPS,
+            made=CheckpointQuantization("mlx-8bit", 8, 64, covers_every_linear=True),
+            words=("auto", "int8"),
+            unpacked=WeightFormat("8 bit in groups", 1.0625),
+        ),
+        Scheme(
+            "mlx-4bit",
+            4,
+            56,
+            is_stored=False,
+            is_offered=False,
+            parts=_IN_GROUPS,
+            made=CheckpointQuantization("mlx-4bit", 4, 64, covers_every_linear=True),
+            words=("auto", "4bit"),
+            unpacked=WeightFormat("4 bit in groups", 0.5625),
         ),
         Scheme(
             "gptq-int3",

@@ -31,6 +31,7 @@ from qserve.planner.speed.simulated import Steps
 
 __all__ = [
     "GROUP",
+    "PLAN_ONLY",
     "SCORER",
     "Engine",
     "EnginePlanner",
@@ -54,6 +55,10 @@ GROUP = "qserve.engines"
 # In the order in which a plan without --engine tries them.
 _OWN = {"vllm": "qserve.engines.vllm.engine:ENGINE", "transformers": "qserve.engines.transformers.engine:ENGINE"}
 
+
+PLAN_ONLY = "plan-only"
+"""The engine of cards that none of the others runs on. It serves nothing, and no --engine names it."""
+_PLAN_ONLY = "qserve.engines.plan_only.engine:ENGINE"
 
 SCORER = "transformers"
 """The engine that scores with a reward model where nobody names one."""
@@ -243,7 +248,7 @@ def reward_engine_names() -> tuple[str, ...]:
 @cache
 def engine_named(name: str) -> Engine:
     """The engine that is registered as `name`. Raises UsageError that names the registered ones."""
-    dotted = _OWN.get(name) or _registered().get(name)
+    dotted = _PLAN_ONLY if name == PLAN_ONLY else _OWN.get(name) or _registered().get(name)
     if dotted is None:
         raise UsageError(f"--engine {name!r} is not a registered engine; it takes {', '.join(engine_names())}")
     engine: Engine = load_attribute(dotted)
@@ -259,10 +264,12 @@ def load_attribute(dotted: str) -> Any:
 def engine_for(hardware: Hardware, request: PlanRequest) -> Engine:
     """The engine that was asked for; else the first of qserve's own that suits the machine and reads all options.
 
-    Where none reads them all, the last one is taken, which refuses what it does not read.
+    For cards that none of them runs on, the one that only plans. Where none reads them all, the last one is taken, which refuses what it does not read.
     """
     if request.engine is not None:
         return engine_named(request.engine)
+    if hardware.plan_only is not None:
+        return engine_named(PLAN_ONLY)
     suited = [
         engine
         for engine in own_engines()

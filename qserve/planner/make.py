@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Hardware
+from qserve.core.hardware import Hardware, HostProcess
 from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
 from qserve.planner.calibrate import with_corrections
@@ -16,7 +16,7 @@ from qserve.planner.notes import explanations_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.more_cards import more_cards_note, with_more_cards
-from qserve.planner.search.refusals import refuse
+from qserve.planner.search.refusals import refuse, refuse_on_plan_only
 from qserve.planner.search.suggestions import faster, suggestions
 from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.units import format_bytes
@@ -62,7 +62,7 @@ def make_plan(
         *_other_revision(checkpoint, plan),
     )
     explanations = (*engine.explanations(candidate, plan), *explanations_of(candidate, plan))
-    plan = with_corrections(candidate, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
+    plan = with_corrections(candidate, replace(plan, notes=notes, explanations=explanations, host=_beside(hardware)))
     if plan.fits:
         plan = replace(plan, engine_args=engine.flags(candidate, plan))
     if not with_suggestions:
@@ -75,10 +75,16 @@ def _candidates(
     checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest
 ) -> tuple[EnginePlanner, list[Candidate]]:
     engine = engine_for(hardware, request)
+    refuse_on_plan_only(engine, hardware)
     checkpoint = engine.planner.as_served(checkpoint, request)
     refuse(engine, checkpoint, request)
     engine.planner.refuse(checkpoint, hardware, request)
     return engine.planner, list(engine.planner.candidates(checkpoint, hardware, request))
+
+
+def _beside(hardware: Hardware) -> tuple[HostProcess, ...]:
+    """The service's other processes; none where no service of ours would run."""
+    return hardware.host if hardware.plan_only is None else ()
 
 
 def _first_that_fits(fit: Fit, candidates: list[Candidate]) -> tuple[Plan, Candidate] | None:

@@ -39,10 +39,11 @@ def choose_engine(
 ) -> ChosenEngine:
     """--engine is taken at its word; else the first of qserve's own that suits the machine and can serve the plan.
 
-    `packages` None: it is not known what is installed, and the planner chooses. Raises UsageError for a name that is
+    `packages` None: it is not known what is installed, and the planner chooses; as it does for cards that are planned
+    for only. Raises UsageError for a name that is
     not registered or only plans, and for a length that no engine has.
     """
-    if packages is None:
+    if packages is None or hardware.plan_only is not None:
         return ChosenEngine(request)
     if request.engine is not None:
         return _named(request.engine, checkpoint, hardware, request, packages)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qserve.core.hardware import Hardware
+from qserve.core.plan_only import backend_of
+from qserve.errors import UsageError
 from qserve.planner.memory.host import with_host
 
 if TYPE_CHECKING:
     from qserve.detect.packages import Packages
 
-__all__ = ["Machine", "hardware_of"]
+__all__ = ["Machine", "hardware_of", "refuse_to_serve"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,16 @@ def _installed() -> Packages:
     from qserve.detect.packages import Packages  # takes a tenth of a plan's time
 
     return Packages.installed()
+
+
+def refuse_to_serve(hardware: Hardware) -> None:
+    """Raises UsageError where the machine has a card that no engine of qserve runs on."""
+    device = hardware.plan_only
+    if device is not None:
+        raise UsageError(
+            f"{backend_of(device.kind).why_no_engine(device.name)}; `qserve plan` says what fits there, and --gpu none "
+            "serves on the CPU"
+        )
 
 
 def hardware_of(gpu: str | None) -> Hardware:

@@ -38,8 +38,8 @@ def flags_in(pairs: Iterable[tuple[str, str | None]]) -> Flags:
 
 
 def with_serving_command(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardware) -> Plan:
-    """The plan with the command that serves it, where it fits."""
-    if not plan.fits:
+    """The plan with the command that serves it, where it fits and an engine of qserve runs there."""
+    if not plan.fits or hardware.plan_only is not None:
         return plan
     served = {flag: value for flag, value in flags.items() if flag not in OF_PLAN_ALONE}
     if gpu == "none":

@@ -25,7 +25,7 @@ from qserve.service.layout.for_load import cheapest_cards, plan_for_load
 from qserve.service.layout.one_stream import with_one_stream
 from qserve.service.layout.search import Layout
 from qserve.service.load import SpeedRequest
-from qserve.service.machine import Machine
+from qserve.service.machine import Machine, refuse_to_serve
 from qserve.service.models import Models
 from qserve.service.quantization import weighed_by_speed
 from qserve.service.replicas import NumReplicas, ReplicaPlan, as_one, plan_replicas, spread
@@ -144,6 +144,8 @@ def plan_service(
             return plan_service(request, machine, knowledge, Path(temporary))
     if request.model is None and request.reward is None:
         raise UsageError("no model is named; name a chat model, a reward model with --reward, or both")
+    if machine.serves:
+        refuse_to_serve(machine.hardware)
     request = with_judge(request, folder)
     models, hardware = Models.read(request, machine), machine.with_service(request.has_ui, request.num_gateways)
     chat = None if models.chat is None else _chat(models.chat, request, machine, hardware, knowledge)

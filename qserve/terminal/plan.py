@@ -86,7 +86,7 @@ def show_next_step(plan: Plan, console: Console | None = None) -> None:
 
 def _headline(plan: Plan) -> RenderableType:
     size = format_parameters(plan.model.parameters)
-    facts = f"{plan.model.id} · {size} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}"
+    facts = f"{plan.model.id} · {size} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}".rstrip()
     is_changed = plan.quant.checkpoint != plan.model.id or plan.quant.in_flight
     reason = plan.quant.reason.removeprefix(f"{plan.quant.checkpoint} was ")
     is_itself = plan.model.revision and plan.quant.checkpoint == plan.model.id

@@ -42,10 +42,10 @@ def more_cards_note(narrow: Plan, narrow_candidate: Candidate, plan: Plan, candi
         limit = f"requests would end at {length} tokens"
     else:
         limit = f"{narrow.max_concurrency:.1f} requests of {length} tokens would run at once"
-    return (
-        f"Takes {len(candidate.devices)} of {len(candidate.hardware.devices)} cards: on {fewer}, {limit}; "
-        f"--tensor-parallel-size {narrow_candidate.tensor_parallel_size} takes fewer",
-    )
+    taken = f"Takes {len(candidate.devices)} of {len(candidate.hardware.devices)} cards: on {fewer}, {limit}"
+    if candidate.hardware.plan_only is not None:
+        return (taken,)
+    return (f"{taken}; --tensor-parallel-size {narrow_candidate.tensor_parallel_size} takes fewer",)
 
 
 def _on_more_cards(candidates: Sequence[Candidate], candidate: Candidate) -> list[Candidate]:

@@ -114,7 +114,7 @@ def _refuse_stored(checkpoint: Checkpoint, stored: CheckpointQuantization, reque
     where = "on this CPU" if offer.device.kind == "cpu" else f"for {offer.device.name}"
     able = [
         f"--engine {engine.name}"
-        for engine in own_engines()
+        for engine in ([] if offer.device.is_plan_only else own_engines())
         if engine.name != offer.name and engine.planner.runs_stored(stored.scheme, offer.device, offer.cpu)
     ]
     instead = f"use {' or '.join(able)}, or name" if able else "name"
@@ -169,9 +169,9 @@ def dtype_of(spec: ModelSpec, weights: Weights, device: Device, request: PlanReq
         return {"half": "float16", "float": "float32", **_SCHEME_DTYPES}.get(str(request.dtype), str(request.dtype))
     if weights.quant.scheme in _SCHEME_DTYPES and request.quant in _SCHEME_DTYPES:
         return _SCHEME_DTYPES[weights.quant.scheme]
-    if device.kind == "cuda" and spec.dtype == "bfloat16" and not device.supports("bf16"):
+    if device.kind != "cpu" and spec.dtype == "bfloat16" and not device.supports("bf16"):
         return "float16"  # before Ampere there is no bf16; vLLM refuses it, fp16 holds the same bytes
-    return "bfloat16" if spec.dtype == "float32" and device.kind == "cuda" else spec.dtype
+    return "bfloat16" if spec.dtype == "float32" and device.kind != "cpu" else spec.dtype
 
 
 def nothing_runs(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> str:

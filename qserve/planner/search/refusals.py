@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.core.plan_only import backend_of
 from qserve.errors import UsageError
-from qserve.planner.engine import Engine, engine_named
+from qserve.planner.engine import PLAN_ONLY, Engine, engine_named, own_engines
 from qserve.planner.request import PlanRequest
 
-__all__ = ["refuse", "refuse_length", "stretched_to"]
+__all__ = ["refuse", "refuse_length", "refuse_on_plan_only", "stretched_to"]
 
 _MOST_STRETCHED = 8.0
 # Qwen3's 40960 are 32768 that it was trained for and room for an answer; its card stretches the first.
@@ -20,11 +22,26 @@ _TRAINED = {40960: 32768}
 def refuse(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) -> None:
     """Raises UsageError for a request that contradicts itself or the model."""
     for owner, unread in request.given_to_others(engine.name).items():
+        if engine.name == PLAN_ONLY:
+            flags = ", ".join(one.flag for one in unread)
+            raise UsageError(
+                f"{flags}: no engine that reads it runs on these cards, which are planned for only; leave it out"
+            )
         raise UsageError(
             f"{', '.join(one.flag for one in unread)}: {engine_named(owner).planner.title}'s alone, and this plan is "
             f"for {engine.planner.title}; leave it out, or give --engine {owner}"
         )
     refuse_length(engine, checkpoint, request)
+
+
+def refuse_on_plan_only(engine: Engine, hardware: Hardware) -> None:
+    """Raises UsageError for an engine of qserve on a card that none of them runs on."""
+    device = hardware.plan_only
+    if device is not None and engine in own_engines():
+        raise UsageError(
+            f"{backend_of(device.kind).why_no_engine(device.name)}; chat models are planned for it, without --engine, "
+            "and --gpu none takes the CPU"
+        )
 
 
 def refuse_length(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) -> None:

@@ -257,7 +257,9 @@ def _gpu_flag(device: Device) -> str:
     if names:
         return names[0]
     capability = device.compute_capability
+    alike = [key for key, card in known_gpus().items() if capability is None and card.name == device.name]
     parts = {
+        "like": alike[0] if alike else None,
         "memory": str(device.total_bytes),
         "sm": str(max(1, device.sm_count)),
         "cc": f"{capability[0]}.{capability[1]}" if capability else None,

@@ -36,6 +36,7 @@ def plan_training(
     `cpu_flop_per_s`: of a CPU, what all of its cores multiply at.
     Raises UsageError where the cards do not suffice for the layout that is asked for.
     """
+    _refuse_plan_only(devices)
     _refuse_packed_weights(spec, request)
     trainers, engines = _divide(devices, request)
     cast = cast_of(spec, request, reward)
@@ -70,6 +71,16 @@ def plan_training(
             policy, operations, request, trainers[0], len(devices), num_rows, cpu_flop_per_s or ASSUMED_CPU_FLOP_PER_S
         ),
     )
+
+
+def _refuse_plan_only(devices: Sequence[Device]) -> None:
+    """No trainer that is planned runs on these cards, and their constants are CUDA's."""
+    device = next((one for one in devices if one.is_plan_only), None)
+    if device is not None:
+        raise UsageError(
+            f"training is not planned on {device.name}: what a trainer holds there is not known, and `qserve train` does "
+            "not run there; name an NVIDIA or AMD card, or --gpu none for the CPU"
+        )
 
 
 def _refuse_packed_weights(spec: ModelSpec, request: TrainingRequest) -> None:

@@ -38,7 +38,7 @@ def plan_view(plan: Mapping[str, Any], language: str) -> str:
             [
                 (translate(language, "plan.weights_are"), str(plan["quant"]["scheme"])),
                 *_revision(plan, language),
-                (translate(language, "plan.engine_is"), f"{plan['engine']} {plan['engine_version']}"),
+                (translate(language, "plan.engine_is"), f"{plan['engine']} {plan['engine_version']}".rstrip()),
                 (translate(language, "plan.context_is"), f"{plan['workload']['max_model_len']:,}"),
                 (translate(language, "plan.kv_tokens"), f"{plan['kv_cache_tokens']:,}"),
                 (translate(language, "plan.at_once"), f"{plan['max_concurrency']:g}"),

@@ -40,7 +40,7 @@ class TransformersPlanner(EnginePlanner):
     term_names: tuple[str, ...] = (*dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)), KEPT_FREE)
 
     def supports(self, hardware: Hardware) -> bool:
-        return True
+        return hardware.plan_only is None
 
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         check_release(request.engine_version or TESTED_RELEASE)

@@ -45,7 +45,7 @@ class VllmPlanner(EnginePlanner):
     profiles_memory: bool = True
 
     def supports(self, hardware: Hardware) -> bool:
-        return bool(hardware.devices)
+        return bool(hardware.devices) and hardware.plan_only is None
 
     def why_no_kernels(self, devices: Sequence[Device], release: str | None) -> str | None:
         return why_no_kernels(devices, release or TESTED_RELEASE)

@@ -58,7 +58,9 @@ def era_of(engine: str, version: str) -> str:
 
 def has_speed(engine: str) -> bool:
     """Whether the tables say anything of the engine."""
-    return engine in launch_bound_engines() or any(row["engine"] == engine for row in load("speed")["engines"])
+    return engine in (*launch_bound_engines(), *load("speed")["by_bandwidth"]) or any(
+        row["engine"] == engine for row in load("speed")["engines"]
+    )
 
 
 def launch_bound_engines() -> tuple[str, ...]:

@@ -1,0 +1,108 @@
+"""Ways to hold a model on cards that are planned for only: their rows say in which quantizations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.core.model_spec import ModelSpec
+from qserve.core.plan_only import backend_of
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES, resolve_scheme
+from qserve.errors import UsageError
+from qserve.planner.candidate import Candidate
+from qserve.planner.engine import PLAN_ONLY
+from qserve.planner.plan import QuantChoice
+from qserve.planner.request import PlanRequest
+from qserve.planner.search.quantizations import dtype_of, quantizations
+
+__all__ = ["candidates", "quantizes", "runs_stored"]
+
+_RANKS = (1, 2, 4, 8)
+
+
+def runs_stored(scheme: str, device: Device) -> bool:
+    """Whether what serves on `device` loads a checkpoint that is stored so."""
+    return scheme in device.schemes and SCHEMES[scheme].is_stored
+
+
+def quantizes(scheme: str, device: Device) -> bool:
+    """Whether what serves on `device` makes it of 16-bit weights."""
+    return scheme in device.schemes and (SCHEMES[scheme].bits >= 16 or not SCHEMES[scheme].is_stored)
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What serves on the card has of quantizations."""
+
+    device: Device
+    cpu: CpuFeatures
+    name: str = PLAN_ONLY
+    title: str = "what serves there"
+
+    def loads(self, scheme: str) -> bool:
+        return runs_stored(scheme, self.device)
+
+    def runs_stored(self, scheme: str) -> bool:
+        return runs_stored(scheme, self.device)
+
+    def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
+        return SCHEMES[scheme].made if quantizes(scheme, self.device) else None
+
+    def details(self, scheme: str) -> Iterator[str]:
+        return iter(())
+
+    def pays(self, scheme: str) -> bool:
+        return True
+
+    def computes_in(self, scheme: str, dtype: str | None) -> bool:
+        return True
+
+
+def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
+    """The best quantization first, then fewest cards. Raises UsageError for what the card's row does not name."""
+    device = hardware.devices[0]
+    found = False
+    for weights in quantizations(checkpoint, request, _Offer(device, hardware.cpu)):
+        scheme = weights.quant.scheme
+        dtype = dtype_of(checkpoint.spec, weights, device, request)
+        if dtype == "bfloat16" and not device.supports("bf16"):
+            continue
+        for ranks in _ranks(checkpoint.spec, len(hardware.devices)):
+            found = True
+            yield Candidate(
+                checkpoint=checkpoint,
+                hardware=hardware,
+                request=request,
+                engine=PLAN_ONLY,
+                engine_version="",
+                quant=_told(weights.quant, device),
+                spec=weights.spec,
+                tensors=weights.tensors,
+                in_flight=weights.in_flight,
+                dtype=dtype,
+                devices=hardware.devices[:ranks],
+                tensor_parallel_size=ranks,
+                parallelism=f"{ranks} cards, {scheme}",
+            )
+    if not found:
+        named = ", ".join(scheme for scheme in SCHEMES if scheme in device.schemes)
+        asked = f"--quant {request.quant} ({', '.join(resolve_scheme(request.quant))})"
+        raise UsageError(
+            f"{asked} is not planned on {device.name}, nor is a checkpoint of it known; planned are {named}"
+        )
+
+
+def _told(quant: QuantChoice, device: Device) -> QuantChoice:
+    """Nothing of what serves there quantizes while loading: its own format is made before."""
+    if not quant.in_flight:
+        return quant
+    made = f"{SCHEMES[quant.scheme].bits} bit in groups of 64, converted for {backend_of(device.kind).serves}"
+    return replace(quant, reason=made)
+
+
+def _ranks(spec: ModelSpec, count: int) -> Iterator[int]:
+    """Cards that share the heads evenly."""
+    return (ranks for ranks in _RANKS if ranks <= count and spec.num_attention_heads % ranks == 0)
