@@ -18,7 +18,17 @@ from qserve.core.plan_only import PLAN_ONLY_KINDS, plan_only_rows, refuse_withou
 from qserve.errors import UsageError
 from qserve.units import MIB, parse_bytes
 
-__all__ = ["CpuFeatures", "Device", "Hardware", "HostProcess", "formats_of", "known_gpus", "parse_gpu", "usual_gpus"]
+__all__ = [
+    "CpuFeatures",
+    "Device",
+    "Hardware",
+    "HostProcess",
+    "formats_of",
+    "known_gpu",
+    "known_gpus",
+    "parse_gpu",
+    "usual_gpus",
+]
 
 _LEAST_BYTES = 64 * MIB  # no card has less: a number without its unit
 _DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name", "like")
@@ -164,6 +174,11 @@ def known_gpus() -> dict[str, Device]:
     """Every card of both tables under its key, each of its aliases and the driver's own name."""
     rows = _rows()
     return {name: _device_of_row(rows[key]) for name, key in _keys_by_name().items()}
+
+
+def known_gpu(name: str) -> Device | None:
+    """The card that a driver or a tool calls so; None where no table has it."""
+    return known_gpus().get(_normal(name))
 
 
 @cache

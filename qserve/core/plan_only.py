@@ -1,7 +1,7 @@
 """Cards that are planned for and that no engine of qserve runs on: configs/plan_only.toml.
 
-A card there has a kind as torch names it (xpu, npu, mps), which is its row of [backends]: what serves a model on it, and
-which shares of bandwidth and arithmetic a plan may count on.
+A card there has a kind as torch names it (xpu, npu, mps), which is its row of [backends]: what serves a model on it,
+and which shares of bandwidth and arithmetic a plan may count on.
 """
 
 from __future__ import annotations
@@ -113,15 +113,15 @@ def _peaks() -> dict[str, float]:
 
 def refuse_without_ram(wanted: str) -> None:
     """Raises UsageError for a chip named without its RAM, or with a size that it was not sold with."""
-    sizes = sorted(_sizes(re.sub(r"-?\d+-?gi?b$", "", wanted)))
-    if sizes:
-        chip = re.sub(r"-?\d+-?gi?b$", "", wanted)
-        *first, last = map(str, sizes)
-        listed = f"{', '.join(first)} or {last}" if first else last
+    before, _, size = wanted.rpartition("-")
+    chip = before if size.removesuffix("gb").removesuffix("gib").isdigit() else wanted
+    *first, last = sorted(_sizes(chip)) or [0]
+    if last:
+        listed = f"{', '.join(map(str, first))} or {last}" if first else f"{last}"
         raise UsageError(
             f"--gpu {wanted!r}: the GPU of this chip takes its memory from the machine's RAM, of which it has {listed} "
-            f"GB; name it: --gpu {chip}-{sizes[-1]}gb. Another limit is described: "
-            f"--gpu like={chip}-{sizes[-1]}gb,memory={sizes[-1] * 3 // 4}GiB"
+            f"GB; name it: --gpu {chip}-{last}gb. Another limit is described: "
+            f"--gpu like={chip}-{last}gb,memory={last * 3 // 4}GiB"
         )
 
 

@@ -1,4 +1,4 @@
-"""Detects this machine's hardware: cards by NVML, RAM and cores by /proc and cgroups. Read-only."""
+"""Detects this machine's hardware: cards by NVML or another maker's tool, RAM and cores by /proc and cgroups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def detect(offload_folder: Path | None = None, *, is_described: bool = False) ->
 
     `offload_folder`: where weights would be offloaded to; its free space becomes `disk_free_bytes`. `is_described`: its
     cards are put in by the caller, so neither cards nor packages are looked at, which is a tenth of a plan's time.
-    No NVIDIA driver is no error: `devices` is then empty.
+    Without an NVIDIA driver the tools of other makers are asked, those that are on PATH; `devices` may be empty.
     """
     memory = host.read_memory()
     machine = Hardware(
@@ -32,11 +32,15 @@ def detect(offload_folder: Path | None = None, *, is_described: bool = False) ->
     )
     if is_described:
         return machine
-    from qserve.detect import nvml
+    from qserve.detect import nvml, smi
     from qserve.detect.packages import Packages, torch_has_cuda
 
     devices, notes = nvml.read_devices(os.environ, memory)
-    packages = frozenset(Packages.installed().versions)
+    installed = Packages.installed().versions
+    if not devices:
+        devices, more = smi.read_devices(memory, has_rocm="rocm" in installed.get("torch", ""))
+        notes = (*notes, *more)
+    packages = frozenset(installed)
     return replace(machine, devices=devices, notes=notes, packages=packages, torch_has_cuda=torch_has_cuda())
 
 

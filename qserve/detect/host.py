@@ -28,7 +28,7 @@ class HostMemory:
 
 def read_memory(root: Path = _ROOT) -> HostMemory:
     """RAM of /proc/meminfo, cut down by each memory limit on the way from our cgroup to the root."""
-    info = _meminfo(root)
+    info = _meminfo(root) or _without_proc()
     total_bytes, available_bytes = info["MemTotal"], info.get("MemAvailable", info["MemFree"])
     for folder in _cgroup_folders(root, "memory"):
         limit_bytes = _limit_bytes(folder)
@@ -44,7 +44,7 @@ def count_cores(root: Path = _ROOT, affinity: int | None = None) -> int:
 
     A quota of 2.5 cores counts as 2: a third busy thread would only be throttled.
     """
-    cores = float(len(os.sched_getaffinity(0)) if affinity is None else affinity)
+    cores = float(len(_affinity()) if affinity is None else affinity)
     for folder in _cgroup_folders(root, "cpu"):
         cores = min(cores, _quota_cores(folder))
     return max(1, int(cores))
@@ -55,7 +55,7 @@ def count_physical_cores(root: Path = _ROOT, cores: frozenset[int] | None = None
 
     A core whose siblings the kernel does not name counts by itself.
     """
-    mine = os.sched_getaffinity(0) if cores is None else cores
+    mine = _affinity() if cores is None else cores
     siblings = {
         _text(root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").strip() or str(core)
         for core in mine
@@ -83,6 +83,17 @@ def _meminfo(root: Path) -> dict[str, int]:
     """Bytes by name; the kernel writes kB and means KiB."""
     rows = (line.split() for line in _text(root / "proc/meminfo").splitlines())
     return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) >= 2}
+
+
+def _without_proc() -> dict[str, int]:
+    """On macOS: the RAM, of which a half is taken to be free, as the system tells no such figure by itself."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {"MemTotal": total, "MemFree": total // 2}
+
+
+def _affinity() -> set[int]:
+    """Cores that this process may run on; macOS binds none."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:

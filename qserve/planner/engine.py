@@ -264,7 +264,8 @@ def load_attribute(dotted: str) -> Any:
 def engine_for(hardware: Hardware, request: PlanRequest) -> Engine:
     """The engine that was asked for; else the first of qserve's own that suits the machine and reads all options.
 
-    For cards that none of them runs on, the one that only plans. Where none reads them all, the last one is taken, which refuses what it does not read.
+    For cards that none of them runs on, the one that only plans. Where none reads them all, the last one is taken,
+    which refuses what it does not read.
     """
     if request.engine is not None:
         return engine_named(request.engine)

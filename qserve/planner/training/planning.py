@@ -78,8 +78,8 @@ def _refuse_plan_only(devices: Sequence[Device]) -> None:
     device = next((one for one in devices if one.is_plan_only), None)
     if device is not None:
         raise UsageError(
-            f"training is not planned on {device.name}: what a trainer holds there is not known, and `qserve train` does "
-            "not run there; name an NVIDIA or AMD card, or --gpu none for the CPU"
+            f"training is not planned on {device.name}: what a trainer holds there is not known, and `qserve train` "
+            "does not run there; name an NVIDIA or AMD card, or --gpu none for the CPU"
         )
 
 

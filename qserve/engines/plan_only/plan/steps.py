@@ -1,7 +1,7 @@
 """How long a step takes where no kernel was measured: what it reads over bandwidth, what it multiplies over the peak.
 
-Both are taken at the shares that configs/plan_only.toml plans with; the bands of [bands.plan-only] in configs/speed.toml
-reach from its most to its least.
+Both are taken at the shares that configs/plan_only.toml plans with; the bands of [bands.plan-only] in
+configs/speed.toml reach from its most to its least.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class BandwidthSteps:
     def explained(self) -> Iterator[str]:
         """See `ExplainedSteps`."""
         yield (
-            f"a decode step reads {self._weights_bytes(1) / 1e9:.2f} GB of weights at {self.bandwidth / 1e9:.0f} GB/s, a "
-            f"prompt is multiplied at {self.flops / 1e12:.1f} TFLOP/s: shares of the peaks in configs/plan_only.toml, "
-            "not measured"
+            f"a decode step reads {self._weights_bytes(1) / 1e9:.2f} GB of weights at {self.bandwidth / 1e9:.0f} GB/s, "
+            f"a prompt is multiplied at {self.flops / 1e12:.1f} TFLOP/s: shares of the peaks in "
+            "configs/plan_only.toml, not measured"
         )
 
     def _weights_bytes(self, tokens: int) -> float:

@@ -1,0 +1,127 @@
+"""configs/plan_only.toml: every card loads, says where its figures are from, and is named by people and by its tool."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.core.facts import load
+from qserve.core.hardware import known_gpu, known_gpus, parse_gpu
+from qserve.core.plan_only import PLAN_ONLY_KINDS, backend_of, gpu_share_bytes, peak_flop_per_s, plan_only_rows
+from qserve.core.schemes import SCHEMES
+from qserve.errors import UsageError
+from qserve.units import GIB, MIB
+
+TABLE = load("plan_only")
+ROWS = plan_only_rows()
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_a_card_loads_with_a_kind_that_no_engine_runs_on(key: str) -> None:
+    (device,) = parse_gpu(key)
+    assert device.is_plan_only
+    assert device.kind in PLAN_ONLY_KINDS
+    assert backend_of(device.kind).serves
+    assert device.compute_capability is None
+    assert 2 * GIB < device.total_bytes < 400 * GIB
+    assert 60e9 < device.bandwidth_bytes_per_s < 2e12
+    assert peak_flop_per_s(device.name) > 1e12
+    assert parse_gpu(device.name) == (device,)
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_what_may_be_planned_on_it_is_in_its_row_and_has_its_arithmetic(key: str) -> None:
+    device = known_gpus()[key]
+    assert set(device.schemes) <= set(SCHEMES)
+    assert "fp16" in device.schemes
+    assert ("bf16" in device.schemes) == device.supports("bf16")
+    assert not {"fp8", "nvfp4", "mxfp4"} & set(device.schemes)
+
+
+def test_every_figure_names_where_it_was_read_and_every_source_is_used() -> None:
+    used = {source for row in TABLE["cards"].values() for source in row["sources"]}
+    assert used == set(TABLE["sources"])
+    assert all(row["source"] for row in TABLE["backends"].values())
+    assert set(TABLE["backends"]) == set(PLAN_ONLY_KINDS)
+
+
+def test_shares_are_in_order_and_within_the_peak() -> None:
+    for kind in PLAN_ONLY_KINDS:
+        backend = backend_of(kind)
+        for low, planned, high in (backend.shares, backend.computed):
+            assert 0 < low < planned < high <= 1
+
+
+def test_no_name_is_lost_to_another_card() -> None:
+    names = {key: {key, *row["aliases"], row["name"]} for key, row in ROWS.items()}
+    assert [(name, key) for key, own in names.items() for name in own if parse_gpu(name)[0] != known_gpus()[key]] == []
+    assert len(known_gpus()) > len(ROWS) + len(load("gpus")["gpus"])
+
+
+@pytest.mark.parametrize(
+    ("printed", "key"),
+    [
+        ("Intel(R) Arc(TM) Pro B60 Graphics", "arc-pro-b60"),
+        ("Intel(R) Graphics [0xe211]", "b60"),
+        ("Intel(R) Arc(TM) Pro B50 Graphics", "b50"),
+        ("910B3", "ascend-910b"),
+        ("Ascend 910B3", "910b"),
+        ("310P3", "ascend-310p"),
+        ("Apple M4 Max 64 GB", "m4-max-64gb"),
+        ("apple m5 pro 48gb", "m5-pro-48gb"),
+    ],
+)
+def test_a_card_is_found_by_what_its_tool_prints(printed: str, key: str) -> None:
+    assert parse_gpu(printed) == parse_gpu(key)
+    assert known_gpu(printed) == known_gpus()[key]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes", "example"),
+    [
+        ("m4-max", "36, 48, 64 or 128 GB", "m4-max-128gb"),
+        ("Apple M1", "8 or 16 GB", "m1-16gb"),
+        ("m4-max-100gb", "36, 48, 64 or 128 GB", "m4-max-128gb"),
+    ],
+)
+def test_a_chip_that_shares_ram_is_asked_for_its_size(asked: str, sizes: str, example: str) -> None:
+    with pytest.raises(UsageError, match=f"of which it has {sizes}; name it: --gpu {example}"):
+        parse_gpu(asked)
+
+
+def test_a_smaller_bin_of_a_chip_has_its_own_bandwidth() -> None:
+    assert known_gpus()["m4-max-36gb"].bandwidth_bytes_per_s == 410e9
+    assert known_gpus()["m4-max-48gb"].bandwidth_bytes_per_s == 546e9
+    assert known_gpus()["m3-max-96gb"].bandwidth_bytes_per_s == 300e9
+
+
+def test_the_gpus_share_of_the_ram_is_what_macos_told() -> None:
+    """ggml_metal_init: recommendedMaxWorkingSetSize = 11453.25 MB of an M4 with 16 GB (logs of llama.cpp's CI)."""
+    assert gpu_share_bytes(16 * GIB) == pytest.approx(11453.25e6, rel=0.001)
+    assert gpu_share_bytes(64 * GIB) == 48 * GIB  # https://github.com/gpustack/gpustack/issues/1375: 75 %
+
+
+def test_a_card_is_described_by_another_one() -> None:
+    (card,) = parse_gpu("like=m4-max-64gb,memory=56GiB,used=1GiB")
+    known = known_gpus()["m4-max-64gb"]
+    assert (card.total_bytes, card.used_by_others_bytes) == (56 * GIB, GIB)
+    assert (card.name, card.schemes, card.kind) == (known.name, known.schemes, "mps")
+    assert parse_gpu("like=rtx-4090,count=2") == parse_gpu("rtx-4090:2")
+    assert parse_gpu("like=strix-halo,memory=100GiB")[0].compute_capability is None
+    assert parse_gpu("like=b60,bandwidth=220GB/s,sm=10,name=mine")[0].bandwidth_bytes_per_s == 220e9
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("like=b60,cc=8.9", "Intel Arc Pro B60 has no compute capability; leave cc= out"),
+        ("like=b61,memory=4GiB", "near matches: .*b60"),
+        ("like=m4-max,memory=4GiB", "name it: --gpu m4-max-128gb"),
+    ],
+)
+def test_a_wrong_likeness_says_what_is_wrong(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_gpu(text)
+
+
+def test_the_b60_has_what_xpu_smi_prints() -> None:
+    assert known_gpus()["b60"].total_bytes == 24480 * MIB

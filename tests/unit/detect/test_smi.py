@@ -1,0 +1,186 @@
+"""Cards of other makers by what their tools print. No such card is here: outputs are those of public reports."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+
+from qserve.core.hardware import known_gpus
+from qserve.detect import smi
+from qserve.detect.host import HostMemory
+from qserve.detect.smi import SeenCard, of_npu_smi, of_rocm_smi, of_sysctl, of_xpu_smi, read_devices
+from qserve.units import GIB, MIB
+
+HOST = HostMemory(64 * GIB, 50 * GIB)
+
+# https://github.com/marimo-team/marimo/issues/9237
+ROCM = """
+{
+  "card0": {
+    "GPU use (%)": "0",
+    "VRAM Total Memory (B)": "21458059264",
+    "VRAM Total Used Memory (B)": "27856896",
+    "Card Series": "Radeon RX 7900 XT",
+    "Card Model": "0x744c",
+    "Card Vendor": "Advanced Micro Devices, Inc. [AMD/ATI]",
+    "GFX Version": "gfx1100"
+  }
+}
+"""
+# Rows of https://github.com/mudler/LocalAI/pull/7761 (an integrated one beside a card), names of a card that is known;
+# the warning is that of a card that sleeps, as ROCm prints it.
+ROCM_TWO = """WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status
+
+{"card0": {"VRAM Total Memory (B)": "25753026560", "VRAM Total Used Memory (B)": "692142080",
+ "Card Series": "AMD Radeon RX 7900 XTX"}, "card1": {"VRAM Total Memory (B)": "67108864",
+ "VRAM Total Used Memory (B)": "26079232", "Card Series": "Raphael"}, "system": {"Driver version": "6.8"}}
+"""
+# The form is that of https://github.com/intel/xpumanager/blob/master/doc/smi_user_guide.md; name and memory are those
+# of https://github.com/intel/xpumanager/issues/169 and https://github.com/sgl-project/sglang/pull/38873.
+XPU = """Device ID,Device Name,Memory Physical Size
+0,"Intel(R) Arc(TM) Pro B60 Graphics","24480.00 MiB"
+1,"Intel(R) Arc(TM) Pro B60 Graphics","21414.00 MiB"
+"""
+# https://github.com/Project-HAMi/HAMi-WebUI/issues/47
+NPU = """+------------------------------------------------------------------------------------------------+
+| npu-smi 25.2.0                   Version: 25.2.0                                               |
++---------------------------+---------------+----------------------------------------------------+
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip                      | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 0     910B4-1             | OK            | 91.3        33                0    / 0             |
+| 0                         | 0000:xx:00.0  | 0           0    / 0          3197 / 65536         |
++===========================+===============+====================================================+
+| 1     910B4-1             | OK            | 88.1        32                0    / 0             |
+| 0                         | 0000:xx:00.0  | 0           0    / 0          3197 / 65536         |
+"""
+# https://github.com/Syllo/nvtop/issues/421
+DUO = """+--------------------------------------------------------------------------------------------------------+
+| npu-smi 25.2.0                                   Version: 25.2.0                                       |
++-------------------------------+-----------------+------------------------------------------------------+
+| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |
+| Chip    Device                | Bus-Id          | AICore(%)    Memory-Usage(MB)                        |
++===============================+=================+======================================================+
+| 2       310P3                 | OK              | NA           45                0     / 0             |
+| 0       0                     | 0000:01:00.0    | 0            1529 / 44280                            |
++-------------------------------+-----------------+------------------------------------------------------+
+| 2       310P3                 | OK              | NA           43                0     / 0             |
+| 1       1                     | 0000:01:00.0    | 0            1412 / 43693                            |
++===============================+=================+======================================================+
++-------------------------------+-----------------+------------------------------------------------------+
+| NPU     Chip                  | Process id      | Process name             | Process memory(MB)        |
++===============================+=================+======================================================+
+"""
+# https://gist.github.com/chockenberry/1d08129bdf41bfb70e98c3a75ce74578 (the chip); hw.memsize and the limit in the same
+# form: public notes on an M2 Pro with 32 GiB, macOS 26.5.
+MAC = """machdep.cpu.brand_string: Apple M4 Max
+hw.memsize: 68719476736
+iogpu.wired_limit_mb: 0
+"""
+
+
+def asked(outputs: dict[str, str], *, has_rocm: bool = False, platform: str = "linux", host: HostMemory = HOST):  # type: ignore[no-untyped-def]
+    return read_devices(
+        host,
+        has_rocm=has_rocm,
+        ask=lambda command: outputs[command[0]],
+        find=lambda name: name if name in outputs else None,
+        platform=platform,
+    )
+
+
+def test_rocm_smi_names_cards_and_their_memory() -> None:
+    assert list(of_rocm_smi(ROCM)) == [SeenCard("Radeon RX 7900 XT", 21458059264, 27856896)]
+    assert [card.name for card in of_rocm_smi(ROCM_TWO)] == ["AMD Radeon RX 7900 XTX", "Raphael"]
+    assert list(of_rocm_smi("")) == []
+
+
+def test_xpu_smi_names_cards_and_their_memory() -> None:
+    name = "Intel(R) Arc(TM) Pro B60 Graphics"
+    assert list(of_xpu_smi(XPU)) == [SeenCard(name, 24480 * MIB), SeenCard(name, 21414 * MIB)]
+    assert list(of_xpu_smi("No device discovered\n")) == []
+
+
+def test_npu_smi_names_chips_and_what_others_hold() -> None:
+    assert list(of_npu_smi(NPU)) == [SeenCard("910B4-1", 65536 * MIB, 3197 * MIB)] * 2
+    assert list(of_npu_smi(DUO)) == [
+        SeenCard("310P3", 44280 * MIB, 1529 * MIB),
+        SeenCard("310P3", 43693 * MIB, 1412 * MIB),
+    ]
+
+
+def test_a_macs_gpu_has_a_share_of_the_ram_or_the_limit_that_is_set() -> None:
+    assert list(of_sysctl(MAC)) == [SeenCard("Apple M4 Max 64 GB", 48 * GIB)]
+    raised = MAC.replace("limit_mb: 0", "limit_mb: 57344")
+    assert list(of_sysctl(raised)) == [SeenCard("Apple M4 Max 64 GB", 56 * GIB)]
+    assert list(of_sysctl(MAC.replace("Apple M4 Max", "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz"))) == []
+
+
+@pytest.mark.parametrize(
+    ("outputs", "platform", "key", "totals"),
+    [
+        ({"xpu-smi": XPU}, "linux", "b60", [24480 * MIB, 21414 * MIB]),
+        ({"npu-smi": NPU}, "linux", "910b", [64 * GIB, 64 * GIB]),
+        ({"npu-smi": DUO}, "linux", "310p", [44280 * MIB, 43693 * MIB]),
+        ({"sysctl": MAC}, "darwin", "m4-max-64gb", [48 * GIB]),
+    ],
+)
+def test_a_known_card_is_counted_with_its_own_memory(
+    outputs: dict[str, str], platform: str, key: str, totals: list[int]
+) -> None:
+    devices, notes = asked(outputs, platform=platform)
+    assert [device.total_bytes for device in devices] == totals
+    assert {device.name for device in devices} == {known_gpus()[key].name}
+    assert {device.schemes for device in devices} == {known_gpus()[key].schemes}
+    assert notes == ()
+
+
+def test_an_amd_card_counts_beside_a_torch_that_computes_on_it() -> None:
+    (device,), notes = asked({"rocm-smi": ROCM_TWO}, has_rocm=True)
+    assert (device.name, device.total_bytes) == ("AMD Radeon RX 7900 XTX", 25753026560)
+    assert device.used_by_others_bytes == 692142080
+    assert notes == (
+        "rocm-smi names Raphael, which no table of qserve has: it is not counted; --gpu memory=SIZE describes it",
+    )
+    devices, (note, _) = asked({"rocm-smi": ROCM_TWO})
+    assert devices == ()
+    assert "rocm-smi names AMD Radeon RX 7900 XTX, and the installed torch has no ROCm: it is not counted" in note
+
+
+def test_what_is_in_no_table_is_told_and_not_counted() -> None:
+    devices, (note,) = asked({"rocm-smi": ROCM}, has_rocm=True)
+    assert devices == ()
+    assert "Radeon RX 7900 XT, which no table of qserve has" in note
+
+
+def test_a_tool_that_fails_is_told_and_the_next_one_asked() -> None:
+    def ask(command: Sequence[str]) -> str:
+        if command[0] == "xpu-smi":
+            raise subprocess.TimeoutExpired("xpu-smi", 5.0)
+        return NPU
+
+    devices, (note,) = read_devices(HOST, has_rocm=False, ask=ask, find=lambda name: name, platform="linux")
+    assert len(devices) == 2
+    assert note.startswith("xpu-smi is here and does not answer (")
+
+
+def test_broken_output_is_no_crash() -> None:
+    devices, (note,) = asked({"rocm-smi": "{broken"}, has_rocm=True)
+    assert devices == ()
+    assert "rocm-smi is here and does not answer" in note
+
+
+def test_no_tool_is_run_where_none_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smi.subprocess, "run", lambda *_, **__: pytest.fail("a tool was run"))
+    assert read_devices(HOST, has_rocm=False, find=lambda _: None) == ((), ())
+
+
+def test_a_tool_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smi, "_MOST_SECONDS", 0.2)
+    with pytest.raises(subprocess.TimeoutExpired):
+        smi._ask(["sleep", "5"])
+    assert smi._ask(["sh", "-c", "echo told; exit 1"]) == "told\n"
+    with pytest.raises(OSError, match="no driver"):
+        smi._ask(["sh", "-c", "echo no driver >&2; exit 1"])
