@@ -1,0 +1,101 @@
+"""A machine whose cards no engine of qserve runs on: planned without a command that serves, refused where it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from qserve.cli.main import cli
+from qserve.core.hardware import Hardware, parse_gpu
+from qserve.detect.packages import Packages
+from qserve.errors import UsageError
+from qserve.planner.engine import PLAN_ONLY
+from qserve.service.knowledge import Knowledge
+from qserve.service.machine import Machine
+from qserve.service.plan import ServicePlan, plan_service
+from qserve.service.request import ServiceRequest
+from qserve.units import GIB
+
+HERE = Hardware(parse_gpu("b60"), 64 * GIB, 60 * GIB, 16, packages=frozenset({"torch"}))
+CPU_PACKAGES = Packages({"torch": "2.13.0+cpu", "transformers": "5.19.0", "accelerate": "1.15.0"})
+
+
+def planned(tmp_path: Path, *, serves: bool = False, hardware: Hardware = HERE, **options: object) -> ServicePlan:
+    machine = Machine(hardware, CPU_PACKAGES, is_here=True, serves=serves)
+    known = Knowledge.of(machine, tmp_path, is_off=True, warn=lambda _: None)
+    return plan_service(ServiceRequest.from_flags({"model": "demo", **options}), machine, known)
+
+
+def test_up_refuses_in_one_sentence_with_what_to_use_instead(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        planned(tmp_path, serves=True)
+    told = str(raised.value)
+    assert told == (
+        "no engine of qserve runs on Intel Arc Pro B60, where vLLM's XPU build or llama.cpp would serve the model; "
+        "`qserve plan` says what fits there, and --gpu none serves on the CPU"
+    )
+
+
+def test_it_is_planned_there_and_served_on_the_cpu(tmp_path: Path) -> None:
+    (model,) = planned(tmp_path).models
+    assert (model.whole.engine, model.whole.on_cpu) == (PLAN_ONLY, False)
+    (on_cpu,) = planned(tmp_path, serves=True, hardware=replace(HERE, devices=())).models
+    assert on_cpu.whole.on_cpu
+
+
+def test_a_load_and_replicas_are_planned_for_it(tmp_path: Path) -> None:
+    four = replace(HERE, devices=parse_gpu("b60:4"))
+    (loaded,) = planned(tmp_path, hardware=four, model="Qwen/Qwen3-8B", users=20).models
+    assert loaded.whole.speed is not None
+    assert loaded.whole.speed["requests_per_s"]["value"] > 0
+    (copies,) = planned(tmp_path, hardware=four, model="Qwen/Qwen3-8B", replicas=2).models
+    assert len(copies.replicas) == 2
+
+
+def run(*words: str) -> tuple[str, str]:
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            cli.main(args=list(words), standalone_mode=False)
+        except (click.ClickException, UsageError) as problem:
+            error.write(str(problem))
+        except SystemExit:
+            pass
+    return out.getvalue(), error.getvalue()
+
+
+def test_a_plan_names_no_command_that_serves_it() -> None:
+    out, _ = run("plan", "Qwen/Qwen3-8B", "--gpu", "m4-max-64gb", "--json")
+    document = json.loads(out)
+    assert document["fits"] is True
+    assert document["engine"] == PLAN_ONLY
+    assert "next_command" not in document
+    assert "host" not in document  # no gateway of ours would be there
+    shown, _ = run("plan", "Qwen/Qwen3-8B", "--gpu", "m4-max-64gb")
+    assert "qserve up" not in shown
+    assert "Plan only: no engine of qserve runs on Apple M4 Max 64 GB" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "systemd", "kuberay"])
+def test_nothing_is_deployed_there(target: str) -> None:
+    out, error = run("deploy", target, "Qwen/Qwen3-8B", "--gpu", "910b")
+    assert out == ""
+    assert "no engine of qserve runs on Ascend 910B, where vllm-ascend would serve the model" in error
+
+
+def test_training_is_not_planned_there() -> None:
+    out, error = run("plan", "train", "Qwen/Qwen3-8B", "--method", "lora", "--gpu", "b60")
+    assert out == ""
+    assert "training is not planned on Intel Arc Pro B60" in error
+
+
+def test_a_reward_model_is_refused_with_what_is_planned() -> None:
+    _, error = run("plan", "--reward", "Skywork/Skywork-Reward-V2-Qwen3-0.6B", "--gpu", "b60")
+    assert "no engine of qserve runs on Intel Arc Pro B60" in error
+    assert "chat models are planned for it" in error
