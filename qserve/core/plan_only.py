@@ -115,9 +115,9 @@ def refuse_without_ram(wanted: str) -> None:
     """Raises UsageError for a chip named without its RAM, or with a size that it was not sold with."""
     before, _, size = wanted.rpartition("-")
     chip = before if size.removesuffix("gb").removesuffix("gib").isdigit() else wanted
-    *first, last = sorted(_sizes(chip)) or [0]
-    if last:
-        listed = f"{', '.join(map(str, first))} or {last}" if first else f"{last}"
+    sizes = sorted(_sizes(chip))
+    if sizes:
+        listed, last = ", ".join(map(str, sizes)), sizes[-1]
         raise UsageError(
             f"--gpu {wanted!r}: the GPU of this chip takes its memory from the machine's RAM, of which it has {listed} "
             f"GB; name it: --gpu {chip}-{last}gb. Another limit is described: "

@@ -173,7 +173,7 @@ def test_broken_output_is_no_crash() -> None:
 
 
 def test_no_tool_is_run_where_none_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smi.subprocess, "run", lambda *_, **__: pytest.fail("a tool was run"))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a tool was run"))
     assert read_devices(HOST, has_rocm=False, find=lambda _: None) == ((), ())
 
 

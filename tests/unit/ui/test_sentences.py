@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import qserve
+from qserve.errors import UsageError
 from qserve.planner.term import COLUMNS
 from qserve.ui import strings
 from qserve.ui.client.api import ApiFailure
@@ -107,6 +109,46 @@ def test_a_plan_as_a_page_is_chinese(fits: bool) -> None:
     page = plan_view({**plan, "speed": speed}, "zh-CN")
     assert english_in(page) == [] and "速度为估计值" in page and "没有方案两项都更好" in page
     assert len(english_in(plan_view({**plan, "speed": speed}, "en"))) > 10, "the check sees English where there is some"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fixed"),
+    [
+        ("m4-max-64gb", {}),
+        ("m4-max-64gb", {"quant": "4bit"}),
+        ("m4-pro-24gb", {"model": "Qwen/Qwen3-32B"}),
+        ("b60:2", {"model": "Qwen/Qwen3-32B"}),
+        ("b60:4", {}),
+        ("910b:2", {"model": "Qwen/Qwen3.5-9B"}),
+        ("310p", {}),
+    ],
+)
+def test_a_plan_for_a_card_that_no_engine_runs_on_is_chinese(gpu: str, fixed: dict[str, Any]) -> None:
+    plan = qserve.plan(fixed.pop("model", "Qwen/Qwen3-8B"), gpu=gpu, **fixed).to_json()
+    told = [plan["quant"]["reason"], plan["why_not"] or "", *plan["notes"]]
+    told += [text for term in plan["devices"][0]["terms"] for text in (term["name"], term["formula"])]
+    told += [text for one in plan["suggestions"] for text in (one["change"], one["cost"])]
+    assert [text for text in told if text and left_in(said("zh-CN", text))] == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fixed"),
+    [
+        ("m4-max", {}),
+        ("b60", {"quant": "fp8"}),
+        ("b60", {"model": "Qwen/Qwen3-8B-FP8"}),
+        ("b60", {"engine": "vllm"}),
+        ("b60:2", {"tensor_parallel_size": 2}),
+        ("m4-16gb:2", {}),
+        ("310p", {"dtype": "bfloat16"}),
+        ("910b", {"model": "Qwen/Qwen2.5-Math-RM-72B"}),
+        ("like=b60,cc=8.9", {}),
+    ],
+)
+def test_what_is_refused_of_such_a_card_is_chinese(gpu: str, fixed: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as refused:
+        qserve.plan(fixed.pop("model", "Qwen/Qwen3-8B"), gpu=gpu, **fixed)
+    assert not left_in(said("zh-CN", str(refused.value))), f"{ADD}: {refused.value}"
 
 
 def test_every_kept_refusal_is_chinese() -> None:

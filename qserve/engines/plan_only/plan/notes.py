@@ -24,8 +24,8 @@ def notes_on(candidate: Candidate, plan: Plan) -> Iterator[str]:
     )
     if backend.shares_ram:
         yield (
-            f"Memory is shared with the CPU: macOS lets the GPU take {format_bytes(device.total_bytes)}; sudo sysctl "
-            "iogpu.wired_limit_mb=MIB raises that, and --gpu like=NAME,memory=SIZE plans it"
+            f"Memory is shared with the CPU: macOS lets the GPU take {format_bytes(device.total_bytes)}; sysctl's "
+            "iogpu.wired_limit_mb raises that, and --gpu like=NAME,memory=SIZE plans it"
         )
     if candidate.num_ranks > 1:
         yield "What the cards exchange takes time that is not counted"

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from qserve.ui.strings.sentences.formulas import FORMULAS
+from qserve.ui.strings.sentences.plan_only import CARDS_OF_OTHERS
 from qserve.ui.strings.sentences.planner import PLANNER
 from qserve.ui.strings.sentences.refusals import REFUSALS
 from qserve.ui.strings.sentences.service import SERVICE
 
 __all__ = ["SENTENCES", "has_english", "said", "shown"]
 
-SENTENCES: dict[str, str] = {**SERVICE, **PLANNER, **FORMULAS, **REFUSALS}
+SENTENCES: dict[str, str] = {**SERVICE, **PLANNER, **FORMULAS, **REFUSALS, **CARDS_OF_OTHERS}
 
 _SEPARATORS = {"; ": "；", " · ": " · ", ", ": "，", " + ": " + "}
 # Numbers, sizes and arithmetic: the same in every language.
