@@ -37,8 +37,8 @@ def detect(offload_folder: Path | None = None, *, is_described: bool = False) ->
 
     devices, notes = nvml.read_devices(os.environ, memory)
     installed = Packages.installed().versions
-    if not devices:
-        devices, more = smi.read_devices(memory, has_rocm="rocm" in installed.get("torch", ""))
+    if not devices and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):  # by which people stay on the CPU
+        devices, more = smi.read_devices(os.environ, memory, has_rocm="rocm" in installed.get("torch", ""))
         notes = (*notes, *more)
     packages = frozenset(installed)
     return replace(machine, devices=devices, notes=notes, packages=packages, torch_has_cuda=torch_has_cuda())

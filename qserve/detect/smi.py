@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qserve.core.hardware import Device, known_gpu
@@ -24,6 +24,7 @@ from qserve.units import GIB, MIB
 __all__ = ["SeenCard", "of_npu_smi", "of_rocm_smi", "of_sysctl", "of_xpu_smi", "read_devices"]
 
 _MOST_SECONDS = 5.0
+_SHOWN_BY = {"rocm-smi": "HIP_VISIBLE_DEVICES", "xpu-smi": "ZE_AFFINITY_MASK", "npu-smi": "ASCEND_RT_VISIBLE_DEVICES"}
 _SYSCTL = ("sysctl", "machdep.cpu.brand_string", "hw.memsize", "iogpu.wired_limit_mb")
 
 Ask = Callable[[Sequence[str]], str]
@@ -39,6 +40,7 @@ class SeenCard:
 
 
 def read_devices(
+    environ: Mapping[str, str],
     host: HostMemory,
     *,
     has_rocm: bool,
@@ -48,14 +50,15 @@ def read_devices(
 ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     """Cards of the first maker whose tool is there and names one, and notes on what is not counted.
 
-    `has_rocm`: the installed torch computes on AMD's cards. `host` bounds what a GPU takes of the RAM.
+    `environ` gives the variables by which each maker's runtime shows fewer cards. `has_rocm`: the installed torch
+    computes on AMD's cards. `host` bounds what a GPU takes of the RAM.
     """
     notes: list[str] = []
     for command, read in _tools(platform):
         if find(command[0]) is None:
             continue
         try:
-            seen = list(read((ask or _ask)(command)))
+            seen = _visible(list(read((ask or _ask)(command))), environ.get(_SHOWN_BY.get(command[0], "")))
         except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
             notes.append(
                 f"{command[0]} is here and does not answer ({_first_line(error)}): none of its cards is counted"
@@ -78,6 +81,14 @@ def _tools(platform: str) -> Iterator[tuple[Sequence[str], Callable[[str], Itera
     yield ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json"), of_rocm_smi
     yield ("xpu-smi", "discovery", "--dump", "1,2,16"), of_xpu_smi
     yield ("npu-smi", "info"), of_npu_smi
+
+
+def _visible(seen: list[SeenCard], variable: str | None) -> list[SeenCard]:
+    """Those whose numbers the variable names, in its order; all where it is not set. A tile's number is its card's."""
+    if variable is None:
+        return seen
+    numbers = (entry.strip().partition(".")[0] for entry in variable.split(","))
+    return [seen[int(number)] for number in numbers if number.isdigit() and int(number) < len(seen)]
 
 
 def _counted(card: SeenCard, host: HostMemory, tool: str, has_rocm: bool) -> tuple[Device | None, str]:

@@ -126,3 +126,10 @@ def test_memory_nodes_without_cores_are_none_that_threads_run_on(tmp_path: Path)
     files = {"node0/cpulist": "0-3\n", "node1/cpulist": "4-7\n", "node2/cpulist": "\n"}
     root = _tree(tmp_path, {f"sys/devices/system/node/{name}": text for name, text in files.items()})
     assert count_numa_nodes(root) == 2
+
+
+def test_without_proc_the_system_tells_the_ram(tmp_path: Path) -> None:
+    """MacOS has no /proc."""
+    memory = read_memory(tmp_path)
+    assert memory.total_bytes >= read_memory().total_bytes
+    assert memory.available_bytes == memory.total_bytes // 2

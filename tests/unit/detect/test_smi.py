@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from qserve.core.hardware import known_gpus
-from qserve.detect import smi
+from qserve.detect import detect, smi
 from qserve.detect.host import HostMemory
 from qserve.detect.smi import SeenCard, of_npu_smi, of_rocm_smi, of_sysctl, of_xpu_smi, read_devices
 from qserve.units import GIB, MIB
@@ -81,8 +81,16 @@ iogpu.wired_limit_mb: 0
 """
 
 
-def asked(outputs: dict[str, str], *, has_rocm: bool = False, platform: str = "linux", host: HostMemory = HOST):  # type: ignore[no-untyped-def]
+def asked(
+    outputs: dict[str, str],
+    *,
+    has_rocm: bool = False,
+    platform: str = "linux",
+    host: HostMemory = HOST,
+    environ: dict[str, str] | None = None,
+):  # type: ignore[no-untyped-def]
     return read_devices(
+        environ or {},
         host,
         has_rocm=has_rocm,
         ask=lambda command: outputs[command[0]],
@@ -161,7 +169,7 @@ def test_a_tool_that_fails_is_told_and_the_next_one_asked() -> None:
             raise subprocess.TimeoutExpired("xpu-smi", 5.0)
         return NPU
 
-    devices, (note,) = read_devices(HOST, has_rocm=False, ask=ask, find=lambda name: name, platform="linux")
+    devices, (note,) = read_devices({}, HOST, has_rocm=False, ask=ask, find=lambda name: name, platform="linux")
     assert len(devices) == 2
     assert note.startswith("xpu-smi is here and does not answer (")
 
@@ -174,7 +182,7 @@ def test_broken_output_is_no_crash() -> None:
 
 def test_no_tool_is_run_where_none_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a tool was run"))
-    assert read_devices(HOST, has_rocm=False, find=lambda _: None) == ((), ())
+    assert read_devices({}, HOST, has_rocm=False, find=lambda _: None) == ((), ())
 
 
 def test_a_tool_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +192,34 @@ def test_a_tool_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert smi._ask(["sh", "-c", "echo told; exit 1"]) == "told\n"
     with pytest.raises(OSError, match="no driver"):
         smi._ask(["sh", "-c", "echo no driver >&2; exit 1"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "output", "variable", "shown"),
+    [
+        ("xpu-smi", XPU, {"ZE_AFFINITY_MASK": "1"}, [21414 * MIB]),
+        ("xpu-smi", XPU, {"ZE_AFFINITY_MASK": "1.0,0"}, [21414 * MIB, 24480 * MIB]),
+        ("npu-smi", DUO, {"ASCEND_RT_VISIBLE_DEVICES": "0"}, [44280 * MIB]),
+        ("npu-smi", DUO, {"ASCEND_RT_VISIBLE_DEVICES": ""}, []),
+        ("npu-smi", DUO, {"ZE_AFFINITY_MASK": "0"}, [44280 * MIB, 43693 * MIB]),
+    ],
+)
+def test_cards_that_a_runtime_hides_are_not_counted(
+    tool: str, output: str, variable: dict[str, str], shown: list[int]
+) -> None:
+    devices, _ = asked({tool: output}, environ=variable)
+    assert [device.total_bytes for device in devices] == shown
+
+
+def test_the_machine_has_the_cards_of_a_tool_where_nvml_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qserve.detect.nvml.read_devices", lambda *_: ((), ()))
+    monkeypatch.setattr(smi, "_ask", lambda _: XPU)
+    monkeypatch.setattr(smi.read_devices, "__kwdefaults__", {**smi.read_devices.__kwdefaults__, "find": _only_xpu})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [device.name for device in detect().devices] == ["Intel Arc Pro B60"] * 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert detect().devices == ()
+
+
+def _only_xpu(name: str) -> str | None:
+    return name if name == "xpu-smi" else None
