@@ -59,8 +59,7 @@ def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
 
 def _ranks(hardware: Hardware, request: PlanRequest) -> list[int | None]:
     fixed = option_value(request, "tensor_parallel_size")
-    is_planners = request.engine in launch_bound_engines() or hardware.plan_only is not None
-    if fixed or option_value(request, "pipeline_parallel_size") or is_planners:
+    if fixed or option_value(request, "pipeline_parallel_size") or request.engine in launch_bound_engines():
         return [fixed]
     count = len(hardware.devices)
     return [ranks for ranks in (1, 2, 4, 8, 16) if ranks <= count] or [None]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Sequence
 
 import pytest
 
-from qserve.core.hardware import known_gpus
+from qserve.core.hardware import Device, known_gpus
 from qserve.detect import detect, smi
 from qserve.detect.host import HostMemory
 from qserve.detect.smi import SeenCard, of_npu_smi, of_rocm_smi, of_sysctl, of_xpu_smi, read_devices
@@ -82,16 +83,11 @@ iogpu.wired_limit_mb: 0
 
 
 def asked(
-    outputs: dict[str, str],
-    *,
-    has_rocm: bool = False,
-    platform: str = "linux",
-    host: HostMemory = HOST,
-    environ: dict[str, str] | None = None,
-):  # type: ignore[no-untyped-def]
+    outputs: dict[str, str], *, has_rocm: bool = False, platform: str = "linux", environ: dict[str, str] | None = None
+) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     return read_devices(
         environ or {},
-        host,
+        HOST,
         has_rocm=has_rocm,
         ask=lambda command: outputs[command[0]],
         find=lambda name: name if name in outputs else None,
@@ -213,8 +209,7 @@ def test_cards_that_a_runtime_hides_are_not_counted(
 
 def test_the_machine_has_the_cards_of_a_tool_where_nvml_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qserve.detect.nvml.read_devices", lambda *_: ((), ()))
-    monkeypatch.setattr(smi, "_ask", lambda _: XPU)
-    monkeypatch.setattr(smi.read_devices, "__kwdefaults__", {**smi.read_devices.__kwdefaults__, "find": _only_xpu})
+    monkeypatch.setattr(smi, "read_devices", functools.partial(read_devices, find=_only_xpu, ask=lambda _: XPU))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [device.name for device in detect().devices] == ["Intel Arc Pro B60"] * 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
