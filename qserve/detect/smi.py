@@ -1,8 +1,8 @@
 """Cards of other makers by their own tools: rocm-smi, xpu-smi and npu-smi where they are on PATH, sysctl on macOS.
 
-Asked only where NVML found no card, so that nothing is slower on other machines. What no table of configs/ knows is
-told in a note and not counted, as its bandwidth and formats are not known; nor is an AMD card beside a torch without
-ROCm, which could not compute on it.
+Asked only where NVML found no card, so that nothing is slower on other machines. A card counts where an engine of
+qserve can compute on it: an AMD card that a table of configs/ has, beside a torch with ROCm. Any other is named in a
+note, and the machine serves on its CPU.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qserve.core.hardware import Device, known_gpu
-from qserve.core.plan_only import gpu_share_bytes
+from qserve.core.hardware import Device, known_gpu, known_gpus
+from qserve.core.plan_only import backend_of, gpu_share_bytes
 from qserve.detect.host import HostMemory
 from qserve.units import GIB, MIB
 
@@ -98,14 +98,23 @@ def _counted(card: SeenCard, host: HostMemory, tool: str, has_rocm: bool) -> tup
         return None, (
             f"{tool} names {card.name}, which no table of qserve has: it is not counted; --gpu memory=SIZE describes it"
         )
-    if not known.is_plan_only and not has_rocm:
+    total = card.total_bytes or known.total_bytes
+    total = min(total, host.total_bytes) if known.kind == "mps" else total
+    if known.is_plan_only:
+        reason = backend_of(known.kind).why_no_engine(known.name)
+        return None, f"{reason}: models run on the CPU here; --gpu {_flag_of(known, total)} plans for the card"
+    if not has_rocm:
         return None, (
             f"{tool} names {known.name}, and the installed torch has no ROCm: it is not counted; --gpu plans for it by "
             "its name"
         )
-    total = card.total_bytes or known.total_bytes
-    total = min(total, host.total_bytes) if known.kind == "mps" else total
     return replace(known, total_bytes=total, used_by_others_bytes=min(card.used_bytes, total)), ""
+
+
+def _flag_of(known: Device, total_bytes: int) -> str:
+    """What --gpu takes for the card with so much memory."""
+    key = next(key for key, card in known_gpus().items() if card.name == known.name)
+    return key if total_bytes == known.total_bytes else f"like={key},memory={total_bytes // MIB}MiB"
 
 
 def of_rocm_smi(text: str) -> Iterator[SeenCard]:

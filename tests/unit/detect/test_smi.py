@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from qserve.core.hardware import Device, known_gpus
+from qserve.core.hardware import Device, parse_gpu
 from qserve.detect import detect, smi
 from qserve.detect.host import HostMemory
 from qserve.detect.smi import SeenCard, of_npu_smi, of_rocm_smi, of_sysctl, of_xpu_smi, read_devices
@@ -123,22 +123,26 @@ def test_a_macs_gpu_has_a_share_of_the_ram_or_the_limit_that_is_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "platform", "key", "totals"),
+    ("outputs", "platform", "flags"),
     [
-        ({"xpu-smi": XPU}, "linux", "b60", [24480 * MIB, 21414 * MIB]),
-        ({"npu-smi": NPU}, "linux", "910b", [64 * GIB, 64 * GIB]),
-        ({"npu-smi": DUO}, "linux", "310p", [44280 * MIB, 43693 * MIB]),
-        ({"sysctl": MAC}, "darwin", "m4-max-64gb", [48 * GIB]),
+        ({"xpu-smi": XPU}, "linux", ["arc-pro-b60", "like=arc-pro-b60,memory=21414MiB"]),
+        ({"npu-smi": NPU}, "linux", ["ascend-910b"]),
+        ({"npu-smi": DUO}, "linux", ["like=ascend-310p,memory=44280MiB", "ascend-310p"]),
+        ({"sysctl": MAC}, "darwin", ["m4-max-64gb"]),
+        ({"sysctl": MAC.replace("limit_mb: 0", "limit_mb: 57344")}, "darwin", ["like=m4-max-64gb,memory=57344MiB"]),
     ],
 )
-def test_a_known_card_is_counted_with_its_own_memory(
-    outputs: dict[str, str], platform: str, key: str, totals: list[int]
+def test_a_card_that_no_engine_runs_on_is_named_with_the_flag_that_plans_for_it(
+    outputs: dict[str, str], platform: str, flags: list[str]
 ) -> None:
     devices, notes = asked(outputs, platform=platform)
-    assert [device.total_bytes for device in devices] == totals
-    assert {device.name for device in devices} == {known_gpus()[key].name}
-    assert {device.schemes for device in devices} == {known_gpus()[key].schemes}
-    assert notes == ()
+    assert devices == ()
+    assert len(notes) == len(flags)
+    for note, flag in zip(notes, flags, strict=True):
+        (device,) = parse_gpu(flag)
+        assert device.is_plan_only
+        assert note.startswith(f"no engine of qserve runs on {device.name}, where ")
+        assert note.endswith(f": models run on the CPU here; --gpu {flag} plans for the card")
 
 
 def test_an_amd_card_counts_beside_a_torch_that_computes_on_it() -> None:
@@ -165,9 +169,10 @@ def test_a_tool_that_fails_is_told_and_the_next_one_asked() -> None:
             raise subprocess.TimeoutExpired("xpu-smi", 5.0)
         return NPU
 
-    devices, (note,) = read_devices({}, HOST, has_rocm=False, ask=ask, find=lambda name: name, platform="linux")
-    assert len(devices) == 2
-    assert note.startswith("xpu-smi is here and does not answer (")
+    devices, (failed, named) = read_devices({}, HOST, has_rocm=False, ask=ask, find=lambda name: name, platform="linux")
+    assert devices == ()
+    assert failed.startswith("xpu-smi is here and does not answer (")
+    assert "Ascend 910B" in named
 
 
 def test_broken_output_is_no_crash() -> None:
@@ -193,27 +198,33 @@ def test_a_tool_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("tool", "output", "variable", "shown"),
     [
-        ("xpu-smi", XPU, {"ZE_AFFINITY_MASK": "1"}, [21414 * MIB]),
-        ("xpu-smi", XPU, {"ZE_AFFINITY_MASK": "1.0,0"}, [21414 * MIB, 24480 * MIB]),
-        ("npu-smi", DUO, {"ASCEND_RT_VISIBLE_DEVICES": "0"}, [44280 * MIB]),
+        ("xpu-smi", XPU, {"ZE_AFFINITY_MASK": "1"}, ["21414"]),
+        ("xpu-smi", XPU, {"ZE_AFFINITY_MASK": "1.0,0"}, ["21414", "b60 plans"]),
+        ("npu-smi", DUO, {"ASCEND_RT_VISIBLE_DEVICES": "0"}, ["44280"]),
         ("npu-smi", DUO, {"ASCEND_RT_VISIBLE_DEVICES": ""}, []),
-        ("npu-smi", DUO, {"ZE_AFFINITY_MASK": "0"}, [44280 * MIB, 43693 * MIB]),
+        ("npu-smi", DUO, {"ZE_AFFINITY_MASK": "0"}, ["44280", "310p plans"]),
+        ("rocm-smi", ROCM_TWO, {"HIP_VISIBLE_DEVICES": ""}, []),
     ],
 )
-def test_cards_that_a_runtime_hides_are_not_counted(
-    tool: str, output: str, variable: dict[str, str], shown: list[int]
+def test_cards_that_a_runtime_hides_are_not_named(
+    tool: str, output: str, variable: dict[str, str], shown: list[str]
 ) -> None:
-    devices, _ = asked({tool: output}, environ=variable)
-    assert [device.total_bytes for device in devices] == shown
+    devices, notes = asked({tool: output}, environ=variable)
+    assert devices == ()
+    assert len(notes) == len(shown)
+    assert all(part in note for part, note in zip(shown, notes, strict=True))
 
 
-def test_the_machine_has_the_cards_of_a_tool_where_nvml_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_names_the_cards_of_a_tool_where_nvml_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves on its CPU, as a Mac does: a card that nothing of ours runs on stops nobody."""
     monkeypatch.setattr("qserve.detect.nvml.read_devices", lambda *_: ((), ()))
     monkeypatch.setattr(smi, "read_devices", functools.partial(read_devices, find=_only_xpu, ask=lambda _: XPU))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [device.name for device in detect().devices] == ["Intel Arc Pro B60"] * 2
+    machine = detect()
+    assert machine.devices == ()
+    assert sum("Intel Arc Pro B60" in note for note in machine.notes) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert detect().devices == ()
+    assert detect().notes == ()
 
 
 def _only_xpu(name: str) -> str | None:
