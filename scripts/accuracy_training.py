@@ -7,12 +7,12 @@ from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.golden.training import FIGURES, TrainingComparison, compare_training
+from tests.golden.training import TrainingComparison, compare_training
 
 
 def main() -> None:
     named = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    results = list(compare_training(Path(named[0]) if named else FIGURES))
+    results = list(compare_training(*map(Path, named)))
     compared = [item for item in results if isinstance(item, TrainingComparison)]
     groups: dict[tuple[str, str], list[TrainingComparison]] = defaultdict(list)
     for item in compared:

@@ -1,7 +1,9 @@
-"""Training plans against published figures: every training row of measurements.csv, as its source ran it.
+"""Training plans against published figures: every training row of measurements.csv and training.csv, as it was run.
 
-Two tables carry all rows that state enough to be planned: QwenLM/Qwen's README (finetune.py, every sample padded to
-the full length) and ms-swift 1.x's Benchmark.md (samples of natural length, torch's max_memory_reserved).
+Of measurements.csv two tables state enough to be planned: QwenLM/Qwen's README (finetune.py, every sample padded to the
+full length) and ms-swift 1.x's Benchmark.md (samples of natural length, torch's max_memory_reserved). training.csv was
+collected later and nothing was fitted to it: fms-acceleration's benchmark (torch's max_memory_allocated, packed rows)
+and the figures above ms-swift 3's example scripts (whole GiB, packed rows).
 """
 
 from __future__ import annotations
@@ -21,17 +23,23 @@ from qserve.core.hardware import Device, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.planner.training import TrainingRequest, plan_training
+from qserve.planner.training.fragmentation import cached_bytes
+from qserve.planner.training.models import cast_of
+from qserve.planner.training.resident import Run
 from qserve.units import GIB
 
-__all__ = ["TrainingComparison", "compare_training", "mean_clipped_length", "model_parameters", "qwen1_spec"]
+__all__ = ["TrainingComparison", "compare_training", "mean_kept_length", "model_parameters", "qwen1_spec"]
 
-FIGURES = Path(__file__).parent / "measurements.csv"
+FIGURES = (Path(__file__).parent / "measurements.csv", Path(__file__).parent / "training.csv")
 
 # Rows that are not averaged, and why. Those that state enough are planned and shown all the same.
 UNTRUSTED = {
     "m0709": "the sequence columns are assumed; two cards of 80 GB nearly full, so the allocator's cache is in it",
     "m0710": "as m0709",
     "m0711": "as m0709: 7 GB more a card for 512 more tokens, ten times what a token needs",
+    "t003": "one micro-batch a step: at the loss there are no gradients yet, and the plan counts them",
+    "t004": "as t003",
+    "t020": "16,384 tokens, and the same 42 as 8,192: taken before the first evaluation, after 200 steps of 10 s",
 }
 SKIPPED = {
     "m0476": "a prefill without gradients: inference, not training",
@@ -55,16 +63,30 @@ _QWEN1 = {
     "14b": (5120, 40, 40, 27392, 152064),
     "72b": (8192, 80, 64, 49152, 152064),
 }
+# config.json of https://huggingface.co/mistralai/Mistral-7B-v0.1, NousResearch/Llama-2-70b-hf, Qwen/Qwen2.5-3B, -7B:
+# hidden, layers, heads, kv heads, intermediate, vocabulary, tied. Planned as Qwen2, whose biases are 0.003 % more.
+_LATER = {
+    "mistral-7b": (4096, 32, 32, 8, 14336, 32000, False),
+    "llama-2-70b": (8192, 80, 64, 8, 28672, 32000, False),
+    "qwen2.5-3b": (2048, 36, 16, 2, 11008, 151936, True),
+    "qwen2.5-7b": (3584, 28, 28, 4, 18944, 152064, False),
+}
 # Before CUDA 11.7's lazy loading every kernel of torch, flash-attn and DeepSpeed was loaded at once.
 # Source: torch 2.0 for CUDA 11.8 on an A100, nvidia-smi of an idle process: 1.0 to 1.6 GiB.
 _EAGER_CUDA_CONTEXT_BYTES = round(1.3 * GIB)
-# Tokens of cls-fudan-news-zh as ms-swift prints them: 3234.4 ± 2547.5, min 91, max 19548; taken as log-normal.
+# Tokens of cls-fudan-news-zh as ms-swift prints them: 3234.4 ± 2547.5, min 91, max 19548; taken as log-normal. What is
+# longer than --max_length was deleted (truncation_strategy's default then, and run_single.py sets none:
+# https://github.com/modelscope/ms-swift/tree/97e4d198b/scripts/benchmark/test_memory_time), so lengths vary in all rows.
 _SWIFT_MEAN, _SWIFT_DEVIATION = 3234.4, 2547.5
+_LATER_TRAINERS = ("fms-hf-tuning", "ms-swift 3")
 
 
 @dataclass(frozen=True)
 class TrainingComparison:
-    """Planned against measured in the row's own unit; `untrusted` says why a row is not averaged."""
+    """Planned against measured in the row's own unit; `untrusted` says why a row is not averaged.
+
+    `high` is the upper end of the plan's band, where the figure is of a need (None: of what was reserved, or unknown).
+    """
 
     id: str
     model: str
@@ -74,22 +96,24 @@ class TrainingComparison:
     measured: float
     unit: str
     untrusted: str | None = None
+    high: float | None = None
 
     @property
     def error(self) -> float:
         return self.planned / self.measured - 1
 
 
-def compare_training(path: Path = FIGURES) -> Iterator[TrainingComparison | tuple[str, str]]:
-    """One comparison a training row, or (row id, why it is not compared)."""
-    with path.open(newline="") as stream:
-        for row in csv.DictReader(stream):
-            if row["kind"] != "training":
-                continue
-            reason = SKIPPED.get(row["id"])
-            if reason is None and _size_of(row["model"]) is None:
-                reason = f"{row['model']}: nobody says here how its source trained"
-            yield (row["id"], reason) if reason else _compared(row)
+def compare_training(*paths: Path) -> Iterator[TrainingComparison | tuple[str, str]]:
+    """One comparison a training row, or (row id, why it is not compared); of all figures, or those of `paths`."""
+    for path in paths or FIGURES:
+        with path.open(newline="") as stream:
+            for row in csv.DictReader(stream):
+                if row["kind"] != "training":
+                    continue
+                reason = SKIPPED.get(row["id"])
+                if reason is None and _size_of(row["model"]) is None and _later(row["model"]) is None:
+                    reason = f"{row['model']}: nobody says here how its source trained"
+                yield (row["id"], reason) if reason else _compared(row)
 
 
 def _compared(row: dict[str, str]) -> TrainingComparison | tuple[str, str]:
@@ -99,35 +123,41 @@ def _compared(row: dict[str, str]) -> TrainingComparison | tuple[str, str]:
         return row["id"], f"{missing.args[0]} is not stated"
 
 
-def mean_clipped_length(max_length: int) -> int:
-    """Mean of min(length, max_length) over ms-swift's data set."""
+def mean_kept_length(max_length: int) -> int:
+    """Mean of the lengths up to `max_length` in ms-swift's data set."""
     sigma2 = math.log(1 + (_SWIFT_DEVIATION / _SWIFT_MEAN) ** 2)
     mu, sigma = math.log(_SWIFT_MEAN) - sigma2 / 2, math.sqrt(sigma2)
-    below, normal = math.log(max_length) - mu, NormalDist()
-    shorter = _SWIFT_MEAN * normal.cdf(below / sigma - sigma)
-    return round(shorter + max_length * (1 - normal.cdf(below / sigma)))
+    below, normal = (math.log(max_length) - mu) / sigma, NormalDist()
+    kept = normal.cdf(below)
+    return max(1, round(_SWIFT_MEAN * normal.cdf(below - sigma) / kept)) if kept else max_length
 
 
 def _compare(row: dict[str, str], config: dict[str, Any]) -> TrainingComparison:
-    swift = "max_length" in config
-    planned, cards = _swift(row["model"], config) if swift else _readme(row["model"], config)
+    swift, trainer = "max_length" in config, config.get("trainer")
+    high = None
+    if trainer in _LATER_TRAINERS and _later(row["model"]) is not None:
+        card, cards = _present(row["model"], config)
+        planned, high = card
+    else:
+        planned, cards = _swift(row["model"], config) if swift else _readme(row["model"], config)
     # The README does not say what its GB are; decimal ones are taken (binary ones would be 7 % more).
     unit_bytes = GIB if row["unit"] == "GiB" else 10**9
     total = planned * (cards if config.get("per") == "sum of GPUs" else 1)
     what = f"{config['method']} {config.get('quant', '')} {config.get('seq', config.get('max_length'))}".replace(
         "  ", " "
     )
-    if config.get("batch", 1) > 1:
-        what += f" × {config['batch']}"
+    if (batch := config.get("batch", config["micro_batch"] if trainer in _LATER_TRAINERS else 1)) > 1:
+        what += f" × {batch}"
     return TrainingComparison(
         row["id"],
         row["model"],
         what,
-        "ms-swift 1.x" if swift else "QwenLM/Qwen",
+        trainer if trainer in _LATER_TRAINERS else "ms-swift 1.x" if swift else "QwenLM/Qwen",
         total / unit_bytes,
         float(row["value"]),
         row["unit"],
         UNTRUSTED.get(row["id"]),
+        None if high is None else high / unit_bytes,
     )
 
 
@@ -142,6 +172,7 @@ def _readme(model: str, config: dict[str, Any]) -> tuple[int, int]:
         max_length=config["seq"],
         precision="pure" if method.startswith("LoRA") else "mixed",
         zero_stage=stage,
+        optimizer="adamw-fused" if stage else "adamw",  # both configurations name AdamW, which DeepSpeed fuses
         lora_rank=0 if method == "full" else 64,
         train_embeddings=method == "LoRA(emb)",
         upcast_logits=stage == 0,  # DeepSpeed runs without autocast, and Qwen's remote code does not upcast
@@ -159,7 +190,7 @@ def _swift(model: str, config: dict[str, Any]) -> tuple[int, int]:
         "sft" if full else "lora",
         micro_batch=config["batch"],
         max_length=config["max_length"],
-        mean_length=mean_clipped_length(config["max_length"]),
+        mean_length=mean_kept_length(config["max_length"]),
         gradient_checkpointing=config["gradient_checkpointing"],
         precision="pure",
         lora_rank=0 if full else int(str(config.get("lora_rank", 8)).split()[0]),
@@ -170,7 +201,42 @@ def _swift(model: str, config: dict[str, Any]) -> tuple[int, int]:
     if quant:
         bits = 8 if "int8" in quant else 4
         spec = replace(spec, quantization=CheckpointQuantization(f"gptq-int{bits}", bits, 128))
-    return _used(spec, request, parse_gpu("a100-80gb")), 1
+    devices = parse_gpu("a100-80gb")
+    used = _used(spec, request, devices)
+    run = Run(request, cast_of(spec, request), 1)
+    return used + cached_bytes(run, devices[0].total_bytes - used), 1
+
+
+def _present(model: str, config: dict[str, Any]) -> tuple[tuple[int, int], int]:
+    """((bytes a card, the upper end of its band), cards) of transformers' Trainer, in 16 bit without DeepSpeed."""
+    spec, method, cards = _later_spec(model), config["method"], config["num_gpus"]
+    is_fms = config["trainer"] == "fms-hf-tuning"
+    quant = config.get("quant", "")
+    name = "dpo" if method == "DPO" else "sft" if method == "full" else "qlora" if quant == "nf4" else "lora"
+    request = TrainingRequest(
+        name,  # type: ignore[arg-type]
+        micro_batch=config["micro_batch"],
+        max_length=config["seq"],
+        precision="mixed" if config.get("zero") else "amp" if quant else "pure",
+        zero_stage=config.get("zero", 0),
+        fsdp=config.get("fsdp", False),
+        lora_rank=config.get("lora_rank", 0),
+        lora_targets="attention",
+        kbit_fp32=config.get("kbit_fp32", "none"),
+        fused_loss=config.get("fused_loss", False),
+        evaluation=not is_fms,
+        runtime_bytes=0 if is_fms else None,
+    )
+    if "gptq" in quant:
+        spec = replace(spec, quantization=CheckpointQuantization("gptq-int4", 4, 128))
+    card = plan_training(spec, parse_gpu(f"a100-80gb:{cards}"), request).cards[0]
+    terms = {term.name: term for term in card.terms if not (is_fms and term.name == "nccl")}  # torch's own memory
+    # transformers 4.48 copies the logits once more when it shifts them, 2 B beyond the peak of later releases.
+    shifted = 2 * spec.vocab_size * request.logit_tokens if is_fms and "logits" in terms else 0
+    return (
+        sum(term.num_bytes for term in terms.values()) + shifted,
+        sum(term.high_bytes for term in terms.values()) + shifted,
+    ), cards
 
 
 def _used(spec: ModelSpec, request: TrainingRequest, devices: tuple[Device, ...]) -> int:
@@ -180,6 +246,28 @@ def _used(spec: ModelSpec, request: TrainingRequest, devices: tuple[Device, ...]
 def _size_of(model: str) -> str | None:
     name = model.lower().replace("_", ".")
     return next((size for size in _QWEN1 if name in (f"qwen-{size}", f"qwen-{size}-chat")), None)
+
+
+def _later(model: str) -> str | None:
+    return next((name for name in _LATER if name in model.lower()), None)
+
+
+@cache
+def _later_spec(model: str) -> ModelSpec:
+    hidden, layers, heads, kv_heads, intermediate, vocab, tied = _LATER[str(_later(model))]
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": intermediate,
+        "vocab_size": vocab,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": tied,
+    }
+    return ModelSpec.from_config(config, model)
 
 
 @cache
@@ -206,4 +294,4 @@ def qwen1_spec(model: str) -> ModelSpec:
 
 def model_parameters(model: str) -> int:
     """Parameters of a row's model."""
-    return num_parameters(_spec(model))
+    return num_parameters(_later_spec(model) if _later(model) else _spec(model))

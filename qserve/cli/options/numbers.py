@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["LARGEST", "Count", "FiniteRange", "number_option"]
+__all__ = ["LARGEST", "Count", "FiniteRange", "Release", "number_option"]
 
 # Larger numbers would make the arithmetic take minutes, or print lines of digits.
 LARGEST = 2**31 - 1
@@ -36,6 +37,20 @@ class FiniteRange(click.FloatRange):
         if abs(number) > LARGEST:
             self.fail(f"{str(value)[:_SHOWN_CHARS]!r} is too large: at most {LARGEST:,}.", param, ctx)
         return number
+
+
+class Release(click.ParamType):  # type: ignore[type-arg]
+    """A library's release as numbers: 1.16, 0.24.0."""
+
+    name = "release"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        text = str(value).strip().removeprefix("v")
+        if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", text) is None:
+            self.fail(f"{str(value)[:_SHOWN_CHARS]!r} is not a release; write for example 1.16 or 0.24.0", param, ctx)
+        return tuple(int(part) for part in text.split("."))
 
 
 def number_option(flag: str, kind: click.ParamType, default: float, text: str) -> Callable[[Function], Function]:  # type: ignore[type-arg]

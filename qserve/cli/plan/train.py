@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from qserve.cli.options.command import Command, model_options, needed_model
-from qserve.cli.options.numbers import Count
+from qserve.cli.options.numbers import Count, Release
 from qserve.cli.options.training import training_options, training_request
 from qserve.hub import resolve
 from qserve.planner.speed.terms.cpu import assumed_rates
 from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
 from qserve.planner.training.command import train_command, why_no_run
 from qserve.planner.training.duration import ASSUMED_ROWS
-from qserve.planner.training.training_defaults import default_precision, default_tiled_loss
+from qserve.planner.training.training_defaults import default_kbit_fp32, default_precision, default_tiled_loss
+from qserve.planner.training.training_request import KbitFp32
 from qserve.service.machine import hardware_of
 from qserve.service.next_command import machine_of
 
 __all__ = ["command"]
 
 _DOES_NOT_FIT = 3
+_TRL = (1, 16)
+"""The release that `qserve train` runs."""
 
 
 @click.command("train", cls=Command, short_help="Plan the memory and the time of a training run.")
@@ -41,6 +44,19 @@ _DOES_NOT_FIT = 3
     default=None,
     help="TRL 1.16 and later: log-probabilities in tiles, never all logits [on; off for reward, ppo and --fused-loss].",
 )
+@click.option(
+    "--evaluation/--no-evaluation",
+    default=True,
+    show_default=True,
+    help="With --fused-loss: held-out rows are scored during the run, and with all logits.",
+)
+@click.option(
+    "--kbit-fp32",
+    type=click.Choice(get_args(KbitFp32)),
+    help="What prepare_model_for_kbit_training left in fp32 of a quantized base; all: embedding, lm_head, norms [none; "
+    "by --trl].",
+)
+@click.option("--trl", type=Release(), help="TRL's release, whose own --tiled-loss and --kbit-fp32 are planned [1.16].")
 @click.option("--reward-model", help="ppo, grpo: a reward model on the same cards [ppo: one of the policy's size].")
 @click.option(
     "--rows", type=Count(1), default=ASSUMED_ROWS, show_default=True, help="Rows of the data, for the estimate of time."
@@ -63,7 +79,8 @@ def command(
     hardware = hardware_of(gpu)
     devices = (hardware.cpu_device,) if gpu == "none" else hardware.devices
     ram_bytes = hardware.ram_available_bytes if gpu in (None, "none") else None
-    request = training_request(_with_defaults(values, on_cpu=gpu == "none"), len(devices))
+    trl = values.pop("trl")
+    request = training_request(_with_defaults(values, trl or _TRL, on_cpu=gpu == "none"), len(devices))
     job = TrainingJob(
         model,
         checkpoint.spec,
@@ -90,14 +107,17 @@ def command(
         sys.exit(_DOES_NOT_FIT)
 
 
-def _with_defaults(values: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
-    """With what `qserve train` decides where nothing is said."""
-    precision, tiled_loss = values["precision"], values["tiled_loss"]
-    is_tiled = not values["fused_loss"] and default_tiled_loss(values["method"])
+def _with_defaults(values: dict[str, Any], trl: tuple[int, ...], *, on_cpu: bool) -> dict[str, Any]:
+    """With what `qserve train` decides where nothing is said, or that release of TRL."""
+    precision, tiled_loss, kbit_fp32 = values["precision"], values["tiled_loss"], values["kbit_fp32"]
+    is_tiled = not values["fused_loss"] and default_tiled_loss(values["method"], trl)
+    base = "4bit" if values["method"] == "qlora" or values["load_in_4bit"] else values["quant"]
+    in_fp32 = "none" if values["zero_stage"] else default_kbit_fp32(values["method"], base, trl)
     return {
         **values,
         "precision": precision or default_precision(values["zero_stage"], on_cpu=on_cpu),
         "tiled_loss": is_tiled if tiled_loss is None else tiled_loss,
+        "kbit_fp32": kbit_fp32 or in_fp32,
     }
 
 

@@ -10,9 +10,10 @@ from qserve.planner.memory.kv import kv_bytes_per_token
 from qserve.planner.plan import Term
 from qserve.planner.training import saved_activations as activations
 from qserve.planner.training.cpu_memory import cpu_phases
+from qserve.planner.training.fragmentation import fragmentation_term
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.resident import Run, band_term, environment_terms, resident_terms, term
-from qserve.planner.training.training_constants import ASLEEP, ENGINE_OVERHEAD, FRAGMENTATION, LAYER_BYTES, LOGIT_BYTES
+from qserve.planner.training.training_constants import ASLEEP, ENGINE_OVERHEAD, LAYER_BYTES, LOGIT_BYTES
 from qserve.planner.training.training_plan import CardMemory
 from qserve.planner.training.training_request import TrainingRequest, VllmBeside
 
@@ -37,9 +38,11 @@ def _phases(run: Run, device: Device) -> dict[str, tuple[Term, ...]]:
     resident = resident_terms(run) + environment_terms(run, device)
     backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run, device)
     phases = {
-        "backward": backward + _fragmentation(run, device, device.total_bytes - _sum(backward)),
+        "backward": (*backward, fragmentation_term(run, device.total_bytes - _sum(backward))),
         "step": resident + _beside(run, device, asleep=True) + _step(run),
     }
+    if run.request.evaluation and run.request.fused_loss:
+        phases["evaluation"] = resident + _beside(run, device, asleep=True) + _gathered(run) + _evaluation(run)
     if run.request.vllm is not None and run.request.vllm.mode == "colocated":
         phases["rollout"] = resident + _beside(run, device, asleep=False)
     return phases
@@ -79,7 +82,7 @@ def _gathered(run: Run) -> tuple[Term, ...]:
     """What ZeRO-3 holds whole while it computes; the models compute one after the other."""
     states = [states for _, states in run.states()]
     expected = max(state.gathered_bytes for state in states)
-    high = max(state.gathered_high_bytes for state in states)
+    high = sum(state.gathered_high_bytes for state in states)  # each has a coordinator that keeps so much
     how = "two layers (at work, prefetched) and the larger of embedding and lm_head, whole"
     source = "DeepSpeed stage 3; high: stage3_max_live_parameters 1e9"
     return (term("gathered", expected, how, source, expected, high),)
@@ -88,7 +91,7 @@ def _gathered(run: Run) -> tuple[Term, ...]:
 def _backward(run: Run, device: Device) -> tuple[Term, ...]:
     """Activations and logits of the trained model that needs most; policy and critic take turns."""
     on_cpu = device.kind == "cpu"
-    model = max(run.trained, key=lambda model: _peak(model, run.request, on_cpu))
+    model = max(run.trained, key=lambda model: activations.peak_bytes(model, run.request, on_cpu=on_cpu))
     request, tokens = run.request, run.request.tokens
     logits = activations.logits_bytes(model, request, on_cpu=on_cpu)
     if model.tuning == "head":
@@ -110,15 +113,6 @@ def _backward(run: Run, device: Device) -> tuple[Term, ...]:
     else:
         terms.append(_logits_term(model, request, logits))
     return tuple(terms)
-
-
-def _peak(model: TrainedModel, request: TrainingRequest, on_cpu: bool) -> int:
-    if model.tuning == "head":
-        return activations.forward_bytes(model, request)
-    logits = activations.logits_bytes(model, request, on_cpu=on_cpu)
-    if not request.gradient_checkpointing:
-        return activations.saved_bytes(model, request) + logits
-    return activations.checkpoint_bytes(model, request) + max(logits, activations.recompute_bytes(model, request))
 
 
 def _layer_formula(model: TrainedModel, request: TrainingRequest) -> str:
@@ -148,28 +142,25 @@ def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) 
     return term("logits", num_bytes, how, _MEMTRACKER, low, num_bytes)
 
 
+def _evaluation(run: Run) -> tuple[Term, ...]:
+    """A forward pass over held-out rows of the same size; Liger fuses the loss of a training pass alone."""
+    model = max(run.trained, key=lambda model: activations.scored_logits_bytes(model, run.request))
+    logits = activations.scored_logits_bytes(model, run.request)
+    per = logits // max(1, model.spec.vocab_size * run.request.logit_tokens)
+    how = f"{run.request.logit_tokens} tokens × {model.spec.vocab_size} vocabulary × {per} B: all of them, unfused"
+    source = "liger_kernel/transformers/model: skip_logits = self.training; transformers' loss in fp32"
+    forward = activations.forward_bytes(model, run.request)
+    return (
+        term("logits", logits, how, source),
+        term("activations", forward, "one layer's forward pass", "no graph, nothing kept"),
+    )
+
+
 def _step(run: Run) -> tuple[Term, ...]:
     """Temporaries of the optimizer step; the optimizers of policy and critic step one after the other."""
     temporaries = max(states.step_bytes for _, states in run.states())
     how = "fp32 copies of 16-bit gradients, and sqrt of the second moment (foreach AdamW)"
     return (term("optimizer step", temporaries, how, "torch.optim._multi_tensor_adamw; DeepSpeed stage 1 to 3"),)
-
-
-def _fragmentation(run: Run, device: Device, left_bytes: int) -> tuple[Term, ...]:
-    """What the allocator keeps beyond need; it gives this back before it fails, so it never exceeds what is left."""
-    request = run.request
-    on_cpu = device.kind == "cpu"
-    model = max(run.trained, key=lambda model: _peak(model, request, on_cpu))
-    length = request.mean_length or request.max_length
-    varying = activations.checkpoint_bytes(model, request)
-    if not request.fused_loss and not request.tiled_loss:  # whose chunks are all of one size
-        varying += activations.logits_bytes(model, request)
-    share = min(length, request.max_length) / request.max_length
-    full = FRAGMENTATION.expected * share * varying
-    capped = max(0, min(round(full), left_bytes))
-    how = f"{FRAGMENTATION.expected} × the bytes of {length} tokens a sequence (mean length), at most what is left"
-    expected = capped if request.mean_length else 0
-    return (term("fragmentation", expected, how, FRAGMENTATION.source, 0, capped),)
 
 
 def _beside(run: Run, device: Device, *, asleep: bool) -> tuple[Term, ...]:

@@ -74,6 +74,11 @@ def why_no_run(request: TrainingRequest, *, on_cpu: bool) -> str | None:
     """Why `qserve train` would not run just this request; None: it would."""
     if request.fused_loss:
         return "`qserve train` has no fused loss: --fused-loss plans another trainer's run"
+    if request.kbit_fp32 != "none":
+        return (
+            f"`qserve train` leaves a quantized base's norms, embedding and lm_head in 16 bit: --kbit-fp32 "
+            f"{request.kbit_fp32} plans another trainer's run"
+        )
     if request.tiled_loss != default_tiled_loss(request.method):
         how = "computes no loss in tiles" if request.tiled_loss else "computes this loss in tiles"
         flag = "--tiled-loss" if request.tiled_loss else "--no-tiled-loss"

@@ -90,6 +90,12 @@ def _refuse_packed_weights(spec: ModelSpec, request: TrainingRequest) -> None:
             f"{spec.id} is stored as {spec.quantization.scheme}, and packed weights can't be trained; name the 16-bit "
             "model, or train adapters: --lora-rank 16"
         )
+    if request.kbit_fp32 != "none" and not cast_of(spec, request)[0].has_16_bit_adapters:
+        stored = spec.quantization.scheme if spec.quantization is not None else "16 bit"
+        raise UsageError(
+            f"--kbit-fp32 is for a base of bitsandbytes, and {spec.id} is {stored}; add --quant 4bit or int8, or leave "
+            "--kbit-fp32 out"
+        )
     if spec.quantization is not None and request.quant is not None:
         raise UsageError(
             f"{spec.id} is stored as {spec.quantization.scheme} already; leave --quant out, or name the 16-bit model"

@@ -20,8 +20,10 @@ __all__ = [
     "forward_bytes",
     "layer_bytes_per_token",
     "logits_bytes",
+    "peak_bytes",
     "recompute_bytes",
     "saved_bytes",
+    "scored_logits_bytes",
 ]
 
 
@@ -53,7 +55,8 @@ def saved_bytes(model: TrainedModel, request: TrainingRequest) -> int:
 
 def checkpoint_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """Layer inputs, the only thing that gradient checkpointing keeps."""
-    return request.activation_bytes * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
+    width = request.activation_bytes if request.kbit_fp32 == "none" else 4  # fp32 norms make the whole stream fp32
+    return width * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
 
 
 def recompute_bytes(model: TrainedModel, request: TrainingRequest) -> int:
@@ -78,7 +81,27 @@ def logits_bytes(model: TrainedModel, request: TrainingRequest, *, on_cpu: bool 
     kind = "lm" if request.upcast_logits else "lm-16bit"
     if request.method in ("dpo", "ppo", "grpo"):
         kind = "rl-16bit" if request.precision in ("mixed", "pure") and request.zero_stage else "rl-fp32"
-    return LOGIT_BYTES[kind] * model.spec.vocab_size * request.logit_tokens
+    # autocast's copy of an fp32 lm_head
+    cast = 2 * model.spec.vocab_size * model.spec.hidden_size if request.kbit_fp32 == "all" else 0
+    return LOGIT_BYTES[kind] * model.spec.vocab_size * request.logit_tokens + cast
+
+
+def scored_logits_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """Of a pass that is not trained on, with the loss of all of them; nothing where a head gives one number."""
+    if model.spec.head.kind != "lm":
+        return 0
+    per = LOGIT_BYTES["scored"] if request.activation_bytes == 2 else 8  # fp32 logits are not copied
+    return per * model.spec.vocab_size * request.logit_tokens
+
+
+def peak_bytes(model: TrainedModel, request: TrainingRequest, *, on_cpu: bool = False) -> int:
+    """All that a forward and backward pass holds at its peak."""
+    if model.tuning == "head":
+        return forward_bytes(model, request)
+    logits = logits_bytes(model, request, on_cpu=on_cpu)
+    if not request.gradient_checkpointing:
+        return saved_bytes(model, request) + logits
+    return checkpoint_bytes(model, request) + max(logits, recompute_bytes(model, request))
 
 
 def _fused_loss_bytes(model: TrainedModel, request: TrainingRequest) -> int:

@@ -89,7 +89,7 @@ def precision_of(tensor: Tensor, model: TrainedModel, request: TrainingRequest) 
     precision = PRECISIONS[request.precision]
     if request.precision == "mixed":
         return precision
-    if model.has_16_bit_adapters and tensor.role != "head":
+    if model.has_16_bit_adapters and request.kbit_fp32 == "none" and tensor.role != "head":
         return PRECISIONS["pure"]
     return PRECISIONS["fp32"] if ".lora_" in tensor.name and request.precision == "pure" else precision
 
@@ -112,16 +112,22 @@ def master_bytes(precision: Precision, request: TrainingRequest) -> int:
 
 
 def _step_bytes(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> int:
-    """fp32 gradients beside 16-bit ones (in stage 1 and 2 by way of a flat 16-bit copy, in stage 3 a sub-group at a
-    time) and the temporaries of a foreach optimizer.
+    """fp32 gradients beside 16-bit ones, by way of a flat 16-bit copy, and the temporaries of a foreach optimizer.
+
+    DeepSpeed steps the optimizer that the trainer hands to it, torch's own with transformers and accelerate. Stage 3
+    takes a sub-group at a time and keeps the 16-bit gradients; 1 and 2 let them go before the optimizer's turn.
     """
     precision, optimizer = PRECISIONS[request.precision], OPTIMIZERS[request.optimizer]
     held = _share(model.trainable, num_ranks if request.sharding_stage >= 1 else 1)
     converted = min(held, ZERO_SUB_GROUP_ELEMENTS) if request.zero_stage == 3 else held
-    flat_copy = precision.gradient_bytes if request.zero_stage in (1, 2) else 0
-    fp32_gradients = (4 + flat_copy) * converted if precision.master_bytes else 0
-    # DeepSpeed replaces AdamW by its fused one.
-    copies = optimizer.step_copies if request.zero_stage == 0 else 0
+    copies = optimizer.step_copies
+    if request.zero_stage:
+        temporaries = precision.state_bytes * copies * converted
+        if not precision.master_bytes:
+            return temporaries
+        freed = precision.gradient_bytes * converted if request.zero_stage < 3 else 0
+        return max((4 + precision.gradient_bytes) * converted, 4 * converted + temporaries - freed)
+    fp32_gradients = 4 * converted if precision.master_bytes else 0
     states = sum(
         tensor.num_elements * precision_of(tensor, model, request).state_bytes for tensor in model.trained_tensors
     )

@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from qserve.planner.training.training_request import TrainingRequest
+from qserve.planner.training.training_request import KbitFp32, TrainingRequest
 
 __all__ = [
     "EXAMPLE",
     "default_epochs",
+    "default_kbit_fp32",
     "default_learning_rate",
     "default_precision",
     "default_tiled_loss",
@@ -36,6 +37,24 @@ _RATE = 2e-5
 """Of SFT with or without adapters, and of reward models."""
 _OF_ADAPTERS = 10
 _WIDTH = 4096
+_TRL = (1, 16)
+_TILES_SINCE = {"sft": (1, 7), "lora": (1, 7), "qlora": (1, 7)}
+"""SFT's chunked cross-entropy is the default from https://github.com/huggingface/trl/pull/5846 on; the others: _TRL."""
+_Releases = tuple[tuple[int, ...], tuple[int, ...]]
+_PREPARED: dict[str, _Releases] = {"": ((0, 7, 2), (0, 26)), "dpo": ((0, 7, 2), (0, 29)), "grpo": ((0, 22), (0, 26))}
+"""From this release of TRL on, and no longer from that one, its trainers prepared a quantized base ("": SFT, rewards),
+which put its norms in fp32. https://github.com/huggingface/trl: #728, #3882, #4577, DPO until #3906."""
+_ALL_IN_FP32: dict[tuple[str, str], _Releases] = {
+    ("sft", "int8"): ((0, 7, 2), (0, 25)),
+    ("sft", "4bit"): ((0, 7, 2), (0, 7, 5)),
+    ("dpo", "int8"): ((0, 7, 2), (0, 29)),
+    ("dpo", "4bit"): ((0, 7, 2), (0, 7, 8)),
+    ("reward", "int8"): ((0, 7, 2), (0, 25)),
+    ("reward", "4bit"): ((0, 7, 2), (0, 22)),
+    ("grpo", "int8"): ((0, 22), (0, 25)),
+}
+"""The same of PEFT's own preparation, which casts embedding and lm_head too, where nothing cast them to bf16 again:
+#1110 (SFT), #1143 (DPO) and #3882 (rewards) did for nf4, and #4335 brought a preparation of TRL's own."""
 _ROWS_A_STEP, _ROLLOUTS_A_STEP = 8, 32
 _LEAST_STEPS, _MOST_EPOCHS = 100, 3
 
@@ -47,11 +66,25 @@ def default_precision(zero_stage: int, *, on_cpu: bool) -> str:
     return "mixed" if zero_stage else "amp"
 
 
-def default_tiled_loss(method: str) -> bool:
-    """TRL 1.16 computes log-probabilities of all its causal losses in tiles; a reward head has none, and PPO is other
-    trainers'.
+def default_tiled_loss(method: str, trl: tuple[int, ...] = _TRL) -> bool:
+    """TRL 1.16 computes log-probabilities of all its causal losses in tiles, and SFT's did before; a reward head has
+    none, and PPO is other trainers'.
     """
-    return method not in ("reward", "ppo")
+    return method not in ("reward", "ppo") and trl >= _TILES_SINCE.get(method, _TRL)
+
+
+def default_kbit_fp32(method: str, base: str | None, trl: tuple[int, ...] = _TRL) -> KbitFp32:
+    """What that release of TRL leaves in fp32 of a base that bitsandbytes quantizes, in a run in bf16."""
+    if base not in ("int8", "4bit") or method == "ppo":
+        return "none"
+    trainer = method if method in ("reward", "dpo", "grpo") else "sft"
+    if _within(trl, _ALL_IN_FP32.get((trainer, base))):
+        return "all"
+    return "norms" if _within(trl, _PREPARED.get(trainer, _PREPARED[""])) else "none"
+
+
+def _within(release: tuple[int, ...], span: _Releases | None) -> bool:
+    return span is not None and span[0] <= release < span[1]
 
 
 def default_learning_rate(request: TrainingRequest, hidden_size: int = _WIDTH) -> float:

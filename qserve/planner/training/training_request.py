@@ -8,13 +8,14 @@ from typing import Literal, get_args
 from qserve.errors import UsageError
 from qserve.planner.training.training_constants import OPTIMIZERS, PRECISIONS
 
-__all__ = ["Method", "Offload", "TrainingRequest", "VllmBeside"]
+__all__ = ["KbitFp32", "Method", "Offload", "TrainingRequest", "VllmBeside"]
 
 Method = Literal["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]
 Tuning = Literal["full", "lora", "qlora", "head"]
 Offload = Literal["none", "cpu", "nvme"]
 Attention = Literal["sdpa", "flash", "eager"]
 Base = Literal["bf16", "fp16", "int8", "4bit"]
+KbitFp32 = Literal["none", "norms", "all"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,12 @@ class TrainingRequest:
     qlora has them. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's modules_to_save of
     embedding and lm_head. `num_labels`: a reward model learns so many scores of single texts (None: one reward, from
     pairs); `step_labels`: each of its steps is good or bad. `quant` is what the frozen base of adapters is held in
-    (None: as the precision has it).
+    (None: as the precision has it). `kbit_fp32`: what prepare_model_for_kbit_training left in fp32 of a bitsandbytes
+    base: "norms", or "all" that is not quantized, embedding and lm_head too.
     `fsdp`: torch's fully_shard (FSDP2), which divides weights, gradients and states among the ranks as ZeRO-3 does.
     `fused_loss`: Liger's linear cross-entropy, which never holds all logits
-    (use_liger_kernel=True); `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
+    (use_liger_kernel=True) while it trains; `evaluation`: held-out rows are scored during the run, in micro-batches of
+    the same size; `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
     `beta` > 0 keeps a reference model (grpo, ppo); dpo always has one.
     """
 
@@ -80,11 +83,13 @@ class TrainingRequest:
     lora_targets: Literal["all-linear", "attention", "qkv"] = "all-linear"
     load_in_4bit: bool = False
     quant: Base | None = None
+    kbit_fp32: KbitFp32 = "none"
     num_labels: int | None = None
     step_labels: bool = False
     train_embeddings: bool = False
     attention: Attention = "sdpa"
     fused_loss: bool = False
+    evaluation: bool = True
     tiled_loss: bool = False
     beta: float = 0.04
     vllm: VllmBeside | None = None
@@ -123,6 +128,7 @@ class TrainingRequest:
             raise UsageError(
                 f"qlora and --load-in-4bit are nf4; with --quant {self.quant} take lora, or --lora-rank 16"
             )
+        self._check_kbit()
         if self.vllm is not None and self.method not in ("ppo", "grpo"):
             raise UsageError(f"--vllm generates rollouts, and --method {self.method} has none; use ppo or grpo")
         share = self.vllm.gpu_memory_utilization if self.vllm is not None else None
@@ -142,6 +148,22 @@ class TrainingRequest:
         _at_least_one("--num-labels", self.num_labels)
         if self.method != "reward":
             raise UsageError(f"--num-labels is for reward models; leave it out with {self.method}")
+
+    def _check_kbit(self) -> None:
+        _one_of("--kbit-fp32", self.kbit_fp32, get_args(KbitFp32))
+        if self.kbit_fp32 == "none":
+            return
+        if self.tuning in ("full", "head") or self.base in ("bf16", "fp16"):
+            held = f"{self.base} is" if self.base else "none of it is"
+            raise UsageError(
+                f"--kbit-fp32 is for a base that bitsandbytes quantizes, and {held} not; add --quant 4bit or int8 with "
+                "--lora-rank 16, or leave --kbit-fp32 out"
+            )
+        if self.zero_stage:
+            raise UsageError(
+                f"--kbit-fp32 with --zero {self.zero_stage}: DeepSpeed casts what is in fp32 to 16 bit again; "
+                "leave one of them out"
+            )
 
     def _check_fsdp(self) -> None:
         if not self.fsdp:
@@ -180,6 +202,8 @@ class TrainingRequest:
     @property
     def frozen_bytes(self) -> int:
         """Of a parameter that is neither trained nor quantized."""
+        if self.kbit_fp32 == "all":
+            return 4
         return 2 if self.base in ("bf16", "fp16") else PRECISIONS[self.precision].frozen_bytes
 
     @property

@@ -10,12 +10,14 @@ from qserve.core.wheels import LEAST_OF_OLD_TORCH, TESTED_TORCH, shown, too_old
 from qserve.planner.engine import engine_named
 from qserve.planner.notes import old_card_note
 from qserve.planner.training.card_memory import Run, engine_need_bytes
+from qserve.planner.training.fragmentation import cached_bytes
 from qserve.planner.training.states import precision_of
 from qserve.planner.training.training_plan import CardMemory
-from qserve.units import format_bytes
+from qserve.units import GIB, format_bytes
 
 __all__ = ["PER_TOKEN", "notes_on", "traps_of"]
 
+_WORTH_SAYING = GIB // 2
 # Terms that grow with the tokens of a micro-batch; what is left without them no batch size can change.
 PER_TOKEN = ("activations", "recomputed layer", "layer gradients", "logits", "fragmentation")
 
@@ -91,6 +93,11 @@ def _on_memory(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
         yield (
             f"it may run out of memory: the upper estimate is {format_bytes(tight.high_bytes)} of "
             f"{format_bytes(tight.total_bytes)}; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        )
+    if request.mean_length and (cached := cached_bytes(run, tight.free_bytes)) > _WORTH_SAYING:
+        yield (
+            f"the driver may show up to {format_bytes(cached)} more: torch's allocator keeps blocks of unlike lengths "
+            "while there is room, and gives them back before it fails"
         )
     if request.attention == "eager":
         yield "eager attention holds heads × length² scores; with sdpa or flash attention memory is linear in length"

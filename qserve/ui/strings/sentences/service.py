@@ -122,6 +122,7 @@ _SOURCES = {
 
 _TRAINING = {
     "rollout": "采样",
+    "evaluation": "评估",
     "forward": "前向",
     "backward": "反向",
     "step": "更新",
