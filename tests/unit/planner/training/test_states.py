@@ -10,7 +10,7 @@ import pytest
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingRequest
 from qserve.planner.training.models import cast_of
-from qserve.planner.training.saved_activations import layer_bytes_per_token, logits_bytes
+from qserve.planner.training.saved_activations import checkpoint_bytes, layer_bytes_per_token, logits_bytes
 from qserve.planner.training.states import States, states_of
 from qserve.planner.training.training_constants import ZERO_BUCKET_ELEMENTS
 
@@ -102,6 +102,32 @@ def test_eager_attention_is_quadratic_and_sdpa_is_not(spec_of: SpecOf) -> None:
 def test_who_is_in_memory(spec_of: SpecOf, method: str, rank: int, beta: float, roles: list[str]) -> None:
     request = TrainingRequest(method, lora_rank=rank, beta=beta)  # type: ignore[arg-type]
     assert [model.role for model in cast_of(spec_of("Qwen/Qwen2-7B"), request)] == roles
+
+
+@pytest.mark.parametrize(
+    ("stage", "optimizer", "each"),
+    [(3, "adamw", 8), (3, "adamw-fused", 6), (2, "adamw", 6), (2, "adamw-fused", 6), (1, "adamw", 6)],
+)
+def test_deepspeed_steps_with_the_optimizer_that_it_is_given(
+    spec_of: SpecOf, stage: int, optimizer: str, each: int
+) -> None:
+    """Stage 3 keeps the 16-bit gradients while torch's AdamW has its square roots, and takes a sub-group at a time."""
+    states = _states(spec_of("Qwen/Qwen2-7B"), 8, zero_stage=stage, optimizer=optimizer)
+    assert states.step_bytes == pytest.approx(each * P / 8, rel=1e-6)
+    two = _states(spec_of("Qwen/Qwen2-7B"), 2, zero_stage=3, optimizer=optimizer)
+    assert two.step_bytes == (8 if optimizer == "adamw" else 6) * 10**9
+
+
+@pytest.mark.parametrize(("left", "embeddings", "stream"), [("none", 2, 2), ("norms", 2, 4), ("all", 4, 4)])
+def test_what_a_prepared_base_has_in_fp32(spec_of: SpecOf, left: str, embeddings: int, stream: int) -> None:
+    request = TrainingRequest("qlora", kbit_fp32=left)  # type: ignore[arg-type]
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), request)[0]
+    plain = model.base_bytes(2)
+    more = model.base_bytes(request.frozen_bytes) - plain
+    assert more == pytest.approx((embeddings - 2) * 2 * 152064 * 3584, rel=0.001)
+    assert checkpoint_bytes(model, request) == stream * 3584 * 28 * request.tokens
+    copies = logits_bytes(model, request) - logits_bytes(model, TrainingRequest("qlora"))
+    assert copies == (2 * 152064 * 3584 if left == "all" else 0)
 
 
 def test_a_fused_loss_holds_a_chunk_of_the_logits(spec_of: SpecOf) -> None:

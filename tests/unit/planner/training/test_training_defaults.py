@@ -7,7 +7,13 @@ import pytest
 from qserve.cli.options.training import training_request
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.command import command_line, train_command
-from qserve.planner.training.training_defaults import default_epochs, default_learning_rate, with_accumulation
+from qserve.planner.training.training_defaults import (
+    default_epochs,
+    default_kbit_fp32,
+    default_learning_rate,
+    default_tiled_loss,
+    with_accumulation,
+)
 
 
 @pytest.mark.parametrize(
@@ -79,3 +85,36 @@ def test_a_printed_command_means_the_same_request() -> None:
 )
 def test_the_command_that_trains_what_was_planned(request_: TrainingRequest, command: str) -> None:
     assert train_command("m", request_, 1) == command
+
+
+@pytest.mark.parametrize(
+    ("method", "base", "release", "left"),
+    [
+        ("qlora", "4bit", (1, 16), "none"),
+        ("qlora", "4bit", (0, 26), "none"),
+        ("qlora", "4bit", (0, 25, 1), "norms"),
+        ("lora", "4bit", (0, 13), "norms"),
+        ("sft", "4bit", (0, 7, 4), "all"),
+        ("sft", "4bit", (0, 7, 1), "none"),
+        ("lora", "int8", (0, 24), "all"),
+        ("lora", "int8", (0, 25), "norms"),
+        ("dpo", "int8", (0, 28), "all"),
+        ("dpo", "4bit", (0, 28), "norms"),
+        ("dpo", "4bit", (0, 29), "none"),
+        ("reward", "4bit", (0, 21), "all"),
+        ("reward", "4bit", (0, 22), "norms"),
+        ("grpo", "4bit", (0, 21), "none"),
+        ("grpo", "4bit", (0, 24), "norms"),
+        ("ppo", "4bit", (0, 13), "none"),
+        ("lora", "bf16", (0, 13), "none"),
+        ("lora", None, (0, 13), "none"),
+    ],
+)
+def test_what_a_release_of_trl_leaves_in_fp32(method: str, base: str | None, release: tuple, left: str) -> None:
+    assert default_kbit_fp32(method, base, release) == left
+
+
+def test_since_when_trl_never_holds_all_logits() -> None:
+    assert [default_tiled_loss("sft", release) for release in ((1, 6), (1, 7), (1, 16))] == [False, True, True]
+    assert [default_tiled_loss("dpo", release) for release in ((1, 7), (1, 15, 2), (1, 16))] == [False, False, True]
+    assert not default_tiled_loss("reward", (2, 0))

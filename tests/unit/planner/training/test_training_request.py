@@ -169,3 +169,57 @@ def test_an_adapter_has_a_rank_of_one_or_more() -> None:
     done = CliRunner().invoke(command, shlex.split("--model Qwen/Qwen3-4B --method lora --lora-rank 0 --gpu rtx-4090"))
     assert done.exit_code == 2
     assert "'--lora-rank': 0 is not in the range" in done.output
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"method": "sft"}, "none of it is not; add --quant 4bit"),
+        ({"method": "lora", "quant": "bf16"}, "bf16 is not"),
+        ({"method": "qlora", "zero_stage": 2}, "--kbit-fp32 with --zero 2"),
+        ({"method": "qlora", "kbit_fp32": "some"}, "it takes none, norms, all"),
+    ],
+)
+def test_only_a_base_of_bitsandbytes_is_left_in_fp32(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        TrainingRequest(**{"kbit_fp32": "all", **fields})
+
+
+def test_a_16_bit_model_has_nothing_that_was_left_in_fp32() -> None:
+    request = TrainingRequest("lora", kbit_fp32="norms")
+    with pytest.raises(UsageError, match=r"is for a base of bitsandbytes, and Qwen/Qwen2\.5-7B is 16 bit"):
+        plan_training(spec_for("Qwen/Qwen2.5-7B"), parse_gpu("a100-80gb"), request)
+
+
+def _planned(*flags: str) -> dict[str, Any]:
+    line = ["Qwen/Qwen2.5-7B", "--method", "qlora", "--gpu", "a100-80gb", "--json", *flags]
+    return json.loads(CliRunner().invoke(command, line, catch_exceptions=False).output)
+
+
+def test_a_release_of_trl_has_its_own_defaults() -> None:
+    now, then = _planned(), _planned("--trl", "0.24.0")
+    assert now["training"]["kbit_fp32"] == "none" and now["training"]["tiled_loss"]
+    assert then["training"]["kbit_fp32"] == "norms" and not then["training"]["tiled_loss"]
+    assert then["devices"][0]["used_bytes"] > now["devices"][0]["used_bytes"]
+    assert any("--kbit-fp32 norms plans another trainer's run" in note for note in then["notes"])
+    assert _planned("--trl", "0.24.0", "--kbit-fp32", "none")["training"]["kbit_fp32"] == "none"
+    refused = CliRunner().invoke(command, ["Qwen/Qwen2.5-7B", "--method", "qlora", "--trl", "newest"])
+    assert "'newest' is not a release; write for example 1.16 or 0.24.0" in refused.output
+
+
+def test_an_evaluation_has_all_logits_where_only_training_fuses_them() -> None:
+    """ms-swift's example of Qwen2.5-3B states 35 GiB (tests/golden/training.csv)."""
+    request = TrainingRequest("sft", max_length=8192, precision="pure", fused_loss=True)
+    spec, devices = spec_for("Qwen/Qwen2.5-3B"), parse_gpu("a100-80gb")
+    card = plan_training(spec, devices, request).cards[0]
+    assert card.phase == "evaluation"
+    logits = next(term for term in card.terms if term.name == "logits")
+    assert logits.num_bytes == 8192 * 151936 * 10
+    assert card.used_bytes / GIB == pytest.approx(35, rel=0.03)
+    without = plan_training(spec, devices, replace(request, evaluation=False)).cards[0]
+    assert "evaluation" not in without.phases and without.used_bytes < card.used_bytes
+    unfused = plan_training(spec, devices, replace(request, fused_loss=False)).cards[0]
+    assert "evaluation" not in unfused.phases
+    in_fp32 = plan_training(spec, devices, replace(request, precision="fp32")).cards[0]
+    logits = next(t for t in (*in_fp32.terms, *in_fp32.other_terms) if t.name == "logits" and "unfused" in t.formula)
+    assert logits.num_bytes == 8192 * 151936 * 8
