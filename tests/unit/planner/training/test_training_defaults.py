@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from qserve.cli.options.training import training_request
@@ -118,3 +120,10 @@ def test_since_when_trl_never_holds_all_logits() -> None:
     assert [default_tiled_loss("sft", release) for release in ((1, 6), (1, 7), (1, 16))] == [False, True, True]
     assert [default_tiled_loss("dpo", release) for release in ((1, 7), (1, 15, 2), (1, 16))] == [False, False, True]
     assert not default_tiled_loss("reward", (2, 0))
+
+
+def test_a_plan_without_evaluation_is_trained_by_the_same_command() -> None:
+    request = TrainingRequest("sft", precision="amp", tiled_loss=True, gradient_accumulation_steps=8)
+    without = replace(request, evaluation=False)
+    assert train_command("m", without, 1) == train_command("m", request, 1)
+    assert "--no-evaluation" in command_line("m", None, replace(without, fused_loss=True))
