@@ -229,9 +229,17 @@ def _offload_all(job: TrainingJob) -> TrainingJob | None:
 
 
 def _cards(job: TrainingJob) -> TrainingJob | None:
-    """Two, four or eight times the cards with the same batch, the first number that fits; else twice."""
-    tried = [more for factor in (2, 4, 8) if (more := _times_the_cards(job, factor)) is not None]
+    """Two, four or eight times the cards with the same batch, the first number that fits; else twice.
+
+    torch's fused AdamW, where its other one's temporaries of a step are what does not fit.
+    """
+    each = [_times_the_cards(job, factor) for factor in (2, 4, 8)]
+    tried = [one for more in each if more is not None for one in (more, _fused_optimizer(more)) if one is not None]
     return next((more for more in tried if _fits(more)), tried[0] if tried else None)
+
+
+def _fused_optimizer(job: TrainingJob) -> TrainingJob | None:
+    return _with(job, optimizer="adamw-fused") if job.request.optimizer == "adamw" else None
 
 
 def _times_the_cards(job: TrainingJob, factor: int) -> TrainingJob | None:
