@@ -44,6 +44,10 @@ class Checkpoint:
     `tensors` is None when no header could be read: then the dimensions count. `messages` are for the user:
     what an alias resolved to, that figures come from dimensions. `revision` is the hub's commit that it was read at, or
     what was asked for where the hub named no commit; None of a folder, and of bundled dimensions.
+
+    Where only the name tells how the weights are packed, `guess` says so, with the way to exact figures. The checkpoint
+    is then the largest that the name can mean, `lighter` the smallest (None: it can mean one), and `layout` says in
+    words what each of the two leaves unpacked.
     """
 
     id: str
@@ -53,6 +57,9 @@ class Checkpoint:
     tensors: tuple[Tensor, ...] | None = field(default=None, repr=False)
     messages: tuple[str, ...] = ()
     revision: str | None = None
+    guess: str = ""
+    layout: str = ""
+    lighter: Checkpoint | None = None
 
     def overridden(self, keys: Mapping[str, Any]) -> Checkpoint:
         """The checkpoint with keys of its config.json replaced (--hf-overrides): what they say of its positions."""

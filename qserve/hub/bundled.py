@@ -7,9 +7,10 @@ from typing import Any
 
 from qserve.core import facts
 from qserve.core.schemes import SCHEMES
+from qserve.planner.packed import packed_base, packed_ids, packing_of
 from qserve.planner.siblings import known_config, padded_size
 
-__all__ = ["alias_of", "aliases", "bundled_config", "known_ids", "sibling_ids"]
+__all__ = ["alias_of", "aliases", "bundled_config", "known_ids", "packed_config", "sibling_ids"]
 
 
 def known_ids() -> tuple[str, ...]:
@@ -19,8 +20,9 @@ def known_ids() -> tuple[str, ...]:
 
 
 def sibling_ids() -> tuple[str, ...]:
-    """Hub ids of the known models' quantized siblings, in the order of the table."""
-    return tuple(one for siblings in facts.load("siblings").values() for one in siblings.values())
+    """Hub ids of the known models' quantized siblings, in the order of the tables: official ones first."""
+    official = (one for siblings in facts.load("siblings").values() for one in siblings.values())
+    return tuple(dict.fromkeys((*official, *packed_ids())))
 
 
 def aliases() -> dict[str, tuple[str, str]]:
@@ -36,6 +38,12 @@ def alias_of(name: str) -> tuple[str, str] | None:
 def bundled_config(model_id: str) -> Mapping[str, Any] | None:
     """The config of a known model, variant or quantized sibling; None for one that is not in the tables."""
     return known_config(model_id) or _sibling_config(model_id)
+
+
+def packed_config(model_id: str) -> Mapping[str, Any] | None:
+    """The config of somebody else's checkpoint whose packing is known; None for another."""
+    packing, base = packing_of(model_id), bundled_config(packed_base(model_id) or "")
+    return None if packing is None or base is None else {**base, "quantization_config": packing}
 
 
 def _sibling_config(model_id: str) -> Mapping[str, Any] | None:

@@ -24,6 +24,7 @@ from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache
 from qserve.hub.bounded import check_count, check_regular, read_header, read_index, read_json
+from qserve.hub.guessed import NamedLayouts
 from qserve.hub.token_rows import rowless_tokens
 
 __all__ = [
@@ -67,6 +68,7 @@ class ReadCheckpoint:
         notes: for the user.
         revision: the commit of the hub that it was read at, or what was asked for where the hub names none; None of
             what is not from there.
+        by_name: the base and the layouts that the name can mean, where the config is the first of these; else None.
     """
 
     folder: Path | None
@@ -74,6 +76,7 @@ class ReadCheckpoint:
     tensors: tuple[Tensor, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     revision: str | None = None
+    by_name: NamedLayouts | None = None
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import ModelNotFound
 from qserve.hub import cache
-from qserve.hub.bundled import alias_of, aliases, bundled_config, known_ids, sibling_ids
+from qserve.hub.bundled import alias_of, aliases, bundled_config, known_ids, packed_config, sibling_ids
 from qserve.hub.folder import ReadCheckpoint, read_folder, read_snapshot
-from qserve.hub.named import base_of, foreign_format, named_config
+from qserve.hub.guessed import guessed, layouts_by_name
+from qserve.hub.named import base_of, foreign_format
 from qserve.hub.names import meant_id, near_ids
 from qserve.hub.revisions import split_revision
 
@@ -27,8 +28,9 @@ def resolve(model: str) -> Checkpoint:
     the hub at a revision where one stands behind it (`Qwen/Qwen3-8B@main`).
 
     A hub id is looked up in the local Hugging Face cache, then among the bundled dimensions of configs/models.toml,
-    then on the hub (config and header bytes only; not when HF_HUB_OFFLINE is set); a quantized checkpoint of a known
-    model is at last planned by its name. At a revision only the cache and the hub are asked, since tables have none.
+    then on the hub (config and header bytes only; not when HF_HUB_OFFLINE is set), then among the packings that
+    configs/checkpoints.toml knows; a quantized checkpoint of a known model is at last a guess by its name. At a
+    revision only the cache and the hub are asked, since tables have none.
     Raises ModelNotFound, BrokenCheckpoint or UnknownArchitecture, and UsageError for a revision of a folder or one that
     is malformed.
     """
@@ -45,7 +47,8 @@ def resolve(model: str) -> Checkpoint:
         read = _of_hub(model_id) if revision is None else _at(model_id, revision)
     spec = ModelSpec.from_config(read.config, model_id)
     notes = (*messages, *read.notes)
-    return Checkpoint(model_id, read.folder, read.config, spec, read.tensors, notes, read.revision)
+    found = Checkpoint(model_id, read.folder, read.config, spec, read.tensors, notes, read.revision)
+    return guessed(found, read.by_name) if read.by_name else found
 
 
 def _known() -> tuple[str, ...]:
@@ -86,16 +89,17 @@ def _of_hub(model_id: str) -> ReadCheckpoint:
         fetched = remote.fetch(model_id)
         if fetched is not None:
             return fetched
+    if packed := packed_config(model_id):
+        note = f"{model_id} can't be read: planned as it was packed when its layout was noted"
+        return ReadCheckpoint(None, packed, notes=(note,))
     if foreign := foreign_format(model_id):
         kind, reader, base = foreign
         raise ModelNotFound(
             f"{model_id!r} is {base} for {reader} ({kind}), which neither engine reads; take {base}, or a checkpoint "
             "of it in AWQ, GPTQ, FP8, NVFP4 or bitsandbytes' 4 bit"
         )
-    if named := named_config(model_id):
-        base, config = named
-        note = f"{model_id} can't be read: planned from the dimensions of {base}, packed as its name says"
-        return ReadCheckpoint(None, config, notes=(note,))
+    if named := layouts_by_name(model_id):
+        return ReadCheckpoint(None, named.heavy.config, by_name=named)
     if maker_base := base_of(model_id):
         note = (
             f"{model_id} can't be read: planned as {maker_base} in 16 bit, which its name says it is made from; "

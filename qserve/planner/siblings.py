@@ -1,4 +1,4 @@
-"""Relatives of a model: its quantized siblings (configs/siblings.toml), and smaller ones (configs/models.toml)."""
+"""Relatives of a model: quantized siblings (configs/siblings.toml, checkpoints.toml), smaller ones (models.toml)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.core import facts
+from qserve.core.schemes import SCHEMES
+from qserve.planner.packed import packed_base, packed_checkpoints, packing_of
 
-__all__ = ["base_of", "known_config", "padded_size", "sibling_of", "smaller_ids"]
+__all__ = ["base_of", "known_config", "padded_size", "sibling_of", "smaller_ids", "stored_as"]
 
 # Of a name's family, size and kind (Qwen3-, 30B-A3B, -Instruct-2507) the size; of experts with what is active of them.
 _SIZE = re.compile(r"\d{1,4}(\.\d{1,4})?B(-A\d{1,4}(\.\d{1,4})?B)?")
@@ -16,14 +18,26 @@ _GENERATION = re.compile(r"[A-Za-z]+\d\.")  # Qwen3. of Qwen3.5-
 
 
 def sibling_of(model_id: str, scheme: str) -> str | None:
-    """The checkpoint that holds `model_id` in `scheme`; None where there is none."""
+    """The checkpoint that holds `model_id` in `scheme`: an official one, else another whose layout is known.
+
+    None where there is none.
+    """
     sibling: str | None = facts.load("siblings").get(model_id, {}).get(scheme)
-    return sibling
+    if sibling is not None:
+        return sibling
+    others = (one for one, stored in packed_checkpoints(model_id).items() if stored == scheme)
+    return next((one for one in others if packing_of(one) is not None), None)
+
+
+def stored_as(sibling_id: str, scheme: str) -> Mapping[str, Any] | None:
+    """The quantization_config of a sibling in `scheme`; None where it is not known."""
+    return packing_of(sibling_id) or SCHEMES[scheme].config
 
 
 def base_of(sibling_id: str) -> str | None:
-    """The 16-bit model that `sibling_id` was quantized from; None where it is not in the table."""
-    return next((base for base, row in facts.load("siblings").items() if sibling_id in row.values()), None)
+    """The 16-bit model that `sibling_id` was quantized from; None where it is in no table."""
+    siblings = facts.load("siblings").items()
+    return next((base for base, row in siblings if sibling_id in row.values()), packed_base(sibling_id))
 
 
 def padded_size(sibling_id: str) -> int | None:

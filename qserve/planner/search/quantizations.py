@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,7 +18,8 @@ from qserve.errors import UsageError
 from qserve.planner.engine import own_engines
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
-from qserve.planner.siblings import padded_size, sibling_of
+from qserve.planner.packed import packed_checkpoints
+from qserve.planner.siblings import padded_size, sibling_of, stored_as
 
 __all__ = ["Offer", "Weights", "dtype_of", "nothing_runs", "quantizations"]
 
@@ -136,7 +137,7 @@ def _quantized(checkpoint: Checkpoint, scheme: str, offer: Offer) -> Weights | N
         quant = QuantChoice(scheme, checkpoint.id, reason="as trained: nothing is lost")
         return Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
     sibling = sibling_of(checkpoint.id, scheme)
-    stored = read_quantization(SCHEMES[scheme].config, scheme) if sibling is not None else None
+    stored = read_quantization(stored_as(sibling, scheme), sibling) if sibling is not None else None
     if sibling is not None and stored is not None and offer.loads(scheme) and offer.runs_stored(scheme):
         columns = padded_size(sibling) or checkpoint.spec.intermediate_size
         spec = replace(checkpoint.spec, quantization=stored, id=sibling, intermediate_size=columns)
@@ -185,7 +186,16 @@ def nothing_runs(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> 
         and any(engine.planner.quantizes(scheme, offer.device) for scheme in resolve_scheme(request.quant))
     ]
     hint = f"; or give {' or '.join(able)}" if able else ""
+    hint += _made_by_others(checkpoint.id, resolve_scheme(request.quant))
     return (
         f"--quant {request.quant} of {checkpoint.id} does not run on {where}: no checkpoint of it is known that does, "
         f"and {offer.name} can't quantize to it while loading here. It can: {', '.join(runs)}{hint}"
     )
+
+
+def _made_by_others(model_id: str, schemes: Sequence[str]) -> str:
+    """Half a sentence that names packed checkpoints of the model: those of the schemes if there are some, else all."""
+    known = packed_checkpoints(model_id)
+    asked = {one: scheme for one, scheme in known.items() if scheme in schemes} or known
+    named = [f"`qserve plan {one}` ({scheme})" for one, scheme in asked.items()]
+    return f"; others have packed it: {', '.join(named)}" if named else ""
