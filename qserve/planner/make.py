@@ -62,7 +62,8 @@ def make_plan(
         *_other_revision(checkpoint, plan),
     )
     explanations = (*engine.explanations(candidate, plan), *explanations_of(candidate, plan))
-    plan = with_corrections(candidate, replace(plan, notes=notes, explanations=explanations, host=_beside(hardware)))
+    told = replace(plan, notes=notes, explanations=explanations, host=_beside(hardware), guess=checkpoint.guess)
+    plan = with_corrections(candidate, told)
     if plan.fits:
         plan = replace(plan, engine_args=engine.flags(candidate, plan))
     if not with_suggestions:

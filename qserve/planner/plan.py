@@ -185,6 +185,11 @@ class Plan:
     """The command that serves it; empty where nobody asked for one, and for a plan that does not fit."""
     machine: str = ""
     """The cards on which `next_command` is to be called; empty: here."""
+    guess: str = ""
+    """That the packing of the weights is a guess by the model's name, and how to get exact figures; empty: it is none."""
+    may_fit: bool = False
+    """Of a guess that does not fit with the largest weights that its name can mean: it does with the smallest, and this
+    is their plan."""
 
     @property
     def is_usable(self) -> bool:
@@ -192,7 +197,7 @@ class Plan:
         return self.speed is None or self.speed["usable"] is not False
 
     def __repr__(self) -> str:
-        fits = "fits" if self.fits else f"{format_bytes(self.short_bytes)} missing"
+        fits = "fits" if self.fits else "may fit" if self.may_fit else f"{format_bytes(self.short_bytes)} missing"
         cards = ", ".join(dict.fromkeys(f"{self.devices.count(one)} × {one.name}" for one in self.devices))
         return f"<Plan {self.model.id}, {self.quant.scheme}, {self.engine} {self.engine_version}, {cards}: {fits}>"
 
@@ -209,7 +214,7 @@ class Plan:
             del plain["speed"]
         if self.model.revision is None:
             del plain["model"]["revision"]
-        for name in ("host", "next_command", "machine"):
+        for name in ("host", "next_command", "machine", "guess", "may_fit"):
             if not plain[name]:
                 del plain[name]
         return plain

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.planner.speed.estimate import replicas_of
 from qserve.service.chat import checked_chat
 from qserve.service.engine import ChosenEngine, choose_engine
+from qserve.service.guess import between
 from qserve.service.knowledge import Knowledge
 from qserve.service.layout.for_load import cheapest_cards, plan_for_load
 from qserve.service.layout.one_stream import with_one_stream
@@ -147,7 +149,26 @@ def plan_service(
     if machine.serves:
         refuse_to_serve(machine.hardware)
     request = with_judge(request, folder)
-    models, hardware = Models.read(request, machine), machine.with_service(request.has_ui, request.num_gateways)
+    models = Models.read(request, machine)
+    planned = partial(_planned, request=request, machine=machine, knowledge=knowledge)
+    return _of_both_layouts(models, planned)
+
+
+def _of_both_layouts(models: Models, planned: Callable[[Models], ServicePlan]) -> ServicePlan:
+    """The plan, of a chat model whose packing is a guess between the layouts that its name can mean."""
+    service = planned(models)
+    if models.chat is None or models.chat.lighter is None or service.chat is None:
+        return service
+    lighter = planned(replace(models, chat=models.chat.lighter))
+    assert lighter.chat is not None, "it is the same request"
+    plan = between(service.chat.whole, lighter.chat.whole, (models.chat.layout, models.chat.lighter.layout))
+    rests_on = lighter if plan.may_fit else service
+    assert rests_on.chat is not None, "both have a chat model"
+    return rests_on.with_first(replace(rests_on.chat, whole=plan))
+
+
+def _planned(models: Models, request: ServiceRequest, machine: Machine, knowledge: Knowledge) -> ServicePlan:
+    hardware = machine.with_service(request.has_ui, request.num_gateways)
     chat = None if models.chat is None else _chat(models.chat, request, machine, hardware, knowledge)
     reward = None if models.reward is None else _reward(models.reward, request, machine, hardware)
     placed = replace(_placed(chat, reward, hardware), request=request, reward_model=models.reward)

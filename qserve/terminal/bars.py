@@ -29,16 +29,18 @@ class Part(NamedTuple):
 
 
 def headline(
-    fits: bool, facts: str, notes: Iterable[str], why_not: str | None, is_usable: bool = True
+    fits: bool, facts: str, notes: Iterable[str], why_not: str | None, is_usable: bool = True, may_fit: bool = False
 ) -> RenderableType:
     """The verdict with the model; below it notes on what is loaded, and why it does not fit."""
     verdict, style = (" fits ", "bold white on green") if fits else (" does not fit ", "bold white on red")
-    if fits and not is_usable:
+    if may_fit:
+        verdict, style = " may fit ", "bold black on yellow"
+    elif fits and not is_usable:
         verdict, style = " fits, too slow to chat ", "bold black on yellow"
     lines: list[RenderableType] = [Text.assemble((verdict, style), (f" {facts}", "bold"))]
     lines += [Hanging(note, "  ", "dim") for note in notes]
     if why_not:
-        lines.append(Hanging(why_not, "  ", "red"))
+        lines.append(Hanging(why_not, "  ", "yellow" if may_fit else "red"))
     return Group(*lines)
 
 

@@ -41,11 +41,13 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None,
     """
     console = console or console_of()
     console.print(_headline(plan))
+    if plan.guess:
+        console.print(Hanging(plan.guess, "  ", "bold yellow"))
     for device, cards in groupby(plan.devices):
         console.print(_device(device, len(list(cards))))
     for row in layout_rows(plan):
         console.print(Text(row), soft_wrap=True)
-    if plan.fits:
+    if plan.fits or plan.may_fit:
         console.print(_limits(plan))
     if plan.host:
         console.print(Text(_beside(plan)), soft_wrap=True)
@@ -66,8 +68,9 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None,
 def show_ways(plan: Plan, console: Console) -> None:
     """Prints what would fit, where the plan does not."""
     if plan.suggestions and not plan.fits:
-        console.print(suggestion_list("What would fit:", plan.suggestions), soft_wrap=True)
-    elif not plan.fits:
+        title = "What would fit in any case:" if plan.may_fit else "What would fit:"
+        console.print(suggestion_list(title, plan.suggestions), soft_wrap=True)
+    elif not (plan.fits or plan.may_fit):
         console.print(Hanging(_NOTHING_FITS, ""))
 
 
@@ -92,7 +95,7 @@ def _headline(plan: Plan) -> RenderableType:
     is_itself = plan.model.revision and plan.quant.checkpoint == plan.model.id
     notes = [f"revision {plan.model.revision}"] if is_itself else []
     notes += [f"loads {plan.quant.checkpoint}: {reason}"] if is_changed else []
-    return headline(plan.fits, facts, notes, plan.why_not, plan.is_usable)
+    return headline(plan.fits, facts, notes, plan.why_not, plan.is_usable, plan.may_fit)
 
 
 def _device(device: DevicePlan, count: int) -> RenderableType:

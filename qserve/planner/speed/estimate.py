@@ -226,7 +226,9 @@ def _steps_on_cards(
 ) -> StepTimes:
     """The same for every number of replicas and every limit: what a step takes is counted once."""
     card = card_of(device)
-    network = rank_network(spec, weight_format(scheme, device.formats, card.is_hopper), ranks)
+    stored = spec.quantization.schemes if spec.quantization else ()
+    formats = {one: weight_format(one, device.formats, card.is_hopper) for one in (scheme, *stored)}
+    network = rank_network(spec, formats[scheme], ranks, formats)
     return StepTimes(card, network, engine_costs(engine, version), cache, stages)
 
 

@@ -34,6 +34,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.plan": ("Plan", "规划"),
     "plan.fits": ("It fits", "放得下"),
     "plan.fits_not": ("It does not fit", "放不下"),
+    "plan.may_fit": ("It may fit", "可能放得下"),
     "plan.slow": ("It fits, but is too slow to chat", "放得下，但太慢，不适合对话"),
     "plan.faster": ("What would be faster", "更快的改法"),
     "plan.pace": ("{rate} tokens/s", "{rate} 词元/秒"),

@@ -27,12 +27,14 @@ def plan_view(plan: Mapping[str, Any], language: str) -> str:
     """One plan, as `qserve plan --json` writes it."""
     fits = bool(plan.get("fits"))
     is_slow = fits and (plan.get("speed") or {}).get("usable") is False
-    colour = "qs-slow" if is_slow else "qs-yes" if fits else "qs-no"
-    verdict = translate(language, "plan.slow" if is_slow else "plan.fits" if fits else "plan.fits_not")
+    may_fit = bool(plan.get("may_fit"))
+    colour = "qs-slow" if is_slow or may_fit else "qs-yes" if fits else "qs-no"
+    key = "plan.slow" if is_slow else "plan.fits" if fits else "plan.may_fit" if may_fit else "plan.fits_not"
+    verdict = translate(language, key)
     why = html.escape(shown(language, str(plan.get("why_not") or plan["quant"].get("reason") or "")))
     parts = [
         f'<div class="qs-verdict {colour}" role="status"><b>{verdict}</b> '
-        f"<span>{html.escape(str(plan['model']['id']))}</span><p>{why}</p></div>",
+        f"<span>{html.escape(str(plan['model']['id']))}</span><p>{why}</p>{_guess(plan, language)}</div>",
         plan_bars(plan, language),
         tiles(
             [
@@ -67,6 +69,12 @@ def _revision(plan: Mapping[str, Any], language: str) -> list[tuple[str, str]]:
     if not commit or plan["quant"].get("checkpoint") != plan["model"]["id"]:
         return []
     return [(translate(language, "plan.revision"), str(commit)[:_SHOWN_OF_A_COMMIT])]
+
+
+def _guess(plan: Mapping[str, Any], language: str) -> str:
+    """That the figures are a guess; empty where they are none."""
+    told = str(plan.get("guess") or "")
+    return f"<p><b>{html.escape(shown(language, told))}</b></p>" if told else ""
 
 
 def _speed(speed: Mapping[str, Any], language: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization.weight_format import BF16, WeightFormat
+from qserve.planner.speed.terms.held import HeldFormats
 
 __all__ = ["GATE_BYTES", "NORM_BYTES", "NORM_WITH_SUM_BYTES", "Gemm", "RankNetwork", "rank_network"]
 
@@ -60,16 +62,24 @@ class RankNetwork:
         return products + self.moe_layers * self.experts * self.weights_per_expert
 
 
-def rank_network(spec: ModelSpec, weights: WeightFormat, ranks: int = 1) -> RankNetwork:
-    """The share of one of `ranks` tensor-parallel cards; heads that are fewer than ranks are held by several."""
-    hidden, attention = spec.hidden_size, spec.num_full_layers + spec.num_sliding_layers
+def rank_network(
+    spec: ModelSpec, weights: WeightFormat, ranks: int = 1, others: Mapping[str, WeightFormat] | None = None
+) -> RankNetwork:
+    """The share of one of `ranks` tensor-parallel cards; heads that are fewer than ranks are held by several.
+
+    `weights` is the format of the scheme that most modules are stored in, `others` have those that a checkpoint mixes
+    in, by scheme.
+    """
+    held = HeldFormats(spec, weights, others or {})
+    attending = [layer for layer, kind in enumerate(spec.layer_types) if kind != "linear_attention"]
+    hidden = spec.hidden_size
     heads, kv_heads = _share(spec.num_attention_heads, ranks), _share(spec.num_key_value_heads, ranks)
     queries = heads * spec.head_dim * (2 if spec.attn_output_gate else 1)
     gemms = [
-        Gemm(queries + 2 * kv_heads * spec.head_dim, hidden, attention, weights),
-        Gemm(hidden, heads * spec.head_dim, attention, weights),
-        *_mlp(spec, weights, ranks),
-        *_linear_attention(spec, weights, ranks),
+        *_gemms(held, "self_attn.q_proj", attending, queries + 2 * kv_heads * spec.head_dim, hidden),
+        *_gemms(held, "self_attn.o_proj", attending, hidden, heads * spec.head_dim),
+        *_mlp(spec, held, ranks),
+        *_linear_attention(spec, held, ranks),
     ]
     moe, linear = spec.moe, spec.linear_attention
     return RankNetwork(
@@ -77,7 +87,7 @@ def rank_network(spec: ModelSpec, weights: WeightFormat, ranks: int = 1) -> Rank
         num_layers=spec.num_hidden_layers,
         ranks=ranks,
         gemms=tuple(gemm for gemm in gemms if gemm.count and gemm.rows and gemm.columns),
-        lm_head=Gemm(_share(spec.vocab_size, ranks), hidden, 1, BF16),
+        lm_head=Gemm(_share(spec.vocab_size, ranks), hidden, 1, held.of_head),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=spec.head_dim,
@@ -88,7 +98,7 @@ def rank_network(spec: ModelSpec, weights: WeightFormat, ranks: int = 1) -> Rank
         experts=moe.num_experts if moe else 0,
         experts_per_token=moe.num_experts_per_tok if moe else 0,
         weights_per_expert=3 * hidden * moe.moe_intermediate_size // ranks if moe else 0,
-        expert_format=weights,
+        expert_format=held.of_experts(_sparse_layers(spec)),
         state_layers=spec.num_linear_layers,
         value_heads=_share(linear.num_value_heads, ranks) if linear else 0,
         unfused_bytes=_unfused_bytes(spec, ranks, (heads + kv_heads) * spec.head_dim),
@@ -103,29 +113,43 @@ def _unfused_bytes(spec: ModelSpec, ranks: int, normed: int) -> int:
     return norms + heads + dense * GATE_BYTES * spec.intermediate_size // ranks
 
 
-def _mlp(spec: ModelSpec, weights: WeightFormat, ranks: int) -> list[Gemm]:
+def _gemms(held: HeldFormats, module: str, layers: Iterable[int], rows: int, columns: int) -> Iterator[Gemm]:
+    """A product of each layer, told once for every format in which layers hold its `module`."""
+    for weights, count in held.of_layers(module, layers).items():
+        yield Gemm(rows, columns, count, weights)
+
+
+def _sparse_layers(spec: ModelSpec) -> range:
+    """Layers with experts: the last ones, where the first have none."""
+    sparse = spec.moe.sparse_layers if spec.moe else 0
+    return range(spec.num_hidden_layers - sparse, spec.num_hidden_layers)
+
+
+def _mlp(spec: ModelSpec, held: HeldFormats, ranks: int) -> list[Gemm]:
     """Gate and up in one product, down in another; of sparse layers the router and the shared expert."""
-    hidden, sparse = spec.hidden_size, spec.moe.sparse_layers if spec.moe else 0
-    sizes = [(spec.intermediate_size // ranks, spec.num_hidden_layers - sparse)]
+    hidden, sparse = spec.hidden_size, _sparse_layers(spec)
+    sizes = [("mlp", spec.intermediate_size // ranks, range(sparse.start))]
     gemms = []
     if spec.moe:
-        gemms.append(Gemm(spec.moe.num_experts, hidden, sparse, BF16))
-        sizes.append((spec.moe.shared_expert_intermediate_size // ranks, sparse))
-    for width, count in sizes:
-        gemms += [Gemm(2 * width, hidden, count, weights), Gemm(hidden, width, count, weights)]
+        gemms.append(Gemm(spec.moe.num_experts, hidden, len(sparse), BF16))
+        sizes.append(("mlp.shared_expert", spec.moe.shared_expert_intermediate_size // ranks, sparse))
+    for module, width, layers in sizes:
+        gemms += _gemms(held, f"{module}.gate_proj", layers, 2 * width, hidden)
+        gemms += _gemms(held, f"{module}.down_proj", layers, hidden, width)
     return gemms
 
 
-def _linear_attention(spec: ModelSpec, weights: WeightFormat, ranks: int) -> list[Gemm]:
-    linear, layers = spec.linear_attention, spec.num_linear_layers
+def _linear_attention(spec: ModelSpec, held: HeldFormats, ranks: int) -> list[Gemm]:
+    linear = spec.linear_attention
     if linear is None:
         return []
+    layers = [layer for layer, kind in enumerate(spec.layer_types) if kind == "linear_attention"]
     values = linear.value_dim // ranks
     projected = linear.conv_dim // ranks + values  # q, k and v with the gate
     return [
-        Gemm(projected, spec.hidden_size, layers, weights),
-        Gemm(2 * linear.num_value_heads // ranks or 2, spec.hidden_size, layers, BF16),
-        Gemm(spec.hidden_size, values, layers, weights),
+        *_gemms(held, "linear_attn.in_proj_qkv", layers, projected, spec.hidden_size),
+        Gemm(2 * linear.num_value_heads // ranks or 2, spec.hidden_size, len(layers), BF16),
+        *_gemms(held, "linear_attn.out_proj", layers, spec.hidden_size, values),
     ]
 
 
