@@ -194,8 +194,9 @@ def nothing_runs(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> 
 
 
 def _made_by_others(model_id: str, schemes: Sequence[str]) -> str:
-    """Half a sentence that names packed checkpoints of the model: those of the schemes if there are some, else all."""
-    known = packed_checkpoints(model_id)
-    asked = {one: scheme for one, scheme in known.items() if scheme in schemes} or known
+    """Half a sentence that names packed checkpoints of the model: those of the schemes, else of as many bits."""
+    known, bits = packed_checkpoints(model_id), {SCHEMES[one].bits for one in schemes}
+    asked = {one: scheme for one, scheme in known.items() if scheme in schemes}
+    asked = asked or {one: scheme for one, scheme in known.items() if SCHEMES[scheme].bits in bits}
     named = [f"`qserve plan {one}` ({scheme})" for one, scheme in asked.items()]
     return f"; others have packed it: {', '.join(named)}" if named else ""

@@ -9,10 +9,10 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.plan_only import backend_of
 from qserve.errors import UsageError
-from qserve.planner.engine import PLAN_ONLY, Engine, engine_named, own_engines
+from qserve.planner.engine import PLAN_ONLY, Engine, engine_for, engine_named, own_engines
 from qserve.planner.request import PlanRequest
 
-__all__ = ["refuse", "refuse_length", "refuse_on_plan_only", "stretched_to"]
+__all__ = ["refuse", "refuse_length", "refuse_on_plan_only", "stretched_to", "stretching_hint"]
 
 _MOST_STRETCHED = 8.0
 # Qwen3's 40960 are 32768 that it was trained for and room for an answer; its card stretches the first.
@@ -49,12 +49,21 @@ def refuse_length(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) 
     positions, wanted = checkpoint.spec.max_position_embeddings, request.max_model_len
     if wanted is not None and wanted > positions:
         release = request.engine_version or engine.planner.default_version
-        keys = stretched_to(checkpoint, wanted)
-        longer = f", or stretch them by YaRN: {engine.planner.override_hint(keys)}" if keys else ""
         raise UsageError(
             f"--max-model-len {wanted}: {checkpoint.id} has {positions} positions on {engine.name} {release}; "
-            f"give that or less{longer}"
+            f"give that or less{_stretching(engine, checkpoint, wanted)}"
         )
+
+
+def stretching_hint(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: int) -> str:
+    """Half a sentence on how the planned engine takes `wanted` positions; empty where YaRN is no help."""
+    engine = engine_for(hardware, request)
+    return _stretching(engine, engine.planner.as_served(checkpoint, request), wanted)
+
+
+def _stretching(engine: Engine, checkpoint: Checkpoint, wanted: int) -> str:
+    keys = stretched_to(checkpoint, wanted)
+    return f", or stretch them by YaRN: {engine.planner.override_hint(keys)}" if keys else ""
 
 
 def stretched_to(checkpoint: Checkpoint, wanted: int) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from qserve.planner.engine import changed_request, most_tokens
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.refusals import stretching_hint
 from qserve.planner.speed.estimate import is_launch_bound
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.price import hourly_price, price_table
@@ -129,9 +130,9 @@ def _check_length(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
         else f"--input {load.input_tokens} --output {load.output_tokens}"
     )
     limit = "--max-model-len" if request.max_model_len else f"the context of {checkpoint.spec.id}:"
+    longer = ", or raise it" if request.max_model_len else stretching_hint(checkpoint, hardware, request, load.longest)
     raise UsageError(
-        f"{what}: {format_count(load.longest)} tokens are more than {limit} {format_count(most)}; shorten them"
-        f"{', or raise it' if request.max_model_len else ''}"
+        f"{what}: {format_count(load.longest)} tokens are more than {limit} {format_count(most)}; shorten them{longer}"
     )
 
 

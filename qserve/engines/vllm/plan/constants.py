@@ -33,6 +33,7 @@ __all__ = [
     "SAMPLER_BYTES_REJECTION",
     "SAMPLER_BYTES_SORT",
     "SAMPLER_BYTES_TRITON",
+    "SLEEP_POOLS",
     "STEP_VLLM_CPU",
     "non_torch",
     "non_torch_v2",
@@ -80,6 +81,10 @@ FP4_EXPERT_BYTES = 4  # a token, expert and column: GB10 with steps of 65536 tok
 FP4_GRAPHS_FIRST_BYTES = 360 * MIB  # 2 to 6 graphs: 0.39 to 0.47 GiB, 0.11 to 0.14 planned
 FP4_GRAPH_BYTES = 50 * MIB  # 18 graphs: 1.21 GiB
 FP4_GRAPHS_MOST_BYTES = 1024 * MIB
+
+# The weights, the workspace, the cache and the rest of --enable-sleep-mode: four pools, and none takes what is free in
+# another's last segments (20 MiB for large blocks, 2 MiB for small ones); measured nowhere.
+SLEEP_POOLS = Constant(44 * MIB, 0, 88 * MIB, "vllm 0.32 device_allocator/cumem.py, gpu_worker.py; not measured")
 
 # A graph with adapters beside one without: shrink and expand kernels of every adapted layer.
 ADAPTER_GRAPHS = 2.1  # vllm#25914: 1.62 GiB of graphs with adapters, 0.76 GiB more for those without

@@ -24,6 +24,7 @@ _SWITCHES = (
     "--skip-mm-profiling",
     "--enforce-eager",
     "--language-model-only",
+    "--enable-sleep-mode",
 )
 _NUMBERS = (
     "--max-loras",
@@ -44,11 +45,12 @@ _TEXTS = (
     "--kv-cache-dtype",
     "--mamba-ssm-cache-dtype",
     "--hf-overrides",
+    "--performance-mode",
 )
 _SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-sc": "--speculative-config"}
 # Of one MTP head; every other method drafts with weights, caches or buffers that no plan counts.
 MTP_METHODS = tuple({family.vllm.mtp_method for family in FAMILIES.values()})  # no set: what a user gives may be a list
-_NOTHING = (None, False, "auto", 0)
+_NOTHING = (None, False, "auto", "balanced", 0)
 
 
 def with_counted_flags(request: PlanRequest, engine_args: str) -> PlanRequest:

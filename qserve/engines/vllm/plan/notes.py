@@ -29,6 +29,7 @@ def notes_on(candidate: Candidate, plan: Plan) -> Iterator[str]:
     yield from _about_margin(plan)
     yield from _about_video(candidate)
     yield from _about_rope(candidate)
+    yield from _about_sleep(candidate, plan)
     yield from length_note(candidate, plan)
 
 
@@ -41,6 +42,12 @@ def _about_margin(plan: Plan) -> Iterator[str]:
         yield f"{format_bytes(widest.num_bytes, 0 if widest.num_bytes < GIB else 1)} kept as a safety margin"
     else:
         yield "No room for a safety margin; a lower --max-model-len or --max-num-seqs makes some"
+
+
+def _about_sleep(candidate: Candidate, plan: Plan) -> Iterator[str]:
+    if candidate.request.of(VllmOptions).enable_sleep_mode and not candidate.on_cpu:
+        weights = sum(device.weights_bytes for device in plan.devices)
+        yield f"Asleep at level 1 the weights lie in RAM, {format_bytes(weights, 1)} that the plan does not count"
 
 
 def _about_rope(candidate: Candidate) -> Iterator[str]:

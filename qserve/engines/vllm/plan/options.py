@@ -32,6 +32,8 @@ _CACHE_DTYPES = (
 )
 
 
+_PERFORMANCE = ("balanced", "interactivity", "throughput")
+"""What --performance-mode takes. Source: vllm 0.32 config/vllm.py, PerformanceMode."""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What --max-lora-rank takes. Source: vllm config/lora.py, MaxLoRARanks."""
 
@@ -39,6 +41,10 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 def _speculation(num_tokens: int) -> tuple[str, ...]:
     config = json.dumps({"method": "mtp", "num_speculative_tokens": num_tokens})
     return ("--speculative-config", config) if num_tokens else ()
+
+
+def _performance(mode: str) -> tuple[str, ...]:
+    return ("--performance-mode", mode) if mode != "balanced" else ()
 
 
 def _targets(text: str) -> tuple[str, ...]:
@@ -101,6 +107,22 @@ class VllmOptions(EngineOptions):
     max_cudagraph_capture_size: int | None = option(
         "count", "Largest batch that vLLM captures as a CUDA graph [512].", sent_as="--max-cudagraph-capture-size"
     )
+    performance_mode: str = option(
+        "choice",
+        "What vLLM is tuned for; interactivity captures a CUDA graph for every batch up to 32.",
+        "balanced",
+        choices=_PERFORMANCE,
+        sent_as="--performance-mode",
+        write=_performance,
+    )
+    enable_sleep_mode: bool = option(
+        "flag", "vLLM may be put to sleep: weights and cache in pools of their own.", False, sent_as="--enable-sleep-mode"
+    )
+    expandable_segments: bool = option(
+        "flag",
+        "Plan for PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which you set where `qserve up` runs.",
+        False,
+    )
     hf_overrides: str | None = option(
         "text",
         "Keys of config.json that extend the context, as JSON: '{\"rope_parameters\": {…}}' (YaRN).",
@@ -140,6 +162,7 @@ class VllmOptions(EngineOptions):
         self._check_adapters()
         check_word("--kv-cache-dtype", self.kv_cache_dtype, _CACHE_DTYPES)
         check_word("--mamba-ssm-cache-dtype", self.mamba_ssm_cache_dtype, DTYPES[:3])
+        check_word("--performance-mode", self.performance_mode, _PERFORMANCE)
 
     def _check_adapters(self) -> None:
         names = ("max_loras", "max_lora_rank", "fully_sharded_loras", "lora_target_modules")

@@ -48,6 +48,7 @@ class Captures:
     num_speculative_tokens: int = 0
     piecewise_only: bool = False
     largest_asked: int | None = None
+    is_fine: bool = False
 
     @property
     def num_modes(self) -> int:
@@ -58,11 +59,13 @@ class Captures:
         """Piecewise graphs up to min(2·S·(1 + k), 512) tokens and full ones up to S·(1 + k), for k drafted tokens.
 
         --max-cudagraph-capture-size takes the place of that minimum. Sizes are 1, 2, 4, then steps of 8, of 16 from
-        256. Source: vllm VllmConfig._set_cudagraph_sizes.
+        256; `is_fine` (--performance-mode interactivity): every one up to 32. Source: vllm
+        VllmConfig._set_cudagraph_sizes.
         """
         decode = self.max_num_seqs * (1 + self.num_speculative_tokens)
         largest = min(self.largest_asked or min(2 * decode, 512), self.max_num_batched_tokens)
-        steps = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+        smallest = range(1, 33) if self.is_fine else (1, 2, 4)
+        steps = {*smallest, *range(8, 256, 8), *range(256, 513, 16)}
         full = 0 if self.piecewise_only else min(largest, decode)
         return sum((size <= largest) + (size <= full) for size in steps)
 
@@ -183,7 +186,8 @@ class Trial:
         is_small = self.candidate.kv_cache_dtype.startswith(("fp8", "nvfp4"))
         drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size
         only = drafts > 0 and is_small and not fuses_all_reduce(self.candidate)
-        return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest)
+        is_fine = self.options.performance_mode == "interactivity"
+        return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest, is_fine)
 
     @cached_property
     def subtracts_cuda_graphs(self) -> bool:

@@ -10,6 +10,7 @@ from qserve.engines.vllm.plan.terms.kv import KvCache
 from qserve.engines.vllm.plan.terms.retained import Penalties, RetainedBuffers, RetainedSegment
 from qserve.engines.vllm.plan.terms.runtime import CudaContext, NonTorch
 from qserve.engines.vllm.plan.terms.safety_margin import SafetyMargin
+from qserve.engines.vllm.plan.terms.sleep import SleepPools
 from qserve.engines.vllm.plan.terms.weights import Weights
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.term import TermKind
@@ -23,6 +24,7 @@ _BESIDE_THE_CACHE: tuple[TermKind[Trial], ...] = (
     Penalties(),
     RetainedBuffers(),
     RetainedSegment(),
+    SleepPools(),
 )
 CARD_TERMS: tuple[TermKind[Trial], ...] = (
     Weights(),

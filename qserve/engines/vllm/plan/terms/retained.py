@@ -74,7 +74,8 @@ class RetainedSegment(TermKind[Trial]):
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
         spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.candidate.tensor_parallel_size
-        pins = sizes.version.pins_freed_segments and sizes.compiles
+        # Segments that grow are given back in pages, also around a block that stays.
+        pins = sizes.version.pins_freed_segments and sizes.compiles and not sizes.options.expandable_segments
         if not pins or not compile_peak(spec, sizes.version, tokens, ranks, sizes.takes_media):
             return 0
         steps = Steps(sizes.max_num_seqs, tokens, ranks, sizes.is_packed)
