@@ -7,7 +7,7 @@ from typing import Any
 
 from qserve.core import facts
 from qserve.core.schemes import SCHEMES
-from qserve.planner.packed import packed_base, packed_ids, packing_of
+from qserve.planner.packed import packed_base, packing_of
 from qserve.planner.siblings import known_config, padded_size
 
 __all__ = ["alias_of", "aliases", "bundled_config", "known_ids", "packed_config", "sibling_ids"]
@@ -20,9 +20,8 @@ def known_ids() -> tuple[str, ...]:
 
 
 def sibling_ids() -> tuple[str, ...]:
-    """Hub ids of the known models' quantized siblings, in the order of the tables: official ones first."""
-    official = (one for siblings in facts.load("siblings").values() for one in siblings.values())
-    return tuple(dict.fromkeys((*official, *packed_ids())))
+    """Hub ids of the known models' quantized siblings, in the order of the table."""
+    return tuple(one for siblings in facts.load("siblings").values() for one in siblings.values())
 
 
 def aliases() -> dict[str, tuple[str, str]]:

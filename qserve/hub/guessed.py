@@ -116,7 +116,7 @@ def _packings(spec: ModelSpec, usual: _Packing) -> Iterator[tuple[str, _Packing]
 
 
 def _leaving(packing: _Packing, modules: tuple[str, ...]) -> _Packing:
-    """With `modules` in 16 bit, and of compressed-tensors, which covers every linear layer, the head and the encoder."""
+    """With `modules` in 16 bit; of compressed-tensors, which covers every linear layer, head and encoder too."""
     if packing["quant_method"] == "compressed-tensors":
         return {**packing, "ignore": [*_OF_COMPRESSED, *modules]}
     return {**packing, "modules_to_not_convert": list(modules)}

@@ -8,12 +8,7 @@ from typing import Any
 from qserve.core import facts
 from qserve.core.quantization_config import read_quantization
 
-__all__ = ["packed_base", "packed_checkpoints", "packed_ids", "packing_of", "packings_of"]
-
-
-def packed_ids() -> tuple[str, ...]:
-    """Hub ids of the table, in its order."""
-    return tuple(facts.load("checkpoints")["checkpoints"])
+__all__ = ["packed_base", "packed_checkpoints", "packing_of", "packings_of"]
 
 
 def packed_base(model_id: str) -> str | None:

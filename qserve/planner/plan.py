@@ -186,7 +186,7 @@ class Plan:
     machine: str = ""
     """The cards on which `next_command` is to be called; empty: here."""
     guess: str = ""
-    """That the packing of the weights is a guess by the model's name, and how to get exact figures; empty: it is none."""
+    """That the packing of the weights is a guess by the model's name, with the way to exact ones; empty: it is not."""
     may_fit: bool = False
     """Of a guess that does not fit with the largest weights that its name can mean: it does with the smallest, and this
     is their plan."""

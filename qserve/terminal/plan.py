@@ -66,11 +66,13 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None,
 
 
 def show_ways(plan: Plan, console: Console) -> None:
-    """Prints what would fit, where the plan does not."""
-    if plan.suggestions and not plan.fits:
-        title = "What would fit in any case:" if plan.may_fit else "What would fit:"
-        console.print(suggestion_list(title, plan.suggestions), soft_wrap=True)
-    elif not (plan.fits or plan.may_fit):
+    """Prints what would fit, where the plan does not; of a plan that may fit, surely."""
+    if plan.fits:
+        return
+    if plan.suggestions:
+        heading = "What would fit in any case:" if plan.may_fit else "What would fit:"
+        console.print(suggestion_list(heading, plan.suggestions), soft_wrap=True)
+    elif not plan.may_fit:
         console.print(Hanging(_NOTHING_FITS, ""))
 
 

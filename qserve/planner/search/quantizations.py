@@ -16,9 +16,9 @@ from qserve.core.schemes import FAMILIES, SCHEMES, resolve_scheme
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.engine import own_engines
+from qserve.planner.packed import packed_checkpoints
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
-from qserve.planner.packed import packed_checkpoints
 from qserve.planner.siblings import padded_size, sibling_of, stored_as
 
 __all__ = ["Offer", "Weights", "dtype_of", "nothing_runs", "quantizations"]

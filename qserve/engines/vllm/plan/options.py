@@ -116,7 +116,10 @@ class VllmOptions(EngineOptions):
         write=_performance,
     )
     enable_sleep_mode: bool = option(
-        "flag", "vLLM may be put to sleep: weights and cache in pools of their own.", False, sent_as="--enable-sleep-mode"
+        "flag",
+        "vLLM may be put to sleep: weights and cache in pools of their own.",
+        False,
+        sent_as="--enable-sleep-mode",
     )
     expandable_segments: bool = option(
         "flag",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from qserve.ui.strings.sentences.formulas import FORMULAS
+from qserve.ui.strings.sentences.guesses import GUESSES
 from qserve.ui.strings.sentences.plan_only import CARDS_OF_OTHERS
 from qserve.ui.strings.sentences.planner import PLANNER
 from qserve.ui.strings.sentences.refusals import REFUSALS
@@ -19,7 +20,7 @@ from qserve.ui.strings.sentences.service import SERVICE
 
 __all__ = ["SENTENCES", "has_english", "said", "shown"]
 
-SENTENCES: dict[str, str] = {**SERVICE, **PLANNER, **FORMULAS, **REFUSALS, **CARDS_OF_OTHERS}
+SENTENCES: dict[str, str] = {**SERVICE, **PLANNER, **FORMULAS, **REFUSALS, **GUESSES, **CARDS_OF_OTHERS}
 
 _SEPARATORS = {"; ": "；", " · ": " · ", ", ": "，", " + ": " + "}
 # Numbers, sizes and arithmetic: the same in every language.

@@ -247,6 +247,9 @@ REFUSALS: dict[str, str] = {
     "--prefix-share {}: give a share of at least 0 and below 1": "--prefix-share {}：应为不小于 0 且小于 1 的比例",
     "--{} {}: at most {} are simulated; plan a part": "--{} {}：最多模拟 {} 个；请规划其中一部分",
     "{}: {} tokens are more than {} {}; shorten them": "{}：{} 词元超过了{} {}；请缩短",
+    "{}: {} tokens are more than {} {}; shorten them, or stretch them by YaRN: {}": (
+        "{}：{} 词元超过了{} {}；请缩短，或用 YaRN 扩展：{}"
+    ),
     "{}: {} tokens are more than {} {}; shorten them, or raise it": "{}：{} 词元超过了{} {}；请缩短，或提高它",
     "the longest request of the trace": "记录中最长的请求",
     "--gpu any: this model fits none of the cards with a price; give --gpu, or --prices FILE": (

@@ -1,0 +1,43 @@
+"""What the planner says of checkpoints by others: packed in a known way, or a guess by their names."""
+
+from __future__ import annotations
+
+__all__ = ["GUESSES"]
+
+_LINES = {
+    "A guess by its name: {} can't be read here, taken for {} with {}; for exact figures give its folder, or let "
+    "qserve plan reach the hub once: it reads config.json alone": (
+        "按名称猜测：此处无法读取 {}，当作 {}（{}）；要得到准确数字，请给出它的文件夹，或让 qserve plan 访问一次 hub："
+        "只读取 config.json"
+    ),
+    "A guess by its name: {} can't be read here, and {} packed so has weights of {#} ({}) to {#} ({})": (
+        "按名称猜测：此处无法读取 {}，{} 这样打包时权重在 {}（{}）到 {}（{}）之间"
+    ),
+    "the larger decide what fits": "以较大者判断能否放下",
+    "for exact figures give its folder, or let qserve plan reach the hub once: it reads config.json alone": (
+        "要得到准确数字，请给出它的文件夹，或让 qserve plan 访问一次 hub：只读取 config.json"
+    ),
+    "with the smaller ones the KV cache holds {#} tokens": "按较小者，KV 缓存可容纳 {} 词元",
+    "It may fit: it does if its weights are {#} a device ({}), as planned here; {#} are missing if they are {#} ({})": (
+        "可能放得下：如果每个设备的权重为 {0}（{1}），就放得下，这里按此规划；如果为 {3}（{4}），则缺少 {2}"
+    ),
+    "{} can't be read: planned as it was packed when its layout was noted": (
+        "无法读取 {}：按其布局被记录时的打包方式规划"
+    ),
+    "others have packed it: {}": "他人打包的检查点：{}",
+    "Asleep at level 1 the weights lie in RAM, {#} that the plan does not count": (
+        "在 1 级睡眠时权重位于内存中，占 {}，规划未计入"
+    ),
+}
+_LAYOUTS = {
+    "every linear layer packed": "所有线性层都打包",
+    "every linear layer packed, in groups of {}": "所有线性层都打包，每组 {} 个",
+    "the inputs of linear attention in 16 bit": "线性注意力的输入投影保持 16 位",
+    "the inputs of linear attention in 16 bit, in groups of {}": "线性注意力的输入投影保持 16 位，每组 {} 个",
+    "linear attention in 16 bit": "线性注意力保持 16 位",
+    "linear attention in 16 bit, in groups of {}": "线性注意力保持 16 位，每组 {} 个",
+    "experts alone packed": "只打包专家层",
+    "experts alone packed, in groups of {}": "只打包专家层，每组 {} 个",
+    "attention, linear attention and the head in fp8": "注意力、线性注意力和输出层为 fp8",
+}
+GUESSES: dict[str, str] = {**_LINES, **_LAYOUTS}
