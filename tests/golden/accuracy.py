@@ -22,8 +22,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, default_max_num_seqs
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
 from qserve.errors import QserveError
-from qserve.hub.bundled import bundled_config, known_ids
-from qserve.hub.named import named_config
+from qserve.hub.bundled import bundled_config, known_ids, packed_config
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
 from qserve.units import GIB, MIB
 
@@ -280,7 +279,7 @@ def request_of(row: Row) -> PlanRequest:
         engine_version=release,
         dtype=None if dtype == "auto" else dtype,
         gpu_memory_utilization=config.get("gpu_memory_utilization"),
-        quant="auto" if row.model.startswith("RedHatAI/") or _packing(row.model, str(config.get("quant"))) else "bf16",
+        quant="auto" if _is_stored_packed(row) else "bf16",
         kv_cache_dtype=str(config.get("kv_cache_dtype", "auto")).split(" ")[0].replace("bf16", "bfloat16"),
         tensor_parallel_size=config.get("tp", 1),
         enforce_eager=bool(config.get("enforce_eager")),
@@ -292,6 +291,11 @@ def request_of(row: Row) -> PlanRequest:
         max_loras=int(adapters[1]) if adapters else None,
         max_lora_rank=int(adapters[2]) if adapters else None,
     )
+
+
+def _is_stored_packed(row: Row) -> bool:
+    checkpoint = _checkpoint_for(row)
+    return checkpoint is not None and checkpoint.spec.quantization is not None
 
 
 def _max_length(row: Row) -> int:
@@ -318,10 +322,10 @@ def _release(config: dict[str, Any]) -> str | None:
 
 @cache
 def checkpoint_of(model: str, quant: str) -> Checkpoint | None:
-    """The bundled dimensions of a row's model, packed as the row says."""
-    named = named_config(model) if model.startswith("RedHatAI/") and model.endswith("-NVFP4") else None
-    if named is not None:
-        return Checkpoint(model, None, named[1], ModelSpec.from_config(named[1], model))
+    """The bundled dimensions of a row's model, packed as configs/checkpoints.toml or the row says."""
+    packed = packed_config(_packed_id(model, quant))
+    if packed is not None:
+        return Checkpoint(model, None, packed, ModelSpec.from_config(packed, model))
     name = _full_id(model)
     if name is None:
         return None
@@ -330,6 +334,11 @@ def checkpoint_of(model: str, quant: str) -> Checkpoint | None:
         return None
     config = {**(bundled_config(name) or {}), **packing}
     return Checkpoint(model, None, config, ModelSpec.from_config(config, model))
+
+
+def _packed_id(model: str, quant: str) -> str:
+    """Of a row that names the model and says by whom it was packed: "NVFP4 (nvidia)"."""
+    return f"nvidia/{model.split('/')[-1]}-NVFP4" if quant == "NVFP4 (nvidia)" else model
 
 
 _SUFFIXES = r"(-AWQ-BF16-INT8|-AWQ|-GPTQ-Int4|-GPTQ-Int8|-FP8|-FP8-dynamic|-quantized\.w8a8|-bnb-4bit)$"

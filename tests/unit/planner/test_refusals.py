@@ -131,9 +131,9 @@ def test_a_release_older_than_the_models_code_in_it_is_refused(model: str, befor
 
 @pytest.mark.parametrize(
     ("quant", "release", "is_why"),
-    [("fp8_per_tensor", "0.25.0", True), ("mxfp8", "0.25.0", True), ("nvfp4", "0.25.0", False), ("nvfp4", None, False)],
+    [("fp8_per_tensor", "0.25.0", True), ("mxfp8", "0.25.0", True), ("awq", "0.25.0", False), ("awq", None, False)],
 )
 def test_a_release_that_is_the_reason_is_named(quant: str, release: str | None, is_why: bool) -> None:
     with pytest.raises(UsageError) as refused:
-        plan_of("Qwen/Qwen3-8B", "h100-80gb", quant=quant, engine="vllm", engine_version=release)
+        plan_of("Qwen/Qwen3-0.6B", "h100-80gb", quant=quant, engine="vllm", engine_version=release)
     assert ("0.32.0 does: leave out --engine-version 0.25.0" in str(refused.value)) is is_why

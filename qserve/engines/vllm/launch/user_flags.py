@@ -143,7 +143,7 @@ def _written(mine: Argument | None, dest: str) -> str:
 
 def _is_nothing(argument: Argument) -> bool:
     """`--no-enforce-eager` beside a plan without --enforce-eager says nothing; so does `--quantization None`."""
-    return argument.flag.name in _SAYS_NOTHING or argument.values in (("auto",), ("None",))
+    return argument.flag.name in _SAYS_NOTHING or argument.values in (("auto",), ("None",), ("balanced",))
 
 
 def _meaning(argument: Argument) -> Any:

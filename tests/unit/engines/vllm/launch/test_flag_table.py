@@ -43,13 +43,13 @@ def test_option_strings_lead_to_their_settings() -> None:
 REFUSED = (
     "--cpu-offload-gb 4",
     "--kv-offloading-size 8",
-    "--enable-sleep-mode",
+    "--enable-cumem-allocator",
     "--enable-expert-parallel",
     "-ep",
     "-dcp 2",
     "--compilation-config '{\"mode\": 0}'",
     "-O0",
-    "--performance-mode throughput",
+    "--enable-sleep-mode --sleep-mode-offload-cudagraph",
     "--mm-ipc-gpu-memory-gb 1",
     "--mm-processor-cache-gb 64",
     "--hf-overrides '{\"num_hidden_layers\": 2}'",
@@ -90,6 +90,10 @@ def test_and_where_it_is_started(parser, extra: str) -> None:
         ("--gpu-memory-utilization 0.8", "gpu_memory_utilization", 0.8),
         ("--no-enable-prefix-caching", "enable_prefix_caching", False),
         ("--enforce-eager", "enforce_eager", True),
+        ("--enable-sleep-mode", "enable_sleep_mode", True),
+        ("--performance-mode interactivity", "performance_mode", "interactivity"),
+        ("--performance_mode=throughput", "performance_mode", "throughput"),
+        ("--performance-mode balanced", "performance_mode", "balanced"),
         ("--max-model-len -1", "max_model_len", None),
         ("--hf-overrides.rope_scaling.factor=2", "hf_overrides", '{"rope_scaling": {"factor": 2}}'),
     ],
@@ -113,6 +117,32 @@ def test_drafts_and_graphs_are_in_the_plan_and_on_the_command_line(parser) -> No
     assert "--spec-tokens" not in argv
     with pytest.raises(UsageError, match="contradicts the plan"):
         command(spec_of(plan), parser, "--spec-tokens 3", {})
+
+
+def test_sleep_mode_and_performance_modes_are_in_the_plan_and_on_the_command_line(parser) -> None:
+    without = plan_of("Qwen/Qwen3-8B", "l40s", max_num_seqs=64)
+    plan = plan_of("Qwen/Qwen3-8B", "l40s", max_num_seqs=64, enable_sleep_mode=True, performance_mode="interactivity")
+    was, now = without.devices[0], plan.devices[0]
+    assert now.runtime_bytes > was.runtime_bytes
+    assert now.cuda_graphs_bytes > was.cuda_graphs_bytes * 1.2
+    assert plan.kv_cache_tokens < without.kv_cache_tokens
+    assert any("Asleep at level 1 the weights lie in RAM, 15.3 GiB" in note for note in plan.notes)
+    argv = command(spec_of(plan), parser, "--enable-sleep-mode --performance-mode interactivity", {}).argv
+    assert argv.count("--enable-sleep-mode") == argv.count("--performance-mode") == 1
+    with pytest.raises(UsageError, match="contradicts the plan"):
+        command(spec_of(without), parser, "--enable-sleep-mode", {})
+
+
+def test_throughput_leaves_the_limits_that_a_plan_sets() -> None:
+    same = [plan_of("Qwen/Qwen3-8B", "l40s", performance_mode=mode).devices for mode in ("balanced", "throughput")]
+    assert same[0] == same[1]
+
+
+def test_segments_that_grow_hold_weights_in_their_own_bytes_and_pin_none() -> None:
+    usual = plan_of("Qwen/Qwen2.5-14B-Instruct", "a100-80gb").devices[0]
+    plan = plan_of("Qwen/Qwen2.5-14B-Instruct", "a100-80gb", expandable_segments=True).devices[0]
+    assert plan.weights_bytes < usual.weights_bytes
+    assert not any(term.name == "pinned segment" and term.num_bytes for term in plan.terms)
 
 
 YARN = '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}'

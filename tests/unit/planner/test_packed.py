@@ -1,0 +1,89 @@
+"""Packings of others' checkpoints: to the bytes that public sources tell, and what --quant makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.core import facts
+from qserve.core.dimensions import tensors_of
+from qserve.errors import UsageError
+from qserve.hub import resolve
+from qserve.hub.bundled import bundled_config
+from qserve.planner.packed import packed_checkpoints, packing_of, packings_of
+from tests.unit.engines.vllm.builders import plan_of
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+# Sources: public index, ids 63214122676 (Qwen3-8B), 70766999011 and club-3090#603 (27B of NVIDIA), 60966376910 (unsloth
+# 3.8), 55052965216 (cyankiwi); vllm-project/recipes models/Qwen/Qwen3.8-27B.yaml (Inferact).
+@pytest.mark.parametrize(
+    ("model", "num_bytes", "within"),
+    [
+        ("nvidia/Qwen3-8B-NVFP4", 6_396_932_352, 1e-6),
+        ("nvidia/Qwen3.6-27B-NVFP4", 21.9e9, 2e-3),
+        ("nvidia/Qwen3.8-27B-NVFP4", 21.9e9, 2e-3),
+        ("unsloth/Qwen3.8-27B-NVFP4", 23.42e9, 1e-3),
+        ("Inferact/Qwen3.8-27B-NVFP4", 26_381_249_312, 1e-4),
+        ("cyankiwi/Qwen3.6-27B-AWQ-INT4", 19.04 * 2**30, 1e-3),
+        ("RedHatAI/Qwen3-30B-A3B-NVFP4", 16.88 * 2**30, 3e-3),
+    ],
+)
+def test_weights_have_the_bytes_of_the_files(model: str, num_bytes: float, within: float) -> None:
+    assert sum(tensor.nbytes for tensor in tensors_of(resolve(model).spec)) == pytest.approx(num_bytes, rel=within)
+
+
+def test_each_row_has_a_model_that_is_known_and_a_packing_that_is_read() -> None:
+    table = facts.load("checkpoints")
+    used = set()
+    for model, row in table["checkpoints"].items():
+        assert bundled_config(row["base"]), model
+        used |= {row.get("packing"), *row.get("packings", ())}
+        assert ("scheme" in row) != bool(packings_of(model)), model
+        assert resolve(model).spec.quantization is not None
+        assert packed_checkpoints(row["base"])[model]
+    assert used - {None} == set(table["packings"])
+
+
+@pytest.mark.parametrize(
+    ("model", "quant", "loaded"),
+    [
+        ("Qwen/Qwen3-8B", "nvfp4", "nvidia/Qwen3-8B-NVFP4"),
+        ("Qwen/Qwen3-32B", "nvfp4", "nvidia/Qwen3-32B-NVFP4"),
+        ("Qwen/Qwen3-30B-A3B", "nvfp4", "nvidia/Qwen3-30B-A3B-NVFP4"),
+        ("Qwen/Qwen3.6-27B", "nvfp4", "nvidia/Qwen3.6-27B-NVFP4"),
+        ("Qwen/Qwen3-8B", "w4a16", "RedHatAI/Qwen3-8B-quantized.w4a16"),
+        ("Qwen/Qwen3-0.6B", "w4a16", "RedHatAI/Qwen3-0.6B-quantized.w4a16"),
+        ("Qwen/Qwen3-8B", "awq", "Qwen/Qwen3-8B-AWQ"),
+    ],
+)
+def test_a_quantization_that_others_made_is_loaded_from_them(model: str, quant: str, loaded: str) -> None:
+    plan = plan_of(model, "rtx-pro-6000", quant=quant)
+    assert plan.fits
+    assert (plan.quant.checkpoint, plan.quant.scheme) == (loaded, quant)
+    weights = sum(tensor.nbytes for tensor in tensors_of(resolve(loaded).spec) if tensor.role not in ("mtp", "embed"))
+    assert 0.97 * weights <= plan.devices[0].weights_bytes <= 1.15 * weights
+
+
+@pytest.mark.parametrize(
+    ("model", "quant", "named"),
+    [
+        ("Qwen/Qwen3.6-27B", "awq", "`qserve plan QuantTrio/Qwen3.6-27B-AWQ` (awq)"),
+        ("Qwen/Qwen3.5-27B", "nvfp4", "`qserve plan cyankiwi/Qwen3.5-27B-AWQ-4bit` (awq)"),
+        ("Qwen/Qwen3-4B", "w4a16", "`qserve plan RedHatAI/Qwen3-4B-quantized.w4a16` (w4a16)"),
+    ],
+)
+def test_one_whose_packing_is_not_known_is_named_as_a_command(model: str, quant: str, named: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan_of(model, "rtx-pro-6000", quant=quant)
+    assert f"; others have packed it: {named}" in str(refused.value)
+    assert packing_of(named.split()[2].strip("`")) is None
+
+
+def test_checkpoints_of_other_bits_are_no_answer() -> None:
+    with pytest.raises(UsageError) as refused:
+        plan_of("Qwen/Qwen3-32B", "rtx-pro-6000", quant="gptq-int8")
+    assert "others have packed it" not in str(refused.value)
