@@ -9,6 +9,10 @@ from functools import cache
 
 import pytest
 
+from qserve.core.dimensions import tensors_of
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import bundled_config
+from qserve.planner.packed import packed_base, packings_of
 from tests.golden.accuracy import (
     FIFTH,
     HOLDOUT,
@@ -66,6 +70,22 @@ def test_weights() -> None:
     errors = pick("weights")
     assert mean(errors) <= 0.005
     assert max(errors) <= 0.02
+
+
+def test_known_packings_have_the_bytes_of_the_files() -> None:
+    """To a thousandth: tables of sizes round; a revision of several is the one whose size its source tells."""
+    units = {"bytes": 1, "GB": 10**9, "GiB": 2**30}
+    rows = [row for row in read_rows() if row.kind == "checkpoint" and packings_of(row.model)]
+    assert len({row.model for row in rows}) >= 6
+    for row in rows:
+        config = bundled_config(packed_base(row.model) or "") or {}
+        specs = [
+            ModelSpec.from_config({**config, "quantization_config": one}, row.model)
+            for _, one in packings_of(row.model)
+        ]
+        sizes = [sum(tensor.nbytes for tensor in tensors_of(spec)) for spec in specs]
+        stated = row.value * units[row.unit]
+        assert min(abs(size / stated - 1) for size in sizes) <= 0.001, (row.id, sizes)
 
 
 def test_vllm_kv_tokens() -> None:
