@@ -90,7 +90,7 @@ def _of_hub(model_id: str) -> ReadCheckpoint:
         if fetched is not None:
             return fetched
     if packed := packed_config(model_id):
-        note = f"{model_id} can't be read: planned as it was packed when its layout was noted"
+        note = f"{model_id} can't be read here: planned as configs/checkpoints.toml has it packed"
         return ReadCheckpoint(None, packed, notes=(note,))
     if foreign := foreign_format(model_id):
         kind, reader, base = foreign

@@ -21,8 +21,8 @@ _LINES = {
     "It may fit: it does if its weights are {#} a device ({}), as planned here; {#} are missing if they are {#} ({})": (
         "可能放得下：如果每个设备的权重为 {0}（{1}），就放得下，这里按此规划；如果为 {3}（{4}），则缺少 {2}"
     ),
-    "{} can't be read: planned as it was packed when its layout was noted": (
-        "无法读取 {}：按其布局被记录时的打包方式规划"
+    "{} can't be read here: planned as configs/checkpoints.toml has it packed": (
+        "此处无法读取 {}：按 configs/checkpoints.toml 中的打包方式规划"
     ),
     "others have packed it: {}": "他人打包的检查点：{}",
     "Asleep at level 1 the weights lie in RAM, {#} that the plan does not count": (
