@@ -14,7 +14,7 @@ from qserve.core.model_spec import ModelSpec, VisionEncoder
 from qserve.core.packing import is_packable, pack
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
-from qserve.core.tensors import Tensor, compact, dtype_bytes
+from qserve.core.tensors import Tensor, compact, dtype_bytes, role_of
 
 __all__ = ["num_parameters", "tensors_of"]
 
@@ -25,18 +25,19 @@ _Shape = tuple[str, tuple[int, ...], int]
 
 def tensors_of(spec: ModelSpec) -> tuple[Tensor, ...]:
     """All tensors of the checkpoint as stored, MTP head and vision encoder included, tied lm_head left out."""
-    size = dtype_bytes(spec.dtype)
-    plain = (
-        Tensor(name, spec.dtype, shape, math.prod(shape) * repeat * size, repeat)
-        for name, shape, repeat in _shapes(spec)
-        if repeat
-    )
+    plain = (_tensor(spec, name, shape, repeat) for name, shape, repeat in _shapes(spec) if repeat)
     if spec.quantization is None:
         return tuple(plain)
     if not spec.quantization.is_mixed:
         return tuple(pack(plain, spec.quantization))
     by_layer = (one for tensor in plain for one in _by_layer(tensor, spec, spec.quantization))
     return compact(pack(by_layer, spec.quantization))
+
+
+def _tensor(spec: ModelSpec, name: str, shape: tuple[int, ...], repeat: int) -> Tensor:
+    own = spec.ngrams.dtype if spec.ngrams and role_of(name) == "ngram_table" else None
+    dtype = own or spec.dtype
+    return Tensor(name, dtype, shape, math.prod(shape) * repeat * dtype_bytes(dtype), repeat)
 
 
 def _by_layer(tensor: Tensor, spec: ModelSpec, quantization: CheckpointQuantization) -> Iterator[Tensor]:
@@ -53,7 +54,7 @@ def _by_layer(tensor: Tensor, spec: ModelSpec, quantization: CheckpointQuantizat
 
 def _layers_of(tensor: Tensor, spec: ModelSpec) -> tuple[int, ...]:
     """Indices of the layers that have this tensor. Which of them are sparse is only known where all are."""
-    if tensor.role in ("vision", "mtp"):
+    if tensor.role in ("vision", "mtp") or ".ple." in tensor.name:
         return tuple(range(tensor.repeat))
     indexed = tuple(enumerate(spec.layer_types))
     if ".linear_attn." in tensor.name:
@@ -80,8 +81,9 @@ def _shapes(spec: ModelSpec) -> Iterator[_Shape]:
     sparse = spec.moe.sparse_layers if spec.moe else 0
     yield from _mlp(spec, "model.layers.0.mlp", spec.num_hidden_layers - sparse)
     yield from _experts(spec, "model.layers.0.mlp", sparse)
-    yield "model.layers.0.input_layernorm.weight", (hidden,), 2 * spec.num_hidden_layers
-    yield "model.norm.weight", (hidden,), 1
+    yield from _residuals(spec, "model.layers.0", spec.num_hidden_layers)
+    yield from _last_norm(spec, "model", "norm")
+    yield from _ngram_tables(spec)
     yield from _head(spec)
     yield from _mtp(spec)
     if spec.vision:
@@ -106,6 +108,10 @@ def _attention(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
     if spec.qk_norm:
         yield f"{prefix}.q_norm.weight", (spec.head_dim,), layers
         yield f"{prefix}.k_norm.weight", (spec.head_dim,), layers
+    if spec.index:
+        yield f"{prefix}.indexer.index_qk_proj.weight", (spec.index.projected_dim, hidden), layers
+        yield f"{prefix}.indexer.q_layernorm.weight", (spec.index.head_dim,), layers
+        yield f"{prefix}.indexer.k_layernorm.weight", (spec.index.head_dim,), layers
 
 
 def _linear_attention(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
@@ -146,6 +152,50 @@ def _experts(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
         yield f"{prefix}.shared_expert_gate.weight", (1, hidden), layers
 
 
+def _residuals(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
+    """What stands before attention and MLP of each layer: a norm, or where there are streams a gate that mixes them."""
+    if spec.streams is None:
+        yield f"{prefix}.input_layernorm.weight", (spec.hidden_size,), 2 * layers
+        return
+    for half in ("attn", "mlp"):
+        yield from _stream_gate(spec, f"{prefix}.{half}_hyper_connection", layers)
+        width = spec.streams.count * spec.hidden_size
+        yield f"{prefix}.{half}_hyper_connection.block_inject_weight.weight", (spec.streams.count, width), layers
+
+
+def _last_norm(spec: ModelSpec, prefix: str, name: str) -> Iterator[_Shape]:
+    """The norm before the head, or the gate that makes one stream of all."""
+    if spec.streams is None:
+        yield f"{prefix}.{name}.weight", (spec.hidden_size,), 1
+    else:
+        yield from _stream_gate(spec, f"{prefix}.hyper_connection_mixer", 1)
+
+
+def _stream_gate(spec: ModelSpec, prefix: str, count: int) -> Iterator[_Shape]:
+    if spec.streams is None:
+        return
+    width, rank = spec.streams.count * spec.hidden_size, spec.streams.low_rank
+    yield f"{prefix}.hc_norm.weight", (width,), count
+    yield f"{prefix}.input_mix_weight_down.weight", (rank, width), count
+    yield f"{prefix}.input_mix_weight_up.weight", (width, rank), count
+
+
+def _ngram_tables(spec: ModelSpec) -> Iterator[_Shape]:
+    """Each table with what brings its rows into the streams; tables differ by some rows."""
+    tables, hidden = spec.ngrams, spec.hidden_size
+    if tables is None:
+        return
+    width = hidden * (spec.streams.count if spec.streams else 1)
+    for layer, rows in zip(tables.layers, tables.rows, strict=True):
+        prefix = f"model.layers.{layer}.ple"
+        yield f"{prefix}.ple_embedding.ngram_embedding.weight", (rows, tables.head_dim), 1
+        yield f"{prefix}.key_proj.weight", (width, tables.embed_dim), 1
+        yield f"{prefix}.value_proj.weight", (hidden, tables.embed_dim), 1
+        for norm in ("norm_key", "norm_query", "norm_conv"):
+            yield f"{prefix}.{norm}.weight", (width,), 1
+        yield f"{prefix}.conv1d.weight", (width, 1, tables.conv_kernel_dim), 1
+
+
 def _head(spec: ModelSpec) -> Iterator[_Shape]:
     if spec.head.kind == "lm":
         # FP8 checkpoints carry an lm_head of their own even where the model ties it; engines differ in using it.
@@ -164,11 +214,27 @@ def _mtp(spec: ModelSpec) -> Iterator[_Shape]:
     layers, hidden = spec.mtp_layers, spec.hidden_size
     if not layers:
         return
-    yield "mtp.fc.weight", (hidden, 2 * hidden), 1
-    yield "mtp.norm.weight", (hidden,), 3
+    yield from _mtp_fusion(spec)
     yield from _attention(spec, "mtp.layers.0.self_attn", layers)
     yield from _experts(spec, "mtp.layers.0.mlp", layers) if spec.moe else _mlp(spec, "mtp.layers.0.mlp", layers)
-    yield "mtp.layers.0.input_layernorm.weight", (hidden,), 2 * layers
+    yield from _residuals(spec, "mtp.layers.0", layers)
+
+
+def _mtp_fusion(spec: ModelSpec) -> Iterator[_Shape]:
+    """Token and hidden state side by side through one product, or where there are streams each through its own.
+
+    Source: vllm 0.32 models/qwen4_exp/nvidia/mtp.py (fc_embedding, fc_hidden).
+    """
+    hidden = spec.hidden_size
+    if spec.streams is None:
+        yield "mtp.fc.weight", (hidden, 2 * hidden), 1
+        yield "mtp.norm.weight", (hidden,), 3
+        return
+    yield "mtp.fc_embedding.weight", (hidden, hidden), 1
+    yield "mtp.fc_hidden.weight", (hidden, hidden), 1
+    yield "mtp.pre_fc_norm_embedding.weight", (hidden,), 1
+    yield "mtp.pre_fc_norm_hidden.weight", (spec.streams.count * hidden,), 1
+    yield from _last_norm(spec, "mtp", "norm")
 
 
 def _vision(vision: VisionEncoder) -> Iterator[_Shape]:

@@ -62,6 +62,7 @@ class InVllm:
             None: as all models of its kind (`VllmVersion.runs_model_runner_v2`).
         interleaves_linear: its projections of linear attention are one part each; else several.
         mtp_method: what `--speculative-config` may call drafting with its MTP head, beside "mtp".
+        is_compiled: its language model goes through torch.compile on cards of NVIDIA.
 
     """
 
@@ -72,6 +73,7 @@ class InVllm:
     second_runner: tuple[Release, Release] | None = None
     interleaves_linear: bool = False
     mtp_method: str = "mtp"
+    is_compiled: bool = True
 
 
 # Sizes: configuration_qwen2_vl.py, configuration_qwen2_5_vl.py, configuration_qwen3_vl.py.
@@ -126,6 +128,9 @@ class Family:
             and has no interval of its own; None: linear attention only where it is listed.
         has_window_switch: a sliding window holds with `use_sliding_window`, from `max_window_layers` on; else always.
         has_experts: its layers have.
+        has_sparse_index: an index chooses the tokens that its full attention reads, where the config has one.
+        residual_streams: of its hyper-connections, where the config is silent; 0: a plain residual, with norms.
+        has_ngram_tables: some layers look n-grams up, where the config lists them.
         mtp_layers: where the config does not count them and the checkpoint has them all the same.
         writes_joined_width: `intermediate_size` is the sum of gate and up; else one of them.
         fuses_qkv: q, k and v are one matrix, which gets one adapter.
@@ -145,6 +150,9 @@ class Family:
     linear_interval: int | None = None
     has_window_switch: bool = True
     has_experts: bool = False
+    has_sparse_index: bool = False
+    residual_streams: int = 0
+    has_ngram_tables: bool = False
     mtp_layers: int = 0
     writes_joined_width: bool = False
     fuses_qkv: bool = False
@@ -233,6 +241,19 @@ _ROWS = (
         linear_interval=4,
         has_experts=True,
         vllm=InVllm(since=(0, 16, 0), needed=(0, 17), embedding_adapters=(0, 27), mtp_method="qwen3_5_mtp"),
+    ),
+    Family(
+        "qwen4_exp",
+        "Qwen4Exp",
+        head_dim=256,
+        has_qk_norm=True,
+        has_output_gate=True,
+        linear_interval=4,
+        has_experts=True,
+        has_sparse_index=True,
+        residual_streams=4,
+        has_ngram_tables=True,
+        vllm=InVllm(since=(0, 30), mtp_method="qwen4_exp_mtp", is_compiled=False),
     ),
     Family(
         "qwen2_vl", "Qwen2VL", has_qkv_bias=True, renames_mrope=True, tower=_FIRST_TOWER, vllm=InVllm(since=(0, 6, 1))

@@ -1,5 +1,5 @@
-"""The parts of a model that only some have, as a config.json tells them: experts, linear attention, a vision encoder, a
-scoring head; and its numbers with their bounds.
+"""The parts of a model that only some have, as a config.json tells them: experts, linear attention, an index of sparse
+attention, residual streams, a vision encoder, a scoring head; and its numbers with their bounds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ __all__ = [
     "Head",
     "LinearAttention",
     "MixtureOfExperts",
+    "ResidualStreams",
     "Sizes",
+    "SparseIndex",
     "VisionEncoder",
     "read_experts",
+    "read_index",
     "read_linear_attention",
+    "read_streams",
     "read_vision",
 ]
 
@@ -59,6 +63,41 @@ class LinearAttention:
     @property
     def value_dim(self) -> int:
         return self.num_value_heads * self.value_head_dim
+
+
+@dataclass(frozen=True)
+class SparseIndex:
+    """Full attention over `budget` chosen tokens: heads of its own score blocks of `compress_ratio` tokens each.
+
+    One key of `head_dim` a block is kept beside keys and values.
+    """
+
+    num_heads: int
+    num_key_heads: int
+    head_dim: int
+    budget: int
+    compress_ratio: int
+
+    @property
+    def projected_dim(self) -> int:
+        """Rows of its one projection: queries and keys."""
+        return (self.num_heads + self.num_key_heads) * self.head_dim
+
+    @property
+    def chosen_tokens(self) -> int:
+        """The most that a token attends to: whole blocks, and the open one."""
+        return self.budget + self.compress_ratio - 1
+
+
+@dataclass(frozen=True)
+class ResidualStreams:
+    """Hyper-connections: `count` residual streams, which two gates a layer of rank `low_rank` mix and write back to.
+
+    They take the place of the norms before attention and MLP, and of the last one.
+    """
+
+    count: int
+    low_rank: int
 
 
 @dataclass(frozen=True)
@@ -141,6 +180,24 @@ def read_linear_attention(sizes: Sizes) -> LinearAttention:
         conv_kernel_dim=sizes("linear_conv_kernel_dim", 4),
         state_dtype=sizes.known_dtype("mamba_ssm_dtype", sizes.values.get("mamba_ssm_dtype")),
     )
+
+
+def read_index(sizes: Sizes) -> SparseIndex | None:
+    """Of a family whose full attention may choose; None where the config has no heads for it."""
+    if sizes.values.get("indexer_n_heads") is None:
+        return None
+    return SparseIndex(
+        num_heads=sizes("indexer_n_heads"),
+        num_key_heads=sizes("indexer_kv_heads"),
+        head_dim=sizes("indexer_head_dim"),
+        budget=sizes("indexer_budget"),
+        compress_ratio=sizes("indexer_compress_ratio"),
+    )
+
+
+def read_streams(sizes: Sizes, count: int) -> ResidualStreams | None:
+    """Of a family with `count` streams where its config is silent; None for one that has a plain residual."""
+    return ResidualStreams(sizes("hc_count", count, least=2), sizes("hc_lowrank", 320)) if count else None
 
 
 def read_vision(sizes: Sizes, tower: VisionTower, text_hidden_size: int) -> VisionEncoder:

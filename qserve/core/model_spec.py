@@ -14,21 +14,37 @@ from qserve.core.model_parts import (
     Head,
     LinearAttention,
     MixtureOfExperts,
+    ResidualStreams,
     Sizes,
+    SparseIndex,
     VisionEncoder,
     read_experts,
+    read_index,
     read_linear_attention,
+    read_streams,
     read_vision,
 )
+from qserve.core.ngram_tables import NgramTables, read_ngram_tables
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.quantization_config import read_quantization
 from qserve.core.rope import Rope, read_rope, rope_keys
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
-__all__ = ["Head", "LinearAttention", "MixtureOfExperts", "ModelSpec", "VisionEncoder"]
+__all__ = [
+    "Head",
+    "LinearAttention",
+    "MixtureOfExperts",
+    "ModelSpec",
+    "NgramTables",
+    "ResidualStreams",
+    "SparseIndex",
+    "VisionEncoder",
+]
 
 LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
+# What transformers calls a layer of full attention with an index, up to 5.17 and since.
+_INDEXED = ("qwen_sparse_attention", "indexed_attention")
 
 
 _LANGUAGE_MODEL = Head("lm")
@@ -61,6 +77,9 @@ class ModelSpec:
     sliding_window: int | None = None
     moe: MixtureOfExperts | None = None
     linear_attention: LinearAttention | None = None
+    index: SparseIndex | None = None
+    streams: ResidualStreams | None = None
+    ngrams: NgramTables | None = None
     vision: VisionEncoder | None = None
     mtp_layers: int = 0
     head: Head = _LANGUAGE_MODEL
@@ -145,6 +164,9 @@ class _Reader:
             sliding_window=self._size("sliding_window") if self.text.get("sliding_window") else None,
             moe=read_experts(self._size, len(layer_types)) if family.has_experts else None,
             linear_attention=read_linear_attention(self._size) if "linear_attention" in layer_types else None,
+            index=read_index(self._size) if family.has_sparse_index else None,
+            streams=read_streams(self._size, family.residual_streams),
+            ngrams=read_ngram_tables(self._size, layer_types, hidden_size) if family.has_ngram_tables else None,
             vision=self._vision(family),
             mtp_layers=self._size("mtp_num_hidden_layers", family.mtp_layers, least=0),
             head=self._head(),
@@ -204,6 +226,8 @@ class _Reader:
         count = self._size("num_hidden_layers")
         named = self.text.get("layer_types")
         if named is not None:
+            if family.has_sparse_index:
+                named = ["full_attention" if name in _INDEXED else name for name in named]
             unknown = sorted({str(name) for name in named} - set(_LAYER_TYPES))
             if unknown or len(named) != count:
                 raise BrokenCheckpoint(

@@ -10,9 +10,11 @@ from qserve.core.tensors import Tensor, dtype_bytes
 
 __all__ = ["is_packable", "pack", "packing_of"]
 
-# Embeddings, lm_head, norms, routers, convolutions and the vision encoder stay in 16 bit unless they are named.
+# Embeddings, lm_head, norms, routers, convolutions and the vision encoder stay in 16 bit unless they are named; gates of
+# residual streams in any case.
 _PACKED_ROLES = ("linear", "expert")
 _NAMED_ROLES = ("lm_head", "router", "linear_state", "vision", "mtp", "head")
+_TABLE = "ngram_table"
 
 
 def pack(tensors: Iterable[Tensor], quantization: CheckpointQuantization) -> Iterator[Tensor]:
@@ -27,14 +29,21 @@ def pack(tensors: Iterable[Tensor], quantization: CheckpointQuantization) -> Ite
 
 def packing_of(tensor: Tensor, quantization: CheckpointQuantization) -> CheckpointQuantization | None:
     """How `quantization` stores this tensor; None where it leaves it alone."""
+    module = tensor.name.removesuffix(".weight")
+    if tensor.role == _TABLE:
+        found = quantization.of_table(module) if len(tensor.shape) == 2 else None
+        return found if found is not None and found.scheme == "fp8" else None
     if not is_packable(tensor, quantization):
         return None
-    return quantization.of_module(tensor.name.removesuffix(".weight"), tensor.role in _PACKED_ROLES)
+    is_usual = tensor.role in _PACKED_ROLES or (tensor.role == "mtp" and quantization.covers_drafter)
+    return quantization.of_module(module, is_usual)
 
 
 def is_packable(tensor: Tensor, quantization: CheckpointQuantization) -> bool:
     """Whether this may be stored quantized: the matrix of a linear layer, and with `experts_only` of an expert."""
-    if len(tensor.shape) != 2 or tensor.role not in (*_PACKED_ROLES, *_NAMED_ROLES) or "pos_embed" in tensor.name:
+    if len(tensor.shape) != 2 or tensor.role not in (*_PACKED_ROLES, *_NAMED_ROLES):
+        return False
+    if "pos_embed" in tensor.name or "hyper_connection" in tensor.name:  # of the encoder, and of an MTP head
         return False
     return tensor.role == "expert" or not quantization.experts_only
 
@@ -42,7 +51,7 @@ def is_packable(tensor: Tensor, quantization: CheckpointQuantization) -> bool:
 def _pieces(tensor: Tensor, quantization: CheckpointQuantization) -> Iterator[Tensor]:
     stem = tensor.name.removesuffix(".weight")
     rows, columns = tensor.shape
-    layout = _panels if quantization.in_panels else _layout
+    layout = _one_scale if tensor.role == _TABLE else _panels if quantization.in_panels else _layout
     for suffix, dtype, nbytes in layout(rows, columns, quantization):
         elements = nbytes // dtype_bytes(dtype)
         yield Tensor(f"{stem}.{suffix}", dtype, (elements,), nbytes * tensor.repeat, tensor.repeat)
@@ -56,6 +65,11 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
     """
     parts = (part for part in SCHEMES[quantization.scheme].parts if part.when(quantization))
     return [(part.suffix, part.dtype, part.num_bytes(rows, columns, quantization)) for part in parts]
+
+
+def _one_scale(rows: int, columns: int, quantization: CheckpointQuantization) -> list[tuple[str, str, int]]:
+    """A table of n-grams in 8 bit."""
+    return [("weight", "F8_E4M3", rows * columns), ("weight_scale", "F32", 4)]
 
 
 def _panels(rows: int, columns: int, quantization: CheckpointQuantization) -> list[tuple[str, str, int]]:

@@ -34,7 +34,15 @@ def read_quantization(config: _Config | None, where: str) -> CheckpointQuantizat
         return _modelopt(config, where)
     if method in _OF_ONE_FORMAT:
         said = {key: value for key, value in config.items() if key not in _OF_INTEGERS}
-        return replace(_stored(method, said, where), skipped=_skipped(config))
+        skipped = _skipped(config)
+        return replace(
+            _stored(method, said, where),
+            skipped=skipped,
+            # A list that names some modules of the MTP head is about all of them.
+            covers_drafter=any("mtp" in name.split(".") for name in skipped),
+            # Source: vllm 0.32 models/qwen4_exp/common/ngram_embedding.py, from_quant_config.
+            covers_tables=method == "fp8",
+        )
     if method in _METHODS:
         return _with_dynamic(config, method, where)
     known = ", ".join(sorted((*_METHODS, _AUTO_ROUND[0])))

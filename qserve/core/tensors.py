@@ -53,7 +53,20 @@ def dtype_bytes(name: str) -> int:
     return DTYPE_BYTES[name]
 
 
-Role = Literal["embedding", "lm_head", "linear", "expert", "router", "norm", "linear_state", "vision", "mtp", "head"]
+Role = Literal[
+    "embedding",
+    "lm_head",
+    "linear",
+    "expert",
+    "router",
+    "norm",
+    "linear_state",
+    "stream_gate",
+    "ngram_table",
+    "vision",
+    "mtp",
+    "head",
+]
 
 
 @dataclass(frozen=True)
@@ -80,12 +93,14 @@ class Tensor:
 _ROLES: tuple[tuple[str, Role], ...] = (
     (r"(^|\.)(visual|vision_tower|vision_model)\.", "vision"),
     (r"(^|\.)mtp\.", "mtp"),
+    (r"\.ngram_embedding\.", "ngram_table"),
     (r"(^|\.)(embed_tokens|wte)\.", "embedding"),
     (r"(^|\.)lm_head\.", "lm_head"),
     (r"^(score|classifier|reward_head|v_head|value_head)\.", "head"),
     (r"\.mlp\.experts\.", "expert"),
     (r"\.mlp\.(gate|shared_expert_gate)\.", "router"),
-    (r"(norm|ln_[12f])\d*\.(weight|bias)$", "norm"),
+    (r"(norm|norm_key|norm_query|norm_conv|ln_[12f])\d*\.(weight|bias)$", "norm"),
+    (r"\.(\w+_)?hyper_connection(_mixer)?\.", "stream_gate"),
     (r"\.linear_attn\.(conv1d|A_log|dt_bias|in_proj_a|in_proj_b|in_proj_ba)", "linear_state"),
 )
 _COMPILED = tuple((re.compile(pattern), role) for pattern, role in _ROLES)

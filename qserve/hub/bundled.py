@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.core import facts
-from qserve.core.schemes import SCHEMES
 from qserve.planner.packed import packed_base, packing_of
-from qserve.planner.siblings import known_config, padded_size
+from qserve.planner.siblings import known_config, padded_size, stored_as
 
 __all__ = ["alias_of", "aliases", "bundled_config", "known_ids", "packed_config", "sibling_ids"]
 
@@ -48,7 +47,7 @@ def packed_config(model_id: str) -> Mapping[str, Any] | None:
 def _sibling_config(model_id: str) -> Mapping[str, Any] | None:
     for base_id, siblings in facts.load("siblings").items():
         for scheme, sibling_id in siblings.items():
-            stored = SCHEMES[scheme].config if sibling_id == model_id else None
+            stored = stored_as(sibling_id, scheme) if sibling_id == model_id else None
             base = bundled_config(base_id) if stored else None
             if base:
                 columns = padded_size(sibling_id)

@@ -30,8 +30,11 @@ def sibling_of(model_id: str, scheme: str) -> str | None:
 
 
 def stored_as(sibling_id: str, scheme: str) -> Mapping[str, Any] | None:
-    """The quantization_config of a sibling in `scheme`; None where it is not known."""
-    return packing_of(sibling_id) or SCHEMES[scheme].config
+    """The quantization_config of a sibling in `scheme`: its own where a table has it, else what most such checkpoints
+    have; None where it is not known.
+    """
+    own: Mapping[str, Any] | None = facts.load("models")["stored"].get(sibling_id)
+    return own or packing_of(sibling_id) or SCHEMES[scheme].config
 
 
 def base_of(sibling_id: str) -> str | None:

@@ -18,7 +18,8 @@ class CheckpointQuantization:
     those that are stored otherwise, `only` of those that this is about (empty: every other). `covers_every_linear`:
     lm_head, router, encoder and drafter too, where nothing skips them. `double_quant`: bitsandbytes' 4-bit scales are
     quantized themselves. `kv_cache_dtype` is what the file asks of the cache. `in_panels`: as a CPU's products hold it
-    (qserve/model/cpu/matrix.h), not as it is stored.
+    (qserve/model/cpu/matrix.h), not as it is stored. `covers_drafter`: layers of the MTP head are stored as the model's
+    are, but for those that are skipped. `covers_tables`: so are tables of n-grams, with one scale each.
     """
 
     scheme: str
@@ -35,6 +36,8 @@ class CheckpointQuantization:
     covers_every_linear: bool = False
     kv_cache_dtype: str | None = None
     in_panels: bool = False
+    covers_drafter: bool = False
+    covers_tables: bool = False
 
     @property
     def is_mixed(self) -> bool:
@@ -56,3 +59,9 @@ class CheckpointQuantization:
         if self.only:
             return self if matcher_of(self.only).matches(module) else None
         return self if is_usual or self.covers_every_linear else None
+
+    def of_table(self, module: str) -> CheckpointQuantization | None:
+        """How a table of n-grams is stored; None in 16 bit. It is no linear layer: what is about those leaves it."""
+        found = self.of_module(module, self.covers_tables)
+        is_named = bool(self.only) or found is not self
+        return found if is_named or self.covers_tables else None

@@ -1,15 +1,20 @@
-"""KV cache: bytes per token where it grows, bytes per sequence where it is a state, and how both share pages."""
+"""KV cache: bytes per token where it grows, bytes per sequence where it is a state, and how both share pages.
+
+Beside keys and values stand the keys of an index, one for so many tokens, and beside states of linear attention those
+of the convolutions behind tables of n-grams.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qserve.core.model_spec import LinearAttention, ModelSpec
+from qserve.core.model_spec import LinearAttention, ModelSpec, NgramTables
 from qserve.core.tensors import dtype_bytes
 
 __all__ = [
     "KvLayout",
     "StateOptions",
+    "index_bytes_per_token",
     "kv_bytes_per_token",
     "kv_element_bytes",
     "kv_layout",
@@ -18,6 +23,7 @@ __all__ = [
 ]
 
 _BLOCK_TOKENS = 16  # vLLM's default block size on CUDA
+_INDEX_BYTES = 2
 _UNBOUNDED = 1 << 40  # tokens of a sequence whose layers all slide: the positions end first
 
 
@@ -104,10 +110,21 @@ def kv_bytes_per_token(
 ) -> int:
     """Bytes of one token on one rank: 2 · layers · kv_heads · head_dim · bytes, over layers with a cache.
 
-    KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks.
+    KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks. Keys of an index
+    are added, whole on every rank.
     """
     layers = spec.num_full_layers + spec.num_sliding_layers
-    return layers * _layer_token_bytes(spec, element_bytes, tensor_parallel_size, scale_bytes)
+    keys_and_values = layers * _layer_token_bytes(spec, element_bytes, tensor_parallel_size, scale_bytes)
+    return keys_and_values + layers * index_bytes_per_token(spec)
+
+
+def index_bytes_per_token(spec: ModelSpec) -> int:
+    """Of the index of one layer: a key in 16 bit for every block of tokens, rounded up; 0 where there is no index.
+
+    Source: vllm 0.32 models/qwen4_exp/common/qsa_cache.py, QSACompressedKeyCache; it stays in 16 bit beside a cache in
+    fp8.
+    """
+    return -(-_index_block_bytes(spec) // spec.index.compress_ratio) if spec.index else 0
 
 
 def state_bytes(
@@ -137,8 +154,12 @@ def kv_layout(
 
     Hybrids: the attention block grows until its page holds a whole state, so one layer of either kind fills a page;
     linear layers come in groups as large as the attention group. Where every layer slides, a sequence keeps the
-    window and what one step of `step_tokens` adds; a model that mixes is counted as if none did.
+    window and what one step of `step_tokens` adds; a model that mixes is counted as if none did. An index packs its
+    keys beside the page of its layer, and each sequence has a block for those that are not complete yet; states behind
+    tables of n-grams are groups of their own, whole on every rank.
     Source: vllm v1/core/kv_cache_utils.py and HybridAttentionMambaModelConfig; checked on start-up logs 0.10 to 0.29.
+    With an index: _get_packed_kv_cache_groups; vllm#54458 and vllm#54426 (blocks of 1600 tokens, 17 for the states of
+    a sequence with two drafts).
     """
     grain = max(_BLOCK_TOKENS, block_size or 0)
     token_bytes = _layer_token_bytes(spec, element_bytes, tensor_parallel_size, scale_bytes)
@@ -150,11 +171,35 @@ def kv_layout(
     state = state_bytes(
         spec.linear_attention, options.dtype, options.state_dtype, options.num_speculative_tokens, tensor_parallel_size
     )
+    if spec.ngrams:
+        state = max(state, _table_state_bytes(spec, spec.ngrams, options))
     block_tokens = grain * -(-state // (grain * token_bytes))
-    group_layers = spec.num_full_layers + (spec.mtp_layers if options.num_speculative_tokens else 0)
+    group_layers = max(1, spec.num_full_layers + (spec.mtp_layers if options.num_speculative_tokens else 0))
     state_groups = -(-spec.num_linear_layers // group_layers)
+    if spec.ngrams:
+        state_groups += -(-len(spec.ngrams.layers) // group_layers)
     states = (2 if options.align else 1) + options.num_speculative_tokens
-    return KvLayout(block_tokens, group_layers * block_tokens * token_bytes, state_groups * states, state_groups + 1)
+    page, open_blocks = block_tokens * token_bytes, 0
+    if spec.index:
+        page, open_blocks = page + block_tokens // spec.index.compress_ratio * _index_block_bytes(spec), 1
+    return KvLayout(
+        block_tokens, group_layers * page, state_groups * states + open_blocks, state_groups + 1 + open_blocks
+    )
+
+
+def _index_block_bytes(spec: ModelSpec) -> int:
+    """The index's key of one block of tokens."""
+    return spec.index.num_key_heads * spec.index.head_dim * _INDEX_BYTES if spec.index else 0
+
+
+def _table_state_bytes(spec: ModelSpec, tables: NgramTables, options: StateOptions) -> int:
+    """What the convolution behind a table keeps of a sequence: every stream of the tokens that it reads, and drafts.
+
+    Source: vllm 0.32 models/qwen4_exp/nvidia/model.py, get_ple_mamba_state_shape_from_config.
+    """
+    tokens = tables.conv_state_tokens + options.num_speculative_tokens
+    width = spec.hidden_size * (spec.streams.count if spec.streams else 1)
+    return width * tokens * dtype_bytes(options.dtype)
 
 
 def _layer_token_bytes(spec: ModelSpec, element_bytes: float, tensor_parallel_size: int, scale_bytes: int) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-from qserve.core.dimensions import num_parameters
+from qserve.core.dimensions import num_parameters, tensors_of
 from qserve.core.model_spec import ModelSpec
 
 SMALL: dict[str, Any] = {
@@ -29,6 +30,26 @@ HYBRID = {
     "linear_value_head_dim": 16,
 }
 SHARED = {"shared_expert_intermediate_size": 48}
+INDEXED = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 32,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 4,
+    "hc_count": 3,
+    "hc_lowrank": 24,
+}
+TABLES = {
+    "ple_layer_ids": [2],
+    "ple_embed_dim": 32,
+    "ple_conv_kernel_size": 3,
+    "ngram_size": 3,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 31,
+    "make_ngram_vocab_size_divisible_by": 8,
+    "eos_token_id": 1,
+}
+EXPERIMENTAL = {"head_dim": 32, **SPARSE, **SHARED, **HYBRID, **INDEXED}
 
 CASES = [
     ("llama", {}),
@@ -45,6 +66,13 @@ CASES = [
     ("qwen3_next", {**SPARSE, **SHARED, **HYBRID}),
     ("qwen3_5_text", {**HYBRID}),
     ("qwen3_5_moe_text", {**SPARSE, **SHARED, **HYBRID}),
+    ("qwen4_exp_text", EXPERIMENTAL),
+    ("qwen4_exp_text", {**EXPERIMENTAL, **TABLES}),
+    ("qwen4_exp_text", {**EXPERIMENTAL, **TABLES, "num_hidden_layers": 8, "ple_layer_ids": [6, 1, 3]}),
+    ("qwen4_exp_text", {**EXPERIMENTAL, **TABLES, "ngram_size": 5, "ple_embed_dim": None, "ple_conv_kernel_size": 2}),
+    ("qwen4_exp_text", {**EXPERIMENTAL, **TABLES, "layer_types": ["indexed_attention", "linear_attention"] * 2}),
+    ("qwen4_exp_text", {**EXPERIMENTAL, **TABLES, "layer_types": ["full_attention", "linear_attention"] * 2}),
+    ("qwen4_exp_text", {**EXPERIMENTAL, "hc_count": 2, "indexer_n_heads": 4, "indexer_head_dim": 64}),
 ]
 
 
@@ -62,6 +90,27 @@ def test_a_scoring_head_takes_the_place_of_lm_head(model_type: str) -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForSequenceClassification.from_config(config)
     assert num_parameters(_spec(config, type(model).__name__)) == model.num_parameters()
+
+
+def test_tensors_of_a_model_with_streams_and_tables_are_those_of_its_modules() -> None:
+    """Kind by kind, as a sum may be right by chance."""
+    config = transformers.AutoConfig.for_model("qwen4_exp_text", **{**SMALL, **EXPERIMENTAL, **TABLES})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    built = Counter[str]()
+    for name, parameter in model.named_parameters():
+        built[_kind(name)] += parameter.numel()
+    counted = Counter[str]()
+    for tensor in tensors_of(_spec(config, type(model).__name__)):
+        counted[_kind(tensor.name)] += tensor.num_elements
+    assert counted == built
+
+
+def _kind(name: str) -> str:
+    """Attention, experts, gates of streams, …, whatever layer it is of."""
+    parts = [part for part in name.split(".") if not part.isdigit() and part not in ("model", "layers", "weight")]
+    joined = {"gate_up_proj": "gate_proj", "up_proj": "gate_proj"}  # as the library joins them
+    return ".".join(joined.get(part, part) for part in parts)
 
 
 @pytest.mark.parametrize(("model_type", "text_type"), [("qwen3_vl", "qwen3_vl_text"), ("qwen3_5", "qwen3_5_text")])

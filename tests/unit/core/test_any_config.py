@@ -23,6 +23,8 @@ MODELS = (
     "Qwen/Qwen3.5-9B",
     "Qwen/Qwen3-8B-AWQ",
     "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "Qwen/Qwen3.8-Flash-Next",
+    "Qwen/Qwen3.8-Flash-Next-FP8",
 )
 OPTIONAL = (
     "layer_types",
@@ -43,6 +45,12 @@ OPTIONAL = (
     "partial_rotary_factor",
     "mlp_only_layers",
     "num_experts",
+    "indexer_n_heads",
+    "indexer_compress_ratio",
+    "ple_layer_ids",
+    "ple_embedding_dtype",
+    "ngram_size",
+    "hc_count",
 )
 junk = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 300) | st.floats(allow_nan=False) | st.text(max_size=6),

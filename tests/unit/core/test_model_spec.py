@@ -126,8 +126,8 @@ def test_num_labels_of_the_config_counts() -> None:
 
 
 def test_unknown_model_type_is_named_not_guessed() -> None:
-    with pytest.raises(UnknownArchitecture, match=r"'qwen4_exp'.*Known are"):
-        spec(model_type="qwen4_exp")
+    with pytest.raises(UnknownArchitecture, match=r"'qwen9_exp'.*Known are"):
+        spec(model_type="qwen9_exp")
 
 
 def test_unknown_quantization_is_named() -> None:
