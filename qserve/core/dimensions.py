@@ -211,7 +211,7 @@ def _head(spec: ModelSpec) -> Iterator[_Shape]:
 
 
 def _mtp(spec: ModelSpec) -> Iterator[_Shape]:
-    layers, hidden = spec.mtp_layers, spec.hidden_size
+    layers = spec.mtp_layers
     if not layers:
         return
     yield from _mtp_fusion(spec)

@@ -141,6 +141,11 @@ class Hardware:
         return next((device for device in self.devices if device.is_plan_only), None)
 
     @property
+    def is_described(self) -> bool:
+        """Whether its cards are somewhere else: then RAM and cores are those of the machine that plans."""
+        return bool(self.devices) and self.packages is None
+
+    @property
     def ram_for_models_bytes(self) -> int:
         """RAM that can be taken now, less what the service's other processes will hold; never negative."""
         return max(0, self.ram_available_bytes - self.host_bytes)

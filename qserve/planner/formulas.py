@@ -9,7 +9,14 @@ from qserve.units import format_bytes
 
 __all__ = ["weights_formula"]
 
-_PLURALS = {"embedding": "embeddings", "lm_head": "lm_head", "linear": "linear layers", "expert": "experts"}
+_PLURALS = {
+    "embedding": "embeddings",
+    "lm_head": "lm_head",
+    "linear": "linear layers",
+    "expert": "experts",
+    "stream_gate": "gates of residual streams",
+    "ngram_table": "tables of n-grams",
+}
 
 
 def weights_formula(candidate: Candidate) -> str:

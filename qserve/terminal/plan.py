@@ -129,6 +129,7 @@ def _limits(plan: Plan) -> RenderableType:
         ("gpu_memory_utilization", f"{share:g} of the whole card" if share else None),
         ("kv_cache_memory_bytes", format_bytes(cache_bytes) if cache_bytes else None),
         ("device_map", _describe_map(plan) if placement.device_map else None),
+        ("pinned RAM", _pinned(plan)),
         ("cpu_activations", "int8: rounded in groups of 64" if plan.cpu_activations == "int8" else None),
     ]
     grid = Table.grid(padding=(0, 2))
@@ -136,6 +137,12 @@ def _limits(plan: Plan) -> RenderableType:
         if value is not None:
             grid.add_row(Text(name, style="bold"), value)
     return grid
+
+
+def _pinned(plan: Plan) -> str | None:
+    """Weights in RAM of which cards read rows; those that a map of modules places have lines of their own."""
+    held = plan.placement.offloaded_bytes.get("cpu", 0)
+    return f"{format_bytes(held)}: tables of n-grams" if held and not plan.placement.device_map else None
 
 
 def _beside(plan: Plan) -> str:

@@ -22,6 +22,9 @@ _Split = Literal["all", "kv", "none"]
 
 # (name, what it is fused with, how tensor parallelism splits it). First match decides.
 _RULES: tuple[tuple[str, str, _Split], ...] = (
+    (r"\.ngram_embedding\.weight$", "", "all"),
+    (r"\.ple\.", "", "none"),
+    (r"\.input_mix_weight_down\.|\.block_inject_weight\.", "input_mix_weight_down_block_inject", "none"),
     (r"(embed_tokens|wte|lm_head)\.", "", "all"),
     (r"\.q_proj\.", "qkv", "all"),
     (r"\.[kv]_proj\.", "qkv", "kv"),
@@ -30,7 +33,7 @@ _RULES: tuple[tuple[str, str, _Split], ...] = (
     (r"\.in_proj_[ab]\.", "in_proj_ba", "all"),
     (r"\.o_proj\.bias$", "", "none"),
     (r"\.(o_proj|out_proj|down_proj|c_attn|c_proj|w1|w2)\.", "", "all"),
-    (r"^mtp\.fc\.", "", "all"),
+    (r"^mtp\.fc(_embedding|_hidden)?\.", "", "all"),
     (r"\.(conv1d|A_log|dt_bias)", "", "all"),
     (r"visual\.blocks\..*(qkv|proj|fc1|fc2)\.", "", "all"),
     (r"visual\..*merger.*\.(linear_fc[12]|mlp\.[02])\.weight", "", "all"),
@@ -59,6 +62,7 @@ class Loading:
     max_split_bytes: int | None = None
     with_mtp: bool = False
     with_vision: bool = True
+    with_ngram_tables: bool = True
     untie_lm_head: bool = False
 
 
@@ -103,7 +107,9 @@ def _is_loaded(tensor: Tensor, spec: ModelSpec, loading: Loading) -> bool:
     role = tensor.role
     if role == "lm_head" and spec.tie_word_embeddings and not loading.untie_lm_head:
         return False
-    return (role != "mtp" or loading.with_mtp) and (role != "vision" or loading.with_vision)
+    left_out = {"mtp": not loading.with_mtp, "vision": not loading.with_vision}
+    left_out["ngram_table"] = not loading.with_ngram_tables
+    return not left_out.get(role, False)
 
 
 def _block_of(tensor: Tensor, spec: ModelSpec, loading: Loading) -> tuple[str, int]:

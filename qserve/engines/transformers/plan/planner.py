@@ -14,7 +14,7 @@ from qserve.engines.transformers.plan.constants import TESTED_RELEASE
 from qserve.engines.transformers.plan.fit import fit
 from qserve.engines.transformers.plan.notes import notes_on
 from qserve.engines.transformers.plan.options import TransformersOptions
-from qserve.engines.transformers.plan.releases import check_release, check_rope
+from qserve.engines.transformers.plan.releases import check_layers, check_release, check_rope
 from qserve.engines.transformers.plan.schemes import has_kernels, loads, quantizes, runs_stored
 from qserve.engines.transformers.plan.steps import card_steps
 from qserve.engines.transformers.plan.suggestions import suggestions
@@ -45,6 +45,7 @@ class TransformersPlanner(EnginePlanner):
     def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
         check_release(request.engine_version or TESTED_RELEASE)
         check_rope(checkpoint.spec)
+        check_layers(checkpoint.spec)
         old = too_old(hardware.devices, LEAST_OF_OLD_TORCH)
         if old is not None:
             raise UsageError(

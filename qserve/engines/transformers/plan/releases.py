@@ -6,7 +6,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.release import parse_release
 from qserve.errors import UsageError
 
-__all__ = ["CAPTURES_SINCE", "POOL_SINCE", "check_release", "check_rope"]
+__all__ = ["CAPTURES_SINCE", "POOL_SINCE", "check_layers", "check_release", "check_rope"]
 
 # From release 5 on the worker is qserve's own, with continuous batching over a pool; before, it is one `generate` call.
 POOL_SINCE = (5, 0)
@@ -19,6 +19,24 @@ def check_release(text: str) -> None:
     if parse_release(text) < (4, 38):
         raise UsageError(
             f"--engine-version {text}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm"
+        )
+
+
+def check_layers(spec: ModelSpec) -> None:
+    """Raises UsageError for layers that no batcher of the worker serves (worker/batching/make.py).
+
+    The library computes them by itself, its index for every token of a prompt in a loop of Python.
+    """
+    kinds = {
+        "an index of sparse attention": spec.index,
+        "tables of n-grams": spec.ngrams,
+        "residual streams": spec.streams,
+    }
+    has = [name for name, part in kinds.items() if part is not None]
+    if has:
+        raise UsageError(
+            f"{spec.id} has {', '.join(has)}, which the transformers engine does not serve; give --engine vllm, with "
+            "cards"
         )
 
 

@@ -44,7 +44,11 @@ class _Offer:
         return schemes.runs_stored(scheme, self.device, self.cpu)
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
-        return schemes.online_scheme(scheme, spec, self.devices, self.version)
+        """None of a model with tables of n-grams, which vLLM loads as they are stored or not at all.
+
+        Source: vllm 0.32 models/qwen4_exp/common/ngram_embedding.py, from_quant_config.
+        """
+        return None if spec.ngrams else schemes.online_scheme(scheme, spec, self.devices, self.version)
 
     def details(self, scheme: str) -> Iterator[str]:
         return schemes.details(scheme, self.device)

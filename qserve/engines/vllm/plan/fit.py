@@ -9,12 +9,13 @@ from qserve.core.workload import Workload
 from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, default_max_num_seqs
 from qserve.engines.vllm.plan.estimate import VllmEstimate
 from qserve.engines.vllm.plan.options import VllmOptions
-from qserve.engines.vllm.plan.rank_shard import stage_weights
+from qserve.engines.vllm.plan.rank_shard import ram_table_bytes, stage_weights
 from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.candidate import Candidate
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
+from qserve.units import format_bytes
 
 __all__ = ["fit"]
 
@@ -34,13 +35,26 @@ def fit(candidate: Candidate, cache_tokens: int) -> Plan:
     estimate, fits = _first_that_fits(candidate, need)
     plan = _plan(estimate, need, fits)
     if fits:
-        return plan
+        return _within_ram(candidate, plan)
     layers, layout = candidate.spec.num_hidden_layers // candidate.pipeline_parallel_size, estimate.trial.layout
     needs = layout.bytes_per_sequence(need), layout.least_bytes(estimate.trial.max_num_seqs)
     sequence, states = (nbytes * layers // candidate.spec.num_hidden_layers for nbytes in needs)
     left = estimate.cache_bytes
     short = max(sequence - left, states - left, -estimate.least_free_bytes, 1)
     return refused(plan, short, sequence, left, request.kv_cache_memory_bytes is not None, states)
+
+
+def _within_ram(candidate: Candidate, plan: Plan) -> Plan:
+    """`plan`, refused where the machine is here and has too little RAM for what lies in it."""
+    held = sum(plan.placement.offloaded_bytes.values())
+    short = held - candidate.hardware.ram_for_models_bytes
+    if short <= 0 or candidate.hardware.is_described:
+        return plan
+    why = (
+        f"{format_bytes(short)} missing of the RAM: tables of n-grams {format_bytes(held)}, and "
+        f"{format_bytes(candidate.hardware.ram_for_models_bytes)} available"
+    )
+    return replace(plan, fits=False, why_not=why, short_bytes=short)
 
 
 def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
@@ -56,6 +70,7 @@ def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
         pipeline_parallel_size=candidate.pipeline_parallel_size,
         gpu_memory_utilization=None if candidate.on_cpu else trial.gpu_memory_utilization,
         kv_cache_memory_bytes=max(0, estimate.cache_bytes),
+        offloaded_bytes={"cpu": held} if (held := ram_table_bytes(candidate)) else {},
     )
     concurrency = estimate.max_concurrency(max_model_len) if max_model_len else 0.0
     tokens = estimate.logged_tokens(max_model_len)

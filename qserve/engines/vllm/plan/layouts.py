@@ -18,7 +18,7 @@ from qserve.planner.request import PlanRequest
 
 __all__ = ["layouts", "stage_layers", "stage_tensors", "why_not_divisible"]
 
-_FINER_BLOCKS = (0, 32)
+_FINER_BLOCKS = (0, 30)
 """From here on an FP8 block of experts may be cut into finer ones, of 32 or more: vLLM's oracle/fp8.py,
 refine_fp8_moe_block_shape. Before, creating the weights failed (vllm#17569); 0.31 and 0.30 were not looked at."""
 
@@ -46,7 +46,7 @@ def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator
         for tensor in ([fixed_tensor] if fixed_tensor else range(1, num_devices + 1))
         for pipeline in ([fixed_pipeline] if fixed_pipeline else range(1, num_devices // tensor + 1))
         if tensor * pipeline <= num_devices
-        and pipeline <= spec.num_hidden_layers
+        and pipeline <= (1 if spec.ngrams else spec.num_hidden_layers)
         and not why_not_divisible(spec, tensor, request.engine_version, whole_experts=options.enable_expert_parallel)
     ]
     yield from sorted(pairs, key=lambda pair: (pair[1], pair[0]))

@@ -8,6 +8,7 @@ from qserve.core.release import shown_release
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.rank_shard import ram_table_bytes
 from qserve.engines.vllm.plan.terms.adapters import FIRST_STAGE, LAST_STAGE, adapter_sizes
 from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
@@ -81,6 +82,11 @@ def _about_model(candidate: Candidate) -> Iterator[str]:
         yield f"vLLM {candidate.engine_version} is newer than this planner, which counts it as {counted_as}"
     if spec.is_hybrid:
         yield ("Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit")
+    if held := ram_table_bytes(candidate):
+        yield (
+            f"{format_bytes(held)} of the weights are tables of n-grams in pinned RAM, which the machine needs beside "
+            """its cards; --engram-config '{"cpu_offload": false}' puts them on the cards"""
+        )
     needed = spec.family.vllm.needed
     if needed is not None and version.release < needed:
         yield f"This family needs vLLM {shown_release(needed)} or later"

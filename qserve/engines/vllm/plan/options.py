@@ -31,9 +31,11 @@ _CACHE_DTYPES = (
     "nvfp4",
 )
 
-
 _PERFORMANCE = ("balanced", "interactivity", "throughput")
 """What --performance-mode takes. Source: vllm 0.32 config/vllm.py, PerformanceMode."""
+
+_ENGRAM_KEYS = ("cpu_offload", "use_thp")
+
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What --max-lora-rank takes. Source: vllm config/lora.py, MaxLoRARanks."""
 
@@ -45,6 +47,26 @@ def _speculation(num_tokens: int) -> tuple[str, ...]:
 
 def _performance(mode: str) -> tuple[str, ...]:
     return ("--performance-mode", mode) if mode != "balanced" else ()
+
+
+def _engram(text: str | None) -> Mapping[str, Any]:
+    """Keys of --engram-config. Raises UsageError for anything but an object of those that the plan counts."""
+    try:
+        read = json.loads(text or "{}")
+    except ValueError:
+        read = None
+    if not isinstance(read, dict) or any(not isinstance(read.get(key, True), bool) for key in _ENGRAM_KEYS):
+        raise UsageError(
+            f"--engram-config {text!r} is not a JSON object of true and false; write for example "
+            "'{\"cpu_offload\": false}', with which tables of n-grams lie on the cards"
+        )
+    others = sorted(set(read) - set(_ENGRAM_KEYS))
+    if others:
+        raise UsageError(
+            f"--engram-config names {', '.join(others)}, which the plan does not count; it takes "
+            f"{' and '.join(_ENGRAM_KEYS)}"
+        )
+    return read
 
 
 def _targets(text: str) -> tuple[str, ...]:
@@ -142,6 +164,11 @@ class VllmOptions(EngineOptions):
     skip_mm_profiling: bool = option(
         "flag", "vLLM does not profile images at start-up.", False, sent_as="--skip-mm-profiling"
     )
+    engram_config: str | None = option(
+        "text",
+        "Where tables of n-grams lie, as JSON: '{\"cpu_offload\": false}' for the cards [RAM].",
+        sent_as="--engram-config",
+    )
     warm_compile_cache: bool = option(
         "flag", "vLLM kept the compiled code of an earlier start: the profile run copies no embedding.", False
     )
@@ -162,6 +189,7 @@ class VllmOptions(EngineOptions):
         """Raises UsageError for an unknown dtype, limits that can't be read, and limits of adapters that are off."""
         parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
         self.overrides  # noqa: B018 (it raises)
+        _engram(self.engram_config)
         self._check_adapters()
         check_word("--kv-cache-dtype", self.kv_cache_dtype, _CACHE_DTYPES)
         check_word("--mamba-ssm-cache-dtype", self.mamba_ssm_cache_dtype, DTYPES[:3])
@@ -183,6 +211,11 @@ class VllmOptions(EngineOptions):
     def media(self) -> MediaLimits:
         """Images and videos of one prompt, as far as they are limited."""
         return parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
+
+    @property
+    def ngram_tables_in_ram(self) -> bool:
+        """Whether tables of n-grams lie in RAM, where vLLM puts them unless it is told otherwise."""
+        return bool(_engram(self.engram_config).get("cpu_offload", True))
 
     @property
     def overrides(self) -> Mapping[str, Any]:

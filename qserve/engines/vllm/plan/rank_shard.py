@@ -1,4 +1,6 @@
-"""What a rank of vLLM has loaded: its share of the tensors, fused and sharded, and the rotary table."""
+"""What a rank of vLLM has loaded: its share of the tensors, fused and sharded, and the rotary table; and what lies in
+RAM for it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from qserve.planner.memory.segments import CachingAllocator
 from qserve.planner.memory.weights import Loading, load, rank_weights
 from qserve.units import MIB
 
-__all__ = ["loaded_blocks", "stage_weights"]
+__all__ = ["loaded_blocks", "ram_table_bytes", "stage_weights"]
 
 
 def stage_weights(candidate: Candidate) -> tuple[int, ...]:
@@ -34,6 +36,19 @@ def loaded_blocks(candidate: Candidate, stage: int = 0) -> CachingAllocator:
     return load(candidate.spec, share, _loading(candidate), rope_cache_bytes(candidate.spec, candidate.dtype))
 
 
+def ram_table_bytes(candidate: Candidate) -> int:
+    """Of tables of n-grams in pinned RAM, which the cards read row by row: all ranks together, a copy for the machine.
+
+    vLLM shares one copy among the engines of a node (dp_shared_memory). Where a card has its memory in common with the
+    CPU, they are counted on the card. Source: vllm 0.32 config/engram.py, docs/features/engram.md.
+    """
+    options = candidate.request.of(VllmOptions)
+    if not options.ngram_tables_in_ram or candidate.on_cpu or candidate.devices[0].is_integrated:
+        return 0
+    tables = [tensor for tensor in candidate.tensors if tensor.role == "ngram_table"]
+    return rank_weights(candidate.spec, tables, Loading(dtype=candidate.dtype))
+
+
 def _loading(candidate: Candidate) -> Loading:
     options = candidate.request.of(VllmOptions)
     return Loading(
@@ -46,4 +61,5 @@ def _loading(candidate: Candidate) -> Loading:
         max_split_bytes=20 * MIB if VllmVersion.parse(candidate.engine_version).limits_block_splits else None,
         with_mtp=options.num_speculative_tokens > 0,
         with_vision=not options.language_model_only,
+        with_ngram_tables=not ram_table_bytes(candidate),
     )

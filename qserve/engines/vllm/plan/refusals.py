@@ -11,6 +11,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.wheels import shown, too_old
 from qserve.engines.vllm.plan.context import check_rope
 from qserve.engines.vllm.plan.options import Adapters, VllmOptions
+from qserve.engines.vllm.plan.sparse_refusals import refuse_of_index_and_tables
 from qserve.engines.vllm.plan.terms.adapters import adapted_modules
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion, check_knows
 from qserve.errors import UsageError
@@ -35,7 +36,9 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
             f"--max-num-batched-tokens {batched} is less than --max-num-seqs {seqs}: a step of vLLM holds a token of "
             "every sequence; raise the first or lower the second"
         )
-    _refuse_what_no_attention_reads(options, checkpoint.spec, (hardware.devices or (hardware.cpu_device,))[0])
+    device = (hardware.devices or (hardware.cpu_device,))[0]
+    _refuse_what_no_attention_reads(options, checkpoint.spec, device)
+    refuse_of_index_and_tables(checkpoint, device, request)
     if options.adapters is not None:
         version = VllmVersion.parse(release)
         _refuse_adapters(checkpoint.spec, options.adapters, version, options.tensor_parallel_size or 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.rank_shard import ram_table_bytes
 from qserve.planner.candidate import Candidate
 from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.request import PlanRequest
@@ -48,6 +49,9 @@ def _settings(candidate: Candidate, options: VllmOptions) -> Iterator[Change]:
     if options.kv_cache_dtype == "auto":
         halved_cache = _with(candidate, kv_cache_dtype="fp8")
         yield change_of(candidate, "KV cache in fp8", "slightly less accurate on long contexts", halved_cache)
+    if ram_table_bytes(candidate):
+        on_cards = _with(candidate, engram_config='{"cpu_offload": false}')
+        yield change_of(candidate, "tables of n-grams on the cards", "less room for the cache", on_cards)
     if not options.enforce_eager:
         eager = _with(candidate, enforce_eager=True)
         yield change_of(candidate, "no CUDA graphs", "slower while few requests run", eager)

@@ -178,7 +178,8 @@ class StepTimes:
         if network.ranks > 1:
             reduces = network.attention_layers + network.sliding_layers + network.state_layers + network.num_layers
             reduce = reduces * kernels.reduce_us(card, network.ranks, tokens * network.hidden_size * 2)
-        pointwise = tokens * network.hidden_size * 16 * network.num_layers / (card.bandwidth * _POINTWISE_SHARE)
+        width = network.hidden_size * network.streams
+        pointwise = tokens * width * 16 * network.num_layers / (card.bandwidth * _POINTWISE_SHARE)
         return gemms, experts, reduce, 1e6 * pointwise
 
     def _head_us(self, sequences: int) -> float:

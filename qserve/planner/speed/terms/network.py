@@ -51,6 +51,8 @@ class RankNetwork:
     expert_format: WeightFormat = BF16
     state_layers: int = 0
     value_heads: int = 0
+    streams: int = 1
+    """Residual streams, which two gates a layer read and write whole."""
     unfused_bytes: int = 0
     """That norms and gates move of one token's activations through all layers where each is several operations, in 32
     bit for the most part."""
@@ -80,6 +82,7 @@ def rank_network(
         *_gemms(held, "self_attn.o_proj", attending, hidden, heads * spec.head_dim),
         *_mlp(spec, held, ranks),
         *_linear_attention(spec, held, ranks),
+        *_whole_on_each_rank(spec),
     ]
     moe, linear = spec.moe, spec.linear_attention
     return RankNetwork(
@@ -91,9 +94,10 @@ def rank_network(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=spec.head_dim,
-        attention_layers=spec.num_full_layers,
-        sliding_layers=spec.num_sliding_layers,
-        sliding_window=spec.sliding_window or 0,
+        attention_layers=0 if spec.index else spec.num_full_layers,
+        # What an index chooses is read as a window is: never more than so many tokens of a sequence.
+        sliding_layers=spec.num_full_layers if spec.index else spec.num_sliding_layers,
+        sliding_window=spec.index.chosen_tokens if spec.index else spec.sliding_window or 0,
         moe_layers=moe.sparse_layers if moe else 0,
         experts=moe.num_experts if moe else 0,
         experts_per_token=moe.num_experts_per_tok if moe else 0,
@@ -101,6 +105,7 @@ def rank_network(
         expert_format=held.of_experts(_sparse_layers(spec)),
         state_layers=spec.num_linear_layers,
         value_heads=_share(linear.num_value_heads, ranks) if linear else 0,
+        streams=spec.streams.count if spec.streams else 1,
         unfused_bytes=_unfused_bytes(spec, ranks, (heads + kv_heads) * spec.head_dim),
     )
 
@@ -151,6 +156,21 @@ def _linear_attention(spec: ModelSpec, held: HeldFormats, ranks: int) -> list[Ge
         Gemm(2 * linear.num_value_heads // ranks or 2, spec.hidden_size, len(layers), BF16),
         *_gemms(held, "linear_attn.out_proj", layers, spec.hidden_size, values),
     ]
+
+
+def _whole_on_each_rank(spec: ModelSpec) -> list[Gemm]:
+    """Gates of residual streams, projections of an index and behind tables of n-grams: in 16 bit, by every rank."""
+    hidden, gemms = spec.hidden_size, []
+    if spec.streams:
+        width, halves = spec.streams.count * hidden, 2 * spec.num_hidden_layers
+        gemms += [Gemm(spec.streams.low_rank + spec.streams.count, width, halves, BF16)]
+        gemms += [Gemm(width, spec.streams.low_rank, halves, BF16)]
+    if spec.index:
+        gemms.append(Gemm(spec.index.projected_dim, hidden, spec.num_full_layers, BF16))
+    if spec.ngrams:
+        width = hidden * ((spec.streams.count if spec.streams else 1) + 1)
+        gemms.append(Gemm(width, spec.ngrams.embed_dim, len(spec.ngrams.layers), BF16))
+    return gemms
 
 
 def _share(count: int, ranks: int) -> int:

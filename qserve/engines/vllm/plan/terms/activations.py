@@ -6,6 +6,7 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.encoder import embedding_bytes, encoder_peak
+from qserve.engines.vllm.plan.step_buffers import stream_widths
 from qserve.engines.vllm.plan.terms.adapters import step_adapters
 from qserve.engines.vllm.plan.terms.bnb_scratch import layer_scratch_bytes
 from qserve.engines.vllm.plan.trial import Trial
@@ -123,7 +124,8 @@ def compile_peak(
     Source: vllm config/compilation.py (benchmark_combo_kernel), gpu_model_runner.py (supports_mm_inputs), vllm#54122,
     vllm#54383.
     """
-    if (spec.vision is not None and takes_media) or not version.compiles_inside_profile:
+    is_outside = spec.vision is not None and takes_media
+    if is_outside or not (version.compiles_inside_profile and spec.family.vllm.is_compiled):
         return 0
     embedding = spec.vocab_size * spec.hidden_size * _ACTIVATION_BYTES // tensor_parallel_size
     return embedding + 2 * num_tokens * spec.hidden_size * _ACTIVATION_BYTES
@@ -148,14 +150,20 @@ def _sampler_peak(
 def _layer_peak(
     spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int, is_eager: bool
 ) -> int:
+    widths = _layer_widths(spec, version, tensor_parallel_size, is_eager)
+    has_base = not (is_eager or version.runs_model_runner_v2(spec))
+    return num_tokens * widths * _ACTIVATION_BYTES + has_base * constants.ACTIVATION_MLP_BASE.num_bytes
+
+
+def _layer_widths(spec: ModelSpec, version: VllmVersion, tensor_parallel_size: int, is_eager: bool) -> int:
+    """Elements per token of the widest layer."""
     streams = layer_streams(spec, version, tensor_parallel_size, is_eager)
     widths = 3 * spec.intermediate_size // tensor_parallel_size + streams
     linear = spec.linear_attention
     if linear:  # projections of Gated DeltaNet, and a state of k_dim × v_dim per chunk of 64 tokens
         chunk = linear.num_value_heads * linear.key_head_dim * linear.value_head_dim // 64
         widths = max(widths, (2 * (linear.conv_dim + linear.value_dim) + chunk) // tensor_parallel_size)
-    has_base = not (is_eager or version.runs_model_runner_v2(spec))
-    return num_tokens * widths * _ACTIVATION_BYTES + has_base * constants.ACTIVATION_MLP_BASE.num_bytes
+    return stream_widths(spec, widths)
 
 
 def moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int = 1) -> int:
@@ -233,7 +241,11 @@ def _sampler(sizes: Trial) -> str:
 def _widest_layer(sizes: Trial) -> str:
     spec, tokens, ranks = sizes.spec, sizes.max_num_batched_tokens, sizes.candidate.tensor_parallel_size
     streams = layer_streams(spec, sizes.version, ranks, sizes.is_eager)
-    text = f"widest layer 2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"
+    if spec.streams:
+        text = f"widest layer 2·{tokens}·{_layer_widths(spec, sizes.version, ranks, sizes.is_eager)}, "
+        text += f"with {spec.streams.count} residual streams"
+    else:
+        text = f"widest layer 2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"
     if not (sizes.is_eager or sizes.version.runs_model_runner_v2(spec)):
         text += f" + {format_bytes(constants.ACTIVATION_MLP_BASE.num_bytes)}"
     if unpacked := layer_scratch_bytes(spec, sizes.quantization, ranks):

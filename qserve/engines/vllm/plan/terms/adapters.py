@@ -130,6 +130,7 @@ def _is_target(name: str, targets: tuple[str, ...]) -> bool:
 def _modules(spec: ModelSpec, version: VllmVersion, ranks: int) -> Iterator[AdaptedModule]:
     yield from _attention(spec, ranks)
     yield from _linear_attention(spec, ranks)
+    yield from _index_streams_and_tables(spec)
     sparse = spec.moe.sparse_layers if spec.moe else 0
     yield from _mlp(spec.hidden_size, spec.intermediate_size, spec.num_hidden_layers - sparse, ranks)
     yield from _experts(spec, version, ranks)
@@ -165,6 +166,22 @@ def _linear_attention(spec: ModelSpec, ranks: int) -> Iterator[AdaptedModule]:
     yield AdaptedModule("in_proj_ba", layers, hidden, tuple(size // ranks for size in gates), "column")
     yield AdaptedModule("conv1d", layers, linear.conv_kernel_dim, (linear.conv_dim // ranks,), "column")
     yield AdaptedModule("out_proj", layers, value // ranks, (hidden,), "row")
+
+
+def _index_streams_and_tables(spec: ModelSpec) -> Iterator[AdaptedModule]:
+    """Whole on every rank. Source: vllm 0.32 models/qwen4_exp/nvidia (hyperconnection.py, ple_layer.py, indexer_qsa.py)."""
+    hidden = spec.hidden_size
+    if spec.index:
+        yield AdaptedModule("index_qk_proj", spec.num_full_layers, hidden, (spec.index.projected_dim,))
+    if spec.ngrams:
+        width = hidden * (spec.streams.count if spec.streams else 1)
+        yield AdaptedModule("kv_proj", len(spec.ngrams.layers), spec.ngrams.embed_dim, (width, hidden))
+    if spec.streams:
+        width, rank, halves = spec.streams.count * hidden, spec.streams.low_rank, 2 * spec.num_hidden_layers
+        gate = "input_mix_weight_down_block_inject"
+        yield AdaptedModule(gate, halves, width, (rank, spec.streams.count))
+        yield AdaptedModule("input_mix_weight_down", 1, width, (rank,))
+        yield AdaptedModule("input_mix_weight_up", halves + 1, rank, (width,))
 
 
 def _mlp(hidden: int, inner: int, layers: int, ranks: int) -> Iterator[AdaptedModule]:

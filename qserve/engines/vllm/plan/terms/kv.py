@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan.trial import Trial
-from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
+from qserve.planner.memory.kv import index_bytes_per_token, kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
 from qserve.planner.term import TermKind
 from qserve.units import MIB, format_bytes
 
@@ -38,6 +39,11 @@ class KvCache(TermKind[Trial]):
         return True
 
 
+def _states(spec: ModelSpec) -> str:
+    kinds = ["linear layers"] + ["tables of n-grams"] * bool(spec.ngrams) + ["index"] * bool(spec.index)
+    return kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+
+
 def share_formula(sizes: Trial) -> str:
     """What the engine may take of the device."""
     return f"{format_bytes(sizes.device.total_bytes)} × {sizes.gpu_memory_utilization:g}"
@@ -51,6 +57,8 @@ def pages_formula(sizes: Trial) -> str:
     heads = max(1, spec.num_key_value_heads // candidate.tensor_parallel_size)
     layers = spec.num_full_layers + spec.num_sliding_layers
     pages = f"a block of {layout.block_tokens} tokens is {format_bytes(layout.block_bytes)}"
-    state = f", and a sequence pins {layout.state_blocks} more for its linear layers" if layout.state_blocks else ""
-    each = f"2 × {layers} layers × {heads} KV heads × {spec.head_dim} × {element} B = {format_bytes(token)} a token"
-    return f"{each}; {pages}{state}"
+    state = f", and a sequence pins {layout.state_blocks} more for its {_states(spec)}" if layout.state_blocks else ""
+    each = f"2 × {layers} layers × {heads} KV heads × {spec.head_dim} × {element} B"
+    if spec.index:
+        each += f" + {layers} × {index_bytes_per_token(spec)} B of index keys"
+    return f"{each} = {format_bytes(token)} a token; {pages}{state}"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
-from qserve.engines.vllm.plan.rank_shard import loaded_blocks
+from qserve.engines.vllm.plan.rank_shard import loaded_blocks, ram_table_bytes
+from qserve.engines.vllm.plan.step_buffers import lookup_bytes
 from qserve.engines.vllm.plan.terms.activations import compile_peak, moe_workspace, sampler_buffer
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.memory.allocator import cublas_workspace
@@ -43,7 +44,9 @@ class Penalties(TermKind[Trial]):
 
 
 class RetainedBuffers(TermKind[Trial]):
-    """What fused experts and top-k keep to work in, where the release charges it as gone and not in the peak."""
+    """What fused experts, top-k and tables in RAM keep to work in, where the release charges it as gone and not in the
+    peak.
+    """
 
     name, column = "kept buffers", "runtime"
 
@@ -51,13 +54,16 @@ class RetainedBuffers(TermKind[Trial]):
         if not sizes.version.charges_what_is_gone:
             return 0
         ranks = sizes.candidate.tensor_parallel_size
-        return moe_workspace(sizes.spec, sizes.version, sizes.max_num_batched_tokens, ranks) + _top_k_rows(sizes)
+        experts = moe_workspace(sizes.spec, sizes.version, sizes.max_num_batched_tokens, ranks)
+        return experts + _top_k_rows(sizes) + _looked_up(sizes)
 
     def formula(self, sizes: Trial, stage: int) -> str:
         tokens, rows = sizes.max_num_batched_tokens, _top_k_rows(sizes)
         experts = f"two buffers of the fused experts for {tokens} tokens" if sizes.spec.moe else ""
         top_k = f"rows of top-k {format_bytes(rows)}" if rows else ""
-        return f"{' + '.join(filter(None, (experts, top_k)))}, kept after the profile run"
+        rows = _looked_up(sizes)
+        tables = f"{format_bytes(rows)} of rows from tables in RAM" if rows else ""
+        return f"{' + '.join(filter(None, (experts, top_k, tables)))}, kept after the profile run"
 
     def source(self, sizes: Trial) -> str:
         return "vllm TritonExperts.workspace_shapes, topk_topp_triton.py; mem_utils.py"
@@ -65,6 +71,13 @@ class RetainedBuffers(TermKind[Trial]):
 
 def _top_k_rows(sizes: Trial) -> int:
     return sampler_buffer(sizes.spec, sizes.device, sizes.version, sizes.max_num_seqs)
+
+
+def _looked_up(sizes: Trial) -> int:
+    candidate = sizes.candidate
+    if not ram_table_bytes(candidate):
+        return 0
+    return lookup_bytes(candidate.spec, candidate.tensors, candidate.dtype, sizes.max_num_batched_tokens)
 
 
 class RetainedSegment(TermKind[Trial]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qserve.engines.vllm.plan.encoder import deepstack_bytes
+from qserve.engines.vllm.plan.step_buffers import choice_bytes, draft_streams_bytes
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.formulas import weights_formula
 from qserve.planner.memory.rope import rope_cache_bytes
@@ -16,13 +17,13 @@ class Weights(TermKind[Trial]):
     name, column, learned = "weights", "weights", "weights"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        return sizes.stage_weights[stage] + _deepstack(sizes)
+        return sizes.stage_weights[stage] + sum(num_bytes for num_bytes, _ in _buffers(sizes))
 
     def formula(self, sizes: Trial, stage: int) -> str:
-        candidate, buffers = sizes.candidate, _deepstack(sizes)
+        candidate = sizes.candidate
         rotary = format_bytes(rope_cache_bytes(candidate.spec, candidate.dtype))
-        text = f"{weights_formula(candidate)} + {rotary} rotary table"
-        return f"{text} + {format_bytes(buffers)} deepstack buffers of a step" if buffers else text
+        parts = [weights_formula(candidate), f"{rotary} rotary table"]
+        return " + ".join([*parts, *(f"{format_bytes(held)} {name}" for held, name in _buffers(sizes) if held)])
 
     def source(self, sizes: Trial) -> str:
         checkpoint = sizes.candidate.checkpoint
@@ -35,6 +36,16 @@ class Weights(TermKind[Trial]):
 
     def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
+
+
+def _buffers(sizes: Trial) -> tuple[tuple[int, str], ...]:
+    """What the model allocates for a step when it is made, with names."""
+    tokens, drafts = sizes.max_num_batched_tokens, sizes.options.num_speculative_tokens > 0
+    return (
+        (_deepstack(sizes), "deepstack buffers of a step"),
+        (choice_bytes(sizes.spec, tokens, drafts), "tokens that the index of each layer chooses in a step"),
+        (draft_streams_bytes(sizes.spec, tokens) if drafts else 0, "streams of a step for the MTP head"),
+    )
 
 
 def _deepstack(sizes: Trial) -> int:

@@ -1,0 +1,105 @@
+"""What vLLM refuses of models with an index of sparse attention, and of those with tables of n-grams.
+
+Source: vllm 0.32 model_executor/models/config.py (Qwen4ExpForConditionalGenerationConfig), config/engram.py and
+models/qwen4_exp (nvidia/qsa.py, common/qsa_cache.py, common/ngram_embedding.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Device
+from qserve.core.schemes import SCHEMES
+from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.errors import UsageError
+from qserve.planner.request import PlanRequest
+
+__all__ = ["refuse_of_index_and_tables"]
+
+_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
+_TABLE_METHODS = ("", "fp8", "modelopt", "compressed-tensors", "auto-round", "inc", "quark")
+_GRAIN = 16  # tokens that a block is a multiple of
+
+
+def refuse_of_index_and_tables(checkpoint: Checkpoint, device: Device, request: PlanRequest) -> None:
+    """Raises UsageError for what a start would end with."""
+    spec, options = checkpoint.spec, request.of(VllmOptions)
+    if options.engram_config is not None and spec.ngrams is None:
+        raise UsageError(
+            f"--engram-config {options.engram_config}: {checkpoint.id} has no tables of n-grams; leave it out"
+        )
+    if (spec.index or spec.ngrams) and device.kind == "cpu":
+        raise UsageError(
+            f"{checkpoint.id} has sparse attention or tables of n-grams, which vLLM computes on cards alone; describe "
+            "cards with --gpu NAME:COUNT"
+        )
+    if spec.ngrams:
+        _refuse_stages_and_formats(checkpoint, options)
+    if spec.index:
+        _refuse_dtypes(checkpoint, device, request)
+        _refuse_drafts(checkpoint, options)
+
+
+def _refuse_stages_and_formats(checkpoint: Checkpoint, options: VllmOptions) -> None:
+    stages = options.pipeline_parallel_size or 1
+    if stages > 1:
+        raise UsageError(
+            f"--pipeline-parallel-size {stages}: tables of n-grams are looked up by the tokens of a prompt, which vLLM "
+            f"gives to the first stage alone; leave it out, and share the layers of {checkpoint.id} by "
+            "--tensor-parallel-size"
+        )
+    method = _method(checkpoint.config)
+    if not method.startswith(_TABLE_METHODS[1:]) and method:
+        raise UsageError(
+            f"{checkpoint.id} is stored by {method}, and vLLM loads tables of n-grams beside "
+            f"{', '.join(_TABLE_METHODS[1:])} alone; give another checkpoint of the model"
+        )
+
+
+def _method(config: Any) -> str:
+    """The quant_method of a config.json, wherever it stands; empty for 16 bit."""
+    nested = config.get("text_config")
+    for holder in (config, nested if isinstance(nested, dict) else {}):
+        found = holder.get("quantization_config")
+        if isinstance(found, dict):
+            return str(found.get("quant_method", "")).lower().replace("_", "-")
+    return ""
+
+
+def _refuse_dtypes(checkpoint: Checkpoint, device: Device, request: PlanRequest) -> None:
+    options = request.of(VllmOptions)
+    asked = request.dtype if request.dtype not in (None, "auto") else None
+    of_scheme = SCHEMES[request.quant].dtype if request.quant in SCHEMES else None
+    for flag, dtype in (("--dtype", asked), ("--quant", of_scheme)):
+        if dtype not in (None, "bfloat16", "bf16"):
+            given = request.quant if flag == "--quant" else dtype
+            raise UsageError(
+                f"{flag} {given}: vLLM's kernels for the index of {checkpoint.id} compute in bfloat16; leave it out"
+            )
+    if device.kind == "cuda" and not device.supports("bf16"):
+        raise UsageError(
+            f"{device.name} has no bfloat16, in which alone vLLM computes the index of {checkpoint.id}; it needs a card "
+            "of compute capability 8.0 or later"
+        )
+    if options.kv_cache_dtype not in _CACHE_DTYPES:
+        raise UsageError(
+            f"--kv-cache-dtype {options.kv_cache_dtype}: vLLM's kernels for the index of {checkpoint.id} read a cache "
+            f"in {', '.join(_CACHE_DTYPES[1:])}; give one of these"
+        )
+
+
+def _refuse_drafts(checkpoint: Checkpoint, options: VllmOptions) -> None:
+    """A ring of keys holds the open block and every draft, in whole blocks, and must divide a block of the cache."""
+    index, drafts = checkpoint.spec.index, options.num_speculative_tokens
+    if index is None or not drafts:
+        return
+    ratio = index.compress_ratio
+    ring = -(-(ratio + drafts) // ratio) * ratio
+    if (options.block_size or _GRAIN) % ring:
+        fewer = max((n for n in range(1, drafts) if not _GRAIN % (-(-(ratio + n) // ratio) * ratio)), default=0)
+        instead = f"give {fewer} or fewer" if fewer else "leave it out"
+        raise UsageError(
+            f"--num-speculative-tokens {drafts}: the index of {checkpoint.id} keeps {ring} keys of a sequence, which "
+            f"must divide a block of its cache; {instead}, or --block-size {_GRAIN * ring}"
+        )
