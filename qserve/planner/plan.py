@@ -50,8 +50,8 @@ class Placement:
     """Where the model goes: over ranks (parallel sizes, both memory settings), or module by module (device_map).
 
     `device_map` is None, "auto", or accelerate's map of modules. `kv_cache_memory_bytes` is per device, and of a
-    plan by modules the whole pool; `offloaded_bytes` are weights in "cpu" and on "disk" that compute on a card, or whose
-    rows a card reads where they lie.
+    plan by modules the whole pool; `offloaded_bytes` are weights in "cpu" and on "disk" that compute on a card, or
+    whose rows a card reads where they lie.
     `head_copy_bytes` is a CPU's copy of the head in int8, which steps of few sequences read first (core/shortlist.py).
     """
 

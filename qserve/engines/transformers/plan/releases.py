@@ -27,12 +27,8 @@ def check_layers(spec: ModelSpec) -> None:
 
     The library computes them by itself, its index for every token of a prompt in a loop of Python.
     """
-    kinds = {
-        "an index of sparse attention": spec.index,
-        "tables of n-grams": spec.ngrams,
-        "residual streams": spec.streams,
-    }
-    has = [name for name, part in kinds.items() if part is not None]
+    kinds = (("an index of sparse attention", spec.index), ("tables of n-grams", spec.ngrams))
+    has = [name for name, part in (*kinds, ("residual streams", spec.streams)) if part is not None]
     if has:
         raise UsageError(
             f"{spec.id} has {', '.join(has)}, which the transformers engine does not serve; give --engine vllm, with "

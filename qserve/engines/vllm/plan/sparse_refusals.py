@@ -10,15 +10,16 @@ from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device
-from qserve.core.schemes import SCHEMES
+from qserve.core.schemes import SCHEMES, resolve_scheme
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest
+from qserve.planner.siblings import sibling_of
 
 __all__ = ["refuse_of_index_and_tables"]
 
 _CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
-_TABLE_METHODS = ("", "fp8", "modelopt", "compressed-tensors", "auto-round", "inc", "quark")
+_TABLE_METHODS = ("fp8", "modelopt", "compressed-tensors", "auto-round", "inc", "quark")
 _GRAIN = 16  # tokens that a block is a multiple of
 
 
@@ -26,9 +27,7 @@ def refuse_of_index_and_tables(checkpoint: Checkpoint, device: Device, request: 
     """Raises UsageError for what a start would end with."""
     spec, options = checkpoint.spec, request.of(VllmOptions)
     if options.engram_config is not None and spec.ngrams is None:
-        raise UsageError(
-            f"--engram-config {options.engram_config}: {checkpoint.id} has no tables of n-grams; leave it out"
-        )
+        raise UsageError(f"--engram-config: {checkpoint.id} has no tables of n-grams; leave it out")
     if (spec.index or spec.ngrams) and device.kind == "cpu":
         raise UsageError(
             f"{checkpoint.id} has sparse attention or tables of n-grams, which vLLM computes on cards alone; describe "
@@ -36,6 +35,7 @@ def refuse_of_index_and_tables(checkpoint: Checkpoint, device: Device, request: 
         )
     if spec.ngrams:
         _refuse_stages_and_formats(checkpoint, options)
+        _refuse_in_flight(checkpoint, request)
     if spec.index:
         _refuse_dtypes(checkpoint, device, request)
         _refuse_drafts(checkpoint, options)
@@ -50,11 +50,26 @@ def _refuse_stages_and_formats(checkpoint: Checkpoint, options: VllmOptions) -> 
             "--tensor-parallel-size"
         )
     method = _method(checkpoint.config)
-    if not method.startswith(_TABLE_METHODS[1:]) and method:
+    if method and not method.startswith(_TABLE_METHODS):
         raise UsageError(
             f"{checkpoint.id} is stored by {method}, and vLLM loads tables of n-grams beside "
-            f"{', '.join(_TABLE_METHODS[1:])} alone; give another checkpoint of the model"
+            f"{', '.join(_TABLE_METHODS)} alone; give another checkpoint of the model"
         )
+
+
+def _refuse_in_flight(checkpoint: Checkpoint, request: PlanRequest) -> None:
+    """Of 16-bit weights nothing is made while loading: a scheme needs a checkpoint that is stored so."""
+    if checkpoint.spec.quantization is not None:
+        return
+    asked = resolve_scheme(request.quant)
+    if any(SCHEMES[scheme].bits >= 16 or sibling_of(checkpoint.id, scheme) for scheme in asked):
+        return
+    stored = [scheme for scheme in SCHEMES if sibling_of(checkpoint.id, scheme)]
+    known = f"; checkpoints are known in {', '.join(stored)}" if stored else ""
+    raise UsageError(
+        f"--quant {request.quant}: vLLM loads tables of n-grams as they are stored, and makes no other format of "
+        f"{checkpoint.id} while loading{known}"
+    )
 
 
 def _method(config: Any) -> str:
@@ -70,7 +85,8 @@ def _method(config: Any) -> str:
 def _refuse_dtypes(checkpoint: Checkpoint, device: Device, request: PlanRequest) -> None:
     options = request.of(VllmOptions)
     asked = request.dtype if request.dtype not in (None, "auto") else None
-    of_scheme = SCHEMES[request.quant].dtype if request.quant in SCHEMES else None
+    scheme = SCHEMES.get(request.quant)
+    of_scheme = scheme.dtype or request.quant if scheme is not None and scheme.bits >= 16 else None
     for flag, dtype in (("--dtype", asked), ("--quant", of_scheme)):
         if dtype not in (None, "bfloat16", "bf16"):
             given = request.quant if flag == "--quant" else dtype
@@ -79,8 +95,8 @@ def _refuse_dtypes(checkpoint: Checkpoint, device: Device, request: PlanRequest)
             )
     if device.kind == "cuda" and not device.supports("bf16"):
         raise UsageError(
-            f"{device.name} has no bfloat16, in which alone vLLM computes the index of {checkpoint.id}; it needs a card "
-            "of compute capability 8.0 or later"
+            f"{device.name} has no bfloat16, in which alone vLLM computes the index of {checkpoint.id}; it needs a "
+            "card of compute capability 8.0 or later"
         )
     if options.kv_cache_dtype not in _CACHE_DTYPES:
         raise UsageError(

@@ -169,7 +169,7 @@ def _linear_attention(spec: ModelSpec, ranks: int) -> Iterator[AdaptedModule]:
 
 
 def _index_streams_and_tables(spec: ModelSpec) -> Iterator[AdaptedModule]:
-    """Whole on every rank. Source: vllm 0.32 models/qwen4_exp/nvidia (hyperconnection.py, ple_layer.py, indexer_qsa.py)."""
+    """Whole on every rank. Source: vllm 0.32 models/qwen4_exp/nvidia: hyperconnection, ple_layer, indexer_qsa."""
     hidden = spec.hidden_size
     if spec.index:
         yield AdaptedModule("index_qk_proj", spec.num_full_layers, hidden, (spec.index.projected_dim,))
