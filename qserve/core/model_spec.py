@@ -101,6 +101,16 @@ class ModelSpec:
         return self.layer_types.count("linear_attention")
 
     @property
+    def rare_parts(self) -> tuple[str, ...]:
+        """In words, what it has that most engines and trainers do not compute or count."""
+        parts = (
+            ("an index of sparse attention", self.index),
+            ("tables of n-grams", self.ngrams),
+            ("residual streams", self.streams),
+        )
+        return tuple(name for name, part in parts if part is not None)
+
+    @property
     def is_hybrid(self) -> bool:
         return self.num_linear_layers > 0
 

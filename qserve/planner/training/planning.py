@@ -37,6 +37,8 @@ def plan_training(
     Raises UsageError where the cards do not suffice for the layout that is asked for.
     """
     _refuse_plan_only(devices)
+    for one in filter(None, (spec, reward)):
+        _refuse_rare_parts(one)
     _refuse_packed_weights(spec, request)
     trainers, engines = _divide(devices, request)
     cast = cast_of(spec, request, reward)
@@ -80,6 +82,15 @@ def _refuse_plan_only(devices: Sequence[Device]) -> None:
         raise UsageError(
             f"training is not planned on {device.name}: what a trainer holds there is not known, and `qserve train` "
             "does not run there; name an NVIDIA or AMD card, or --gpu none for the CPU"
+        )
+
+
+def _refuse_rare_parts(spec: ModelSpec) -> None:
+    """No memory of their gradients and activations was measured or read from a trainer."""
+    if spec.rare_parts:
+        raise UsageError(
+            f"{spec.id} has {', '.join(spec.rare_parts)}, whose training is not planned; fine-tune a model without, "
+            "for example Qwen/Qwen3.6-35B-A3B"
         )
 
 

@@ -27,12 +27,10 @@ def check_layers(spec: ModelSpec) -> None:
 
     The library computes them by itself, its index for every token of a prompt in a loop of Python.
     """
-    kinds = (("an index of sparse attention", spec.index), ("tables of n-grams", spec.ngrams))
-    has = [name for name, part in (*kinds, ("residual streams", spec.streams)) if part is not None]
-    if has:
+    if spec.rare_parts:
         raise UsageError(
-            f"{spec.id} has {', '.join(has)}, which the transformers engine does not serve; give --engine vllm, with "
-            "cards"
+            f"{spec.id} has {', '.join(spec.rare_parts)}, which the transformers engine does not serve; give --engine "
+            "vllm, with cards"
         )
 
 

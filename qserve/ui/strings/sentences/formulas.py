@@ -30,6 +30,12 @@ FORMULAS: dict[str, str] = {
     "{#} experts": "{} 专家层",
     "experts {#}": "专家层 {}",
     "{#} norms and the rest": "{} 归一化层与其余",
+    "{#} gates of residual streams": "{} 残差流的门控",
+    "{#} tables of n-grams": "{} n-gram 表",
+    "{#} tokens that the index of each layer chooses in a step": "{} 每层的索引在一步中选出的词元",
+    "{#} streams of a step for the MTP head": "{} 供 MTP 头使用的一步残差流",
+    "{#} of rows from tables in RAM": "{} 取自内存中的表的行",
+    "with {#} residual streams": "含 {} 个残差流",
     "{#} rotary table": "{} 旋转位置表",
     "{#} deepstack buffers of a step": "{} 每步的 deepstack 缓冲区",
     "{#} copy of the head in int8 (few sequences read it first)": "{} int8 的输出头副本（序列少时先读它）",
@@ -42,10 +48,20 @@ FORMULAS: dict[str, str] = {
         "{} 所余的三分之一（取整 GiB），或一个满长度序列"
     ),
     "2 × {#} layers × {#} KV heads × {#} × {#} B = {#} a token": "2 × {} 层 × {} 个 KV 头 × {} × {} B = 每词元 {}",
+    "2 × {#} layers × {#} KV heads × {#} × {#} B + {#} × {#} B of index keys = {#} a token": (
+        "2 × {} 层 × {} 个 KV 头 × {} × {} B + {} × {} B 索引键 = 每词元 {}"
+    ),
     "2 × {#} layers × {#} KV heads × {#} × {#} B per token": "每词元 2 × {} 层 × {} 个 KV 头 × {} × {} B",
     "and {#} B of state per sequence": "每序列另有 {} B 状态",
     "a block of {#} tokens is {#}": "{} 词元的块为 {}",
     "and a sequence pins {#} more for its linear layers": "每序列另占 {} 块用于线性注意力层",
+    "and a sequence pins {#} more for its linear layers and index": "每序列另占 {} 块用于线性注意力层与索引",
+    "and a sequence pins {#} more for its linear layers and tables of n-grams": (
+        "每序列另占 {} 块用于线性注意力层与 n-gram 表"
+    ),
+    "and a sequence pins {#} more for its linear layers and tables of n-grams and index": (
+        "每序列另占 {} 块用于线性注意力层、n-gram 表与索引"
+    ),
     "the largest of: {}": "取最大：{}",
     "sampler {}": "采样器 {}",
     "greedy": "贪心",

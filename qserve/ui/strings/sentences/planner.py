@@ -32,6 +32,7 @@ _REASONS = {
     "states of {#} sequences (max_num_seqs) {#}": "{} 个序列的状态（max_num_seqs） {}",
     "weights {#}": "权重 {}",
     "activations {#}": "激活 {}",
+    "{#} missing of the RAM: tables of n-grams {}, and {} available": "内存缺少 {}：n-gram 表 {}，可用 {}",
     "other processes {#}": "其他进程 {}",
 }
 
@@ -88,6 +89,10 @@ _NOTES = {
     "there, and so is --dtype float32, with twice the memory": (
         "在没有 AVX-512 的 CPU 上，vLLM 以 bf16 读取提示要慢几倍；--engine transformers 在此较快，--dtype float32 也快"
         "，但内存加倍"
+    ),
+    "{} of the weights are tables of n-grams in pinned RAM, which the machine needs beside its cards; --engram-config "
+    "{} puts them on the cards": (
+        "权重中的 {} 是放在锁页内存中的 n-gram 表，机器除显卡外还需要这些内存；--engram-config {} 把它们放到显卡上"
     ),
     "The checkpoint asks for a KV cache in {}": "检查点要求 KV 缓存使用 {}",
     "The checkpoint asks for a KV cache in {}; --kv-cache-dtype {} overrides it": (
@@ -191,6 +196,8 @@ _SUGGESTIONS = {
     "one {}": "一张 {}",
     "another card, of {}": "换一张 {} 的显卡",
     "KV cache in fp8": "KV 缓存用 fp8",
+    "tables of n-grams on the cards": "n-gram 表放在显卡上",
+    "less room for the cache": "留给缓存的空间更少",
     "no CUDA graphs": "不用 CUDA 图",
     "slower while few requests run": "请求少时较慢",
     "no videos": "不接受视频",

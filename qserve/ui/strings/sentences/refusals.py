@@ -269,4 +269,47 @@ REFUSALS: dict[str, str] = {
     "{}: its rope has rope_type {} and type {}, which vLLM refuses to choose between; leave type out of config.json": (
         "{}：rope 的 rope_type 为 {}、type 为 {}，vLLM 拒绝二选一；请从 config.json 中去掉 type"
     ),
+    "--engram-config: {} has no tables of n-grams; leave it out": "--engram-config：{} 没有 n-gram 表；请去掉它",
+    "--engram-config {} is not a JSON object of true and false; write for example {}, with which tables of n-grams lie "
+    "on the cards": "--engram-config {} 不是由 true 和 false 组成的 JSON 对象；例如写作 {}，把 n-gram 表放到显卡上",
+    "--engram-config names {}, which the plan does not count; it takes {} and {}": (
+        "--engram-config 中有 {}，规划不计算它；可以是 {} 和 {}"
+    ),
+    "{} has sparse attention or tables of n-grams, which vLLM computes on cards alone; describe cards with --gpu "
+    "NAME:COUNT": "{} 有稀疏注意力或 n-gram 表，vLLM 只在显卡上计算它们；请用 --gpu 名称:数量 描述显卡",
+    "--pipeline-parallel-size {}: tables of n-grams are looked up by the tokens of a prompt, which vLLM gives to the "
+    "first stage alone; leave it out, and share the layers of {} by --tensor-parallel-size": (
+        "--pipeline-parallel-size {}：n-gram 表按提示的词元查找，而 vLLM 只把词元交给第一级；请去掉它，用 "
+        "--tensor-parallel-size 分摊 {} 的各层"
+    ),
+    "{} is stored by {}, and vLLM loads tables of n-grams beside {} alone; give another checkpoint of the model": (
+        "{} 以 {} 存储，而 vLLM 只在 {} 之下加载 n-gram 表；请换用该模型的另一个检查点"
+    ),
+    "--quant {}: vLLM loads tables of n-grams as they are stored, and makes no other format of {} while loading": (
+        "--quant {}：vLLM 按存储格式加载 n-gram 表，不能在加载时把 {} 变为其他格式"
+    ),
+    "checkpoints are known in {}": "已知的检查点格式：{}",
+    "{} {}: vLLM's kernels for the index of {} compute in bfloat16; leave it out": (
+        "{} {}：vLLM 用于 {} 的索引的内核以 bfloat16 计算；请去掉它"
+    ),
+    "{} has no bfloat16, in which alone vLLM computes the index of {}; it needs a card of compute capability 8.0 or "
+    "later": "{} 不支持 bfloat16，而 vLLM 只以它计算 {} 的索引；需要计算能力 8.0 或更高的显卡",
+    "--kv-cache-dtype {}: vLLM's kernels for the index of {} read a cache in {}; give one of these": (
+        "--kv-cache-dtype {}：vLLM 用于 {} 的索引的内核只读取 {} 格式的缓存；请用其中之一"
+    ),
+    "--num-speculative-tokens {}: the index of {} keeps {} keys of a sequence, which must divide a block of its cache; "
+    "{}, or --block-size {}": (
+        "--num-speculative-tokens {}：{} 的索引为每个序列保留 {} 个键，其数须能整除缓存块；{}，或用 --block-size {}"
+    ),
+    "give {#} or fewer": "请用不超过 {} 的值",
+    "leave it out": "请去掉它",
+    "{} has {}, which the transformers engine does not serve; give --engine vllm, with cards": (
+        "{} 有{}，transformers 引擎不支持；请用显卡并指定 --engine vllm"
+    ),
+    "an index of sparse attention": "稀疏注意力的索引",
+    "tables of n-grams": "n-gram 表",
+    "residual streams": "残差流",
+    "{} has {}, whose training is not planned; fine-tune a model without, for example {}": (
+        "{} 有{}，不规划其训练；请微调没有这些部分的模型，例如 {}"
+    ),
 }

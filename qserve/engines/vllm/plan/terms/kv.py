@@ -40,8 +40,8 @@ class KvCache(TermKind[Trial]):
 
 
 def _states(spec: ModelSpec) -> str:
-    kinds = ["linear layers"] + ["tables of n-grams"] * bool(spec.ngrams) + ["index"] * bool(spec.index)
-    return kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+    named = ("linear layers", "tables of n-grams" if spec.ngrams else "", "index" if spec.index else "")
+    return " and ".join(filter(None, named))
 
 
 def share_formula(sizes: Trial) -> str:
