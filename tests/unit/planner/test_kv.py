@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from qserve.core.model_spec import ModelSpec
@@ -30,6 +32,7 @@ def spec_of(model: str) -> ModelSpec:
         ("Qwen/Qwen3-30B-A3B", 98304),
         ("Qwen/Qwen3.5-27B", 65536),
         ("Qwen/Qwen3.6-35B-A3B", 20480),
+        ("Qwen/Qwen3.8-Flash-Next", 12 * (2 * 2 * 256 * 2 + 128 * 2 // 4)),  # a key of the index for 4 tokens
     ],
 )
 def test_bytes_per_token(model: str, tokens_bytes: int) -> None:
@@ -72,6 +75,40 @@ def test_hybrid_pages(
     layout = kv_layout(spec_of(model), element, options, ranks)
     assert layout.block_tokens == block
     assert layout.max_concurrency(int(gib * GIB), length) == pytest.approx(concurrency, rel=0.01)
+
+
+FLASH = "Qwen/Qwen3.8-Flash-Next"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "align", "drafts", "block", "state_blocks"),
+    [
+        (1, True, 2, 1600, 4 * (1 + 1 + 2) + 1),  # vllm#54458 and vllm#54426
+        # "kv cache group sizes 4 x 262144, 4, 400": public repository index, repository not recorded, id 71464252074
+        (8, False, 0, 400, 4 + 1),
+    ],
+)
+def test_states_of_tables_and_open_keys_have_blocks_of_their_own(
+    ranks: int, align: bool, drafts: int, block: int, state_blocks: int
+) -> None:
+    """Three groups of linear layers, one of tables, the open keys, and attention with the keys of its index."""
+    layout = kv_layout(spec_of(FLASH), 2, StateOptions(align=align, num_speculative_tokens=drafts), ranks)
+    assert (layout.block_tokens, layout.state_blocks, layout.num_groups) == (block, state_blocks, 3 + 1 + 1 + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "block_bytes"),
+    [
+        ({"ple_layer_ids": None}, 784 * 25_344),
+        ({"indexer_head_dim": 256}, 784 * (24_576 + 12 * 128)),
+        ({"indexer_compress_ratio": 16}, 784 * (24_576 + 12 * 16)),
+    ],
+)
+def test_keys_of_an_index_lie_beside_the_page_of_their_layer(text: dict[str, Any], block_bytes: int) -> None:
+    config = bundled_config(FLASH) or {}
+    spec = ModelSpec.from_config({**config, "text_config": {**config["text_config"], **text}}, FLASH)
+    layout = kv_layout(spec, 2, StateOptions(align=True))
+    assert (layout.block_tokens, layout.block_bytes) == (784 * 2, 2 * block_bytes)
 
 
 def test_scales_of_a_quantized_cache_make_pages_larger() -> None:

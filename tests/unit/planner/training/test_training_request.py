@@ -164,6 +164,14 @@ def test_packed_weights_are_not_trained_but_carry_adapters() -> None:
     assert _run("--method", "lora", "--model", "Qwen/Qwen3-8B-AWQ", "--gpu", "h100")[0] == 0
 
 
+def test_what_no_trainer_was_read_for_is_refused() -> None:
+    flash, cards = spec_for("Qwen/Qwen3.8-Flash-Next"), parse_gpu("h200:8")
+    with pytest.raises(UsageError, match="index of sparse attention, tables of n-grams, residual streams, whose train"):
+        plan_training(flash, cards, TrainingRequest("lora"))
+    with pytest.raises(UsageError, match="whose training is not planned"):
+        plan_training(spec_for("Qwen/Qwen3-0.6B"), cards, TrainingRequest("ppo"), reward=flash)
+
+
 def test_an_adapter_has_a_rank_of_one_or_more() -> None:
     """0 was taken for the default of 8."""
     done = CliRunner().invoke(command, shlex.split("--model Qwen/Qwen3-4B --method lora --lora-rank 0 --gpu rtx-4090"))
