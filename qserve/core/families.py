@@ -128,7 +128,7 @@ class Family:
             and has no interval of its own; None: linear attention only where it is listed.
         has_window_switch: a sliding window holds with `use_sliding_window`, from `max_window_layers` on; else always.
         has_experts: its layers have.
-        has_sparse_index: an index chooses the tokens that its full attention reads, where the config has one.
+        indexed_layers: names in `layer_types` of full attention whose tokens an index chooses; (): it has no index.
         residual_streams: of its hyper-connections, where the config is silent; 0: a plain residual, with norms.
         has_ngram_tables: some layers look n-grams up, where the config lists them.
         mtp_layers: where the config does not count them and the checkpoint has them all the same.
@@ -150,7 +150,7 @@ class Family:
     linear_interval: int | None = None
     has_window_switch: bool = True
     has_experts: bool = False
-    has_sparse_index: bool = False
+    indexed_layers: tuple[str, ...] = ()
     residual_streams: int = 0
     has_ngram_tables: bool = False
     mtp_layers: int = 0
@@ -250,7 +250,7 @@ _ROWS = (
         has_output_gate=True,
         linear_interval=4,
         has_experts=True,
-        has_sparse_index=True,
+        indexed_layers=("qwen_sparse_attention", "indexed_attention"),  # up to transformers 5.17, and since
         residual_streams=4,
         has_ngram_tables=True,
         vllm=InVllm(since=(0, 30), mtp_method="qwen4_exp_mtp", is_compiled=False),

@@ -43,8 +43,6 @@ __all__ = [
 
 LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
-# What transformers calls a layer of full attention with an index, up to 5.17 and since.
-_INDEXED = ("qwen_sparse_attention", "indexed_attention")
 
 
 _LANGUAGE_MODEL = Head("lm")
@@ -174,7 +172,7 @@ class _Reader:
             sliding_window=self._size("sliding_window") if self.text.get("sliding_window") else None,
             moe=read_experts(self._size, len(layer_types)) if family.has_experts else None,
             linear_attention=read_linear_attention(self._size) if "linear_attention" in layer_types else None,
-            index=read_index(self._size) if family.has_sparse_index else None,
+            index=read_index(self._size) if family.indexed_layers else None,
             streams=read_streams(self._size, family.residual_streams),
             ngrams=read_ngram_tables(self._size, layer_types, hidden_size) if family.has_ngram_tables else None,
             vision=self._vision(family),
@@ -236,8 +234,7 @@ class _Reader:
         count = self._size("num_hidden_layers")
         named = self.text.get("layer_types")
         if named is not None:
-            if family.has_sparse_index:
-                named = ["full_attention" if name in _INDEXED else name for name in named]
+            named = ["full_attention" if name in family.indexed_layers else name for name in named]
             unknown = sorted({str(name) for name in named} - set(_LAYER_TYPES))
             if unknown or len(named) != count:
                 raise BrokenCheckpoint(
