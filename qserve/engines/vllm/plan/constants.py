@@ -13,17 +13,26 @@ __all__ = [
     "ACTIVATION_MLP_BASE",
     "ADAPTER_GRAPHS",
     "CUDA_CONTEXT_MULTI",
+    "FLASHINFER_WORKSPACE_BYTES",
+    "FLASHINFER_WORKSPACE_PER_ELEMENT",
+    "FLASH_ATTENTION_3_SPLITS",
     "FP4_EXPERT_BYTES",
-    "FP4_GRAPHS_FIRST_BYTES",
     "FP4_GRAPHS_MOST_BYTES",
     "FP4_GRAPH_BYTES",
     "FP4_KERNELS_BYTES",
     "GRAPH_BYTES_FIRST",
     "GRAPH_BYTES_PER_LAYER",
+    "GRAPH_BYTES_PER_LAYER_EXPERTS",
+    "GRAPH_BYTES_PER_LAYER_EXPERTS_SLIM",
+    "GRAPH_BYTES_PER_LAYER_HOPPER",
     "GRAPH_BYTES_PER_LAYER_HYBRID",
-    "GRAPH_BYTES_PER_LAYER_HYBRID_RICH",
-    "GRAPH_BYTES_PER_LAYER_RICH",
+    "GRAPH_BYTES_PER_LAYER_HYBRID_SLIM",
+    "GRAPH_BYTES_PER_LAYER_HYBRID_V2",
+    "GRAPH_BYTES_PER_LAYER_PACKED",
     "GRAPH_BYTES_PER_LAYER_V2",
+    "GRAPH_BYTES_PER_LAYER_V2_HOPPER",
+    "GRAPH_BYTES_PER_NCCL_REDUCE",
+    "GRAPH_BYTES_PER_OWN_REDUCE",
     "NON_TORCH_INTEGRATED",
     "PYTHON_VLLM_CPU",
     "PYTHON_VLLM_CPU_JOINED",
@@ -60,26 +69,54 @@ ACTIVATION_MLP_BASE = Constant(111 * MIB, 70 * MIB, 220 * MIB, "vLLM 0.19, H100,
 
 CUDA_CONTEXT_MULTI = Constant(1567 * MIB, 500 * MIB, 1800 * MIB, "vLLM 0.19, H100, two cards: memory before loading")
 
-# The first graph of a mode takes what every later one shares (the pool, cuBLAS workspaces), a later one so much per
-# layer. Source: vllm gpu_model_runner.profile_cudagraph_memory; the log line "Estimated CUDA graph memory". Memory
-# moves in steps of 2 MiB, so one start differs from the next by 0.1 GiB.
-GRAPH_BYTES_FIRST = Constant(110 * MIB, 40 * MIB, 200 * MIB, "vLLM 0.28, 5 graphs: 0.13 and 0.20 GiB; 7: 0.17")
-GRAPH_BYTES_PER_LAYER = Constant(200_000, 150_000, 330_000, "vLLM 0.19, H100, dense bf16: 193 to 223 kB (7B, 8B, 72B)")
-GRAPH_BYTES_PER_LAYER_RICH = Constant(270_000, 150_000, 360_000, "vLLM 0.19, H100, experts or packed: 231 to 319 kB")
+# The first graph takes what every later one shares: the pool, which holds a step of its tokens, and this beside it. A
+# later one takes so much per layer; the first runner takes that from its second graph of a mode, in which memory moves
+# in steps of 2 MiB: one start differs from the next by 0.1 GiB. The second runner measures its piecewise graphs.
+# Source: vllm profile_cudagraph_memory of both runners; the log line "Estimated CUDA graph memory".
+GRAPH_BYTES_FIRST = Constant(45 * MIB, 0, 130 * MIB, "vLLM 0.20 to 0.28, 5 graphs: 0.13 and 0.20 GiB; 7: 0.17")
+GRAPH_BYTES_PER_LAYER = Constant(
+    180_000, 110_000, 240_000, "vLLM 0.19 to 0.24, dense bf16, FlashAttention 2: 110 to 236 kB, 5 starts"
+)
+GRAPH_BYTES_PER_LAYER_HOPPER = Constant(
+    160_000, 130_000, 200_000, "vLLM 0.19, H100, dense bf16: 132 to 196 kB, 10 starts"
+)
+GRAPH_BYTES_PER_LAYER_PACKED = Constant(
+    215_000, 180_000, 240_000, "vLLM 0.19, H100, dense in 8 and 4 bit: 186 to 225 kB, 8 starts"
+)
+GRAPH_BYTES_PER_LAYER_EXPERTS = Constant(230_000, 140_000, 320_000, "vLLM 0.19, H100, experts: 220 to 309 kB, 4 starts")
+GRAPH_BYTES_PER_LAYER_EXPERTS_SLIM = Constant(150_000, 100_000, 240_000, "vLLM 0.28, RTX 5090, 30B-A3B GPTQ: 139 kB")
 GRAPH_BYTES_PER_LAYER_HYBRID = Constant(
-    134_000, 90_000, 290_000, "vLLM 0.22 to 0.29, hybrids of 4B and 27B: 98 to 136 kB; GB10 290"
+    205_000, 100_000, 300_000, "vLLM 0.19 to 0.26, hybrids of 4B, 9B and 27B: 195 to 258 kB"
 )
-GRAPH_BYTES_PER_LAYER_HYBRID_RICH = Constant(200_000, 100_000, 390_000, "vLLM 0.26, L40S, 27B in fp8")
+GRAPH_BYTES_PER_LAYER_HYBRID_SLIM = Constant(134_000, 90_000, 290_000, "vLLM 0.28, A100, 27B in bf16; 0.27, GB10: 290")
+GRAPH_BYTES_PER_LAYER_HYBRID_V2 = Constant(125_000, 80_000, 200_000, "vLLM 0.29, RTX PRO 6000, 27B: 117 kB")
 GRAPH_BYTES_PER_LAYER_V2 = Constant(
-    132_000, 90_000, 200_000, "vLLM 0.29, L40S, second model runner: 129 to 138 kB (Qwen3-14B, bf16 and AWQ)"
+    132_000, 90_000, 200_000, "vLLM 0.29, L40S, second model runner: 127 to 136 kB (Qwen3-14B, bf16 and AWQ)"
 )
+# No log of the second runner on Hopper is known: what the first one's graphs took there once captured, which the
+# second runner's estimate measures.
+GRAPH_BYTES_PER_LAYER_V2_HOPPER = Constant(
+    215_000, 130_000, 265_000, "vLLM 0.19, H100, graphs as captured: 182 to 257 kB, 11 starts"
+)
+
+# A captured all-reduce: a kernel of vLLM's own, or NCCL's nodes and buffers. Four cards of one 72B: over NVLink
+# 1.51 GiB in 102 graphs of 80 layers (llm-d-planner, H100), by PCIe 2.73 in 86 (gnosia93/eks-agentic-ai, L40S).
+GRAPH_BYTES_PER_OWN_REDUCE = Constant(12_500, 0, 40_000, "vLLM 0.19, H100, 7B on 1, 2 and 4 cards; 72B on 2 and 4")
+GRAPH_BYTES_PER_NCCL_REDUCE = Constant(125_000, 50_000, 220_000, "vLLM 0.19, 72B on 4 x L40S; vllm#2192")
+
+# FlashAttention 3 splits a captured decode step into so many parts, whose sums in fp32 lie in the pool.
+FLASH_ATTENTION_3_SPLITS = 32  # vllm config/attention.py, flash_attn_max_num_splits_for_cuda_graph
+# FlashInfer's workspace, made by the first graph that has attention in it: this, and from 0.26 on so much an element of
+# all query heads of a step if that is more. Source: vllm v1/attention/backends/flashinfer.py; vllm#52872 (0.52 GiB of
+# graphs for steps of 2048 to 4096 tokens, 0.89 for 8192).
+FLASHINFER_WORKSPACE_BYTES = 394 * MIB
+FLASHINFER_WORKSPACE_PER_ELEMENT = 16
 
 # NVFP4: how far start-ups were above what is counted. They widen bands and move no figure: no source that can be read
 # without a card says what it is (docs/results/log/planner.md). Source: the seventh hold-out, docs/results/planner.md.
 FP4_KERNELS_BYTES = 973 * MIB  # four starts of a 35B-A3B, RTX 5090 under WSL2, vLLM 0.19 and 0.20: 0.8 to 1.4 GiB
 FP4_EXPERT_BYTES = 4  # a token, expert and column: GB10 with steps of 65536 tokens, 4.2 GiB
-FP4_GRAPHS_FIRST_BYTES = 360 * MIB  # 2 to 6 graphs: 0.39 to 0.47 GiB, 0.11 to 0.14 planned
-FP4_GRAPH_BYTES = 50 * MIB  # 18 graphs: 1.21 GiB
+FP4_GRAPH_BYTES = 50 * MIB  # 18 graphs: 1.21 GiB, of which FlashInfer's workspace is 0.38
 FP4_GRAPHS_MOST_BYTES = 1024 * MIB
 
 # The weights, the workspace, the cache and the rest of --enable-sleep-mode: four pools, and none takes what is free in
@@ -115,10 +152,10 @@ def non_torch(
         return Constant(60 * MIB, 30 * MIB, 100 * MIB, "vLLM 0.7 and 0.8: RTX 4060, V100, RTX 2060; 0.20, T4: 0.05 GiB")
     if release < (0, 18):
         return Constant(138 * MIB, 100 * MIB, 200 * MIB, "vLLM 0.11, 0.16 and 0.17, H100")
-    if release < (0, 20) or not is_hybrid:
+    if release < (0, 27) or not is_hybrid:
         return Constant(254 * MIB, 200 * MIB, 300 * MIB, "vLLM 0.19, H100, eight runs: 0.24 to 0.27 GiB")
     return Constant(
-        522 * MIB, 250 * MIB, 700 * MIB, "vLLM 0.28, A100: 0.51 GiB; 0.20, RTX 5090: 0.53; 0.29, RTX PRO 6000: 0.55"
+        522 * MIB, 250 * MIB, 700 * MIB, "vLLM 0.28, A100: 0.51 GiB; 0.29, RTX PRO 6000: 0.55"
     )
 
 
@@ -134,8 +171,10 @@ def non_torch_v2(release: tuple[int, ...], is_hybrid: bool) -> Constant:
 def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybrid: bool) -> Constant:
     if release < (0, 9):
         return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
-    if not fuses_all_reduce and is_hybrid and release < (0, 22):
-        return Constant(1300 * MIB, 500 * MIB, 1500 * MIB, "vLLM 0.20, pair of RTX 5090, one start")
+    if not fuses_all_reduce and release < (0, 27):
+        return Constant(
+            300 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.19, 4 x L40S: 0.2 GiB; 0.20, pair of RTX 5090: 0.3; 0.24, pair of 3090"
+        )
     if not fuses_all_reduce:
         return Constant(500 * MIB, 200 * MIB, 900 * MIB, "vLLM 0.28, pairs of RTX 5090 and 3090: 0.37 and 0.57 GiB")
     if release < (0, 18):

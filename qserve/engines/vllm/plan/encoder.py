@@ -69,8 +69,10 @@ def longest_with_same_profile(
     return min(positions, next((length - 1 for length in grows if length > max_model_len), positions))
 
 
-def encoder_peak(spec: ModelSpec, num_tokens: int, tensor_parallel_size: int = 1) -> int:
-    """The encoder on `num_tokens` of image: pixels, residual stream twice, the widest moment of the MLP, deepstack.
+def encoder_peak(
+    spec: ModelSpec, num_tokens: int, tensor_parallel_size: int = 1, gathers_heads: bool = False
+) -> int:
+    """The encoder on `num_tokens` of image: pixels, residual stream twice, the widest moment of a layer, deepstack.
 
     The pixels count three times: fp32 as the processor made them stays beside the 16-bit copy that the encoder reads.
     Ranks share the MLP's inner width only; where they are several, its output and the sum over the ranks may be wider
@@ -84,6 +86,8 @@ def encoder_peak(spec: ModelSpec, num_tokens: int, tensor_parallel_size: int = 1
     inner = vision.intermediate_size // tensor_parallel_size
     outputs = vision.hidden_size if tensor_parallel_size == 1 else 2 * vision.hidden_size
     widest: int = 3 * inner + outputs if vision.tower.is_gated else inner + max(inner, outputs)
+    if gathers_heads and tensor_parallel_size > 1:
+        widest = max(widest, 2 * 3 * vision.hidden_size + 3 * vision.hidden_size // tensor_parallel_size)
     kept: int = vision.deepstack_layers * vision.out_hidden_size // _merged(vision)
     patches = num_tokens * _merged(vision)
     return patches * (3 * pixels + 2 * vision.hidden_size + widest + kept) * _ACTIVATION_BYTES

@@ -10,6 +10,12 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.backends import (
+    fuses_all_reduce,
+    is_datacenter_blackwell,
+    runs_flash_attention_3,
+    runs_flashinfer,
+)
 from qserve.engines.vllm.plan.encoder import longest_with_same_profile, profiled_tokens, takes_media
 from qserve.engines.vllm.plan.layouts import stage_layers
 from qserve.engines.vllm.plan.options import VllmOptions
@@ -17,9 +23,8 @@ from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.candidate import Candidate
 from qserve.planner.constants import CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
-from qserve.units import GIB
 
-__all__ = ["Captures", "Trial", "cuda_context", "fuses_all_reduce", "penalty_bytes"]
+__all__ = ["Captures", "Trial", "cuda_context", "penalty_bytes"]
 
 _CPU_BLOCK_TOKENS = 128
 
@@ -32,13 +37,6 @@ def cuda_context(candidate: Candidate) -> Constant:
     return constants.CUDA_CONTEXT_MULTI if is_wide else CUDA_CONTEXT_SINGLE
 
 
-def fuses_all_reduce(candidate: Candidate) -> bool:
-    """Data-centre cards from Hopper on; a described card without cc= is one by its 132 SMs and its memory."""
-    device = candidate.devices[0]
-    is_described_hopper = device.sm_count == 132 and device.total_bytes >= 70 * GIB
-    return is_described_hopper or device.compute_capability in ((9, 0), (10, 0), (10, 3))
-
-
 @dataclass(frozen=True)
 class Captures:
     """Which graphs vLLM captures: what fixes their sizes, and whether whole decode steps are captured as well."""
@@ -48,6 +46,7 @@ class Captures:
     num_speculative_tokens: int = 0
     piecewise_only: bool = False
     largest_asked: int | None = None
+    largest_by_default: int = 512
     is_fine: bool = False
 
     @property
@@ -55,19 +54,31 @@ class Captures:
         return 1 if self.piecewise_only else 2
 
     @property
-    def num_graphs(self) -> int:
-        """Piecewise graphs up to min(2·S·(1 + k), 512) tokens and full ones up to S·(1 + k), for k drafted tokens.
+    def largest(self) -> int:
+        """Tokens of the largest piecewise graph: min(2·S·(1 + k), 512) for k drafted tokens.
 
-        --max-cudagraph-capture-size takes the place of that minimum. Sizes are 1, 2, 4, then steps of 8, of 16 from
-        256; `is_fine` (--performance-mode interactivity): every one up to 32. Source: vllm
-        VllmConfig._set_cudagraph_sizes.
+        --max-cudagraph-capture-size takes the place of that minimum; data-centre Blackwell's is 1024.
         """
-        decode = self.max_num_seqs * (1 + self.num_speculative_tokens)
-        largest = min(self.largest_asked or min(2 * decode, 512), self.max_num_batched_tokens)
+        by_sequences = min(2 * self._decode, self.largest_by_default)
+        return min(self.largest_asked or by_sequences, self.max_num_batched_tokens)
+
+    @property
+    def largest_full(self) -> int:
+        """Tokens of the largest graph of a whole decode step, S·(1 + k) at most; 0 where none is captured."""
+        return 0 if self.piecewise_only else min(self.largest, self._decode)
+
+    @property
+    def num_graphs(self) -> int:
+        """Sizes are 1, 2, 4, then steps of 8, of 16 from 256; `is_fine` (--performance-mode interactivity): every one
+        up to 32. Source: vllm VllmConfig._set_cudagraph_sizes.
+        """
         smallest = range(1, 33) if self.is_fine else (1, 2, 4)
-        steps = {*smallest, *range(8, 256, 8), *range(256, 513, 16)}
-        full = 0 if self.piecewise_only else min(largest, decode)
-        return sum((size <= largest) + (size <= full) for size in steps)
+        steps = {*smallest, *range(8, 256, 8), *range(256, self.largest + 1, 16)}
+        return sum((size <= self.largest) + (size <= self.largest_full) for size in steps)
+
+    @property
+    def _decode(self) -> int:
+        return self.max_num_seqs * (1 + self.num_speculative_tokens)
 
 
 def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> int:
@@ -182,12 +193,20 @@ class Trial:
 
     @property
     def captures(self) -> Captures:
-        """Off data-centre cards FlashInfer serves a cache in 8 or 4 bit, and captures no step of several drafts."""
-        is_small = self.candidate.kv_cache_dtype.startswith(("fp8", "nvfp4"))
+        """Off data-centre cards FlashInfer captures no step of several drafts."""
         drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size
-        only = drafts > 0 and is_small and not fuses_all_reduce(self.candidate)
+        only = drafts > 0 and self.runs_flashinfer and not fuses_all_reduce(self.candidate)
+        default = self.version.largest_capture(is_datacenter_blackwell(self.device))
         is_fine = self.options.performance_mode == "interactivity"
-        return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest, is_fine)
+        return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest, default, is_fine)
+
+    @property
+    def runs_flashinfer(self) -> bool:
+        return runs_flashinfer(self.candidate)
+
+    @property
+    def runs_flash_attention_3(self) -> bool:
+        return runs_flash_attention_3(self.candidate) and not self.runs_flashinfer
 
     @cached_property
     def subtracts_cuda_graphs(self) -> bool:

@@ -112,9 +112,29 @@ class VllmVersion:
     def subtracts_cuda_graphs(self, spec: ModelSpec) -> bool:
         """CUDA graphs are estimated and taken from the KV cache; before, they came out of what was left over.
 
-        The second model runner estimated 0 until 0.29 (vllm#49224).
+        0.20's logs say "enabled (default since v0.21.0)", and take them already. The second model runner estimated 0
+        until 0.29 (vllm#49224).
         """
-        return self.release >= ((0, 29) if self.runs_model_runner_v2(spec) else (0, 21))
+        return self.release >= ((0, 29) if self.runs_model_runner_v2(spec) else (0, 20))
+
+    def largest_capture(self, on_datacenter_blackwell: bool) -> int:
+        """Tokens of the largest CUDA graph by default (vllm#49390, merged after 0.26; a log of 0.31 shows 1024)."""
+        return 1024 if on_datacenter_blackwell and self.release >= (0, 27) else 512
+
+    @property
+    def sizes_flashinfer_workspace(self) -> bool:
+        """FlashInfer's workspace grows with the step and the heads (vllm#48428, vllm#50780); before, a fixed size."""
+        return self.release >= (0, 26)
+
+    @property
+    def gathers_encoder_heads(self) -> bool:
+        """Ranks that share a vision encoder gather q, k and v of all heads (vllm#28271, merged after 0.11.0)."""
+        return self.release < (0, 12)
+
+    @property
+    def captures_slim_layers(self) -> bool:
+        """A captured layer of experts or of a hybrid takes no more than a dense one: seen in 0.28, not up to 0.22."""
+        return self.release >= (0, 28)
 
     @property
     def compiles_inside_profile(self) -> bool:

@@ -59,7 +59,7 @@ def activation_peak(
     mem_utils.py, transient_peak_headroom.
     """
     experts = moe_workspace(spec, version, max_num_batched_tokens, tensor_parallel_size)
-    encoder = encoder_peak(spec, encoder_tokens, tensor_parallel_size)
+    encoder = encoder_peak(spec, encoder_tokens, tensor_parallel_size, version.gathers_encoder_heads)
     embeddings = embedding_bytes(spec, encoder_tokens)
     workspace = cublas_workspace(device)
     is_eager = is_eager or version.is_v0_engine(device.compute_capability)
@@ -264,7 +264,7 @@ def _encoder(sizes: Trial) -> list[str]:
     images, ranks = sizes.encoder_tokens, sizes.candidate.tensor_parallel_size
     if not images:
         return []
-    peak = format_bytes(encoder_peak(sizes.spec, images, ranks))
+    peak = format_bytes(encoder_peak(sizes.spec, images, ranks, sizes.version.gathers_encoder_heads))
     return [f"vision encoder on {images} tokens of images or video {peak}"]
 
 

@@ -2,34 +2,79 @@
 
 from __future__ import annotations
 
-from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.backends import reduces_by_nccl
 from qserve.engines.vllm.plan.terms.bnb_scratch import experts_scratch_bytes
-from qserve.engines.vllm.plan.trial import Captures, Trial
-from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.constants import Constant
 from qserve.planner.term import TermKind
 from qserve.units import MIB, format_bytes
 
-__all__ = ["CudaGraphs", "cuda_graph_bytes", "graph_bytes_per_layer"]
+__all__ = ["CudaGraphs", "cuda_graph_bytes", "first_graph_bytes", "graph_bytes_per_layer", "reduce_bytes"]
+
+_ACTIVATION_BYTES = 2  # bf16 and fp16 alike
+_REDUCES_A_LAYER = 2  # of attention's output and of the MLP's; the embedding's is one more
 
 
-def cuda_graph_bytes(spec: ModelSpec, version: VllmVersion, captures: Captures, num_layers: int) -> int:
-    """Graphs of `num_layers` layers on one rank: what the first ones share, and each later one's layers."""
-    later = max(0, captures.num_graphs - captures.num_modes)
-    each = max(num_layers * graph_bytes_per_layer(spec, version).num_bytes, MIB)
-    return constants.GRAPH_BYTES_FIRST.num_bytes + later * each
+def cuda_graph_bytes(sizes: Trial) -> int:
+    """Graphs of one rank without adapters: what the first ones share, and each later one's layers and all-reduces."""
+    each = max(sizes.most_layers * graph_bytes_per_layer(sizes).num_bytes, MIB)
+    return first_graph_bytes(sizes) + num_later(sizes) * (each + reduce_bytes(sizes))
 
 
-def graph_bytes_per_layer(spec: ModelSpec, version: VllmVersion) -> Constant:
-    """Measured: experts and packed weights launch more kernels a layer, linear attention fewer."""
-    is_rich = spec.moe is not None or spec.quantization is not None
+def num_later(sizes: Trial) -> int:
+    return max(0, sizes.captures.num_graphs - sizes.captures.num_modes)
+
+
+def first_graph_bytes(sizes: Trial) -> int:
+    """The pool: a step of the largest piecewise graph's tokens, or attention's part of a whole decode step if more."""
+    spec, ranks = sizes.spec, sizes.candidate.tensor_parallel_size
+    widths = 3 * spec.intermediate_size // ranks + 2 * spec.hidden_size
+    step = constants.GRAPH_BYTES_FIRST.num_bytes + sizes.captures.largest * widths * _ACTIVATION_BYTES
+    return max(step, attention_bytes(sizes))
+
+
+def attention_bytes(sizes: Trial) -> int:
+    """What attention makes for the first whole decode step that is captured.
+
+    FlashAttention 3: 32·B·heads·head_dim·4, the parts' sums of B tokens. FlashInfer: its workspace, which nothing
+    before has made; the second runner prepares attention for piecewise graphs as well.
+    Source: vllm flash_attn.py, flashinfer.py, gpu/cudagraph_utils.py.
+    """
+    spec, version = sizes.spec, sizes.version
+    heads = -(-spec.num_attention_heads // sizes.candidate.tensor_parallel_size) * spec.head_dim
+    full = sizes.captures.largest_full
+    if sizes.runs_flashinfer and (full or version.runs_model_runner_v2(spec)):
+        by_step = sizes.max_num_batched_tokens * heads * constants.FLASHINFER_WORKSPACE_PER_ELEMENT
+        return max(constants.FLASHINFER_WORKSPACE_BYTES, by_step if version.sizes_flashinfer_workspace else 0)
+    return constants.FLASH_ATTENTION_3_SPLITS * full * heads * 4 if sizes.runs_flash_attention_3 else 0
+
+
+def reduce_bytes(sizes: Trial) -> int:
+    """Of one graph's all-reduces; 0 of a rank that shares its layers with no other."""
+    if sizes.candidate.tensor_parallel_size == 1:
+        return 0
+    by_nccl = reduces_by_nccl(sizes.candidate)
+    each = constants.GRAPH_BYTES_PER_NCCL_REDUCE if by_nccl else constants.GRAPH_BYTES_PER_OWN_REDUCE
+    return (_REDUCES_A_LAYER * sizes.most_layers + 1) * each.num_bytes
+
+
+def graph_bytes_per_layer(sizes: Trial) -> Constant:
+    """Measured: in the first runner experts, hybrids and packed weights launch more kernels a layer."""
+    spec, version, on_hopper = sizes.spec, sizes.version, sizes.runs_flash_attention_3
+    if version.runs_model_runner_v2(spec):
+        if spec.is_hybrid:
+            return constants.GRAPH_BYTES_PER_LAYER_HYBRID_V2
+        return constants.GRAPH_BYTES_PER_LAYER_V2_HOPPER if on_hopper else constants.GRAPH_BYTES_PER_LAYER_V2
+    is_slim = version.captures_slim_layers
     if spec.is_hybrid:
-        is_slim = not is_rich or version.runs_model_runner_v2(spec)
-        return constants.GRAPH_BYTES_PER_LAYER_HYBRID if is_slim else constants.GRAPH_BYTES_PER_LAYER_HYBRID_RICH
-    if version.runs_model_runner_v2(spec) and spec.moe is None:
-        return constants.GRAPH_BYTES_PER_LAYER_V2
-    return constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
+        is_slim = is_slim and not (spec.moe or spec.quantization)
+        return constants.GRAPH_BYTES_PER_LAYER_HYBRID_SLIM if is_slim else constants.GRAPH_BYTES_PER_LAYER_HYBRID
+    if spec.moe is not None:
+        return constants.GRAPH_BYTES_PER_LAYER_EXPERTS_SLIM if is_slim else constants.GRAPH_BYTES_PER_LAYER_EXPERTS
+    if spec.quantization:
+        return constants.GRAPH_BYTES_PER_LAYER_PACKED
+    return constants.GRAPH_BYTES_PER_LAYER_HOPPER if on_hopper else constants.GRAPH_BYTES_PER_LAYER
 
 
 class CudaGraphs(TermKind[Trial]):
@@ -38,7 +83,7 @@ class CudaGraphs(TermKind[Trial]):
     def num_bytes(self, sizes: Trial, stage: int) -> int:
         if sizes.options.enforce_eager:
             return 0
-        plain = cuda_graph_bytes(sizes.spec, sizes.version, sizes.captures, sizes.most_layers)
+        plain = cuda_graph_bytes(sizes)
         if not sizes.options.enable_lora:
             return _experts_scratch(sizes) + plain
         adapted = int(plain * constants.ADAPTER_GRAPHS)
@@ -47,12 +92,13 @@ class CudaGraphs(TermKind[Trial]):
     def formula(self, sizes: Trial, stage: int) -> str:
         if sizes.options.enforce_eager:
             return "none"
-        later = max(0, sizes.captures.num_graphs - sizes.captures.num_modes)
-        first, each = constants.GRAPH_BYTES_FIRST, graph_bytes_per_layer(sizes.spec, sizes.version)
         plain = (
-            f"{format_bytes(first.num_bytes)} + {later} more graphs × {sizes.most_layers} layers × "
-            f"{format_bytes(each.num_bytes)}"
+            f"{_first(sizes)} + {num_later(sizes)} more graphs × {sizes.most_layers} layers × "
+            f"{format_bytes(graph_bytes_per_layer(sizes).num_bytes)}"
         )
+        if reduced := reduce_bytes(sizes):
+            whose = "NCCL's" if reduces_by_nccl(sizes.candidate) else "its"
+            plain += f", and {format_bytes(reduced)} of {whose} all-reduces in each"
         once = _experts_scratch(sizes)
         unpacked = f" + {format_bytes(once)} of experts unpacked from 4 bit" if once else ""
         if not sizes.options.enable_lora:
@@ -63,20 +109,30 @@ class CudaGraphs(TermKind[Trial]):
         return f"({plain}) × (1 + {factor}): each is captured without and with adapters (vllm#25914){unpacked}"
 
     def source(self, sizes: Trial) -> str:
-        return graph_bytes_per_layer(sizes.spec, sizes.version).source
+        return graph_bytes_per_layer(sizes).source
 
     def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         if sizes.has_fp4_experts and num_bytes:
             each = min(sizes.captures.num_graphs * constants.FP4_GRAPH_BYTES, constants.FP4_GRAPHS_MOST_BYTES)
-            return num_bytes // 2, num_bytes + constants.FP4_GRAPHS_FIRST_BYTES + each
+            return num_bytes // 2, num_bytes * 3 // 2 + each
         return num_bytes // 2, num_bytes * 3 // 2
 
     def is_charged(self, sizes: Trial) -> bool:
-        """Before 0.21 they came out of what the share left over."""
+        """Before 0.20 they came out of what the share left over."""
         return sizes.subtracts_cuda_graphs
 
     def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
+
+
+def _first(sizes: Trial) -> str:
+    """The first graph in words: which of its two parts is the larger."""
+    shown = format_bytes(first_graph_bytes(sizes))
+    if attention_bytes(sizes) < first_graph_bytes(sizes):
+        return shown
+    if sizes.runs_flashinfer:
+        return f"{shown} (FlashInfer's workspace)"
+    return f"{shown} (FlashAttention 3's {constants.FLASH_ATTENTION_3_SPLITS} parts of {sizes.captures.largest_full})"
 
 
 def _experts_scratch(sizes: Trial) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.backends import fuses_all_reduce
 from qserve.engines.vllm.plan.terms.retained import counts_formula
-from qserve.engines.vllm.plan.trial import Trial, cuda_context, fuses_all_reduce
+from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.planner.constants import Constant
 from qserve.planner.memory.allocator import cublas_workspace
 from qserve.planner.term import MeasuredKind
@@ -48,7 +49,10 @@ def _constant(sizes: Trial) -> Constant:
         ranks, capability = sizes.candidate.num_ranks, card.compute_capability
         base = constants.non_torch(sizes.version.release, ranks, fuses, spec.is_hybrid, capability)
     loaded = constants.FP4_KERNELS_BYTES if sizes.has_fp4_kernels else 0
-    return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept + loaded, base.source)
+    high = base.high_bytes + kept + loaded * 4 // 3
+    if sizes.has_fp4_experts:  # five starts, which agree to 0.15 GiB
+        kept += loaded
+    return Constant(base.num_bytes + kept, base.low_bytes + kept - loaded * sizes.has_fp4_experts, high, base.source)
 
 
 class CudaContext(MeasuredKind[Trial]):

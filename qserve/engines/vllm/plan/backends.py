@@ -1,0 +1,60 @@
+"""Which of vLLM's own ways a candidate takes for attention and for the all-reduce over its ranks."""
+
+from __future__ import annotations
+
+from qserve.core.hardware import Device
+from qserve.planner.candidate import Candidate
+from qserve.planner.speed.terms.card import card_of
+
+__all__ = ["fuses_all_reduce", "is_datacenter_blackwell", "reduces_by_nccl", "runs_flash_attention_3", "runs_flashinfer"]
+
+_GIB = 1024**3
+_OWN_ALL_REDUCE_RANKS = (2, 4, 6, 8)
+
+
+def fuses_all_reduce(candidate: Candidate) -> bool:
+    """Data-centre cards from Hopper on; a described card without cc= is one by its 132 SMs and its memory."""
+    device = candidate.devices[0]
+    is_described_hopper = device.sm_count == 132 and device.total_bytes >= 70 * _GIB
+    return is_described_hopper or device.compute_capability in ((9, 0), (10, 0), (10, 3))
+
+
+def is_datacenter_blackwell(device: Device) -> bool:
+    return device.compute_capability in ((10, 0), (10, 3))
+
+
+def runs_flash_attention_3(candidate: Candidate) -> bool:
+    """Hopper alone has it; every other card runs version 2. Source: vllm fa_utils.py, get_flash_attn_version."""
+    return fuses_all_reduce(candidate) and not is_datacenter_blackwell(candidate.devices[0])
+
+
+def runs_flashinfer(candidate: Candidate) -> bool:
+    """Data-centre Blackwell's first choice, and elsewhere from Ampere on what reads a cache in 8 or 4 bit.
+
+    Version 2 of FlashAttention has no such cache, version 3 has one in fp8.
+    Source: vllm platforms/cuda.py, _get_backend_priorities; logs of 0.19 to 0.31 ("Using FLASHINFER attention backend").
+    """
+    device, cache = candidate.devices[0], candidate.kv_cache_dtype
+    if candidate.on_cpu or (device.compute_capability or (8, 0)) < (8, 0):
+        return False
+    if is_datacenter_blackwell(device) or cache.startswith("nvfp4"):
+        return True
+    return cache.startswith("fp8") and not runs_flash_attention_3(candidate)
+
+
+def reduces_by_nccl(candidate: Candidate) -> bool:
+    """Whether ranks sum by NCCL, as vLLM's own all-reduce is off.
+
+    It needs 2, 4, 6 or 8 ranks whose cards reach each other's memory: a pair over PCIe does, more than two only over
+    NVLink. GeForce drivers allow none (a bridge between two RTX 3090, or a patched driver, is not seen here).
+    Source: vllm custom_all_reduce.py; "Custom allreduce is disabled because …" in its logs.
+    """
+    ranks, device = candidate.tensor_parallel_size, candidate.devices[0]
+    if candidate.on_cpu or ranks == 1:
+        return False
+    if ranks not in _OWN_ALL_REDUCE_RANKS:
+        return True
+    interconnect = card_of(device).interconnect
+    if interconnect == "nvlink":
+        return False
+    return ranks > 2 or interconnect.startswith("geforce") or "GeForce" in device.name
