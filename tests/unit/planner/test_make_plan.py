@@ -242,10 +242,10 @@ def test_versions_are_told_apart() -> None:
     assert old.devices[0].activations_bytes > 2 * new.devices[0].activations_bytes
 
 
-def test_graphs_come_out_of_the_cache_from_0_21_on() -> None:
+def test_graphs_come_out_of_the_cache_from_0_20_on() -> None:
     fixed = {"max_model_len": 8192, "gpu_memory_utilization": 0.9, "max_num_seqs": 256}
-    before = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.20.1", **fixed)
-    since = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.21.0", **fixed)
+    before = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.19.1", **fixed)
+    since = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.20.0", **fixed)
     less = before.placement.kv_cache_memory_bytes - since.placement.kv_cache_memory_bytes
     assert less == since.devices[0].cuda_graphs_bytes > 0.5 * GIB
 

@@ -39,9 +39,9 @@ def test_the_second_model_runner_came_model_by_model() -> None:
 
 
 def test_it_takes_graphs_from_the_cache_from_0_29_on() -> None:
-    """Up to 0.28 its estimate was 0; the first runner's models lost theirs from 0.21 on."""
+    """Up to 0.28 its estimate was 0; the first runner's models lost theirs from 0.20 on."""
     dense, hybrid = spec_of("Qwen/Qwen3-8B"), spec_of("Qwen/Qwen3.5-9B")
-    assert [VllmVersion.parse(r).subtracts_cuda_graphs(dense) for r in ("0.21.0", "0.28.0", "0.29.0")] == [
+    assert [VllmVersion.parse(r).subtracts_cuda_graphs(dense) for r in ("0.20.0", "0.28.0", "0.29.0")] == [
         True,
         False,
         True,

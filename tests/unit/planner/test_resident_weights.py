@@ -78,12 +78,16 @@ def test_experts_are_unpacked_for_a_step_and_once_more_for_the_graphs() -> None:
 
 
 def test_two_ranks_unpack_half_the_experts_each() -> None:
-    asked = {"quant": "bnb-nf4", "max_num_seqs": 8, "max_model_len": 4096}
+    asked = {"max_num_seqs": 8, "max_model_len": 4096}
     one, two = (
-        plan_of("Qwen/Qwen3-30B-A3B", gpu, tensor_parallel_size=ranks, **asked).devices[0].cuda_graphs_bytes
-        for gpu, ranks in (("rtx-5090", 1), ("rtx-5090:2", 2))
+        plan_of("Qwen/Qwen3-30B-A3B", gpu, quant="bnb-nf4", **split).devices[0].cuda_graphs_bytes
+        - plan_of("Qwen/Qwen3-30B-A3B", gpu, quant="gptq-int4", **split).devices[0].cuda_graphs_bytes
+        for gpu, split in (
+            ("rtx-5090", {**asked, "tensor_parallel_size": 1}),
+            ("rtx-5090:2", {**asked, "tensor_parallel_size": 2}),
+        )
     )
-    assert one - two == 128 * 3 * 2048 * 768
+    assert one == 2 * two == 2 * 128 * 3 * 2048 * 768
 
 
 def test_one_matrix_of_a_dense_layer_is_unpacked_at_a_time() -> None:

@@ -6,7 +6,13 @@ from qserve.core.hardware import Device
 from qserve.planner.candidate import Candidate
 from qserve.planner.speed.terms.card import card_of
 
-__all__ = ["fuses_all_reduce", "is_datacenter_blackwell", "reduces_by_nccl", "runs_flash_attention_3", "runs_flashinfer"]
+__all__ = [
+    "fuses_all_reduce",
+    "is_datacenter_blackwell",
+    "reduces_by_nccl",
+    "runs_flash_attention_3",
+    "runs_flashinfer",
+]
 
 _GIB = 1024**3
 _OWN_ALL_REDUCE_RANKS = (2, 4, 6, 8)
@@ -55,6 +61,12 @@ def reduces_by_nccl(candidate: Candidate) -> bool:
     if ranks not in _OWN_ALL_REDUCE_RANKS:
         return True
     interconnect = card_of(device).interconnect
-    if interconnect == "nvlink":
+    if interconnect == "nvlink" or _is_sold_with_nvlink(candidate):
         return False
     return ranks > 2 or interconnect.startswith("geforce") or "GeForce" in device.name
+
+
+def _is_sold_with_nvlink(candidate: Candidate) -> bool:
+    """By its name, or as a described card from Hopper on; those that sit in a PCIe slot say so in their names."""
+    name = candidate.devices[0].name
+    return "SXM" in name or (fuses_all_reduce(candidate) and not ("PCIe" in name or name.endswith("NVL")))

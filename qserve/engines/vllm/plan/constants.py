@@ -26,7 +26,7 @@ __all__ = [
     "GRAPH_BYTES_PER_LAYER_EXPERTS_SLIM",
     "GRAPH_BYTES_PER_LAYER_HOPPER",
     "GRAPH_BYTES_PER_LAYER_HYBRID",
-    "GRAPH_BYTES_PER_LAYER_HYBRID_SLIM",
+    "GRAPH_BYTES_PER_LAYER_HYBRID_RICH",
     "GRAPH_BYTES_PER_LAYER_HYBRID_V2",
     "GRAPH_BYTES_PER_LAYER_PACKED",
     "GRAPH_BYTES_PER_LAYER_V2",
@@ -85,10 +85,8 @@ GRAPH_BYTES_PER_LAYER_PACKED = Constant(
 )
 GRAPH_BYTES_PER_LAYER_EXPERTS = Constant(230_000, 140_000, 320_000, "vLLM 0.19, H100, experts: 220 to 309 kB, 4 starts")
 GRAPH_BYTES_PER_LAYER_EXPERTS_SLIM = Constant(150_000, 100_000, 240_000, "vLLM 0.28, RTX 5090, 30B-A3B GPTQ: 139 kB")
-GRAPH_BYTES_PER_LAYER_HYBRID = Constant(
-    205_000, 100_000, 300_000, "vLLM 0.19 to 0.26, hybrids of 4B, 9B and 27B: 195 to 258 kB"
-)
-GRAPH_BYTES_PER_LAYER_HYBRID_SLIM = Constant(134_000, 90_000, 290_000, "vLLM 0.28, A100, 27B in bf16; 0.27, GB10: 290")
+GRAPH_BYTES_PER_LAYER_HYBRID = Constant(150_000, 70_000, 300_000, "vLLM 0.19 to 0.28, bf16, 4B, 9B, 27B: 70 to 290 kB")
+GRAPH_BYTES_PER_LAYER_HYBRID_RICH = Constant(205_000, 100_000, 300_000, "vLLM 0.24 and 0.26, L40S, 27B in fp8")
 GRAPH_BYTES_PER_LAYER_HYBRID_V2 = Constant(125_000, 80_000, 200_000, "vLLM 0.29, RTX PRO 6000, 27B: 117 kB")
 GRAPH_BYTES_PER_LAYER_V2 = Constant(
     132_000, 90_000, 200_000, "vLLM 0.29, L40S, second model runner: 127 to 136 kB (Qwen3-14B, bf16 and AWQ)"
@@ -102,7 +100,9 @@ GRAPH_BYTES_PER_LAYER_V2_HOPPER = Constant(
 # A captured all-reduce: a kernel of vLLM's own, or NCCL's nodes and buffers. Four cards of one 72B: over NVLink
 # 1.51 GiB in 102 graphs of 80 layers (llm-d-planner, H100), by PCIe 2.73 in 86 (gnosia93/eks-agentic-ai, L40S).
 GRAPH_BYTES_PER_OWN_REDUCE = Constant(12_500, 0, 40_000, "vLLM 0.19, H100, 7B on 1, 2 and 4 cards; 72B on 2 and 4")
-GRAPH_BYTES_PER_NCCL_REDUCE = Constant(125_000, 50_000, 220_000, "vLLM 0.19, 72B on 4 x L40S; vllm#2192")
+GRAPH_BYTES_PER_NCCL_REDUCE = Constant(
+    110_000, 60_000, 150_000, "vLLM 0.11 to 0.28, RTX 3090 and 4090, L40S, 2 and 4 cards: 70 to 125 kB; vllm#2192"
+)
 
 # FlashAttention 3 splits a captured decode step into so many parts, whose sums in fp32 lie in the pool.
 FLASH_ATTENTION_3_SPLITS = 32  # vllm config/attention.py, flash_attn_max_num_splits_for_cuda_graph
@@ -154,9 +154,7 @@ def non_torch(
         return Constant(138 * MIB, 100 * MIB, 200 * MIB, "vLLM 0.11, 0.16 and 0.17, H100")
     if release < (0, 27) or not is_hybrid:
         return Constant(254 * MIB, 200 * MIB, 300 * MIB, "vLLM 0.19, H100, eight runs: 0.24 to 0.27 GiB")
-    return Constant(
-        522 * MIB, 250 * MIB, 700 * MIB, "vLLM 0.28, A100: 0.51 GiB; 0.29, RTX PRO 6000: 0.55"
-    )
+    return Constant(522 * MIB, 250 * MIB, 700 * MIB, "vLLM 0.28, A100: 0.51 GiB; 0.29, RTX PRO 6000: 0.55")
 
 
 def non_torch_v2(release: tuple[int, ...], is_hybrid: bool) -> Constant:
@@ -173,7 +171,10 @@ def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybr
         return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
     if not fuses_all_reduce and release < (0, 27):
         return Constant(
-            300 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.19, 4 x L40S: 0.2 GiB; 0.20, pair of RTX 5090: 0.3; 0.24, pair of 3090"
+            300 * MIB,
+            150 * MIB,
+            600 * MIB,
+            "vLLM 0.19, 4 x L40S: 0.2 GiB; 0.20, pair of RTX 5090: 0.3; 0.24, pair of 3090",
         )
     if not fuses_all_reduce:
         return Constant(500 * MIB, 200 * MIB, 900 * MIB, "vLLM 0.28, pairs of RTX 5090 and 3090: 0.37 and 0.57 GiB")

@@ -69,9 +69,7 @@ def longest_with_same_profile(
     return min(positions, next((length - 1 for length in grows if length > max_model_len), positions))
 
 
-def encoder_peak(
-    spec: ModelSpec, num_tokens: int, tensor_parallel_size: int = 1, gathers_heads: bool = False
-) -> int:
+def encoder_peak(spec: ModelSpec, num_tokens: int, tensor_parallel_size: int = 1, gathers_heads: bool = False) -> int:
     """The encoder on `num_tokens` of image: pixels, residual stream twice, the widest moment of a layer, deepstack.
 
     The pixels count three times: fp32 as the processor made them stays beside the 16-bit copy that the encoder reads.

@@ -132,8 +132,8 @@ class VllmVersion:
         return self.release < (0, 12)
 
     @property
-    def captures_slim_layers(self) -> bool:
-        """A captured layer of experts or of a hybrid takes no more than a dense one: seen in 0.28, not up to 0.22."""
+    def captures_slim_experts(self) -> bool:
+        """A captured layer of experts takes no more than a dense one: seen in 0.28, not in 0.19; between: unknown."""
         return self.release >= (0, 28)
 
     @property

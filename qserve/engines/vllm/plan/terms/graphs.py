@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.backends import reduces_by_nccl
 from qserve.engines.vllm.plan.terms.bnb_scratch import experts_scratch_bytes
@@ -12,25 +14,30 @@ from qserve.units import MIB, format_bytes
 
 __all__ = ["CudaGraphs", "cuda_graph_bytes", "first_graph_bytes", "graph_bytes_per_layer", "reduce_bytes"]
 
+Bound = Literal["num_bytes", "low_bytes", "high_bytes"]
+
 _ACTIVATION_BYTES = 2  # bf16 and fp16 alike
 _REDUCES_A_LAYER = 2  # of attention's output and of the MLP's; the embedding's is one more
 
 
-def cuda_graph_bytes(sizes: Trial) -> int:
-    """Graphs of one rank without adapters: what the first ones share, and each later one's layers and all-reduces."""
-    each = max(sizes.most_layers * graph_bytes_per_layer(sizes).num_bytes, MIB)
-    return first_graph_bytes(sizes) + num_later(sizes) * (each + reduce_bytes(sizes))
+def cuda_graph_bytes(sizes: Trial, bound: Bound = "num_bytes") -> int:
+    """Graphs of one rank without adapters: what the first ones share, and each later one's layers and all-reduces.
+
+    `bound`: every measured part as expected, or as low or high as it was seen.
+    """
+    each = max(sizes.most_layers * getattr(graph_bytes_per_layer(sizes), bound), MIB)
+    return first_graph_bytes(sizes, bound) + num_later(sizes) * (each + reduce_bytes(sizes, bound))
 
 
 def num_later(sizes: Trial) -> int:
     return max(0, sizes.captures.num_graphs - sizes.captures.num_modes)
 
 
-def first_graph_bytes(sizes: Trial) -> int:
+def first_graph_bytes(sizes: Trial, bound: Bound = "num_bytes") -> int:
     """The pool: a step of the largest piecewise graph's tokens, or attention's part of a whole decode step if more."""
     spec, ranks = sizes.spec, sizes.candidate.tensor_parallel_size
     widths = 3 * spec.intermediate_size // ranks + 2 * spec.hidden_size
-    step = constants.GRAPH_BYTES_FIRST.num_bytes + sizes.captures.largest * widths * _ACTIVATION_BYTES
+    step = getattr(constants.GRAPH_BYTES_FIRST, bound) + sizes.captures.largest * widths * _ACTIVATION_BYTES
     return max(step, attention_bytes(sizes))
 
 
@@ -50,13 +57,14 @@ def attention_bytes(sizes: Trial) -> int:
     return constants.FLASH_ATTENTION_3_SPLITS * full * heads * 4 if sizes.runs_flash_attention_3 else 0
 
 
-def reduce_bytes(sizes: Trial) -> int:
+def reduce_bytes(sizes: Trial, bound: Bound = "num_bytes") -> int:
     """Of one graph's all-reduces; 0 of a rank that shares its layers with no other."""
     if sizes.candidate.tensor_parallel_size == 1:
         return 0
     by_nccl = reduces_by_nccl(sizes.candidate)
     each = constants.GRAPH_BYTES_PER_NCCL_REDUCE if by_nccl else constants.GRAPH_BYTES_PER_OWN_REDUCE
-    return (_REDUCES_A_LAYER * sizes.most_layers + 1) * each.num_bytes
+    count: int = (_REDUCES_A_LAYER * sizes.most_layers + 1) * getattr(each, bound)
+    return count
 
 
 def graph_bytes_per_layer(sizes: Trial) -> Constant:
@@ -66,11 +74,11 @@ def graph_bytes_per_layer(sizes: Trial) -> Constant:
         if spec.is_hybrid:
             return constants.GRAPH_BYTES_PER_LAYER_HYBRID_V2
         return constants.GRAPH_BYTES_PER_LAYER_V2_HOPPER if on_hopper else constants.GRAPH_BYTES_PER_LAYER_V2
-    is_slim = version.captures_slim_layers
     if spec.is_hybrid:
-        is_slim = is_slim and not (spec.moe or spec.quantization)
-        return constants.GRAPH_BYTES_PER_LAYER_HYBRID_SLIM if is_slim else constants.GRAPH_BYTES_PER_LAYER_HYBRID
+        is_rich = spec.moe is not None or spec.quantization is not None
+        return constants.GRAPH_BYTES_PER_LAYER_HYBRID_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER_HYBRID
     if spec.moe is not None:
+        is_slim = version.captures_slim_experts
         return constants.GRAPH_BYTES_PER_LAYER_EXPERTS_SLIM if is_slim else constants.GRAPH_BYTES_PER_LAYER_EXPERTS
     if spec.quantization:
         return constants.GRAPH_BYTES_PER_LAYER_PACKED
@@ -81,13 +89,7 @@ class CudaGraphs(TermKind[Trial]):
     name, column, learned = "CUDA graphs", "cuda_graphs", "cuda_graphs"
 
     def num_bytes(self, sizes: Trial, stage: int) -> int:
-        if sizes.options.enforce_eager:
-            return 0
-        plain = cuda_graph_bytes(sizes)
-        if not sizes.options.enable_lora:
-            return _experts_scratch(sizes) + plain
-        adapted = int(plain * constants.ADAPTER_GRAPHS)
-        return _experts_scratch(sizes) + adapted + (plain if sizes.version.captures_without_adapters else 0)
+        return 0 if sizes.options.enforce_eager else _with_adapters(sizes, cuda_graph_bytes(sizes))
 
     def formula(self, sizes: Trial, stage: int) -> str:
         if sizes.options.enforce_eager:
@@ -112,10 +114,12 @@ class CudaGraphs(TermKind[Trial]):
         return graph_bytes_per_layer(sizes).source
 
     def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
-        if sizes.has_fp4_experts and num_bytes:
-            each = min(sizes.captures.num_graphs * constants.FP4_GRAPH_BYTES, constants.FP4_GRAPHS_MOST_BYTES)
-            return num_bytes // 2, num_bytes * 3 // 2 + each
-        return num_bytes // 2, num_bytes * 3 // 2
+        if not num_bytes:
+            return 0, 0
+        low, high = (_with_adapters(sizes, cuda_graph_bytes(sizes, bound)) for bound in ("low_bytes", "high_bytes"))
+        if sizes.has_fp4_experts:
+            high += min(sizes.captures.num_graphs * constants.FP4_GRAPH_BYTES, constants.FP4_GRAPHS_MOST_BYTES)
+        return low, high
 
     def is_charged(self, sizes: Trial) -> bool:
         """Before 0.20 they came out of what the share left over."""
@@ -123,6 +127,13 @@ class CudaGraphs(TermKind[Trial]):
 
     def is_shown(self, sizes: Trial, num_bytes: int) -> bool:
         return True
+
+
+def _with_adapters(sizes: Trial, plain: int) -> int:
+    once = _experts_scratch(sizes)
+    if not sizes.options.enable_lora:
+        return once + plain
+    return once + int(plain * constants.ADAPTER_GRAPHS) + (plain if sizes.version.captures_without_adapters else 0)
 
 
 def _first(sizes: Trial) -> str:

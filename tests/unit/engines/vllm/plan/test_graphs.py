@@ -1,0 +1,113 @@
+"""CUDA graphs: what of their memory depends on attention's backend, on who sums over the ranks, and on the release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.trial import Captures
+from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.plan import Plan
+from qserve.planner.term import Term
+from qserve.units import GIB, MIB
+from tests.unit.planner.test_make_plan import plan_of
+
+FIXED = {"max_model_len": 8192, "gpu_memory_utilization": 0.9}
+
+
+def graphs_of(model: str, gpu: str, **fixed: Any) -> Term:
+    plan: Plan = plan_of(model, gpu, **{**FIXED, **fixed})
+    return next(term for term in plan.devices[0].terms if term.name == "CUDA graphs")
+
+
+def test_hopper_keeps_the_parts_of_a_split_decode_step() -> None:
+    """32 parts of 512 tokens of 28 heads of 128 in fp32 are 224 MiB: vLLM 0.19 estimates 0.61 GiB in 102 graphs."""
+    asked = {"engine_version": "0.19.0", "max_num_seqs": 1024, "quant": "bf16"}
+    found = graphs_of("Qwen/Qwen2.5-7B-Instruct", "h100-sxm", **asked)
+    assert found.num_bytes == 224 * MIB + 100 * 28 * constants.GRAPH_BYTES_PER_LAYER_HOPPER.num_bytes
+    assert found.num_bytes / GIB == pytest.approx(0.61, abs=0.04)
+    assert found.formula.startswith("224 MiB (FlashAttention 3's 32 parts of 512)")
+    few = graphs_of("Qwen/Qwen2.5-7B-Instruct", "h100-sxm", **{**asked, "max_num_seqs": 8})
+    assert "FlashAttention" not in few.formula
+
+
+def test_no_log_of_the_second_runner_on_hopper_is_known() -> None:
+    """It measures its piecewise graphs, as the first one its captured ones: 0.87 GiB of a 7B, 1.61 of a 72B on two."""
+    found = graphs_of("Qwen/Qwen2.5-7B-Instruct", "h100-sxm", engine_version="0.29.0", max_num_seqs=1024, quant="bf16")
+    assert found.low_bytes < 0.87 * GIB < found.high_bytes
+    assert found.num_bytes / GIB == pytest.approx(0.78, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "captures", "measured"),
+    [("l40s:4", 4, 256, 2.73), ("h100-sxm:4", 4, 1024, 1.51), ("h100-sxm:2", 2, 1024, 1.63)],
+)
+def test_four_cards_over_pcie_sum_by_nccl(gpu: str, ranks: int, captures: int, measured: float) -> None:
+    """The 72B of vLLM 0.19: gnosia93/eks-agentic-ai (L40S), llm-d-planner (H100; on four of them Kimi-Dev-72B)."""
+    asked = {"engine_version": "0.19.0", "tensor_parallel_size": ranks, "max_num_seqs": captures, "quant": "bf16"}
+    found = graphs_of("Qwen/Qwen2.5-72B-Instruct", gpu, **asked)
+    assert found.num_bytes / GIB == pytest.approx(measured, rel=0.05)
+    assert ("NCCL" in found.formula) == gpu.startswith("l40s")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "by_nccl"),
+    [
+        ("rtx-3090:2", True),  # no P2P in GeForce drivers
+        ("rtx-3060:2", True),  # in no table of links
+        ("l40s:2", False),
+        ("h100-pcie:4", True),
+        ("a100-80gb:4", False),
+        ("memory=80GiB,sm=132,cc=9.0,count=4", False),
+    ],
+)
+def test_who_sums_over_the_ranks(gpu: str, by_nccl: bool) -> None:
+    ranks = int(gpu[-1])
+    found = graphs_of("Qwen/Qwen2.5-7B-Instruct", gpu, tensor_parallel_size=ranks, max_num_seqs=8, max_model_len=2048)
+    assert ("NCCL" in found.formula) == by_nccl
+
+
+@pytest.mark.parametrize(("tokens", "workspace"), [(2048, 394 * MIB), (4096, 394 * MIB), (8192, 768 * MIB)])
+def test_flashinfers_workspace_grows_with_the_step(tokens: int, workspace: int) -> None:
+    """vllm#52872, 64 layers on an RTX 5090: 0.52 GiB of graphs for steps of 2048 to 4096 tokens, 0.89 for 8192."""
+    asked = {"engine_version": "0.27.1", "max_num_batched_tokens": tokens, "max_num_seqs": 16, "quant": "fp8"}
+    cached = graphs_of("Qwen/Qwen3.6-27B", "rtx-5090", kv_cache_dtype="fp8", language_model_only=True, **asked)
+    plain = graphs_of("Qwen/Qwen3.6-27B", "rtx-5090", kv_cache_dtype="auto", language_model_only=True, **asked)
+    assert cached.num_bytes - plain.num_bytes == pytest.approx(workspace - 45 * MIB, abs=8 * MIB)
+    older = {**asked, "engine_version": "0.24.0", "kv_cache_dtype": "fp8", "language_model_only": True}
+    assert graphs_of("Qwen/Qwen3.6-27B", "rtx-5090", **older).formula.startswith("394 MiB (FlashInfer's workspace)")
+
+
+def test_hopper_reads_an_fp8_cache_without_flashinfer_and_blackwell_always_with_it() -> None:
+    asked = {"max_num_seqs": 16, "quant": "bf16", "engine_version": "0.28.0"}
+    assert "FlashInfer" not in graphs_of("Qwen/Qwen3.5-9B", "h100-sxm", kv_cache_dtype="fp8", **asked).formula
+    assert "FlashInfer" in graphs_of("Qwen/Qwen3.5-9B", "b200", **asked).formula
+    assert "FlashInfer" not in graphs_of("Qwen/Qwen2.5-7B-Instruct", "l40s", **asked).formula
+
+
+def test_data_centre_blackwell_captures_up_to_1024_tokens() -> None:
+    """As a log of 0.31 on a card of compute capability 10.0 lists them: 83 sizes."""
+    assert Captures(1024, 8192, largest_by_default=1024).num_graphs == 2 * 83
+    newer, older = VllmVersion.parse("0.31.0"), VllmVersion.parse("0.26.0")
+    assert [version.largest_capture(True) for version in (newer, older)] == [1024, 512]
+    assert newer.largest_capture(False) == 512
+
+
+def test_experts_take_as_much_as_a_dense_layer_since_0_28() -> None:
+    """30B-A3B: 1.24 GiB in 0.19 on an H100, 0.63 in 0.28 on an RTX 5090 (102 and 86 graphs)."""
+    asked = {"quant": "gptq-int4", "max_num_seqs": 256, "max_model_len": 2048}
+    newer = graphs_of("Qwen/Qwen3-30B-A3B", "rtx-5090", engine_version="0.28.0", **asked)
+    assert newer.num_bytes / GIB == pytest.approx(0.63, abs=0.03)
+    older = graphs_of("Qwen/Qwen3-30B-A3B", "h100-sxm", engine_version="0.19.0", max_num_seqs=1024, quant="bf16")
+    assert older.num_bytes / GIB == pytest.approx(1.24, abs=0.06)
+
+
+def test_its_band_is_that_of_its_parts() -> None:
+    found = graphs_of("Qwen/Qwen2.5-7B-Instruct", "l40s", max_num_seqs=256, engine_version="0.22.0", quant="bf16")
+    each = constants.GRAPH_BYTES_PER_LAYER
+    assert found.high_bytes - found.num_bytes == pytest.approx(
+        84 * 28 * (each.high_bytes - each.num_bytes) + 85 * MIB, abs=MIB
+    )
+    assert 0 < found.low_bytes < found.num_bytes
