@@ -38,7 +38,7 @@ def runs_flashinfer(candidate: Candidate) -> bool:
     """Data-centre Blackwell's first choice, and elsewhere from Ampere on what reads a cache in 8 or 4 bit.
 
     Version 2 of FlashAttention has no such cache, version 3 has one in fp8.
-    Source: vllm platforms/cuda.py, _get_backend_priorities; logs of 0.19 to 0.31 ("Using FLASHINFER attention backend").
+    Source: vllm platforms/cuda.py, _get_backend_priorities; logs of 0.19 to 0.31 ("Using FLASHINFER attention").
     """
     device, cache = candidate.devices[0], candidate.kv_cache_dtype
     if candidate.on_cpu or (device.compute_capability or (8, 0)) < (8, 0):

@@ -112,8 +112,9 @@ FLASH_ATTENTION_3_SPLITS = 32  # vllm config/attention.py, flash_attn_max_num_sp
 FLASHINFER_WORKSPACE_BYTES = 394 * MIB
 FLASHINFER_WORKSPACE_PER_ELEMENT = 16
 
-# NVFP4: how far start-ups were above what is counted. They widen bands and move no figure: no source that can be read
-# without a card says what it is (docs/results/log/planner.md). Source: the seventh hold-out, docs/results/planner.md.
+# NVFP4: how far start-ups were above what is counted. The first is planned for experts, where five starts agree; all of
+# them widen bands. No source that can be read without a card says what it is (docs/results/log/planner.md). Source: the
+# seventh hold-out, docs/results/planner.md.
 FP4_KERNELS_BYTES = 973 * MIB  # four starts of a 35B-A3B, RTX 5090 under WSL2, vLLM 0.19 and 0.20: 0.8 to 1.4 GiB
 FP4_EXPERT_BYTES = 4  # a token, expert and column: GB10 with steps of 65536 tokens, 4.2 GiB
 FP4_GRAPH_BYTES = 50 * MIB  # 18 graphs: 1.21 GiB, of which FlashInfer's workspace is 0.38
@@ -146,7 +147,7 @@ def non_torch(
     `is_hybrid`: kernels of linear attention, which Triton tunes and loads.
     """
     if num_ranks > 1:
-        return _non_torch_of_many(release, fuses_all_reduce, is_hybrid)
+        return _non_torch_of_many(release, fuses_all_reduce)
     is_before_ampere = compute_capability is not None and compute_capability < (8, 0)
     if release < (0, 9) or is_before_ampere:  # FlashAttention's and FlashInfer's modules are not loaded there
         return Constant(60 * MIB, 30 * MIB, 100 * MIB, "vLLM 0.7 and 0.8: RTX 4060, V100, RTX 2060; 0.20, T4: 0.05 GiB")
@@ -166,7 +167,7 @@ def non_torch_v2(release: tuple[int, ...], is_hybrid: bool) -> Constant:
     return Constant(130 * MIB, 70 * MIB, 240 * MIB, "vLLM 0.28 and 0.29, L40S and RTX 4090: 0.12 to 0.21 GiB")
 
 
-def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybrid: bool) -> Constant:
+def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool) -> Constant:
     if release < (0, 9):
         return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
     if not fuses_all_reduce and release < (0, 27):

@@ -84,7 +84,17 @@ FORMULAS: dict[str, str] = {
     "({}) × ({}): each is captured without and with adapters (vllm#25914)": (
         "({}) × ({})：每个图分别在无适配器与有适配器时捕获（vllm#25914）"
     ),
+    "({}) × ({}): each is captured without and with adapters (vllm#25914) + {}": (
+        "({}) × ({})：每个图分别在无适配器与有适配器时捕获（vllm#25914）+ {}"
+    ),
     "({}) × {} with adapters": "({}) × {}（带适配器）",
+    "({}) × {} with adapters + {}": "({}) × {}（带适配器）+ {}",
+    "{#} (FlashAttention 3's {#} parts of {#})": "{}（FlashAttention 3 的 {} 份，每份 {} 个词元）",
+    "{#} (FlashInfer's workspace)": "{}（FlashInfer 的工作区）",
+    "{}, and {#} of its all-reduces in each": "{}，每个图另有 {} 用于其 all-reduce",
+    "{}, and {#} of its all-reduces in each + {}": "{}，每个图另有 {} 用于其 all-reduce + {}",
+    "{}, and {#} of NCCL's all-reduces in each": "{}，每个图另有 {} 用于 NCCL 的 all-reduce",
+    "{}, and {#} of NCCL's all-reduces in each + {}": "{}，每个图另有 {} 用于 NCCL 的 all-reduce + {}",
     "none are captured": "不捕获",
     "driver libraries": "驱动库",
     "cuBLAS": "cuBLAS",

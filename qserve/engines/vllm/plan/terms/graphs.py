@@ -25,7 +25,7 @@ def cuda_graph_bytes(sizes: Trial, bound: Bound = "num_bytes") -> int:
 
     `bound`: every measured part as expected, or as low or high as it was seen.
     """
-    each = max(sizes.most_layers * getattr(graph_bytes_per_layer(sizes), bound), MIB)
+    each = max(sizes.most_layers * _at(graph_bytes_per_layer(sizes), bound), MIB)
     return first_graph_bytes(sizes, bound) + num_later(sizes) * (each + reduce_bytes(sizes, bound))
 
 
@@ -37,7 +37,7 @@ def first_graph_bytes(sizes: Trial, bound: Bound = "num_bytes") -> int:
     """The pool: a step of the largest piecewise graph's tokens, or attention's part of a whole decode step if more."""
     spec, ranks = sizes.spec, sizes.candidate.tensor_parallel_size
     widths = 3 * spec.intermediate_size // ranks + 2 * spec.hidden_size
-    step = getattr(constants.GRAPH_BYTES_FIRST, bound) + sizes.captures.largest * widths * _ACTIVATION_BYTES
+    step = _at(constants.GRAPH_BYTES_FIRST, bound) + sizes.captures.largest * widths * _ACTIVATION_BYTES
     return max(step, attention_bytes(sizes))
 
 
@@ -63,8 +63,12 @@ def reduce_bytes(sizes: Trial, bound: Bound = "num_bytes") -> int:
         return 0
     by_nccl = reduces_by_nccl(sizes.candidate)
     each = constants.GRAPH_BYTES_PER_NCCL_REDUCE if by_nccl else constants.GRAPH_BYTES_PER_OWN_REDUCE
-    count: int = (_REDUCES_A_LAYER * sizes.most_layers + 1) * getattr(each, bound)
-    return count
+    return (_REDUCES_A_LAYER * sizes.most_layers + 1) * _at(each, bound)
+
+
+def _at(constant: Constant, bound: Bound) -> int:
+    bytes_there: int = getattr(constant, bound)
+    return bytes_there
 
 
 def graph_bytes_per_layer(sizes: Trial) -> Constant:

