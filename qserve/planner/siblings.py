@@ -17,13 +17,14 @@ _SIZE = re.compile(r"\d{1,4}(\.\d{1,4})?B(-A\d{1,4}(\.\d{1,4})?B)?")
 _GENERATION = re.compile(r"[A-Za-z]+\d\.")  # Qwen3. of Qwen3.5-
 
 
-def sibling_of(model_id: str, scheme: str) -> str | None:
-    """The checkpoint that holds `model_id` in `scheme`: an official one, else another whose layout is known.
+def sibling_of(model_id: str, scheme: str, *, of_others: bool = True) -> str | None:
+    """The checkpoint that holds `model_id` in `scheme`: the one of siblings.toml, else, with `of_others`, another whose
+    layout is known.
 
     None where there is none.
     """
     sibling: str | None = facts.load("siblings").get(model_id, {}).get(scheme)
-    if sibling is not None:
+    if sibling is not None or not of_others:
         return sibling
     others = (one for one, stored in packed_checkpoints(model_id).items() if stored == scheme)
     return next((one for one in others if packing_of(one) is not None), None)

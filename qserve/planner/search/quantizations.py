@@ -91,7 +91,7 @@ def quantizations(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) ->
             continue
         if not offer.computes_in(scheme, request.dtype):
             continue
-        weights = _quantized(checkpoint, scheme, offer)
+        weights = _quantized(checkpoint, scheme, offer, is_exact=request.quant not in FAMILIES)
         if weights is not None:
             yield weights
 
@@ -131,12 +131,15 @@ def _in_words(stored: CheckpointQuantization) -> str:
     return f"{stored.scheme}, parts of it as {', '.join(others)}" if others else stored.scheme
 
 
-def _quantized(checkpoint: Checkpoint, scheme: str, offer: Offer) -> Weights | None:
-    """`scheme` from the checkpoint itself, from a sibling, or in flight; None where none of them runs there."""
+def _quantized(checkpoint: Checkpoint, scheme: str, offer: Offer, *, is_exact: bool) -> Weights | None:
+    """`scheme` from the checkpoint itself, from a sibling, or in flight; None where none of them runs there.
+
+    Checkpoints by others are loaded where the scheme `is_exact`ly named: a word like 4bit asks for the maker's weights.
+    """
     if SCHEMES[scheme].bits >= 16:
         quant = QuantChoice(scheme, checkpoint.id, reason="as trained: nothing is lost")
         return Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
-    sibling = sibling_of(checkpoint.id, scheme)
+    sibling = sibling_of(checkpoint.id, scheme, of_others=is_exact)
     stored = read_quantization(stored_as(sibling, scheme), sibling) if sibling is not None else None
     if sibling is not None and stored is not None and offer.loads(scheme) and offer.runs_stored(scheme):
         columns = padded_size(sibling) or checkpoint.spec.intermediate_size

@@ -50,6 +50,13 @@ def test_a_quantization_that_others_made_is_loaded_from_them(model: str, quant: 
     assert 0.97 * weights <= plan.devices[0].weights_bytes <= 1.15 * weights
 
 
+@pytest.mark.parametrize("quant", ["auto", "4bit", "fp8"])
+@pytest.mark.parametrize("model", ["Qwen/Qwen3.8-27B", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", "Qwen/Qwen3.6-27B"])
+def test_a_word_loads_no_checkpoint_of_the_table_of_others(model: str, quant: str) -> None:
+    for card in ("rtx-4090", "rtx-5090", "h100"):
+        assert plan_of(model, card, quant=quant).quant.checkpoint not in facts.load("checkpoints")["checkpoints"]
+
+
 @pytest.mark.parametrize(
     ("model", "quant", "named"),
     [
