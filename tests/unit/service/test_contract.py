@@ -260,6 +260,7 @@ def value_of(option: click.Option, folder: Path) -> Any:
         "limit_mm_per_prompt": '{"image": 4}',
         "mm_processor_kwargs": '{"max_pixels": 1003520}',
         "mamba_ssm_cache_dtype": "float32",
+        "engram_config": '{"cpu_offload": false}',
     }
     name = str(option.name)
     if name in special:
