@@ -32,7 +32,7 @@ from tests.golden.speed import Case, Comparison, cases, compare
 _PULL = 0.004
 _PULL_OF_FEW = 0.5
 _MOST_ERROR = 0.8
-_MOST_CASES = 45
+_MOST_CASES = 120
 # Where every fold begins: published of the engines before these rows were seen. BLIS's fit of vLLM 0.15 on an H100
 # (inference-sim, docs/guide/latency-models.md: 126 us a step, 32 a layer, 4 a request, 15.6 ms); the first vLLM's steps
 # with what vllm#6854 saw of its host. BLIS's 32 us stand above bare rooflines; the kernels here begin at floors of
@@ -45,7 +45,10 @@ _PUBLISHED = {
     "layer_us": 6.0,
     "request_us": 4.0,
     "dispatch_layer_us": 800.0,
+    "graph_share": 0.3,
     "intake_ms": 15.6,
+    "queued_ms": 2.0,
+    "intake_ms_per_1k": 1.0,
     "prefill_factor": 1.0,
     "moe_layer_us": 5.0,
     "state_layer_us": 10.0,
@@ -66,7 +69,10 @@ _FIELDS = (
     "layer_us",
     "request_us",
     "dispatch_layer_us",
+    "graph_share",
     "intake_ms",
+    "queued_ms",
+    "intake_ms_per_1k",
     "prefill_factor",
     "moe_layer_us",
     "state_layer_us",

@@ -24,6 +24,7 @@ from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs, era_of
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
+from tests.golden.speed_flags import Flags, flags_of, sharegpt, steady, vllm_defaults
 
 __all__ = ["ROWS", "Case", "Comparison", "cases", "compare", "scheme_of"]
 
@@ -44,6 +45,12 @@ _CARDS = {
     "A40": "a40",
     "RTX4090": "rtx-4090",
     "H20": "h20",
+    "H100": "h100-sxm",
+    "A100-40GB": "a100-40gb",
+    "L40S": "l40s",
+    "RTX5060Ti": "rtx-5060-ti",
+    "RTX5070Ti": "rtx-5070-ti",
+    "RTX5090": "rtx-5090",
 }
 _NAMED_AS = {"nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B", "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B"}
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm", "transformers": "transformers"}
@@ -78,6 +85,7 @@ class Case:
     """Tokens of a step, 0 for the engine's own."""
     recv_interval: int = 1
     cache: str = "bf16"
+    flags: Flags = Flags()
 
     @property
     def era(self) -> str:
@@ -166,6 +174,7 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
         _is_saturated(row),
         tuple((one["id"], one["metric"], _value(one)) for one in rows),
         **_recipe(row, load),
+        flags=flags_of(row["notes"]),
     )
 
 
@@ -210,15 +219,22 @@ def _load(row: dict[str, str]) -> Load | None:
     prompts = int(row["num_prompts"] or 0)
     if new < 1 or out < 1:
         return None
+    cached, lengths = flags_of(row["notes"]).prefix, sharegpt(new, out) if "ShareGPT" in row["notes"] else ()
     if row["concurrency"]:
         streams, jitter = round(float(row["concurrency"])), _jitter(row)
         if _is_inferencex(row):
             mean = (1 + _SHORTEST_SHARE) / 2
             new, out, jitter = round(new * mean), round(out * mean), 1 / mean - 1
-        return Load(new, out, concurrency=streams, num_prompts=min(prompts, _MOST_PROMPTS) or None, jitter=jitter)
+        asked = min(prompts, _MOST_PROMPTS) or None
+        return Load(new, out, streams, num_prompts=asked, jitter=jitter, prefix_share=cached, lengths=lengths)
     if row["request_rate"] == "inf" and prompts:
-        return Load(new, out, burst=prompts, jitter=_jitter(row))
-    return Load(new, out, rps=float(row["request_rate"]), num_prompts=prompts or None) if row["request_rate"] else None
+        return Load(new, out, burst=prompts, jitter=_jitter(row), lengths=lengths)
+    if not row["request_rate"]:
+        return None
+    rate = float(row["request_rate"])
+    if "a steady rate" in row["notes"]:
+        return Load(new, out, trace=steady(rate, prompts, lengths or ((new, out),)))
+    return Load(new, out, rps=rate, num_prompts=prompts or None, jitter=_jitter(row), lengths=lengths)
 
 
 def _jitter(row: dict[str, str]) -> float:
@@ -273,8 +289,12 @@ def _limits(case: Case, costs: EngineCosts, steps: StepTimes) -> Limits:
     weights = network.linear_weights * size + 2 * network.lm_head.rows * network.hidden_size * 2
     per_token = (spec.num_full_layers + spec.num_sliding_layers) * network.kv_heads * spec.head_dim * 4
     tokens = int(max(0.9 * memory - weights - 4e9, 4e9) / per_token)
-    seqs = 256 if case.engine == "vllm" and case.era != "vllm-async" else 1024
-    return Limits(seqs, case.chunk or costs.max_num_batched_tokens, tokens, case.recv_interval)
+    flags, chunk, seqs = case.flags, costs.max_num_batched_tokens, 1024
+    if case.engine == "vllm":
+        chunk, seqs = (chunk, 256) if case.era == "vllm-v0" else vllm_defaults(device_of(case.gpu))
+    return Limits(
+        flags.seqs or seqs, case.chunk or flags.chunk or chunk, flags.kv_tokens or tokens, case.recv_interval
+    )
 
 
 def planned_value(case: Case, metric: str, figures: Figures) -> tuple[str, float] | None:

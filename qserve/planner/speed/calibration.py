@@ -68,7 +68,12 @@ class CorrectedSteps:
     @property
     def costs(self) -> EngineCosts:
         costs, intake = self.steps.costs, self.factors.intake
-        return replace(costs, intake_ms=costs.intake_ms * intake, intake_ms_per_1k=costs.intake_ms_per_1k * intake)
+        return replace(
+            costs,
+            intake_ms=costs.intake_ms * intake,
+            intake_ms_per_1k=costs.intake_ms_per_1k * intake,
+            queued_ms=costs.queued_ms * intake,
+        )
 
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds, corrected."""

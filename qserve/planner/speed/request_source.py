@@ -37,14 +37,17 @@ class RequestSource:
     __slots__ = (
         "draw",
         "followers",
+        "free_s",
         "future",
         "intake_s",
         "intake_s_per_token",
         "is_closed",
         "issued",
+        "last_s",
         "lengths",
         "load",
         "next_s",
+        "queued_s",
         "ready",
         "total_prompts",
     )
@@ -59,7 +62,11 @@ class RequestSource:
         """When it is there."""
         self.ready, self.issued = 0.0, 0
         self.is_closed, self.total_prompts = not load.is_open, load.total_prompts
-        self.intake_s, self.intake_s_per_token = costs.intake_ms / 1000, costs.intake_ms_per_1k / 1e6
+        self.intake_s, self.queued_s = costs.intake_ms / 1000, costs.queued_ms / 1000
+        # What caches answer of a prompt is tokenized, too.
+        self.intake_s_per_token = costs.intake_ms_per_1k / 1e6 / (1 - load.prefix_share)
+        self.free_s = self.last_s = 0.0
+        """When the server's front end has read what came before, and when the last of that came."""
         self.followers: dict[int, list[tuple[int, Arrival]]] = {}
         arrivals = _arrivals_of(load) if load.is_open else load.arrivals(self.draw)
         for place, arrival in enumerate(arrivals):
@@ -85,7 +92,12 @@ class RequestSource:
     ) -> tuple[float, int, Request]:
         self.issued += 1
         if not beside:
-            self.ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
+            took = self.queued_s + self.intake_s_per_token * input_tokens
+            # A pause of its own lets a request be issued before one that comes earlier: that one waits for nobody.
+            starts = self.free_s if self.free_s > at_s >= self.last_s else at_s
+            if at_s >= self.last_s:
+                self.last_s, self.free_s = at_s, starts + took
+            self.ready = starts + took + self.intake_s
         return -self.ready, -self.issued, Request(at_s, input_tokens, output_tokens, place, beside)
 
     def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int) -> None:

@@ -64,6 +64,7 @@ class StepTimes:
             + costs.dispatch_moe_us * network.moe_layers
             + costs.dispatch_state_us * network.state_layers
         )
+        self._graph_tokens, self._replay_us = costs.graph_tokens, self._dispatch_us * costs.graph_share
         self._layers_us = costs.layer_us * network.num_layers
         self._step_us, self._request_us, self._prefill_factor = costs.step_us, costs.request_us, costs.prefill_factor
         self._gemms = [
@@ -121,8 +122,9 @@ class StepTimes:
             decode = self._decode_us(batch, context) * self._attention_layers
             kernel += decode + self._sliding_us(batch, context) if self._sliding_layers else decode
         busy = kernel * self._prefill_factor + self._layers_us
-        if busy < self._dispatch_us:
-            busy = self._dispatch_us
+        launches = self._replay_us if tokens <= self._graph_tokens else self._dispatch_us
+        if busy < launches:
+            busy = launches
         return (busy + self._step_us + self._request_us * sequences) / 1e6
 
     def decode_terms(self, batch: int, context: float) -> Terms:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from qserve.core.facts import load
-from qserve.core.hardware import Device
+from qserve.core.hardware import Device, known_gpus
 
 __all__ = ["UNFUSED", "CardSpeed", "card_of"]
 
@@ -42,6 +42,8 @@ _TFLOPS_PER_SM = {
     (12, 0): (2.49, 1.23),
     (12, 1): (2.6, 2.6),
 }
+_FP4_BANDWIDTH = 0.8
+"""Of a card's bandwidth, that products of FP4 weights reach at most."""
 _LIKE = {7: "a100-80gb", 8: "l40s", 9: "h100-sxm", 10: "b200", 11: "rtx-pro-6000", 12: "rtx-pro-6000"}
 
 
@@ -109,9 +111,13 @@ def _card(key: str, device: Device) -> CardSpeed:
     like = key if key in tables else row.get("like", _LIKE.get(capability[0], "l40s"))
     interconnect = row.get("interconnect", "pcie4" if capability < (10, 0) else "pcie5")
     kernels = {name: tuple(values[:-1]) for name, values in {**tables["h100-sxm"], **tables[like]}.items()}
+    bandwidth = row.get("bandwidth_gb_per_s", 0) * 1e9 or device.bandwidth_bytes_per_s or 500e9
+    if "gemm_nvfp4" in kernels:
+        lent = 1.0 if like == key else (known_gpus()[like].bandwidth_bytes_per_s or bandwidth) / bandwidth
+        kernels["gemm_nvfp4"] = _fp4_in_graphs(kernels["gemm_nvfp4"], kernels["gemm_bf16"], lent)
     return CardSpeed(
         name=device.name,
-        bandwidth=row.get("bandwidth_gb_per_s", 0) * 1e9 or device.bandwidth_bytes_per_s or 500e9,
+        bandwidth=bandwidth,
         peaks=_peaks(row, device, capability),
         kernels=kernels,
         like="" if like == key else like,
@@ -122,10 +128,21 @@ def _card(key: str, device: Device) -> CardSpeed:
     )
 
 
+def _fp4_in_graphs(row: Row, bf16: Row, lent: float) -> Row:
+    """A product of FP4 weights inside CUDA graphs, on a card whose bandwidth is 1 / `lent` of the measured one's.
+
+    The tables time two launches from Python, quantizing the activations and the product; graphs leave the floors of two
+    kernels. At few rows the time of a tile's loop bounds the product, not the card's bandwidth (FlashInfer #3026: the
+    same shapes on SM120 and SM121), so that what a second carries is lent, not the share.
+    """
+    return (min(row[0], 2 * bf16[0]), max(row[1], min(_FP4_BANDWIDTH, row[1] * lent)) if lent > 1 else row[1], *row[2:])
+
+
 def _peaks(row: Mapping[str, Any], device: Device, capability: tuple[int, int]) -> dict[str, float]:
     per_sm = _TFLOPS_PER_SM.get(capability, _TFLOPS_PER_SM[8, 6])
     sixteen = row.get("tflops") or per_sm["GeForce" in device.name] * (device.sm_count or 80)
-    factors = {"bf16": 1, "fp8": 2, "int8": 2, "fp4": 4}
+    # GeForce halves 16 and 8 bit with 32-bit sums, not 4 bit: an RTX 5090 has 209.5, 419 and 1,676 (RTX Blackwell paper).
+    factors = {"bf16": 1, "fp8": 2, "int8": 2, "fp4": 8 if "GeForce" in device.name else 4}
     return {
         name: row.get(f"tflops_{name}", sixteen * factor) * 1e12
         for name, factor in factors.items()

@@ -18,9 +18,12 @@ class EngineCosts:
 
     A decode step takes `step_us`, `layer_us` for every layer (norms, rotary angles, gaps between kernels), more for
     layers with experts or states, and `request_us` for every running request (sampling, bookkeeping, detokenizing).
-    A step with a prompt in it is launched kernel by kernel: it takes at least `dispatch_layer_us` a layer.
-    `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP,
-    tokenizer, streaming. `kept_cores` of a CPU are the server's own.
+    A step with a prompt in it is launched kernel by kernel: it takes at least `dispatch_layer_us` a layer; one of up to
+    `graph_tokens` is replayed in pieces, and launches but `graph_share` of that.
+    `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP, the way
+    to the engine's process and back, streaming. Requests that come together do not wait for each other there, but for
+    `queued_ms` and `intake_ms_per_1k` prompt tokens of each: one process reads them, renders and tokenizes (vLLM: one
+    API server with one worker that renders unless flags say more). `kept_cores` of a CPU are the server's own.
     `mixes_prefill`: prompts and decodes share a step; else a prompt's step makes decodes wait.
     `starts_alone`: an idle engine steps as soon as one request is there, and finds the others that came with it after
     that step; where a prompt takes longer than reading the others does, that is what their first tokens wait for.
@@ -34,6 +37,9 @@ class EngineCosts:
     dispatch_layer_us: float
     intake_ms: float
     intake_ms_per_1k: float = 1.0
+    queued_ms: float = 0.0
+    graph_tokens: int = 0
+    graph_share: float = 1.0
     moe_layer_us: float = 0.0
     state_layer_us: float = 0.0
     dispatch_moe_us: float = 0.0
