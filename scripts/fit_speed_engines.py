@@ -7,9 +7,10 @@ what stands in the table, and for folds what is published of the engine (`_PUBLI
 absolute logarithmic error per kind of figure, bounded; kinds, and within them every (card, model), weigh as the roots
 of their rows.
 
-`--folds` leaves one source out at a time and prints its rows as planned then: those of all eras are kept in
-tests/golden/speed_folds.csv, which bands and accuracy are read from. Of the transformers library (era transformers)
-each host's rows are planned by the other host's launches.
+`--folds` leaves out one card with one release at a time, and prints its rows as planned then, without what the card's
+kernels were corrected by from such rows either: those of all eras are kept in tests/golden/speed_folds.csv, which bands
+and accuracy are read from. Of the transformers library (era transformers) each host's rows are planned by the other
+host's launches.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.golden.speed import Case, Comparison, cases, compare
 _PULL = 0.004
 _PULL_OF_FEW = 0.5
 _MOST_ERROR = 0.8
-_MOST_CASES = 120
+_MOST_CASES, _FOLD_CASES = 120, 45
 # Where every fold begins: published of the engines before these rows were seen. BLIS's fit of vLLM 0.15 on an H100
 # (inference-sim, docs/guide/latency-models.md: 126 us a step, 32 a layer, 4 a request, 15.6 ms); the first vLLM's steps
 # with what vllm#6854 saw of its host. BLIS's 32 us stand above bare rooflines; the kernels here begin at floors of
@@ -150,26 +151,31 @@ def main() -> None:
             print(f"{one.id},{one.planned:.6g}")
         return
     of_era = [one for one in cases() if one.era == arguments.era and (one.gpu, one.model) not in _NOT_FITTED]
-    some = of_era[:: -(-len(of_era) // _MOST_CASES)]
-    start = published_of(arguments.era) if arguments.folds else costs_of(arguments.era)
+    some = _spread(of_era, _MOST_CASES)
+    start = costs_of(arguments.era)
     if not arguments.folds:
         best = fitted(some, start)
         print(f"{arguments.era}: {loss(some, start, start):.4f} -> {loss(some, best, start):.4f}, {len(some)} runs")
         for name in _FIELDS:
             print(f"{name} = {getattr(best, name):.4g}")
         return
-    for one in folds(arguments.era, some, start):
+    for one in folds(arguments.era, of_era, published_of(arguments.era)):
         print(f"{one.id},{one.planned:.6g}", flush=True)
 
 
-def folds(era: str, some: Sequence[Case], start: EngineCosts) -> Iterator[Comparison]:
-    """Every judged row of the era, planned by costs that its own source had no part in."""
+def _spread(some: Sequence[Case], most: int) -> Sequence[Case]:
+    """Every so manyth, as many as a fit takes minutes for."""
+    return some[:: -(-len(some) // most)]
+
+
+def folds(era: str, of_era: Sequence[Case], start: EngineCosts) -> Iterator[Comparison]:
+    """Every judged row of the era, planned by costs that its own (card, release) had no part in."""
     judged = [one for one in cases() if one.era == era]
-    for source in sorted({one.source for one in judged}):
-        rest = [one for one in some if one.source != source]
+    for group in sorted({one.group for one in judged}):
+        rest = _spread([one for one in of_era if one.group != group], _FOLD_CASES)
         best = fitted(rest, start) if rest else start
-        print(source[-40:], {name: round(getattr(best, name), 3) for name in _FIELDS}, file=sys.stderr)
-        yield from compare([one for one in judged if one.source == source], {best.era: best})
+        print(group, len(rest), {name: round(getattr(best, name), 3) for name in _FIELDS}, file=sys.stderr, flush=True)
+        yield from compare([one for one in judged if one.group == group], {best.era: best}, unseen=True)
 
 
 def other_hosts() -> Iterator[Comparison]:

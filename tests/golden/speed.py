@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ _RELEASES = {"www.databasemart.com": "0.7", "github.com": "0.8.5"}
 # lengths of 0.8 to 1.0 of what is named (RANDOM_RANGE_RATIO), fp8 cache beside fp8 and fp4 weights; its recipes for
 # B200, and those of B300 made after them, look at the queue every 10 decode steps, from 16 streams on every 30.
 _SHORTEST_SHARE = 0.8
+# A card whose bandwidth stands in the table as its published runs reach it.
+_FITTED_BANDWIDTH = ("h20",)
 # Runs of one stream are alike: two of them tell what ten would.
 _MOST_PROMPTS = 2500
 
@@ -86,6 +88,11 @@ class Case:
     recv_interval: int = 1
     cache: str = "bf16"
     flags: Flags = Flags()
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """(card, engine, release): what folds leave out."""
+        return self.gpu, self.engine, self.version
 
     @property
     def era(self) -> str:
@@ -259,18 +266,28 @@ def _config(model: str) -> Mapping[str, Any] | None:
 
 
 @cache
-def _network(model: str, quant: str, formats: tuple[str, ...], is_hopper: bool, ranks: int) -> RankNetwork:
-    return rank_network(spec_of(model), weight_format(quant, formats, is_hopper), ranks)
+def _network(
+    model: str, quant: str, formats: tuple[str, ...], is_hopper: bool, ranks: int, unseen: bool
+) -> RankNetwork:
+    weights = weight_format(quant, formats, is_hopper)
+    # Marlin's factors and those of FP8 blocks were fitted to rows of A100, H20 and H100.
+    plain = replace(weights, bandwidth_factor=1.0, peak_factor=1.0) if unseen else weights
+    return rank_network(spec_of(model), plain, ranks)
 
 
-def plan_case(case: Case, costs: EngineCosts | None = None, card: CardSpeed | None = None) -> Figures:
-    """What the arithmetic says of one run."""
-    card = card or card_of(device_of(case.gpu), case.gpu)
+def plan_case(case: Case, costs: EngineCosts | None = None, *, unseen: bool = False) -> Figures:
+    """What the arithmetic says of one run.
+
+    `unseen`: without what the kernels' tables were corrected by from rows of the case's own group.
+    """
+    card = card_of(device_of(case.gpu), case.gpu)
+    if unseen and case.gpu in _FITTED_BANDWIDTH:
+        card = replace(card, bandwidth=device_of(case.gpu).bandwidth_bytes_per_s or card.bandwidth)
     if case.engine == "transformers":
         steps = TransformersSteps.of(spec_of(case.model), case.quant, card)
         return figures_of(simulate(steps, case.load, Limits(1, 10**6, 10**9)), case.load)  # type: ignore[arg-type]
     costs = costs or engine_costs(case.engine, case.version)
-    network = _network(case.model, case.quant, tuple(card.peaks), card.is_hopper, case.ranks)
+    network = _network(case.model, case.quant, tuple(card.peaks), card.is_hopper, case.ranks, unseen)
     steps = StepTimes(card, network, costs, case.cache)
     run = simulate(steps, case.load, _limits(case, costs, steps))
     return figures_of(run, case.load)
@@ -315,10 +332,12 @@ def planned_value(case: Case, metric: str, figures: Figures) -> tuple[str, float
     return values.get(metric)
 
 
-def compare(some: Iterable[Case], costs: dict[str, EngineCosts] | None = None) -> Iterator[Comparison]:
-    """Every figure of `some` that is planned; `costs` by era stand in place of the table's."""
+def compare(
+    some: Iterable[Case], costs: dict[str, EngineCosts] | None = None, *, unseen: bool = False
+) -> Iterator[Comparison]:
+    """Every figure of `some` that is planned; `costs` by era stand in place of the table's; `unseen`: `plan_case`."""
     for case in some:
-        figures = plan_case(case, (costs or {}).get(case.era))
+        figures = plan_case(case, (costs or {}).get(case.era), unseen=unseen)
         for row_id, metric, value in case.rows:
             planned = planned_value(case, metric, figures)
             if planned is not None and planned[1] > 0:

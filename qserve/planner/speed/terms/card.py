@@ -44,6 +44,8 @@ _TFLOPS_PER_SM = {
 }
 _FP4_BANDWIDTH = 0.8
 """Of a card's bandwidth, that products of FP4 weights reach at most."""
+_HALF_PEAK, _HALF_ATTENTION = 0.9, 0.8
+"""Of their peak in 16 and 8 bit, that products and attention reach at most on GeForce cards."""
 _LIKE = {7: "a100-80gb", 8: "l40s", 9: "h100-sxm", 10: "b200", 11: "rtx-pro-6000", 12: "rtx-pro-6000"}
 
 
@@ -115,6 +117,8 @@ def _card(key: str, device: Device) -> CardSpeed:
     if "gemm_nvfp4" in kernels:
         lent = 1.0 if like == key else (known_gpus()[like].bandwidth_bytes_per_s or bandwidth) / bandwidth
         kernels["gemm_nvfp4"] = _fp4_in_graphs(kernels["gemm_nvfp4"], kernels["gemm_bf16"], lent)
+    if "GeForce" in device.name:
+        kernels |= _at_half_peak(kernels)
     return CardSpeed(
         name=device.name,
         bandwidth=bandwidth,
@@ -136,6 +140,20 @@ def _fp4_in_graphs(row: Row, bf16: Row, lent: float) -> Row:
     same shapes on SM120 and SM121), so that what a second carries is lent, not the share.
     """
     return (min(row[0], 2 * bf16[0]), max(row[1], min(_FP4_BANDWIDTH, row[1] * lent)) if lent > 1 else row[1], *row[2:])
+
+
+def _at_half_peak(kernels: Mapping[str, Row]) -> dict[str, Row]:
+    """Rows of a workstation's card on a GeForce of its generation, whose 16 and 8 bit arithmetic runs at half the rate.
+
+    What bounds the former below its peak (power, caches, the softmax between two products) allows as many FLOP on the
+    latter, so that the share is twice as large, up to what any card reaches.
+    """
+    products = {name: row for name, row in kernels.items() if name.startswith("gemm_") and "nvfp4" not in name}
+    attention = {name: row for name, row in kernels.items() if name.startswith("prefill_")}
+    return {
+        **{name: (*row[:2], max(row[2], min(_HALF_PEAK, 2 * row[2])), *row[3:]) for name, row in products.items()},
+        **{name: (row[0], max(row[1], min(_HALF_ATTENTION, 2 * row[1])), *row[2:]) for name, row in attention.items()},
+    }
 
 
 def _peaks(row: Mapping[str, Any], device: Device, capability: tuple[int, int]) -> dict[str, float]:
