@@ -20,11 +20,12 @@ from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.steps.times import StepTimes
-from qserve.planner.speed.terms.card import CardSpeed, card_of
+from qserve.planner.speed.terms.card import card_of
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs, era_of
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
-from tests.golden.speed_flags import Flags, flags_of, sharegpt, steady, vllm_defaults
+from tests.golden.speed_flags import NO_FLAGS, Flags, flags_of, vllm_defaults
+from tests.golden.speed_loads import is_inferencex, load_of
 
 __all__ = ["ROWS", "Case", "Comparison", "cases", "compare", "scheme_of"]
 
@@ -58,14 +59,8 @@ _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm", "trans
 _QUANTS = {"": "bf16", "int8-w8a8": "w8a8", "autoround-int4": "gptq-int4"}
 # Pages that name no release, by when they appeared: early 2025 (with DeepSeek-R1's distilled models); May 2025.
 _RELEASES = {"www.databasemart.com": "0.7", "github.com": "0.8.5"}
-# How InferenceX served and asked (SemiAnalysisAI/InferenceX, benchmarks/single_node/qwen3.5_*.sh, spring of 2026):
-# lengths of 0.8 to 1.0 of what is named (RANDOM_RANGE_RATIO), fp8 cache beside fp8 and fp4 weights; its recipes for
-# B200, and those of B300 made after them, look at the queue every 10 decode steps, from 16 streams on every 30.
-_SHORTEST_SHARE = 0.8
 # A card whose bandwidth stands in the table as its published runs reach it.
 _FITTED_BANDWIDTH = ("h20",)
-# Runs of one stream are alike: two of them tell what ten would.
-_MOST_PROMPTS = 2500
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class Case:
     """Tokens of a step, 0 for the engine's own."""
     recv_interval: int = 1
     cache: str = "bf16"
-    flags: Flags = Flags()
+    flags: Flags = NO_FLAGS
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -165,10 +160,10 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
     row = rows[0]
     ranks = int(row["tp"] or row["n_gpu"] or 1) * int(row["pp"] or 1)
     note = re.search(r"TP=(\d)", row["notes"])
-    load = _load(row)
+    load = load_of(row)
     if load is None or row["gpu"] not in _CARDS or _config(row["model"]) is None or scheme_of(row) not in SCHEMES:
         return None
-    source = row["source"].replace("#NVIDIA", "#InferenceX") if _is_inferencex(row) else row["source"]
+    source = row["source"].replace("#NVIDIA", "#InferenceX") if is_inferencex(row) else row["source"]
     return Case(
         source,
         row["model"],
@@ -187,7 +182,7 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
 
 def _recipe(row: dict[str, str], load: Load) -> dict[str, Any]:
     """The server's flags where the source's scripts name them."""
-    if not _is_inferencex(row):
+    if not is_inferencex(row):
         return {}
     cache = "bf16" if row["quant"] == "bf16" else "fp8"
     if row["gpu"] == "h200_sxm":
@@ -195,11 +190,6 @@ def _recipe(row: dict[str, str], load: Load) -> dict[str, Any]:
     if row["gpu"] == "b300_sxm" and row["quant"] == "fp8" and row["engine_version"].startswith("0.5.10"):
         return {"chunk": 16384, "recv_interval": 10, "cache": cache}
     return {"chunk": 32768, "recv_interval": 30 if (load.streams or 0) >= 16 else 10, "cache": cache}
-
-
-def _is_inferencex(row: dict[str, str]) -> bool:
-    """Its own rows, and those that another list took from it."""
-    return "397B" in row["model"] and ("origin InferenceX" in row["notes"] or "gap_analysis" in row["notes"])
 
 
 def scheme_of(row: dict[str, str]) -> str:
@@ -219,39 +209,6 @@ def _is_saturated(row: dict[str, str]) -> bool:
 
 def _value(row: dict[str, str]) -> float:
     return float(row["value"]) * (1000 if row["unit"] == "s" else 1)
-
-
-def _load(row: dict[str, str]) -> Load | None:
-    new, out = (round(float(row[key] or 0)) for key in ("input_tokens", "output_tokens"))
-    prompts = int(row["num_prompts"] or 0)
-    if new < 1 or out < 1:
-        return None
-    cached, lengths = flags_of(row["notes"]).prefix, sharegpt(new, out) if "ShareGPT" in row["notes"] else ()
-    if row["concurrency"]:
-        streams, jitter = round(float(row["concurrency"])), _jitter(row)
-        if _is_inferencex(row):
-            mean = (1 + _SHORTEST_SHARE) / 2
-            new, out, jitter = round(new * mean), round(out * mean), 1 / mean - 1
-        asked = min(prompts, _MOST_PROMPTS) or None
-        return Load(new, out, streams, num_prompts=asked, jitter=jitter, prefix_share=cached, lengths=lengths)
-    if row["request_rate"] == "inf" and prompts:
-        return Load(new, out, burst=prompts, jitter=_jitter(row), lengths=lengths)
-    if not row["request_rate"]:
-        return None
-    rate = float(row["request_rate"])
-    if "a steady rate" in row["notes"]:
-        return Load(new, out, trace=steady(rate, prompts, lengths or ((new, out),)))
-    return Load(new, out, rps=rate, num_prompts=prompts or None, jitter=_jitter(row), lengths=lengths)
-
-
-def _jitter(row: dict[str, str]) -> float:
-    """How far lengths lie around their mean, by the row's note."""
-    if "random lengths vary" in row["notes"]:
-        return 0.95
-    if "EOS allowed" in row["notes"]:
-        return 0.7
-    # Fixed lengths, and prompts that make all decodes wait: answers that began together end together.
-    return 0.0 if row["source"].endswith("#NVIDIA") and row["engine"] == "SGLang" else 0.02
 
 
 @cache
@@ -309,9 +266,7 @@ def _limits(case: Case, costs: EngineCosts, steps: StepTimes) -> Limits:
     flags, chunk, seqs = case.flags, costs.max_num_batched_tokens, 1024
     if case.engine == "vllm":
         chunk, seqs = (chunk, 256) if case.era == "vllm-v0" else vllm_defaults(device_of(case.gpu))
-    return Limits(
-        flags.seqs or seqs, case.chunk or flags.chunk or chunk, flags.kv_tokens or tokens, case.recv_interval
-    )
+    return Limits(flags.seqs or seqs, case.chunk or flags.chunk or chunk, flags.kv_tokens or tokens, case.recv_interval)
 
 
 def planned_value(case: Case, metric: str, figures: Figures) -> tuple[str, float] | None:

@@ -1,18 +1,13 @@
-"""How a published run was served and asked: what its row's notes state, else its engine's and its data set's own."""
+"""How a published run was served: what its row's notes state, else its engine's own."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
 import re
-from functools import cache
 from typing import NamedTuple
 
 from qserve.core.hardware import Device
-from qserve.planner.speed.load import Arrival
 
-__all__ = ["Flags", "flags_of", "sharegpt", "steady", "vllm_defaults"]
+__all__ = ["NO_FLAGS", "Flags", "flags_of", "vllm_defaults"]
 
 _LARGE_BYTES, _LARGEST_BYTES = 70 << 30, 160 << 30
 
@@ -24,6 +19,9 @@ class Flags(NamedTuple):
     seqs: int = 0
     kv_tokens: int = 0
     prefix: float = 0.0
+
+
+NO_FLAGS = Flags()
 
 
 def flags_of(notes: str) -> Flags:
@@ -44,29 +42,3 @@ def vllm_defaults(device: Device) -> tuple[int, int]:
     if device.total_bytes >= _LARGE_BYTES and "A100" not in device.name:
         return 8192, 1024
     return 2048, 256
-
-
-_SHAREGPT_REQUESTS, _SPREAD, _MOST_TOKENS = 1000, 1.0, 1024
-
-
-@cache
-def sharegpt(input_tokens: int, output_tokens: int) -> tuple[tuple[int, int], ...]:
-    """Lengths of ShareGPT's conversations with these means: far apart, deviations above the means.
-
-    vllm-optimization-lab's page says so of the data set; a log-normal distribution whose deviation is 1.3 of its mean
-    stands in, cut at vLLM's limit of 1,024 tokens.
-    """
-    draw = random.Random(0)  # noqa: S311
-
-    def drawn(mean: int) -> list[int]:
-        some = [math.exp(draw.gauss(0, _SPREAD)) for _ in range(_SHAREGPT_REQUESTS)]
-        scale = mean * len(some) / sum(some)
-        return [max(1, min(_MOST_TOKENS, round(one * scale))) for one in some]
-
-    return tuple(zip(drawn(input_tokens), drawn(output_tokens), strict=True))
-
-
-def steady(rate: float, prompts: int, lengths: tuple[tuple[int, int], ...]) -> tuple[Arrival, ...]:
-    """Arrivals one after the other at the same distance."""
-    some = itertools.islice(itertools.cycle(lengths), prompts)
-    return tuple(Arrival(place / rate, new, out) for place, (new, out) in enumerate(some))

@@ -70,7 +70,7 @@ class Replica:
     def band(self, metric: Metric) -> Band:
         """Around a figure of the kind."""
         is_cpu = self.card.interconnect == "memory"
-        rows = "cpu" if is_cpu else self.engine if self.steps.costs.is_fitted else "unfitted"
+        rows = "cpu" if is_cpu else self.engine
         return band_of(metric, rows, bool(self.card.like), self.learned is not None)
 
 

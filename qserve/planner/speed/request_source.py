@@ -92,12 +92,13 @@ class RequestSource:
     ) -> tuple[float, int, Request]:
         self.issued += 1
         if not beside:
-            took = self.queued_s + self.intake_s_per_token * input_tokens
+            self.ready = at_s + self.intake_s + self.queued_s + self.intake_s_per_token * input_tokens
             # A pause of its own lets a request be issued before one that comes earlier: that one waits for nobody.
-            starts = self.free_s if self.free_s > at_s >= self.last_s else at_s
-            if at_s >= self.last_s:
-                self.last_s, self.free_s = at_s, starts + took
-            self.ready = starts + took + self.intake_s
+            if self.queued_s and at_s >= self.last_s:
+                self.last_s = at_s
+                if self.free_s > at_s:
+                    self.ready += self.free_s - at_s
+                self.free_s = self.ready - self.intake_s
         return -self.ready, -self.issued, Request(at_s, input_tokens, output_tokens, place, beside)
 
     def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int) -> None:

@@ -50,7 +50,7 @@ def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load:
     return (
         f"a decode step of {batch} sequence{'s' * (batch > 1)} of {context:,.0f} tokens, ms: {parts}",
         f"a step with a prompt of {prompt:,} tokens alone: {format_seconds(steps.mixed_s(0, 0, [(prompt, 0)]))}; HTTP "
-        f"and tokenizer take {steps.costs.intake_ms:.0f} ms before it",
+        f"and tokenizer take {steps.costs.intake_ms + steps.costs.queued_ms:.0f} ms before it",
         f"weights: {_weights(steps)}",
         *_head_copy(steps),
         f"source: {_rows_of(steps.card)}, era {steps.costs.era} of configs/speed.toml; docs/speed.md",

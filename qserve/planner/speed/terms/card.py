@@ -159,7 +159,7 @@ def _at_half_peak(kernels: Mapping[str, Row]) -> dict[str, Row]:
 def _peaks(row: Mapping[str, Any], device: Device, capability: tuple[int, int]) -> dict[str, float]:
     per_sm = _TFLOPS_PER_SM.get(capability, _TFLOPS_PER_SM[8, 6])
     sixteen = row.get("tflops") or per_sm["GeForce" in device.name] * (device.sm_count or 80)
-    # GeForce halves 16 and 8 bit with 32-bit sums, not 4 bit: an RTX 5090 has 209.5, 419 and 1,676 (RTX Blackwell paper).
+    # GeForce halves 16 and 8 bit with 32-bit sums, not 4 bit: RTX 5090 209.5, 419 and 1,676 (NVIDIA's Blackwell paper).
     factors = {"bf16": 1, "fp8": 2, "int8": 2, "fp4": 8 if "GeForce" in device.name else 4}
     return {
         name: row.get(f"tflops_{name}", sixteen * factor) * 1e12

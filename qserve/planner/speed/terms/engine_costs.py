@@ -21,13 +21,13 @@ class EngineCosts:
     A step with a prompt in it is launched kernel by kernel: it takes at least `dispatch_layer_us` a layer; one of up to
     `graph_tokens` is replayed in pieces, and launches but `graph_share` of that.
     `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP, the way
-    to the engine's process and back, streaming. Requests that come together do not wait for each other there, but for
-    `queued_ms` and `intake_ms_per_1k` prompt tokens of each: one process reads them, renders and tokenizes (vLLM: one
-    API server with one worker that renders unless flags say more). `kept_cores` of a CPU are the server's own.
+    to the engine's process and back, streaming; a prompt's tokens take `intake_ms_per_1k` more. Where there are
+    `queued_ms`, requests that come together wait for these and for the tokens of those before them: one process reads
+    them, renders and tokenizes (vLLM: one API server with one worker that renders, unless flags say more).
+    `kept_cores` of a CPU are the server's own.
     `mixes_prefill`: prompts and decodes share a step; else a prompt's step makes decodes wait.
     `starts_alone`: an idle engine steps as soon as one request is there, and finds the others that came with it after
     that step; where a prompt takes longer than reading the others does, that is what their first tokens wait for.
-    `is_fitted`: to published runs of the release; else what is known of its engine stands, with a wider band.
     """
 
     era: str
@@ -49,7 +49,6 @@ class EngineCosts:
     prefill_factor: float = 1.0
     kept_cores: int = 0
     starts_alone: bool = False
-    is_fitted: bool = True
 
 
 def era_of(engine: str, version: str) -> str:

@@ -60,6 +60,22 @@ def test_an_engine_that_waits_has_all_that_came_in_one_step() -> None:
     assert [len(chunks) for _, chunks in steps.mixed] == [4]
 
 
+def test_requests_that_come_together_are_read_one_after_the_other() -> None:
+    """A front end of one process: 20 ms each and 100 ms for 1,000 tokens; then 5 ms in which none waits for others."""
+    costs = replace(COSTS, intake_ms=5.0, queued_ms=20.0, intake_ms_per_1k=100.0)
+    run = simulate(FlatSteps(costs), Load(10, 1, concurrency=3, num_prompts=3, jitter=0.0), LIMITS)
+    read = [0.021 * place + 0.005 for place in (1, 2, 3)]
+    assert sorted(one.ttft_s for one in run.finished) == pytest.approx([at + 0.010 for at in read])
+    alone = simulate(FlatSteps(costs), trace((0.0, 10, 1), (5.0, 10, 1)), LIMITS)
+    assert [one.ttft_s for one in alone.finished] == pytest.approx([0.036, 0.036])
+
+
+def test_what_caches_answer_of_a_prompt_is_tokenized_too() -> None:
+    costs = replace(COSTS, queued_ms=1.0, intake_ms_per_1k=100.0)
+    (one,) = simulate(FlatSteps(costs), Load(1000, 1, num_prompts=1, prefix_share=0.9, jitter=0.0), LIMITS).finished
+    assert one.ttft_s == pytest.approx(0.001 + 0.100 + 0.100), "one millisecond, 1,000 tokens read, 100 computed"
+
+
 def test_a_prompt_larger_than_a_step_is_prefilled_in_chunks() -> None:
     steps = FlatSteps()
     simulate(steps, trace((0.0, 2500, 2)), LIMITS)

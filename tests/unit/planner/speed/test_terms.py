@@ -95,6 +95,31 @@ def test_chunks_of_a_prompt_follow_each_other_however_few_heads_a_rank_has(gpu: 
     assert kernels.state_prefill_us(card, 8, 8192, 2048) < many, "four prompts at once"
 
 
+def test_a_short_prompts_step_is_replayed_and_a_long_ones_launched() -> None:
+    """vLLM captures pieces of its model up to 512 tokens: launches of a 0.6B bound the steps above that alone."""
+    steps = steps_of("Qwen/Qwen3-0.6B", "h100-sxm")
+    short, long = (steps.mixed_s(0, 0, [(tokens, 0)]) for tokens in (512, 513))
+    assert steps.costs.graph_tokens == 512
+    assert long > 2 * short
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("rtx-5090", 0.6963), ("rtx-5070-ti", 0.8), ("rtx-5060-ti", 0.8)])
+def test_products_of_fp4_carry_as_many_bytes_a_second_on_a_slower_card_up_to_a_bound(gpu: str, share: float) -> None:
+    floor, reached = card_of(known_gpus()[gpu]).kernel("gemm_nvfp4")[:2]
+    assert reached == pytest.approx(share)
+    assert floor < load("speed_kernels")["rtx-pro-6000"]["gemm_nvfp4"][0] / 2, "the table's is of launches from Python"
+
+
+def test_a_geforce_card_reaches_more_of_its_halved_peak() -> None:
+    """An RTX 4090 is not held to the share of an L40S's 362 TFLOP/s, nor an RTX 5090's FP4 to twice its FP8."""
+    ada, blackwell = (card_of(known_gpus()[gpu]) for gpu in ("rtx-4090", "rtx-5090"))
+    lent = load("speed_kernels")["l40s"]
+    assert (ada.kernel("gemm_bf16")[2], lent["gemm_bf16"][2]) == (pytest.approx(0.9), pytest.approx(0.6278))
+    assert ada.kernel("prefill_128")[1] * ada.peak("bf16") < lent["prefill_128"][1] * 362e12
+    assert blackwell.peak("fp4") == pytest.approx(1676e12)
+    assert card_of(known_gpus()["rtx-pro-6000"]).peak("fp4") == pytest.approx(4 * 467.8e12)
+
+
 def test_releases_find_their_era() -> None:
     assert [era_of("vllm", release) for release in ("0.6.3", "0.12.0", "0.32.0", "")] == [
         "vllm-v0",
