@@ -37,8 +37,9 @@ METRIC: dict[str, Metric] = {
     "throughput": "throughput",
     "saturated": "saturated",
 }
-_TAIL = 0.05
-_BORROWED_INSIDE, _STEP, _MOST_BORROWED = 0.87, 0.05, 2.0
+_TAIL, _TAIL_OF_FEW = 0.05, 0.03
+_FEW_ROWS, _FEW_GROUPS = 50, 4
+_BORROWED_INSIDE, _STEP, _MOST_BORROWED = 0.9, 0.05, 2.0
 """Of rows of cards that borrow kernels: what share shall be inside; by which factor bands get wider, in such steps."""
 _FEWEST = 12
 """Of fewer rows no band is made: those of all engines together stand in."""
@@ -84,16 +85,20 @@ def _row(case: Case, kind: str, measured: float, planned: float) -> Row:
 
 
 def band(rows: Sequence[Row]) -> Band:
-    """`_TAIL` at each end of measured over planned; a group of a hundred rows weighs ten times one of a single row."""
+    """`_TAIL` at each end of measured over planned, less of few rows or groups, which say little of what others are.
+
+    A group of a hundred rows weighs ten times one of a single row.
+    """
     counts = Counter(row.group for row in rows)
+    tail = _TAIL_OF_FEW if len(rows) < _FEW_ROWS or len(counts) < _FEW_GROUPS else _TAIL
     weighed = sorted((row.ratio, counts[row.group] ** -0.5) for row in rows)
     whole = sum(weight for _, weight in weighed)
     found, below = [], 0.0
     for ratio, weight in weighed:
         below += weight
-        if below >= _TAIL * whole and not found:
+        if below >= tail * whole and not found:
             found.append(ratio)
-        if below >= (1 - _TAIL) * whole:
+        if below >= (1 - tail) * whole:
             found.append(ratio)
             break
     return Band(found[0], found[-1])
@@ -135,7 +140,7 @@ def bands(rows: Sequence[Row]) -> Bands:
 
 def _own(rows: Sequence[Row]) -> Sequence[Row]:
     own = [row for row in rows if not row.is_borrowed]
-    return own if len(own) >= _FEWEST else rows
+    return own if len(own) >= _FEW_ROWS else rows
 
 
 def _inside(rows: Sequence[Row], some: Bands) -> float:
