@@ -162,12 +162,13 @@ def _planned(
     """The chosen layout's plan with its arguments and every card that it takes."""
     plan, workload = layout.plan, layout.plan.workload
     takes_ranks = not is_launch_bound(plan)
+    limits = {"max_num_batched_tokens": workload.max_num_batched_tokens if takes_ranks else None}
+    limits |= {name: getattr(workload, name) for name in layout.tuned}
     fixed = changed_request(
         request,
         quant=plan.quant.scheme if checkpoint.spec.quantization is None else request.quant,
         tensor_parallel_size=plan.placement.tensor_parallel_size if takes_ranks else None,
-        max_num_batched_tokens=workload.max_num_batched_tokens if takes_ranks else None,
-        **{name: getattr(workload, name) for name in layout.tuned},
+        **limits,
     )
     try:
         again = planned(fixed)
