@@ -14,7 +14,7 @@ Metric = Literal["tpot", "ttft_one", "ttft", "throughput", "saturated"]
 
 @dataclass(frozen=True)
 class Band:
-    """Factors on the planned value: between them lay 85 to 90 of 100 measured ones of the kind."""
+    """Factors on the planned value: between them lay nine of ten measured ones of the kind."""
 
     low: float
     high: float

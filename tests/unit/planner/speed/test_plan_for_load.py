@@ -133,7 +133,7 @@ def test_every_stream_asks_twice() -> None:
 
 
 def test_a_quantization_that_keeps_the_targets_in_the_mean_alone_is_named() -> None:
-    found = plan("--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "8", "--ttft", "1s")
+    found = plan("--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "8", "--ttft", "1.2s")
     (said,) = [note for note in found["notes"] if "is more accurate" in note]
     assert found["quant"]["scheme"] == "gptq-int4"
     assert said.startswith("fp8, 1 × TP 2")
