@@ -24,4 +24,6 @@ class SleepPools(TermKind[Trial]):
         return constants.SLEEP_POOLS.source
 
     def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
+        if not num_bytes:
+            return 0, 0
         return constants.SLEEP_POOLS.low_bytes, constants.SLEEP_POOLS.high_bytes

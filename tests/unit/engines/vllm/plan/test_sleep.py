@@ -1,0 +1,22 @@
+"""Sleep mode: what its pools take, and that a plan without it counts nothing of them, not even in its margin."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.planner.test_make_plan import plan_of
+
+
+def test_the_pools_are_a_term_and_widen_the_margin_by_what_they_may_take() -> None:
+    awake = plan_of("Qwen/Qwen3-8B", "rtx-4090")
+    plan = plan_of("Qwen/Qwen3-8B", "rtx-4090", enable_sleep_mode=True)
+    (pools,) = [term for term in plan.devices[0].terms if term.name == "sleep pools"]
+    assert pools.low_bytes < pools.num_bytes < pools.high_bytes
+    assert plan.devices[0].terms != awake.devices[0].terms
+
+
+@pytest.mark.parametrize(("model", "gpu"), [("Qwen/Qwen2-72B", "t4"), ("Qwen/Qwen3-8B", "rtx-4060")])
+def test_a_plan_without_it_names_no_pool(model: str, gpu: str) -> None:
+    """Every uncertain term of a margin is one that the plan shows."""
+    plan = plan_of(model, gpu)
+    assert not [term for term in plan.devices[0].terms if "sleep" in f"{term.name} {term.formula}"]
