@@ -274,7 +274,7 @@ def test_cards_that_users_wait_at_are_ranked_last_and_counted_again(tmp_path: Pa
 def test_a_plan_says_where_requests_pile_up() -> None:
     few, many = (
         plan("--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--quant", "awq", "--users", users)["notes"]
-        for users in ("2", "30")
+        for users in ("2", "60")
     )
     assert not any("pile up" in note for note in few)
     assert any("pile up" in note and "--ttft" in note for note in many)

@@ -50,7 +50,7 @@ def flags_of(words: list[str]) -> dict[str, str]:
     [
         ("fast tokens of many streams", {"--gpu": "h200:2", "--concurrency": "8"}),
         ("many at once", {"--gpu": "h100-sxm", "--burst": "12"}),
-        ("ranks that are given", {"--gpu": "h100-sxm:4", "--tensor-parallel-size": "4", "--rps": "2.3"}),
+        ("ranks that are given", {"--gpu": "h100-sxm:4", "--tensor-parallel-size": "4", "--rps": "1.9"}),
     ],
 )
 def test_each_way_out_keeps_the_targets_as_it_is_told(name: str, offered: dict[str, str]) -> None:
