@@ -17,7 +17,12 @@ from qserve.planner.speed.terms.cpu import assumed_rates
 from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
 from qserve.planner.training.command import train_command, why_no_run
 from qserve.planner.training.duration import ASSUMED_ROWS
-from qserve.planner.training.training_defaults import default_kbit_fp32, default_precision, default_tiled_loss
+from qserve.planner.training.training_defaults import (
+    default_evaluation,
+    default_kbit_fp32,
+    default_precision,
+    default_tiled_loss,
+)
 from qserve.planner.training.training_request import KbitFp32
 from qserve.service.machine import hardware_of
 from qserve.service.next_command import machine_of
@@ -25,6 +30,10 @@ from qserve.service.next_command import machine_of
 __all__ = ["command"]
 
 _DOES_NOT_FIT = 3
+_NO_SCORING = (
+    "--evaluation and --no-evaluation change nothing here: an evaluation holds more than the training only with "
+    "--fused-loss without --tiled-loss, and with sft, lora and qlora alone"
+)
 _TRL = (1, 16)
 """The release that `qserve train` runs."""
 
@@ -38,7 +47,11 @@ _TRL = (1, 16)
 )
 @model_options()
 @training_options
-@click.option("--fused-loss", is_flag=True, help="Liger's fused linear cross-entropy (use_liger_kernel=True).")
+@click.option(
+    "--fused-loss",
+    is_flag=True,
+    help="Liger's fused linear cross-entropy (use_liger_kernel=True; deprecated in TRL 1.16, which leaves it off).",
+)
 @click.option(
     "--tiled-loss/--no-tiled-loss",
     default=None,
@@ -46,9 +59,9 @@ _TRL = (1, 16)
 )
 @click.option(
     "--evaluation/--no-evaluation",
-    default=True,
-    show_default=True,
-    help="With --fused-loss: held-out rows are scored during the run, and with all logits.",
+    default=None,
+    help="With --fused-loss: held-out rows are scored during the run with all logits, --micro-batch at a time "
+    "[sft, lora, qlora with --trl before 0.29]. --evaluation plans another trainer's.",
 )
 @click.option(
     "--kbit-fp32",
@@ -98,6 +111,8 @@ def command(
         plan = replace(plan, suggestions=training_suggestions(job))
     next_step: dict[str, str] = {}
     notes = [*checkpoint.messages, *checkpoint.pin, *plan.notes]
+    if values["evaluation"] is not None and not replace(request, evaluation=True).scores_all_logits:
+        notes.append(_NO_SCORING)
     if plan.fits and (why := why_no_run(request, on_cpu=job.on_cpu)) is not None:
         notes.append(why)
     elif plan.fits:
@@ -110,6 +125,7 @@ def command(
 def _with_defaults(values: dict[str, Any], trl: tuple[int, ...], *, on_cpu: bool) -> dict[str, Any]:
     """With what `qserve train` decides where nothing is said, or that release of TRL."""
     precision, tiled_loss, kbit_fp32 = values["precision"], values["tiled_loss"], values["kbit_fp32"]
+    evaluation = values["fused_loss"] and default_evaluation(values["method"], trl)
     is_tiled = not values["fused_loss"] and default_tiled_loss(values["method"], trl)
     base = "4bit" if values["method"] == "qlora" or values["load_in_4bit"] else values["quant"]
     in_fp32 = "none" if values["zero_stage"] else default_kbit_fp32(values["method"], base, trl)
@@ -117,6 +133,7 @@ def _with_defaults(values: dict[str, Any], trl: tuple[int, ...], *, on_cpu: bool
         **values,
         "precision": precision or default_precision(values["zero_stage"], on_cpu=on_cpu),
         "tiled_loss": is_tiled if tiled_loss is None else tiled_loss,
+        "evaluation": evaluation if values["evaluation"] is None else values["evaluation"],
         "kbit_fp32": kbit_fp32 or in_fp32,
     }
 

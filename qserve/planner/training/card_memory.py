@@ -41,7 +41,7 @@ def _phases(run: Run, device: Device) -> dict[str, tuple[Term, ...]]:
         "backward": (*backward, fragmentation_term(run, device.total_bytes - _sum(backward))),
         "step": resident + _beside(run, device, asleep=True) + _step(run),
     }
-    if run.request.evaluation and run.request.fused_loss:
+    if run.request.scores_all_logits:
         phases["evaluation"] = resident + _beside(run, device, asleep=True) + _gathered(run) + _evaluation(run)
     if run.request.vllm is not None and run.request.vllm.mode == "colocated":
         phases["rollout"] = resident + _beside(run, device, asleep=False)
@@ -143,7 +143,10 @@ def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) 
 
 
 def _evaluation(run: Run) -> tuple[Term, ...]:
-    """A forward pass over held-out rows of the same size; Liger fuses the loss of a training pass alone."""
+    """A forward pass over held-out rows of the same size; Liger fuses the loss of a training pass alone.
+
+    TRL asks it to skip the logits of an evaluation too from 0.29 on (https://github.com/huggingface/trl/pull/5069).
+    """
     model = max(run.trained, key=lambda model: activations.scored_logits_bytes(model, run.request))
     logits = activations.scored_logits_bytes(model, run.request)
     per = logits // max(1, model.spec.vocab_size * run.request.logit_tokens)

@@ -60,7 +60,7 @@ def train_command(
 
     How it computes the loss is no flag of `qserve train`: see `why_no_run`.
     """
-    ours = replace(request, tiled_loss=default_tiled_loss(request.method), fused_loss=False, evaluation=True)
+    ours = replace(request, tiled_loss=default_tiled_loss(request.method), fused_loss=False, evaluation=False)
     words = command_line(model, gpu, ours, num_devices=num_devices, on_cpu=on_cpu).replace(
         f"qserve plan train --method {request.method} ", f"qserve train {request.method} ", 1
     )

@@ -137,6 +137,15 @@ def _sdpa(job: TrainingJob) -> TrainingJob | None:
     return _with(job, attention="sdpa") if job.request.attention == "eager" else None
 
 
+def _tiled_loss(job: TrainingJob) -> TrainingJob | None:
+    """In place of a fused loss whose evaluation holds all logits."""
+    return _with(job, fused_loss=False, evaluation=False, tiled_loss=True) if job.request.scores_all_logits else None
+
+
+def _no_evaluation(job: TrainingJob) -> TrainingJob | None:
+    return _with(job, evaluation=False) if job.request.scores_all_logits else None
+
+
 def _fused_loss(job: TrainingJob) -> TrainingJob | None:
     has_logits = job.request.method != "reward" and not (job.request.fused_loss or job.request.tiled_loss)
     return _with(job, fused_loss=True) if has_logits else None
@@ -252,9 +261,11 @@ def _times_the_cards(job: TrainingJob, factor: int) -> TrainingJob | None:
 
 
 _CHANGES = (
+    _Change("the loss in tiles, also of held-out rows", "no cost; needs TRL 1.16", _tiled_loss),
+    _Change("no evaluation during the run", "held-out rows are scored after it", _no_evaluation),
     _Change("recompute activations (gradient checkpointing)", "20 to 30 % slower", _checkpointing),
     _Change("use sdpa instead of eager attention", "no cost; it is faster too", _sdpa),
-    _Change("a fused loss (use_liger_kernel)", "no cost; needs liger-kernel", _fused_loss),
+    _Change("a fused loss (use_liger_kernel)", "no cost; needs liger-kernel; TRL 1.16 leaves it off", _fused_loss),
     _Change("a smaller micro-batch with more accumulation", "more, smaller steps for the same batch", _micro_batch),
     _Change("let the engine sleep while the trainer works", "seconds a step to wake it; RAM for its weights", _sleep),
     _Change("a lower gpu_memory_utilization", "less cache: fewer rollouts at once", _fraction),

@@ -22,6 +22,7 @@ from qserve.planner.training.training_request import KbitFp32, TrainingRequest
 __all__ = [
     "EXAMPLE",
     "default_epochs",
+    "default_evaluation",
     "default_kbit_fp32",
     "default_learning_rate",
     "default_precision",
@@ -40,6 +41,8 @@ _WIDTH = 4096
 _TRL = (1, 16)
 _TILES_SINCE = {"sft": (1, 7), "lora": (1, 7), "qlora": (1, 7)}
 """SFT's chunked cross-entropy is the default from https://github.com/huggingface/trl/pull/5846 on; the others: _TRL."""
+_SKIPS_LOGITS_SINCE = (0, 29)
+"""From there on SFT's evaluation skips Liger's logits, too: https://github.com/huggingface/trl/pull/5069."""
 _Releases = tuple[tuple[int, ...], tuple[int, ...]]
 _PREPARED: dict[str, _Releases] = {"": ((0, 7, 2), (0, 26)), "dpo": ((0, 7, 2), (0, 29)), "grpo": ((0, 22), (0, 26))}
 """From this release of TRL on, and no longer from that one, its trainers prepared a quantized base ("": SFT, rewards),
@@ -71,6 +74,11 @@ def default_tiled_loss(method: str, trl: tuple[int, ...] = _TRL) -> bool:
     none, and PPO is other trainers'.
     """
     return method not in ("reward", "ppo") and trl >= _TILES_SINCE.get(method, _TRL)
+
+
+def default_evaluation(method: str, trl: tuple[int, ...] = _TRL) -> bool:
+    """Whether that release holds all logits when it scores held-out rows of a run with Liger's loss."""
+    return method in _TILES_SINCE and trl < _SKIPS_LOGITS_SINCE
 
 
 def default_kbit_fp32(method: str, base: str | None, trl: tuple[int, ...] = _TRL) -> KbitFp32:

@@ -18,8 +18,8 @@ __all__ = ["CardMemory", "TrainingPlan"]
 class CardMemory:
     """One card in the phase that needs most: `terms` and `free_bytes` sum to `total_bytes`.
 
-    `role` is trainer or engine. `phase` is rollout, backward or step; `phases` has the sum of each. `other_terms`
-    are those that only lesser phases have.
+    `role` is trainer or engine. `phase` is rollout, backward, evaluation or step; `phases` has the sum of each.
+    `other_terms` are those that only lesser phases have.
     """
 
     name: str

@@ -40,6 +40,7 @@ class VllmBeside:
         return self.gpu_memory_utilization
 
 
+_OVER_ALL_TOKENS = ("sft", "lora", "qlora")
 _SHARDED_OPTIMIZERS = ("adamw", "adamw-fused", "sgd")
 """torch's own, which step over DTensors."""
 
@@ -60,8 +61,8 @@ class TrainingRequest:
     base: "norms", or "all" that is not quantized, embedding and lm_head too.
     `fsdp`: torch's fully_shard (FSDP2), which divides weights, gradients and states among the ranks as ZeRO-3 does.
     `fused_loss`: Liger's linear cross-entropy, which never holds all logits
-    (use_liger_kernel=True) while it trains; `evaluation`: held-out rows are scored during the run, in micro-batches of
-    the same size; `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
+    (use_liger_kernel=True) while it trains; `evaluation`: held-out rows are scored during the run with all logits, in
+    micro-batches of the same size; `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
     `beta` > 0 keeps a reference model (grpo, ppo); dpo always has one.
     """
 
@@ -89,7 +90,7 @@ class TrainingRequest:
     train_embeddings: bool = False
     attention: Attention = "sdpa"
     fused_loss: bool = False
-    evaluation: bool = True
+    evaluation: bool = False
     tiled_loss: bool = False
     beta: float = 0.04
     vllm: VllmBeside | None = None
@@ -210,6 +211,13 @@ class TrainingRequest:
     def activation_bytes(self) -> int:
         """Of an element of what layers pass on: fp32 all through, unless the base is in 16 bit."""
         return 4 if self.precision == "fp32" and self.base not in ("bf16", "fp16") else 2
+
+    @property
+    def scores_all_logits(self) -> bool:
+        """Whether an evaluation holds logits that the training pass does not: of a loss over all tokens, which Liger
+        fuses in training alone. DPO's and GRPO's trainers call Liger's loss themselves, in both.
+        """
+        return self.evaluation and self.fused_loss and not self.tiled_loss and self.method in _OVER_ALL_TOKENS
 
     @property
     def rank(self) -> int:

@@ -53,6 +53,7 @@ def requests(draw: st.DrawFn) -> TrainingRequest:
         lora_rank=draw(st.sampled_from([0, 8, 64])),
         attention=draw(st.sampled_from(["sdpa", "eager"])),
         fused_loss=draw(st.booleans()),
+        evaluation=draw(st.booleans()),
         vllm=vllm,
     )
 

@@ -11,6 +11,7 @@ from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.command import command_line, train_command
 from qserve.planner.training.training_defaults import (
     default_epochs,
+    default_evaluation,
     default_kbit_fp32,
     default_learning_rate,
     default_tiled_loss,
@@ -122,8 +123,27 @@ def test_since_when_trl_never_holds_all_logits() -> None:
     assert not default_tiled_loss("reward", (2, 0))
 
 
-def test_a_plan_without_evaluation_is_trained_by_the_same_command() -> None:
+@pytest.mark.parametrize(
+    ("method", "release", "holds"),
+    [
+        ("sft", (0, 28), True),
+        ("lora", (0, 24, 0), True),
+        ("qlora", (0, 28, 5), True),
+        ("sft", (0, 29), False),
+        ("sft", (1, 16), False),
+        ("dpo", (0, 24), False),
+        ("grpo", (0, 24), False),
+        ("reward", (0, 24), False),
+        ("ppo", (0, 24), False),
+    ],
+)
+def test_until_when_an_evaluation_of_trl_holds_all_logits(method: str, release: tuple, holds: bool) -> None:
+    assert default_evaluation(method, release) is holds
+
+
+def test_a_plan_with_evaluation_is_trained_by_the_same_command() -> None:
     request = TrainingRequest("sft", precision="amp", tiled_loss=True, gradient_accumulation_steps=8)
-    without = replace(request, evaluation=False)
-    assert train_command("m", without, 1) == train_command("m", request, 1)
-    assert "--no-evaluation" in command_line("m", None, replace(without, fused_loss=True))
+    scored = replace(request, evaluation=True)
+    assert train_command("m", scored, 1) == train_command("m", request, 1)
+    assert "--evaluation" in command_line("m", None, replace(scored, fused_loss=True))
+    assert "evaluation" not in command_line("m", None, replace(request, fused_loss=True))
