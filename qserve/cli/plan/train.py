@@ -12,11 +12,13 @@ import click
 from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.numbers import Count, Release
 from qserve.cli.options.training import training_options, training_request
+from qserve.core.model_spec import ModelSpec
 from qserve.hub import resolve
 from qserve.planner.speed.terms.cpu import assumed_rates
 from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
 from qserve.planner.training.command import train_command, why_no_run
 from qserve.planner.training.duration import ASSUMED_ROWS
+from qserve.planner.training.models import bitsandbytes_base
 from qserve.planner.training.training_defaults import (
     default_evaluation,
     default_kbit_fp32,
@@ -88,12 +90,12 @@ def command(
     """
     model = needed_model(model, "qserve plan train Qwen/Qwen3-8B --method lora")
     checkpoint = resolve(model)
-    reward = resolve(reward_model).spec if reward_model else None
+    reward = resolve(reward_model) if reward_model else None
     hardware = hardware_of(gpu)
     devices = (hardware.cpu_device,) if gpu == "none" else hardware.devices
     ram_bytes = hardware.ram_available_bytes if gpu in (None, "none") else None
     trl = values.pop("trl")
-    request = training_request(_with_defaults(values, trl or _TRL, on_cpu=gpu == "none"), len(devices))
+    request = training_request(_with_defaults(values, trl or _TRL, checkpoint.spec, on_cpu=gpu == "none"), len(devices))
     job = TrainingJob(
         model,
         checkpoint.spec,
@@ -101,7 +103,7 @@ def command(
         devices,
         request,
         reward_model,
-        reward,
+        reward.spec if reward is not None else None,
         ram_bytes,
         num_rows=values["rows"],
         cpu_flop_per_s=assumed_rates(hardware).gemm_flop_per_s,
@@ -110,7 +112,8 @@ def command(
     if not plan.fits:
         plan = replace(plan, suggestions=training_suggestions(job))
     next_step: dict[str, str] = {}
-    notes = [*checkpoint.messages, *checkpoint.pin, *plan.notes]
+    read = [checkpoint, *([reward] if reward is not None else [])]
+    notes = [*(note for one in read for note in (*one.messages, *one.pin)), *plan.notes]
     if values["evaluation"] is not None and not replace(request, evaluation=True).scores_all_logits:
         notes.append(_NO_SCORING)
     if plan.fits and (why := why_no_run(request, on_cpu=job.on_cpu)) is not None:
@@ -122,13 +125,12 @@ def command(
         sys.exit(_DOES_NOT_FIT)
 
 
-def _with_defaults(values: dict[str, Any], trl: tuple[int, ...], *, on_cpu: bool) -> dict[str, Any]:
+def _with_defaults(values: dict[str, Any], trl: tuple[int, ...], spec: ModelSpec, *, on_cpu: bool) -> dict[str, Any]:
     """With what `qserve train` decides where nothing is said, or that release of TRL."""
     precision, tiled_loss, kbit_fp32 = values["precision"], values["tiled_loss"], values["kbit_fp32"]
     evaluation = values["fused_loss"] and default_evaluation(values["method"], trl)
     is_tiled = not values["fused_loss"] and default_tiled_loss(values["method"], trl)
-    base = "4bit" if values["method"] == "qlora" or values["load_in_4bit"] else values["quant"]
-    in_fp32 = "none" if values["zero_stage"] else default_kbit_fp32(values["method"], base, trl)
+    in_fp32 = "none" if values["zero_stage"] else default_kbit_fp32(values["method"], _base(values, spec), trl)
     return {
         **values,
         "precision": precision or default_precision(values["zero_stage"], on_cpu=on_cpu),
@@ -136,6 +138,16 @@ def _with_defaults(values: dict[str, Any], trl: tuple[int, ...], *, on_cpu: bool
         "evaluation": evaluation if values["evaluation"] is None else values["evaluation"],
         "kbit_fp32": kbit_fp32 or in_fp32,
     }
+
+
+def _base(values: dict[str, Any], spec: ModelSpec) -> str | None:
+    """What bitsandbytes holds the base of adapters in (None: it holds none): the checkpoint's own before any flag's."""
+    has_adapters = values["method"] in ("lora", "qlora") or values["lora_rank"] or values["load_in_4bit"]
+    if not has_adapters or values["freeze_base"]:
+        return None
+    if spec.quantization is not None:
+        return bitsandbytes_base(spec.quantization.scheme)
+    return "4bit" if values["method"] == "qlora" or values["load_in_4bit"] else values["quant"]
 
 
 def _next_command(job: TrainingJob) -> str:

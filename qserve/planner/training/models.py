@@ -16,13 +16,19 @@ from qserve.core.tensors import Tensor
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.training.training_request import Base, TrainingRequest, Tuning
 
-__all__ = ["TrainedModel", "cast_of"]
+__all__ = ["TrainedModel", "bitsandbytes_base", "cast_of"]
 
 Role = Literal["policy", "reward", "critic", "reference"]
 _ATTENTION = re.compile(r"\.self_attn\.[qkvo]_proj\.weight$")
 _QKV = re.compile(r"\.self_attn\.[qkv]_proj\.weight$")
 _BASES = {"4bit": "bnb-nf4", "int8": "bnb-int8"}
 """What each word of --quant makes of the base that is not trained."""
+
+
+def bitsandbytes_base(scheme: str) -> Base | None:
+    """What --quant calls that stored scheme; None of a scheme that bitsandbytes does not hold."""
+    known = SCHEMES[scheme]
+    return None if not known.by_bitsandbytes else "int8" if known.bits == 8 else "4bit"
 
 
 @dataclass(frozen=True)

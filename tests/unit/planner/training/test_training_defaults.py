@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from qserve.cli.options.training import training_request
+from qserve.cli.plan.train import command
+from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.schemes import SCHEMES
+from qserve.hub import resolve
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.command import command_line, train_command
 from qserve.planner.training.training_defaults import (
@@ -147,3 +153,46 @@ def test_a_plan_with_evaluation_is_trained_by_the_same_command() -> None:
     assert train_command("m", scored, 1) == train_command("m", request, 1)
     assert "--evaluation" in command_line("m", None, replace(scored, fused_loss=True))
     assert "evaluation" not in command_line("m", None, replace(request, fused_loss=True))
+
+
+@pytest.mark.parametrize(
+    ("stored", "flags", "left"),
+    [
+        ("bnb-nf4", "--method lora --trl 0.24", "norms"),
+        ("bnb-nf4-single", "--method qlora --trl 0.24", "norms"),
+        ("bnb-fp4", "--method sft --lora-rank 8 --trl 0.7.4", "all"),
+        ("bnb-int8", "--method lora --trl 0.24", "all"),
+        ("bnb-int8", "--method reward --lora-rank 8 --trl 0.25", "norms"),
+        ("bnb-nf4", "--method lora", "none"),
+        ("bnb-nf4", "--method lora --trl 0.24 --zero 2", "none"),
+        ("bnb-nf4", "--method lora --trl 0.24 --kbit-fp32 none", "none"),
+        ("gptq-int4", "--method qlora --trl 0.24", "none"),
+        ("gptq-int8", "--method lora --trl 0.24", "none"),
+        ("awq", "--method dpo --load-in-4bit --trl 0.24", "none"),
+        (None, "--method lora --quant int8 --trl 0.24", "all"),
+        (None, "--method dpo --load-in-4bit --trl 0.28", "norms"),
+        (None, "--method reward --freeze-base --trl 0.24", "none"),
+        (None, "--method sft --trl 0.24", "none"),
+    ],
+)
+def test_the_stored_base_decides_what_a_release_leaves_in_fp32(
+    monkeypatch: pytest.MonkeyPatch, stored: str | None, flags: str, left: str
+) -> None:
+    """Of a packing that is not bitsandbytes' no release of TRL prepares anything, whatever the method is called."""
+    found = resolve("Qwen/Qwen3-8B")
+    packed = stored and CheckpointQuantization(stored, SCHEMES[stored].bits, 128)
+    found = replace(found, spec=replace(found.spec, quantization=packed or None))
+    monkeypatch.setattr("qserve.cli.plan.train.resolve", lambda model: found)
+    line = f"Qwen/Qwen3-8B --gpu b200 --json {flags}"
+    done = CliRunner().invoke(command, line.split(), catch_exceptions=False)
+    assert json.loads(done.stdout)["training"]["kbit_fp32"] == left, done.output
+
+
+def test_what_is_read_of_a_reward_model_is_said_too() -> None:
+    """That its figures come from dimensions, and what an alias was taken for."""
+    line = "Qwen/Qwen3-4B --method ppo --gpu b200:2 --json --reward-model qwen3-0.6b"
+    notes = json.loads(CliRunner().invoke(command, line.split(), catch_exceptions=False).stdout)["notes"]
+    for name in ("Qwen/Qwen3-4B", "qwen3-0.6b"):
+        for message in resolve(name).messages:
+            assert message in notes
+    assert any("qwen3-0.6b" in note for note in notes)
