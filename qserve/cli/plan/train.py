@@ -26,6 +26,7 @@ from qserve.planner.training.training_defaults import (
     default_tiled_loss,
 )
 from qserve.planner.training.training_request import KbitFp32
+from qserve.planner.training.traps import old_release_notes
 from qserve.service.machine import hardware_of
 from qserve.service.next_command import machine_of
 
@@ -71,7 +72,7 @@ _TRL = (1, 16)
     help="What prepare_model_for_kbit_training left in fp32 of a quantized base; all: embedding, lm_head, norms [none; "
     "by --trl].",
 )
-@click.option("--trl", type=Release(), help="TRL's release, whose own --tiled-loss and --kbit-fp32 are planned [1.16].")
+@click.option("--trl", type=Release(), help="TRL's release, whose own loss and --kbit-fp32 are planned [1.16].")
 @click.option("--reward-model", help="ppo, grpo: a reward model on the same cards [ppo: one of the policy's size].")
 @click.option(
     "--rows", type=Count(1), default=ASSUMED_ROWS, show_default=True, help="Rows of the data, for the estimate of time."
@@ -94,8 +95,10 @@ def command(
     hardware = hardware_of(gpu)
     devices = (hardware.cpu_device,) if gpu == "none" else hardware.devices
     ram_bytes = hardware.ram_available_bytes if gpu in (None, "none") else None
-    trl = values.pop("trl")
-    request = training_request(_with_defaults(values, trl or _TRL, checkpoint.spec, on_cpu=gpu == "none"), len(devices))
+    trl = values.pop("trl") or _TRL
+    theirs, ours = (_with_defaults(values, one, checkpoint.spec, on_cpu=gpu == "none") for one in (trl, _TRL))
+    request = training_request(theirs, len(devices))
+    release = ".".join(map(str, trl))
     job = TrainingJob(
         model,
         checkpoint.spec,
@@ -116,11 +119,12 @@ def command(
     notes = [*(note for one in read for note in (*one.messages, *one.pin)), *plan.notes]
     if values["evaluation"] is not None and not replace(request, evaluation=True).scores_all_logits:
         notes.append(_NO_SCORING)
-    if plan.fits and (why := why_no_run(request, on_cpu=job.on_cpu)) is not None:
+    notes += old_release_notes(trl, plan.request, checkpoint.spec)
+    if plan.fits and (why := why_no_run(request, release if theirs != ours else "", on_cpu=job.on_cpu)) is not None:
         notes.append(why)
     elif plan.fits:
         next_step = {"next_command": _next_command(job), "machine": machine_of(gpu, hardware)}
-    _print(replace(plan, notes=tuple(notes)), as_json, explain, next_step)
+    _print(replace(plan, notes=tuple(notes)), release, as_json, explain, next_step)
     if not plan.fits:
         sys.exit(_DOES_NOT_FIT)
 
@@ -155,10 +159,13 @@ def _next_command(job: TrainingJob) -> str:
     return train_command(job.model, job.request, len(job.devices), gpu=gpu, on_cpu=job.on_cpu)
 
 
-def _print(plan: TrainingPlan, as_json: bool, explain: bool, next_step: dict[str, str]) -> None:
-    """`next_step`: `next_command` and `machine`, as in `qserve plan`; empty where `qserve train` does not run it."""
+def _print(plan: TrainingPlan, release: str, as_json: bool, explain: bool, next_step: dict[str, str]) -> None:
+    """`release`: TRL's, which was planned.
+
+    `next_step`: `next_command` and `machine`, as in `qserve plan`; empty where `qserve train` does not run it.
+    """
     if as_json:
-        made = plan.to_json() | {name: text for name, text in next_step.items() if text}
+        made = plan.to_json() | {"trl": release} | {name: text for name, text in next_step.items() if text}
         click.echo(json.dumps(made, indent=2, ensure_ascii=False))
         return
     from qserve.cli.plan.show_training import show_training

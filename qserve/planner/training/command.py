@@ -70,10 +70,15 @@ def train_command(
     return f"{words} --data {shlex.quote(data)}{rewards}" + (" --emit openrlhf" if request.method == "ppo" else "")
 
 
-def why_no_run(request: TrainingRequest, *, on_cpu: bool) -> str | None:
-    """Why `qserve train` would not run just this request; None: it would."""
+def why_no_run(request: TrainingRequest, release: str = "", *, on_cpu: bool) -> str | None:
+    """Why `qserve train` would not run just this request; None: it would.
+
+    `release`: of TRL, whose own loss or preparation of the base the request has where that is not what we run.
+    """
     if request.fused_loss:
         return "`qserve train` has no fused loss: --fused-loss plans another trainer's run"
+    if release:
+        return f"`qserve train` runs TRL 1.16: --trl {release} plans another trainer's run"
     if request.kbit_fp32 != "none":
         return (
             f"`qserve train` leaves a quantized base's norms, embedding and lm_head in 16 bit: --kbit-fp32 "

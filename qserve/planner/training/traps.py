@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qserve.core.hardware import Device
+from qserve.core.model_spec import ModelSpec
 from qserve.core.schemes import SCHEMES
 from qserve.core.wheels import LEAST_OF_OLD_TORCH, TESTED_TORCH, shown, too_old
 from qserve.planner.engine import engine_named
@@ -13,11 +14,14 @@ from qserve.planner.training.card_memory import Run, engine_need_bytes
 from qserve.planner.training.fragmentation import cached_bytes
 from qserve.planner.training.states import precision_of
 from qserve.planner.training.training_plan import CardMemory
+from qserve.planner.training.training_request import TrainingRequest
 from qserve.units import GIB, format_bytes
 
-__all__ = ["PER_TOKEN", "notes_on", "traps_of"]
+__all__ = ["PER_TOKEN", "notes_on", "old_release_notes", "traps_of"]
 
 _WORTH_SAYING = GIB // 2
+# Releases of TRL before it are older than transformers 5.0: https://github.com/huggingface/transformers/releases/tag/v5.0.0
+_JOINED_EXPERTS_SINCE = (0, 27)
 # Terms that grow with the tokens of a micro-batch; what is left without them no batch size can change.
 PER_TOKEN = ("activations", "recomputed layer", "layer gradients", "logits", "fragmentation")
 
@@ -96,7 +100,7 @@ def _on_memory(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
         )
     if request.mean_length and (cached := cached_bytes(run, tight.free_bytes)) > _WORTH_SAYING:
         yield (
-            f"the driver may show up to {format_bytes(cached)} more: torch's allocator keeps blocks of unlike lengths "
+            f"the driver may show about {format_bytes(cached)} more: torch's allocator keeps blocks of unlike lengths "
             "while there is room, and gives them back before it fails"
         )
     if request.attention == "eager":
@@ -119,6 +123,16 @@ def _on_engine(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
         )
     need = engine_need_bytes(run.models[0].spec, vllm, run.request.max_length)
     yield f"the engine needs at least {format_bytes(need)} a card to start; what it claims beyond that is cache"
+
+
+def old_release_notes(trl: tuple[int, ...], request: TrainingRequest, spec: ModelSpec) -> tuple[str, ...]:
+    """What the plan of that release of TRL does not count."""
+    if spec.moe is None or request.tuning not in ("lora", "qlora") or trl >= _JOINED_EXPERTS_SINCE:
+        return ()
+    return (
+        f"TRL {'.'.join(map(str, trl))} ran on transformers 4, which has the matrices of each expert apart: adapters "
+        "of all-linear reached them, and bitsandbytes quantized them. The plan counts the joined ones of release 5",
+    )
 
 
 def _on_model(run: Run) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -209,7 +210,47 @@ def test_a_release_of_trl_has_its_own_defaults() -> None:
     assert now["training"]["kbit_fp32"] == "none" and now["training"]["tiled_loss"]
     assert then["training"]["kbit_fp32"] == "norms" and not then["training"]["tiled_loss"]
     assert then["devices"][0]["used_bytes"] > now["devices"][0]["used_bytes"]
-    assert any("--kbit-fp32 norms plans another trainer's run" in note for note in then["notes"])
+    assert now["trl"] == "1.16" and then["trl"] == "0.24.0"
+    assert "`qserve train` runs TRL 1.16: --trl 0.24.0 plans another trainer's run" in then["notes"]
     assert _planned("--trl", "0.24.0", "--kbit-fp32", "none")["training"]["kbit_fp32"] == "none"
     refused = CliRunner().invoke(command, ["Qwen/Qwen2.5-7B", "--method", "qlora", "--trl", "newest"])
     assert "'newest' is not a release; write for example 1.16 or 0.24.0" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--method sft --trl 1.6", "--trl 1.6"),
+        ("--method sft --no-tiled-loss", "--no-tiled-loss"),
+        ("--method sft --trl 1.6 --no-tiled-loss", "--no-tiled-loss"),
+        ("--method sft --trl 1.7", ""),
+        ("--method reward --trl 0.24", ""),
+        ("--method qlora --trl 1.16 --kbit-fp32 norms", "--kbit-fp32 norms"),
+        ("--method qlora --trl 0.24 --kbit-fp32 norms", "--trl 0.24"),
+        ("--method sft --trl 0.24 --fused-loss", "--fused-loss"),
+        ("--method sft --trl 0.24 --tiled-loss", ""),
+    ],
+)
+def test_why_no_run_names_a_flag_that_was_given(flags: str, named: str) -> None:
+    line = f"Qwen/Qwen2.5-3B --gpu b200 --json {flags}"
+    made = json.loads(CliRunner().invoke(command, line.split(), catch_exceptions=False).stdout)
+    why = [note for note in made["notes"] if "another trainer's run" in note]
+    assert ("next_command" in made) is (not named)
+    assert len(why) == bool(named) and all(f"{named} plans" in note for note in why)
+    assert all(flag in flags for note in why for flag in re.findall(r"--[a-z0-9-]+", note))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--method qlora --trl 0.24", True),
+        ("--method dpo --lora-rank 8 --trl 0.26.2", True),
+        ("--method lora --trl 0.27", False),
+        ("--method lora", False),
+        ("--method sft --trl 0.24", False),
+    ],
+)
+def test_experts_of_transformers_4_are_told_of(flags: str, said: bool) -> None:
+    line = f"Qwen/Qwen3-30B-A3B --gpu b300 --json {flags}"
+    made = json.loads(CliRunner().invoke(command, line.split(), catch_exceptions=False).stdout)
+    assert any("ran on transformers 4, which has the matrices of each expert apart" in n for n in made["notes"]) is said
