@@ -55,6 +55,10 @@ class RewardSource:
     target: str
     weight: float = 1.0
 
+    @property
+    def is_served(self) -> bool:
+        return self.target.startswith(("http://", "https://"))
+
 
 @dataclass(frozen=True)
 class TrainingRun:

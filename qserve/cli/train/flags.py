@@ -15,7 +15,7 @@ from qserve.planner.training.training_defaults import num_trainers
 from qserve.training.data.scores import STEPS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 
-__all__ = ["TrainFlags", "data_at", "source_at"]
+__all__ = ["TrainFlags", "data_at", "source_at", "split_reward"]
 
 _DEMO = "demo"
 
@@ -195,13 +195,18 @@ def data_at(text: str) -> str:
     return str(demo_preferences())
 
 
-def _reward(text: str) -> RewardSource:
-    """`0.5=http://…` or a target alone."""
+def split_reward(text: str) -> tuple[float, str]:
+    """(weight, target) of `0.5=http://…` or of a target alone."""
     weight, mark, target = text.partition("=")
     if not mark or "/" in weight or not weight.replace(".", "", 1).replace("-", "", 1).isdigit():
-        weight, target = "1", text
+        return 1.0, text
+    return float(weight), target
+
+
+def _reward(text: str) -> RewardSource:
+    weight, target = split_reward(text)
     _refuse_model_in_recipe(target)
-    return RewardSource(source_at(target), float(weight))
+    return RewardSource(source_at(target), weight)
 
 
 def _refuse_model_in_recipe(target: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from qserve.cli.options.training import training_request
 from qserve.cli.progress import ProgressLine
 from qserve.cli.train.fitting import fitting_request
-from qserve.cli.train.flags import TrainFlags, data_at
+from qserve.cli.train.flags import TrainFlags, data_at, split_reward
 from qserve.cli.train.machine import completed, devices_of, with_engine
 from qserve.cli.train.outputs import check_output, new_output, newest_resumable
 from qserve.core.checkpoint import Checkpoint
@@ -24,7 +24,7 @@ from qserve.service.chat import check_template_to_train
 from qserve.service.machine import hardware_of
 from qserve.state_folder import state_folder
 from qserve.training.data.prepare import check_source
-from qserve.training.job import TrainingRun
+from qserve.training.job import RewardSource, TrainingRun
 
 __all__ = ["PlannedRun"]
 
@@ -50,11 +50,9 @@ class PlannedRun:
         hardware, emit, state = hardware_of(gpu), flags.emit, state_folder(flags.state_dir)
         checkpoint = resolve(model)
         check_template_to_train(checkpoint.folder)
-        if emit is not None and checkpoint.folder is None and split_revision(model)[1] is not None:
-            raise UsageError(
-                f"--emit {emit}: {model} is not on this machine, and the other trainer is told an id without its "
-                "revision; fetch it here first (hf download ID --revision REVISION), or leave --revision out"
-            )
+        if emit is not None:
+            _refuse_lost_revision(emit, model, checkpoint, "--revision")
+            flags = replace(flags, rewards=tuple(_reward_elsewhere(emit, text) for text in flags.rewards))
         precision = values["precision"] or default_precision(values["zero_stage"], on_cpu=not hardware.devices)
         devices = devices_of(hardware, flags.gpus)
         request = training_request({**values, "method": method, "precision": precision}, len(devices))
@@ -85,6 +83,27 @@ class PlannedRun:
         if emit is None and checkpoint.folder is None:
             run = replace(run, model=_downloaded(checkpoint, line))
         return cls(run, job, hardware, state, line, as_json)
+
+
+def _refuse_lost_revision(emit: str, model: str, checkpoint: Checkpoint, where: str) -> None:
+    """Raises UsageError for a model at a revision that no other trainer can be told: an id has none there."""
+    if checkpoint.folder is None and split_revision(model)[1] is not None:
+        raise UsageError(
+            f"--emit {emit}: {model} is not on this machine, and the other trainer is told an id without its "
+            f"revision; fetch it here first (hf download ID --revision REVISION), or leave {where} out"
+        )
+
+
+def _reward_elsewhere(emit: str, text: str) -> str:
+    """A reward as --reward has it, with the folder of a checkpoint at a revision in place of its name."""
+    _, target = split_reward(text)
+    by_qserve = emit == "trl"  # its script calls qserve, which reads the revision
+    if by_qserve or RewardSource(target).is_served or split_revision(target)[1] is None:
+        return text
+    checkpoint = resolve(target)
+    _refuse_lost_revision(emit, target, checkpoint, f"the revision of --reward {target}")
+    assert checkpoint.folder is not None, "refused otherwise"
+    return text.removesuffix(target) + str(clean_folder(checkpoint.folder))
 
 
 def _calibrated(state: Path, method: str) -> int | None:

@@ -53,10 +53,6 @@ def from_qserve(target):
 '''
 
 
-def _is_served(target: str) -> bool:
-    return target.startswith(("http://", "https://"))
-
-
 def reward_names(run: TrainingRun) -> list[str]:
     """What TRL's script imports, in the order of the run's rewards."""
     return [f"{REWARDS_MODULE}.reward_{number}" for number in range(1, len(run.rewards) + 1)]
@@ -66,7 +62,7 @@ def rewards_script(run: TrainingRun) -> str | None:
     """The module's text; None for a run without rewards."""
     if not run.rewards:
         return None
-    served = [_is_served(one.target) for one in run.rewards]
+    served = [one.is_served for one in run.rewards]
     text = '"""Rewards of rollouts, imported by `trl grpo`. Written by qserve."""\n'
     if any(served):
         text += "\nimport json\nimport os\nimport urllib.error\nimport urllib.request\n" + _FROM_SERVER

@@ -64,7 +64,7 @@ def _refuse_what_trl_lacks(run: TrainingRun) -> None:
 def _refuse_rewards(run: TrainingRun, framework: str) -> None:
     """Raises UsageError for rewards that this trainer's command line can't name."""
     for one in run.rewards:
-        if one.target.startswith(("http://", "https://")):
+        if one.is_served:
             if framework != "openrlhf":
                 raise UsageError(
                     f"{framework} calls a reward server through a function that you write (docs/trainers.md has "
