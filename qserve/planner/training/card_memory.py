@@ -104,7 +104,8 @@ def _backward(run: Run, device: Device) -> tuple[Term, ...]:
         saved = term("activations", activations.saved_bytes(model, request), how, _MEMTRACKER)
         return (saved, _logits_term(model, request, logits))
     kept = activations.checkpoint_bytes(model, request)
-    how = f"{tokens} tokens × {model.spec.num_hidden_layers} layers × 2 · hidden {model.spec.hidden_size}"
+    how = f"{tokens} tokens × {model.spec.num_hidden_layers} layers × {activations.stream_bytes(request)} · hidden "
+    how += str(model.spec.hidden_size)
     terms = [term("activations", kept, how, "Chen et al. 2016, https://arxiv.org/abs/1604.06174")]
     recomputed = activations.recompute_bytes(model, request)
     if recomputed > logits:  # the loss is over when the first layer is recomputed: the larger of the two counts
@@ -126,19 +127,19 @@ def _layer_formula(model: TrainedModel, request: TrainingRequest) -> str:
 
 
 def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) -> Term:
-    per = num_bytes // max(1, model.spec.vocab_size * request.logit_tokens)
-    how = f"{request.logit_tokens} tokens × {model.spec.vocab_size} vocabulary × {per} B"
+    kind, low = activations.logits_kind(request), num_bytes
+    each = model.spec.vocab_size * request.logit_tokens
+    how = f"{request.logit_tokens} tokens × {model.spec.vocab_size} vocabulary × {LOGIT_BYTES[kind]} B"
+    if cast := activations.cast_head_bytes(model, request):
+        how += f" + {cast // (model.spec.vocab_size * model.spec.hidden_size)} · vocabulary · hidden: lm_head, cast"
     if request.fused_loss:
         how = "a chunk of logits, gradients of the hidden states and of a trained lm_head: fused linear cross-entropy"
     if request.tiled_loss:
         how = "a tile of logits, fp32 gradients of the hidden states and of a trained lm_head: trl's chunked log-probs"
     if model.spec.head.kind != "lm":
         how = "none: a reward head gives one number a sequence"
-    low = (
-        round(num_bytes * LOGIT_BYTES["rl-16bit"] / 16)
-        if per == LOGIT_BYTES["rl-fp32"] and not request.tiled_loss
-        else num_bytes
-    )
+    elif kind == "rl-fp32" and not (request.fused_loss or request.tiled_loss):
+        low -= (LOGIT_BYTES[kind] - LOGIT_BYTES["rl-16bit"]) * each  # where nothing converted them
     return term("logits", num_bytes, how, _MEMTRACKER, low, num_bytes)
 
 

@@ -53,8 +53,13 @@ def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term
     width = precision.weight_bytes if model.tuning == "full" else request.frozen_bytes
     how = f"{count} parameters × {width} B{by[3]}"
     if model.quantization is not None:
-        rest = "fp32" if request.frozen_bytes == 4 else "16 bit"
-        how = f"{count} parameters as {model.quantization.scheme}, embeddings and norms in {rest}{by[3]}"
+        rest = "16 bit" if request.frozen_bytes == 2 else "fp32"
+        held = (
+            f"embeddings in {rest}, norms in fp32"
+            if request.kbit_fp32 == "norms"
+            else f"embeddings and norms in {rest}"
+        )
+        how = f"{count} parameters as {model.quantization.scheme}, {held}{by[3]}"
     if model.tuning in ("lora", "qlora"):
         how += f" + adapters {trained}"
     if model.tuning == "full" and precision.cast_bytes:

@@ -16,14 +16,17 @@ from qserve.planner.training.training_constants import (
 from qserve.planner.training.training_request import TrainingRequest
 
 __all__ = [
+    "cast_head_bytes",
     "checkpoint_bytes",
     "forward_bytes",
     "layer_bytes_per_token",
     "logits_bytes",
+    "logits_kind",
     "peak_bytes",
     "recompute_bytes",
     "saved_bytes",
     "scored_logits_bytes",
+    "stream_bytes",
 ]
 
 
@@ -55,8 +58,12 @@ def saved_bytes(model: TrainedModel, request: TrainingRequest) -> int:
 
 def checkpoint_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """Layer inputs, the only thing that gradient checkpointing keeps."""
-    width = request.activation_bytes if request.kbit_fp32 == "none" else 4  # fp32 norms make the whole stream fp32
-    return width * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
+    return stream_bytes(request) * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
+
+
+def stream_bytes(request: TrainingRequest) -> int:
+    """Of an element of what layers hand on: fp32 norms make the whole stream fp32."""
+    return request.activation_bytes if request.kbit_fp32 == "none" else 4
 
 
 def recompute_bytes(model: TrainedModel, request: TrainingRequest) -> int:
@@ -78,12 +85,20 @@ def logits_bytes(model: TrainedModel, request: TrainingRequest, *, on_cpu: bool 
         return _tiled_loss_bytes(model, request, on_cpu)
     if request.fused_loss:
         return _fused_loss_bytes(model, request)
-    kind = "lm" if request.upcast_logits else "lm-16bit"
+    each = LOGIT_BYTES[logits_kind(request)] * model.spec.vocab_size
+    return each * request.logit_tokens + cast_head_bytes(model, request)
+
+
+def logits_kind(request: TrainingRequest) -> str:
+    """Which of LOGIT_BYTES a loss over whole logits takes."""
     if request.method in ("dpo", "ppo", "grpo"):
-        kind = "rl-16bit" if request.precision in ("mixed", "pure") and request.zero_stage else "rl-fp32"
-    # autocast's copy of an fp32 lm_head
-    cast = 2 * model.spec.vocab_size * model.spec.hidden_size if request.kbit_fp32 == "all" else 0
-    return LOGIT_BYTES[kind] * model.spec.vocab_size * request.logit_tokens + cast
+        return "rl-16bit" if request.precision in ("mixed", "pure") and request.zero_stage else "rl-fp32"
+    return "lm" if request.upcast_logits else "lm-16bit"
+
+
+def cast_head_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """autocast's copy of an fp32 lm_head."""
+    return 2 * model.spec.vocab_size * model.spec.hidden_size if request.kbit_fp32 == "all" else 0
 
 
 def scored_logits_bytes(model: TrainedModel, request: TrainingRequest) -> int:

@@ -155,9 +155,9 @@ class TrainingRequest:
         if self.kbit_fp32 == "none":
             return
         if self.tuning in ("full", "head") or self.base in ("bf16", "fp16"):
-            held = f"{self.base} is" if self.base else "none of it is"
+            held = f"{self.base} is not" if self.base else "this run quantizes none"
             raise UsageError(
-                f"--kbit-fp32 is for a base that bitsandbytes quantizes, and {held} not; add --quant 4bit or int8 with "
+                f"--kbit-fp32 is for a base that bitsandbytes quantizes, and {held}; add --quant 4bit or int8 with "
                 "--lora-rank 16, or leave --kbit-fp32 out"
             )
         if self.zero_stage:

@@ -183,7 +183,7 @@ def test_an_adapter_has_a_rank_of_one_or_more() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"method": "sft"}, "none of it is not; add --quant 4bit"),
+        ({"method": "sft"}, "and this run quantizes none; add --quant 4bit"),
         ({"method": "lora", "quant": "bf16"}, "bf16 is not"),
         ({"method": "qlora", "zero_stage": 2}, "--kbit-fp32 with --zero 2"),
         ({"method": "qlora", "kbit_fp32": "some"}, "it takes none, norms, all"),
