@@ -122,6 +122,7 @@ def _layer_formula(model: TrainedModel, request: TrainingRequest) -> str:
     if model.spec.moe is not None:
         parts.append(f"{LAYER_BYTES.routed_hidden} · hidden · {model.spec.moe.num_experts_per_tok} experts a token")
     parts += [f"{LAYER_BYTES.lora_input} · adapter inputs"] if model.adapter_input_dims else []
+    parts += [f"{LAYER_BYTES.fp32_intermediate} · intermediate in fp32"] if activations.has_fp32_stream(request) else []
     parts += ["8 · heads · length: eager attention is quadratic"] if request.attention == "eager" else []
     return " + ".join(parts)
 

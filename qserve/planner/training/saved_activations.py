@@ -19,6 +19,7 @@ __all__ = [
     "cast_head_bytes",
     "checkpoint_bytes",
     "forward_bytes",
+    "has_fp32_stream",
     "layer_bytes_per_token",
     "logits_bytes",
     "logits_kind",
@@ -46,6 +47,8 @@ def layer_bytes_per_token(model: TrainedModel, request: TrainingRequest) -> floa
         saved += LAYER_BYTES.routed_hidden * spec.moe.num_experts_per_tok * spec.hidden_size
         saved += LAYER_BYTES.router * spec.moe.num_experts
     saved += LAYER_BYTES.lora_input * model.adapter_input_dims
+    if has_fp32_stream(request):
+        saved += LAYER_BYTES.fp32_intermediate * _active_intermediate(spec)
     if request.attention == "eager":
         saved += ATTENTION_MATRIX_BYTES * spec.num_attention_heads * request.max_length
     return float(saved * width)
@@ -63,7 +66,12 @@ def checkpoint_bytes(model: TrainedModel, request: TrainingRequest) -> int:
 
 def stream_bytes(request: TrainingRequest) -> int:
     """Of an element of what layers hand on: fp32 norms make the whole stream fp32."""
-    return request.activation_bytes if request.kbit_fp32 == "none" else 4
+    return 4 if has_fp32_stream(request) else request.activation_bytes
+
+
+def has_fp32_stream(request: TrainingRequest) -> bool:
+    """Whether norms in fp32 make it wider than a run in 16 bit has it."""
+    return request.kbit_fp32 != "none" and request.activation_bytes == 2
 
 
 def recompute_bytes(model: TrainedModel, request: TrainingRequest) -> int:

@@ -126,12 +126,15 @@ class LayerBytes:
     hidden: two RMSNorms, each an fp32 input (4), a 16-bit normalized one (2) and the projections' input (2).
     heads: q, expanded k and v, attention output, 2 bytes each. intermediate: gate, SiLU, up, product, 2 each.
     qk_norm: fp32 and 16-bit input of the norm on q and k.
+    fp32_intermediate: gate, up and product behind norms in fp32, 2 more each: bitsandbytes' layers return the width
+    that they are given; attention casts back. Measured with layers that do so, tests/tiny/training/test_fp32_norms.py.
     """
 
     hidden: int = 16
     heads: int = 8
     intermediate: int = 8
     qk_norm: int = 6
+    fp32_intermediate: int = 6
     routed_hidden: int = 4  # an expert's gathered input and its weighted output, 2 each
     router: int = 4  # one fp32 probability an expert
     lora_input: int = 4  # PEFT casts the input of every adapter to the adapter's fp32

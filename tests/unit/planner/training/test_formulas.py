@@ -76,3 +76,16 @@ def test_checkpoints_are_as_wide_as_the_precision(spec_of: SpecOf, precision: st
     card = plan_training(spec_of("Qwen/Qwen2-7B"), parse_gpu("b300"), request).cards[0]
     kept = next(term for term in (*card.terms, *card.other_terms) if term.name == "activations")
     assert f"× {width} · hidden 3584" in kept.formula and kept.num_bytes == 2048 * 28 * width * 3584
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2-7B", "Qwen/Qwen3-30B-A3B"])
+@pytest.mark.parametrize("left", ["norms", "all"])
+def test_norms_in_fp32_widen_what_is_kept_of_every_layer(spec_of: SpecOf, model: str, left: KbitFp32) -> None:
+    """Without gradient checkpointing they once added nothing."""
+    spec = spec_of(model)
+    plain = _terms(spec, "qlora", "none", 2048, gradient_checkpointing=False)["activations"]
+    wide = _terms(spec, "qlora", left, 2048, gradient_checkpointing=False)["activations"]
+    moe = spec.moe
+    width = spec.intermediate_size if moe is None else moe.num_experts_per_tok * moe.moe_intermediate_size
+    assert wide.num_bytes - plain.num_bytes == 2048 * spec.num_hidden_layers * 6 * width
+    assert "6 · intermediate in fp32" in wide.formula and "in fp32" not in plain.formula
