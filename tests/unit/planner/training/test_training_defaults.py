@@ -180,8 +180,8 @@ def test_the_stored_base_decides_what_a_release_leaves_in_fp32(
 ) -> None:
     """Of a packing that is not bitsandbytes' no release of TRL prepares anything, whatever the method is called."""
     found = resolve("Qwen/Qwen3-8B")
-    packed = stored and CheckpointQuantization(stored, SCHEMES[stored].bits, 128)
-    found = replace(found, spec=replace(found.spec, quantization=packed or None))
+    packed = CheckpointQuantization(stored, SCHEMES[stored].bits, 128) if stored else None
+    found = replace(found, spec=replace(found.spec, quantization=packed))
     monkeypatch.setattr("qserve.cli.plan.train.resolve", lambda model: found)
     line = f"Qwen/Qwen3-8B --gpu b200 --json {flags}"
     done = CliRunner().invoke(command, line.split(), catch_exceptions=False)
