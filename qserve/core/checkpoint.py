@@ -43,7 +43,8 @@ class Checkpoint:
     `folder` is None when nothing is on disk (a hub id planned from its header bytes or from bundled dimensions).
     `tensors` is None when no header could be read: then the dimensions count. `messages` are for the user:
     what an alias resolved to, that figures come from dimensions. `revision` is the hub's commit that it was read at, or
-    what was asked for where the hub named no commit; None of a folder, and of bundled dimensions.
+    what was asked for where the hub named no commit; None of a folder, and of bundled dimensions. `asked` is the id
+    with the revision that the user named behind it, and empty where none was named.
 
     Where only the name tells how the weights are packed, `guess` says so, with the way to exact figures. The checkpoint
     is then the largest that the name can mean, `lighter` the smallest (None: it can mean one), and `layout` says in
@@ -57,6 +58,7 @@ class Checkpoint:
     tensors: tuple[Tensor, ...] | None = field(default=None, repr=False)
     messages: tuple[str, ...] = ()
     revision: str | None = None
+    asked: str = ""
     guess: str = ""
     layout: str = ""
     lighter: Checkpoint | None = None
@@ -97,6 +99,11 @@ class Checkpoint:
         if "rope_parameters" in told:
             told["rope_parameters"] = self.spec.rope.told(told["rope_parameters"])
         return {"text_config": told} if text is not self.config else told
+
+    @property
+    def name(self) -> str:
+        """What a command calls the same weights: the id, at the revision that was asked for."""
+        return self.asked or self.id
 
     @property
     def pin(self) -> tuple[str, ...]:

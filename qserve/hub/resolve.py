@@ -15,7 +15,7 @@ from qserve.hub.folder import ReadCheckpoint, read_folder, read_snapshot
 from qserve.hub.guessed import guessed, layouts_by_name
 from qserve.hub.named import base_of, foreign_format
 from qserve.hub.names import meant_id, near_ids
-from qserve.hub.revisions import split_revision
+from qserve.hub.revisions import at_revision, split_revision
 
 __all__ = ["resolve", "told_revisions"]
 
@@ -47,7 +47,8 @@ def resolve(model: str) -> Checkpoint:
         read = _of_hub(model_id) if revision is None else _at(model_id, revision)
     spec = ModelSpec.from_config(read.config, model_id)
     notes = (*messages, *read.notes)
-    found = Checkpoint(model_id, read.folder, read.config, spec, read.tensors, notes, read.revision)
+    asked = "" if revision is None else at_revision(model_id, revision)
+    found = Checkpoint(model_id, read.folder, read.config, spec, read.tensors, notes, read.revision, asked)
     return guessed(found, read.by_name) if read.by_name else found
 
 

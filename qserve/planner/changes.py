@@ -56,7 +56,7 @@ class ChangeGroup:
 
 def change_of(candidate: Candidate, change: str, cost: str, request: PlanRequest) -> Change:
     """A changed request on the same machine."""
-    return Change(change, cost, request, candidate.hardware, candidate.checkpoint.id)
+    return Change(change, cost, request, candidate.hardware, candidate.checkpoint.name)
 
 
 def halved(

@@ -48,7 +48,8 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
         recipe = read_recipe(Path(reward).expanduser().absolute())
         return _of_recipe(recipe, reward, settings)
     name, revision = split_revision(reward, "--reward-revision")
-    checkpoint = recognise(_path_of(name, revision), settings, name)
+    asked = "" if revision is None else reward
+    checkpoint = replace(recognise(_path_of(name, revision), settings, name), asked=asked)
     _check_template(checkpoint, settings)
     return checkpoint
 

@@ -184,9 +184,13 @@ def _smaller_workload(candidate: Candidate) -> Iterator[ChangeGroup]:
 
 
 def _fewer_bits(candidate: Candidate) -> ChangeGroup:
-    quality, checkpoint, model = SCHEMES[candidate.quant.scheme].quality, candidate.checkpoint, candidate.checkpoint.id
+    quality, checkpoint, model = (
+        SCHEMES[candidate.quant.scheme].quality,
+        candidate.checkpoint,
+        candidate.checkpoint.name,
+    )
     if checkpoint.spec.quantization is not None:
-        base = base_of(model)
+        base = base_of(checkpoint.id)
         if base is None:
             return ChangeGroup(ChangeKind.PRECISION, ())
         plain = replace(checkpoint.spec, quantization=None, id=base)
@@ -223,7 +227,7 @@ def _more_cards(candidate: Candidate) -> ChangeGroup:
             f"{count - have} more {'card' if count - have == 1 else 'cards'}",
             request,
             replace(candidate.hardware, devices=(card,) * count),
-            candidate.checkpoint.id,
+            candidate.checkpoint.name,
             f"{name}{_count(name, count)}",
         )
         for count in (2, 4, 8)
@@ -242,7 +246,7 @@ def _larger_card(candidate: Candidate) -> ChangeGroup:
             f"another card, of {format_bytes(card.total_bytes, 0)}",
             request,
             replace(candidate.hardware, devices=(card,)),
-            candidate.checkpoint.id,
+            candidate.checkpoint.name,
             key,
         )
         for key, card in usual_gpus().items()

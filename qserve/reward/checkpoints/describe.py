@@ -115,6 +115,7 @@ class RewardCheckpoint:
         template: the chat template that the format was trained with, where the tokenizer holds another.
         recipe: the YAML file that combines this model with rules and judges; format "none": it names no model.
         notes: for the user.
+        asked: the id with the revision that the user named behind it; empty where none was named.
     """
 
     id: str
@@ -139,6 +140,7 @@ class RewardCheckpoint:
     template: Path | None = None
     recipe: Path | None = None
     notes: tuple[str, ...] = ()
+    asked: str = ""
 
     def reward(self, values: Sequence[float]) -> float:
         """One number of the head's values: the reward itself, the weighted sum of attributes, or of a process reward
@@ -167,7 +169,7 @@ class RewardCheckpoint:
         )
         tensors = tuple(body) + tuple(head_tensors)
         folder = self.path if self.path.is_dir() else self.path.parent
-        return Checkpoint(self.id, folder, self.config, spec, tensors, self.notes, commit_of(folder))
+        return Checkpoint(self.id, folder, self.config, spec, tensors, self.notes, commit_of(folder), self.asked)
 
     def _head_shape(self, part: StoredTensor) -> tuple[int, ...]:
         return (1, part.shape[1]) if self.head.answer_ids is not None else part.shape

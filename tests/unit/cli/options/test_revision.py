@@ -17,7 +17,10 @@ from click.testing import CliRunner, Result
 import qserve
 from qserve.cli.main import cli
 from qserve.cli.options.deployment import load
-from qserve.errors import QserveError
+from qserve.demo import reward_model_path
+from qserve.errors import DoesNotFit, QserveError
+from qserve.reward.find import find_reward
+from qserve.reward.settings import RewardSettings
 
 OLD, NEW = "a" * 40, "b" * 40
 CONFIG = {
@@ -186,3 +189,55 @@ def test_a_reward_model_has_a_revision_of_its_own() -> None:
     plan = json.loads(called(line).stdout)
     assert plan["model"]["revision"] == OLD and plan["reward"]["model"]["revision"] == OLD
     assert plan["reward"]["model"]["id"] == "me/other"
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> str:
+    """me/Large-8B whose weights a small card does not hold; old is another commit than main."""
+    big = {**CONFIG, "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
+    big |= {"head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936}
+    repo = tmp_path / "hub" / "models--me--Large-8B"
+    for ref, commit in (("main", NEW), ("old", OLD)):
+        folder = repo / "snapshots" / commit
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({**big, "max_position_embeddings": 40960}))
+        (repo / "refs").mkdir(exist_ok=True)
+        (repo / "refs" / ref).write_text(commit)
+    return "me/Large-8B"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"), [("", ""), ("--revision old", "@old"), (f"--revision {OLD[:9]}", f"@{OLD[:9]}")]
+)
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "--gpu rtx-4060 --quant bf16 --engine vllm --kv-cache-memory-bytes 9GiB",
+        "--gpu rtx-4060 --quant bf16 --max-model-len 8192 --max-num-seqs 64 --max-num-batched-tokens 4096",
+        "--gpu rtx-4090 --quant bf16 --gpu-memory-utilization 0.4 --prompt-logprobs",
+        "--gpu rtx-4060 --quant bf16 --engine transformers",
+        "--gpu none --quant bf16 --max-model-len 20480 --max-num-seqs 4096",
+    ],
+)
+def test_every_way_out_is_of_the_revision_that_was_asked_for(large: str, refused: str, words: str, named: str) -> None:
+    done = CliRunner().invoke(cli, shlex.split(f"plan {large} {words} {refused} --json"))
+    assert done.exit_code == 3, done.output
+    offered = [one["command"] for one in json.loads(done.stdout)["suggestions"]]
+    assert offered
+    for command in offered:
+        assert f"--model {large}{named} " in command
+    again = json.loads(called(f"{offered[0].removeprefix('qserve ')} --json").stdout)
+    assert again["model"]["revision"] == (OLD if words else NEW)
+
+
+def test_a_reward_model_keeps_the_revision_in_its_ways_out(large: str, tmp_path: Path) -> None:
+    line = f"plan --reward {large} --reward-revision old --reward-quant bf16 --gpu rtx-4060 --json"
+    done = CliRunner().invoke(cli, shlex.split(line))
+    told = str(done.exception)
+    assert isinstance(done.exception, DoesNotFit) and "qserve plan --model" in told, done.output
+    assert told.count("--model ") == told.count(f"--model {large}@old ")
+    snapshots = tmp_path / "hub" / "models--me--judge" / "snapshots"
+    snapshots.mkdir(parents=True)
+    (snapshots / OLD).symlink_to(reward_model_path())
+    for named, name in ((f"me/judge@{OLD}", f"me/judge@{OLD}"), ("me/judge", "me/judge")):
+        assert find_reward(named, RewardSettings()).planned().name == name
