@@ -71,15 +71,18 @@ def _num_fetched(service: ServicePlan) -> int:
 def pinned(values: Mapping[str, Any], service: ServicePlan) -> dict[str, Any]:
     """Options of `up` with the commits of the hub that the plan was made of behind the models that it names.
 
-    A judge that --reward names is planned as the chat model.
+    What was read from the cache or the hub is named by its id: short names that this machine's cache explains mean
+    nothing where the files are used. A judge that --reward names is planned as the chat model.
     """
     roles = {"model": service.chat, "reward": service.chat if values.get("judge") else service.reward}
     changed = dict(values)
     for role, model in roles.items():
         name = values.get(role)
-        commit = None if model is None else revision_of(model.whole)
-        if name is not None and commit is not None and name != "demo" and local_path(name) is None:
-            changed[role] = at_revision(split_revision(str(name))[0], commit)
+        if name is None or model is None or name == "demo" or local_path(name) is not None:
+            continue
+        if model.whole.model.revision is not None:
+            asked = split_revision(str(name))[1]
+            changed[role] = at_revision(model.whole.model.id, revision_of(model.whole) or asked)
     return changed
 
 
@@ -93,6 +96,15 @@ def _line(model: ModelPlan) -> str:
     where = "the CPU" if plan.on_cpu else f"{len(plan.devices)} × {plan.devices[0].name}"
     limits = f"{plan.workload.max_model_len} tokens, {plan.workload.max_num_seqs} at once"
     count = f"{len(model.replicas)} replicas of " if len(model.replicas) > 1 else ""
-    revision = f" at revision {commit}" if (commit := revision_of(plan)) else ""
     engine = f"{plan.engine} {plan.engine_version}"
-    return f"{count}{plan.model.id}{revision}, {engine}, {plan.quant.scheme}, {limits}, on {where}"
+    return f"{count}{plan.model.id}{_at(model)}, {engine}, {plan.quant.scheme}, {limits}, on {where}"
+
+
+def _at(model: ModelPlan) -> str:
+    """At which revision which files are served; nothing of a folder, a file and the demo, which have none."""
+    plan = model.replicas[0].plan
+    if plan.quant.checkpoint != plan.model.id:
+        return f" as {plan.quant.checkpoint} at no fixed revision"
+    if (commit := revision_of(plan)) is not None:
+        return f" at revision {commit}"
+    return "" if model.checkpoint.folder is not None else " at no fixed revision"

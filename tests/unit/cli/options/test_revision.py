@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 import qserve
 from qserve.cli.main import cli
 from qserve.cli.options.deployment import load
+from qserve.core import facts
 from qserve.demo import reward_model_path
 from qserve.errors import DoesNotFit, QserveError
 from qserve.reward.find import find_reward
@@ -117,21 +118,34 @@ def test_the_next_command_serves_the_same() -> None:
     assert library == "qserve up --model me/mine --revision v1.0 --gpu none"
 
 
-@pytest.mark.parametrize(("words", "commit"), [("me/mine", NEW), ("me/mine --revision v1.0", OLD), ("mine@v1.0", OLD)])
+@pytest.mark.parametrize(
+    ("words", "commit"), [("me/mine", NEW), ("mine", NEW), ("me/mine --revision v1.0", OLD), ("mine@v1.0", OLD)]
+)
 @pytest.mark.parametrize("target", ["compose", "k8s", "systemd --user serve"])
 def test_deploy_writes_the_commit(target: str, words: str, commit: str) -> None:
     text = called(f"deploy {target} {words} --gpu none --max-model-len 64").stdout
     assert f"@{commit}" in text and f"me/mine at revision {commit}" in text
-    name = words.split()[0].partition("@")[0]
-    assert f"--model={name}@{commit}" in text
+    assert f"--model=me/mine@{commit}" in text, "a short name of this machine's cache means nothing elsewhere"
 
 
 def test_deploy_of_a_table_of_the_demo_and_of_a_folder_pins_nothing(tmp_path: Path) -> None:
-    for model in ("demo", "Qwen/Qwen3-0.6B"):
-        assert "@" not in called(f"deploy compose {model} --gpu none").stdout.partition("services:")[2]
+    for model, told in (("demo", ""), ("Qwen/Qwen3-0.6B", " at no fixed revision")):
+        done = called(f"deploy compose {model} --gpu none")
+        assert "@" not in done.stdout.partition("services:")[2]
+        assert f"{model}{told}, " in done.stdout and f"{model}{told}, " in done.stderr
     folder = tmp_path / "hub" / "models--me--mine" / "snapshots" / OLD
     text = called(f"deploy systemd {folder} --user serve --gpu none").stdout
     assert f"--model={folder} " in text and f"at revision {OLD}" in text
+
+
+def test_deploy_says_that_a_quantized_sibling_is_not_pinned(large: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    siblings = {large: {"awq": "me/Large-8B-AWQ"}}
+    rows = facts.load
+    monkeypatch.setattr(facts, "load", lambda name: siblings if name == "siblings" else rows(name))
+    for words, named in (("--revision old", f"{large}@old"), ("", large)):
+        done = called(f"deploy compose {large} {words} --gpu rtx-4090 --quant awq --engine vllm")
+        assert f'--model={named}"' in done.stdout or f"--model={named}\n" in done.stdout
+        assert f"{large} as me/Large-8B-AWQ at no fixed revision, vllm" in done.stdout
 
 
 def settings(tmp_path: Path, **values: Any) -> Path:
