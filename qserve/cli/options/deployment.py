@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+from click.types import StringParamType
 
 from qserve.cli.main import cli
 from qserve.core import facts
@@ -31,6 +32,8 @@ _SECRET = "api_key"  # noqa: S105 - the name of an option
 _NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help"})
 # They describe cards of another machine; a service takes those that are installed.
 _FOR_NAMED_CARDS = ("plan", "deploy")
+# A tag such as 1.0 and a commit of digits alone are texts, whatever YAML takes them for.
+_REVISIONS = ("revision", "reward_revision")
 # It decides itself where a service listens; no other command may leave out a setting of the file.
 _MAY_IGNORE = ("run",)
 _TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
@@ -105,8 +108,10 @@ def load(name: str) -> Deployment:
     Raises UsageError for a file that is missing or no YAML, and for a key or a value that no option takes.
     """
     path = _path_of(name)
-    values = _parsed(path)
+    values, words = _parsed(path)
     _refuse_unknown(path, values)
+    for key, value, word in words:
+        _check_text(path, key, value, word)
     gpu, expect = values.pop("gpu", None), values.pop("expect", {})
     options = {key: _converted(path, key, value) for key, value in values.items()}
     return Deployment(path, options, None if gpu is None else str(gpu), _expectation(path, expect))
@@ -175,8 +180,10 @@ def _path_of(name: str) -> Path:
     raise UsageError(f"--config {name}: there is no such file, and no deployment of that name in configs; {hint}")
 
 
-def _parsed(path: Path) -> dict[str, Any]:
-    """The mapping in the file. Duplicate keys are refused: YAML would silently take the last one."""
+def _parsed(path: Path) -> tuple[dict[str, Any], list[tuple[str, Any, str]]]:
+    """The mapping in the file, and each single value with its key and the word that stands there. Duplicate keys are
+    refused: YAML would silently take the last one.
+    """
     import yaml
 
     try:
@@ -191,7 +198,13 @@ def _parsed(path: Path) -> dict[str, Any]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"{path} sets {twice} twice; leave one of the two lines out")
-    return {str(key): value for key, value in values.items()}
+    read = {str(key): value for key, value in values.items()}
+    words = []
+    for key, node in ((str(key.value), node) for key, node in tree.value if str(key.value) in read):
+        is_list = isinstance(node, yaml.SequenceNode)
+        pairs = zip(read[key], node.value, strict=True) if is_list else [(read[key], node)]
+        words += [(key, value, one.value) for value, one in pairs if isinstance(one, yaml.ScalarNode)]
+    return read, words
 
 
 def _refuse_unknown(path: Path, values: Mapping[str, Any]) -> None:
@@ -210,6 +223,19 @@ def _refuse_unknown(path: Path, values: Mapping[str, Any]) -> None:
 def _near(key: str, allowed: list[str]) -> str:
     near = difflib.get_close_matches(key.lower().replace("-", "_"), allowed, n=3, cutoff=0.5)
     return f"Near matches: {', '.join(near)}" if near else f"Known are {', '.join(sorted(allowed))}"
+
+
+def _check_text(path: Path, key: str, value: Any, word: str) -> None:
+    """Raises UsageError for a text that YAML reads as a number or a date: of 1.10 is left 1.1, of 0123 is left 83."""
+    option = _options().get(key)
+    if option is None or not isinstance(option.type, StringParamType) or value is None:
+        return
+    if isinstance(value, str) or (key not in _REVISIONS and str(value) == word):
+        return
+    raise UsageError(
+        f"{path}: {key} is {word}, which YAML reads as the {type(value).__name__} {value}, and it takes a text; write "
+        f"it in quotes: '{word}'"
+    )
 
 
 def _converted(path: Path, key: str, value: Any) -> Any:

@@ -116,6 +116,16 @@ def test_a_service_takes_the_cards_that_are_there_and_no_setting_that_it_lacks(w
         ("model: demo\nmax_model_len: [1, 2]\n", "max_model_len is a list"),
         ("model: demo\nenforce_eager: 1\n", "takes true or false"),
         ("model: demo\nengine: vlm\n", "engine is 'vlm'"),
+        ("model: me/x\nrevision: 1.10\n", "revision is 1.10, which YAML reads as the float 1.1"),
+        ("model: me/x\nrevision: 1\n", "write it in quotes: '1'"),
+        ("model: me/x\nrevision: 0123456\n", "write it in quotes: '0123456'"),
+        ("model: me/x\nrevision: 2026-01-02\n", "write it in quotes: '2026-01-02'"),
+        ("model: me/x\nrevision: on\n", "write it in quotes: 'on'"),
+        ("model: me/x\nrevision: [v1]\n", "revision is a list"),
+        ("model: me/x\nrevision:\n", "leave the line out for the default"),
+        ("reward: me/x\nreward_revision: 7\n", "reward_revision is 7, which YAML reads as the int 7"),
+        ("model: me/x\nserved_model_name: 3.10\n", "write it in quotes: '3.10'"),
+        ("model: me/x\nserved_model_name: [a, 3.10]\n", "write it in quotes: '3.10'"),
         ("model: demo\nmodel: other\n", "sets model twice"),
         ("model: demo\napi_key: secret\n", "or set QSERVE_API_KEY"),
         ("model: demo\nexpect: {tokens: 3}\n", "expect has no tokens"),
@@ -131,6 +141,12 @@ def test_a_mistake_in_the_file_is_named(text, message, written):
         deployment.load(written(text))
     assert message in str(raised.value)
     assert "service.yaml" in str(raised.value)
+
+
+def test_a_text_of_digits_is_one_in_quotes(written):
+    text = "model: me/x\nrevision: '1.10'\nserved_model_name: [a, 7]\nweights: 1\n"
+    values = deployment.load(written(text)).options
+    assert (values["revision"], values["served_model_name"], values["weights"]) == ("1.10", ("a", "7"), "1")
 
 
 def test_a_name_that_is_none_is_answered_with_those_close_to_it():
