@@ -17,7 +17,7 @@ from qserve.hub.named import base_of, foreign_format
 from qserve.hub.names import meant_id, near_ids
 from qserve.hub.revisions import at_revision, split_revision
 
-__all__ = ["resolve", "told_revisions"]
+__all__ = ["id_of", "resolve", "told_revisions"]
 
 _WAYS = "a model is named by its folder, its hub id, a short name like qwen3-8b, or demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -40,16 +40,30 @@ def resolve(model: str) -> Checkpoint:
     if path is not None:
         read = read_folder(path, model)
     else:
-        meant = model if model in aliases() else meant_id(model, _known())
-        if meant is not None:
-            model_id, note = alias_of(meant) or (meant, f"{model} is taken for {meant}")
-            messages = (note,)
+        model_id, messages = _named(model)
         read = _of_hub(model_id) if revision is None else _at(model_id, revision)
     spec = ModelSpec.from_config(read.config, model_id)
     notes = (*messages, *read.notes)
     asked = "" if revision is None else at_revision(model_id, revision)
     found = Checkpoint(model_id, read.folder, read.config, spec, read.tensors, notes, read.revision, asked)
     return guessed(found, read.by_name) if read.by_name else found
+
+
+def id_of(model: str) -> str:
+    """The hub's id that a name means; a folder, and a name that nobody knows, as it is.
+
+    Raises ModelNotFound for a name that can be several, and for a path to no folder.
+    """
+    return model if _folder(model) is not None else _named(model)[0]
+
+
+def _named(model: str) -> tuple[str, tuple[str, ...]]:
+    """The id, and a message where the user wrote another name."""
+    meant = model if model in aliases() else meant_id(model, _known())
+    if meant is None:
+        return model, ()
+    model_id, note = alias_of(meant) or (meant, f"{model} is taken for {meant}")
+    return model_id, (note,)
 
 
 def _known() -> tuple[str, ...]:

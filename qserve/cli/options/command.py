@@ -12,9 +12,9 @@ import click
 from click.core import ParameterSource
 
 from qserve.cli.options.completions import ModelName
+from qserve.cli.options.revisions import take_revisions
 from qserve.cli.options.sections import SECTIONS, Place, place_of
 from qserve.errors import UsageError
-from qserve.hub.revisions import with_revisions
 
 __all__ = ["ALL_OPTIONS", "Command", "CommandGroup", "model_options", "needed_model", "reward_revision_option"]
 
@@ -82,7 +82,7 @@ class Command(click.Command):
         """
         rest = super().parse_args(ctx, args)
         _take_model(ctx)
-        _take_revisions(ctx)
+        take_revisions(ctx)
         return rest
 
     def _hides_some(self) -> bool:
@@ -121,7 +121,7 @@ class CommandGroup(Command, click.Group):
         ctx.allow_interspersed_args, ctx.allow_extra_args = True, False
         rest = click.Command.parse_args(self, ctx, args)
         _take_model(ctx)
-        _take_revisions(ctx)
+        take_revisions(ctx)
         return rest
 
 
@@ -174,23 +174,6 @@ def _take_model(ctx: click.Context) -> None:
         raise UsageError(f"two models are named, {given} and --model {flag}; give one of them")
     ctx.params["model"] = given
     ctx.set_parameter_source("model", ParameterSource.COMMANDLINE)
-
-
-def _take_revisions(ctx: click.Context) -> None:
-    """--revision and --reward-revision behind the models that they are of, where commands and their messages have them.
-
-    One of a file (--config) is of the file's model. Raises UsageError as `with_revisions` does.
-    """
-    for role, option in (("model", "revision"), ("reward", "reward_revision")):
-        revision = ctx.params.pop(option, None)
-        sources = [ctx.get_parameter_source(name) for name in (role, option)]
-        is_of_another = sources == [ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP]
-        if revision is None or is_of_another or ctx.resilient_parsing:
-            continue
-        changed = with_revisions({role: ctx.params.get(role), option: revision})
-        ctx.params[role] = changed[role]
-        if ParameterSource.COMMANDLINE in sources:
-            ctx.set_parameter_source(role, ParameterSource.COMMANDLINE)
 
 
 def _help_all(is_hidden: bool) -> click.Option:

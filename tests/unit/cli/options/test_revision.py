@@ -164,10 +164,32 @@ def test_a_file_of_settings_has_it_and_a_flag_wins(tmp_path: Path) -> None:
 
     assert planned("")["revision"] == OLD
     assert planned("--revision main")["revision"] == NEW
+    for same in ("me/mine", "mine", "--model ME/Mine"):
+        assert planned(same)["revision"] == OLD, "it is the file's model, however it is named"
+    assert planned("me/mine@main")["revision"] == NEW and planned("mine --revision main")["revision"] == NEW
     other = planned("me/other")
     assert (other["id"], other["revision"]) == ("me/other", OLD), "the file's revision is of the file's model"
-    done = called(f"deploy compose --config {file} --max-model-len 64")
-    assert f"--model=me/mine@{OLD}" in done.stdout
+    for words in ("", "mine"):
+        done = called(f"deploy compose {words} --config {file} --max-model-len 64")
+        assert f"--model=me/mine@{OLD}" in done.stdout
+
+
+def test_a_revision_behind_the_model_of_a_file_is_as_good_and_one_without_a_model_is_of_any(tmp_path: Path) -> None:
+    file = settings(tmp_path, model="me/mine@v1.0", reward="me/mine@v1.0", gpu="none")
+    for words, found in {
+        "": (OLD, OLD),
+        "mine": (OLD, OLD),
+        "me/mine --reward me/mine": (OLD, OLD),
+        "--revision main": (NEW, OLD),
+        "--reward-revision main": (OLD, NEW),
+        "me/mine@main --reward me/mine@main": (NEW, NEW),
+    }.items():
+        plan = json.loads(called(f"plan --config {file} --json {words}").stdout)
+        assert (plan["model"]["revision"], plan["reward"]["model"]["revision"]) == found, words
+    alone = settings(tmp_path, revision="v1.0", gpu="none")
+    assert json.loads(called(f"plan me/mine --config {alone} --json").stdout)["model"]["revision"] == OLD
+    with pytest.raises(QserveError, match="demo comes with qserve and has no revisions"):
+        cli.main(["plan", "demo", "--config", str(alone)], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
