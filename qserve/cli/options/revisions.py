@@ -31,6 +31,8 @@ def take_revisions(ctx: click.Context) -> None:
             model = split_revision(str(model))[0]
         if revision is None:
             continue
+        if sources[0] not in (_LINE, _FILE):  # of the demo that nobody named it is no revision either
+            model = None
         ctx.params[role] = with_revisions({role: model, option: revision})[role]
         if _LINE in sources:
             ctx.set_parameter_source(role, _LINE)
