@@ -117,8 +117,8 @@ def _passed_over(fit: Fit, candidates: list[Candidate], taken: Candidate, plan: 
 
 
 def _other_revision(checkpoint: Checkpoint, plan: Plan) -> tuple[str, ...]:
-    """A revision is of the model that was named, not of the quantized one that is loaded in its place."""
-    if checkpoint.revision is None or plan.quant.checkpoint == checkpoint.id:
+    """A revision that was asked for is of the model that was named, not of the quantized one loaded in its place."""
+    if not checkpoint.asked or plan.quant.checkpoint == checkpoint.id:
         return ()
     return (
         f"{plan.quant.checkpoint} is loaded at its main revision; {checkpoint.revision} is one of {checkpoint.id}. To "

@@ -135,7 +135,8 @@ def test_what_was_planned_from_a_table_is_recorded_at_the_commit_that_was_fetche
 
 
 def test_a_sibling_in_the_place_of_a_pinned_model_is_told() -> None:
-    pinned = replace(resolve("Qwen/Qwen3-32B"), revision="d" * 40)
+    read = replace(resolve("Qwen/Qwen3-32B"), revision="d" * 40)
+    pinned = replace(read, asked="Qwen/Qwen3-32B@v1")
     machine = hardware_of("rtx-4090")
     sibling, itself = (make_plan(pinned, machine, plan_request(quant=quant)) for quant in ("awq", "bf16"))
     told = [note for note in sibling.notes if "main revision" in note]
@@ -145,5 +146,8 @@ def test_a_sibling_in_the_place_of_a_pinned_model_is_told() -> None:
         "that are loaded, name Qwen/Qwen3-32B-AWQ itself with its --revision"
     ]
     assert not any("main revision" in note for note in itself.notes)
+    unpinned = make_plan(read, machine, plan_request(quant="awq"))
+    assert unpinned.quant.checkpoint == "Qwen/Qwen3-32B-AWQ"
+    assert not any("main revision" in note for note in unpinned.notes), "nobody asked for one"
     assert "revision d" not in service_text([sibling], "") and "revision d" in service_text([itself], "")
     assert ">revision<" not in plan_view(sibling.to_json(), "en") and "d" * 12 in plan_view(itself.to_json(), "en")
