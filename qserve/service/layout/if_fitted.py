@@ -7,7 +7,9 @@ from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.errors import QserveError
 from qserve.planner.engine import engine_named
+from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import ONE_STREAM
@@ -28,14 +30,16 @@ def with_speed_if_fitted(
 
     The limits are those that were asked for or that the engine takes by itself: a plan that does not fit was tried with
     the smallest ones. The KV cache holds every request that runs at once. Prices are left out, since these cards do not
-    hold the model. As it is where its engine's speed is not known.
+    hold the model. Of several replicas each has its share of the cards, where the plan takes all of them for one. As it
+    is where its engine's speed is not known.
     """
     if plan.fits or not has_speed(plan.engine):
         return plan
-    device = device_for(hardware, plan)
-    held = max(1, len(hardware.devices) // plan.placement.num_ranks)  # the plan may take the cards of several
-    wanted = replace(wanted, replicas=min(wanted.replicas or 1, held))
-    roomy = _with_room(engine_named(plan.engine).planner.unbounded(plan, device, request), wanted)
+    asked, device = wanted.replicas or 1, device_for(hardware, plan)
+    one = _of_a_replica(plan, checkpoint, hardware, request, asked)
+    held = max(1, len(hardware.devices) // one.placement.num_ranks)  # the plan may take the cards of several
+    wanted = replace(wanted, replicas=min(asked, held))
+    roomy = _with_room(engine_named(one.engine).planner.unbounded(one, device, request), wanted)
     layout = layout_of(roomy, checkpoint.spec, device, wanted, wanted.replicas or 1)
     if wanted.load is not None:
         layout = with_rate(layout, checkpoint.spec, device, wanted)
@@ -44,11 +48,34 @@ def with_speed_if_fitted(
     found = {
         **speed,
         "if_fitted": True,
-        "notes": [assumed, *speed["notes"]],
+        "notes": [assumed, *_counted(one, asked, held), *speed["notes"]],
         "alternatives": [],
         **({} if wanted.load is None else {"targets": targets_json(layout, wanted), "suggestions": []}),
     }
     return replace(plan, speed=found)
+
+
+def _of_a_replica(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, replicas: int) -> Plan:
+    """The plan on the cards that each of the replicas would have; as it is where it takes no more than these."""
+    each = len(hardware.devices) // replicas
+    if plan.on_cpu or not 0 < each < plan.placement.num_ranks:
+        return plan
+    share = replace(hardware, devices=hardware.devices[:each])
+    try:
+        one = make_plan(checkpoint, share, request, with_suggestions=False)
+    except QserveError:  # the number of cards a server is fixed, and the replicas have fewer
+        return plan
+    return plan if one.on_cpu or not has_speed(one.engine) else one
+
+
+def _counted(one: Plan, asked: int, held: int) -> tuple[str, ...]:
+    """What the speed is of, where several replicas were asked for."""
+    ranks = one.placement.num_ranks
+    if asked == 1:
+        return ()
+    if held < asked:
+        return (f"Counted for {held} of {asked} replicas, cards of each: {ranks}; there are no cards for more",)
+    return (f"Counted for {asked} replicas, cards of each: {ranks}",)
 
 
 def targets_json(layout: Layout, wanted: SpeedRequest) -> dict[str, Any] | None:

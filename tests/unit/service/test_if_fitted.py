@@ -72,9 +72,35 @@ def test_limits_are_those_asked_for_or_the_engines_own() -> None:
     assert figure(refused, "output_tokens_per_s", "value") > 10 * figure(one, "output_tokens_per_s", "value")
 
 
-def test_replicas_that_the_plan_has_no_cards_for_are_not_counted() -> None:
-    told = planned("rtx-4090:2", load=Load(concurrency=8), replicas=2).speed
-    assert told is not None and told["replicas"] == 1
+@pytest.mark.parametrize("load", [None, Load(concurrency=8), Load(rps=0.5), Load(burst=8)])
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_replicas_share_the_cards_that_the_plan_takes_for_one(load: Load | None, replicas: int) -> None:
+    """As fast as so many servers with fewer cards each, of which one was planned on them."""
+    told = planned(f"rtx-3060:{replicas}", load=load, replicas=replicas)
+    assert not told.fits and told.placement.num_ranks == replicas, "the nearest plan takes all cards"
+    assert told.speed is not None and told.speed["replicas"] == replicas
+    assert f"Counted for {replicas} replicas, cards of each: 1" in told.speed["notes"]
+    alone = planned(f"rtx-3060:{replicas}", load=load)
+    assert figure(told, "tpot_ms") > 1.2 * figure(alone, "tpot_ms"), "a card alone reads all weights"
+    if load is not None and load.concurrency:
+        one = planned("rtx-3060", load=load.shared_by(replicas))
+        assert figure(told, "tpot_ms") == pytest.approx(figure(one, "tpot_ms"), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fixed", "note"),
+    [
+        ("rtx-4090", {}, "Counted for 1 of 2 replicas, cards of each: 1; there are no cards for more"),
+        ("rtx-4090:2", {"tensor_parallel_size": 2}, "Counted for 1 of 2 replicas, cards of each: 2; there are no"),
+        ("rtx-4090:2", {"tensor_parallel_size": 1}, "Counted for 2 replicas, cards of each: 1"),
+    ],
+)
+def test_replicas_that_there_are_no_cards_for_are_not_counted_and_that_is_told(
+    gpu: str, fixed: dict[str, Any], note: str
+) -> None:
+    told = planned(gpu, plan_request(quant="bf16", **fixed), Load(concurrency=8), replicas=2).speed
+    assert told is not None and any(one.startswith(note) for one in told["notes"])
+    assert told["replicas"] == (2 if "for 2 replicas" in note else 1)
 
 
 def test_targets_are_told_and_a_plan_that_fits_is_as_it_was() -> None:

@@ -238,6 +238,10 @@ _SPEED = {
         "KV 缓存对此负载过小：{1} 个请求中有 {0} 个被抢占"
     ),
     "Counted as if the weights and a KV cache of {} tokens fitted": "按权重与 {} 词元的 KV 缓存都能放下来计算",
+    "Counted for {} replicas, cards of each: {}": "按 {} 个副本计算，每个副本的卡数：{}",
+    "Counted for {} of {} replicas, cards of each: {}; there are no cards for more": (
+        "按 {1} 个副本中的 {0} 个计算，每个副本的卡数：{2}；没有更多的卡"
+    ),
     "The KV cache of {} tokens is too small for a request of {} + {} tokens": (
         "{} 词元的 KV 缓存放不下 {} + {} 词元的请求"
     ),
