@@ -39,11 +39,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer. `headers` finds its names in any case."""
+    """A whole answer. `headers` finds its names in any case; `redirects` are those of the redirects that led to it."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    redirects: tuple[Mapping[str, str], ...] = ()
 
     @property
     def text(self) -> str:

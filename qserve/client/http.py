@@ -27,8 +27,9 @@ _REDIRECTED_METHODS = ("GET", "HEAD")
 class Reply:
     """An answer whose body is read in pieces. Reading raises Unreachable where the connection breaks."""
 
-    def __init__(self, response: Any) -> None:
-        self.status, self.headers = response.status, response.headers
+    def __init__(self, response: Any, redirects: tuple[Mapping[str, str], ...] = ()) -> None:
+        """`redirects`: the headers of each redirect that led to it, the first one first."""
+        self.status, self.headers, self.redirects = response.status, response.headers, redirects
         self._response = response
 
     def read(self, num_bytes: int | None = None) -> bytes:
@@ -67,7 +68,7 @@ def ask(
     with opened(
         method, url, timeout_s=timeout_s, api_key=api_key, body=body, headers=headers, by_proxy=by_proxy
     ) as reply:
-        return Answer(reply.status, reply.headers, reply.read(max_bytes))
+        return Answer(reply.status, reply.headers, reply.read(max_bytes), reply.redirects)
 
 
 @contextlib.contextmanager
@@ -97,9 +98,10 @@ def opened(
         url, data, {**sent, **(headers or {}), **_sendable(api_key)}, method=method
     )
     proxies = [] if by_proxy else [urllib.request.ProxyHandler({})]
-    opener = urllib.request.build_opener(_Redirects(), *proxies)
+    redirects = _Redirects()
+    opener = urllib.request.build_opener(redirects, *proxies)
     response = _translated(lambda: _response(opener, request, timeout_s))
-    with contextlib.closing(Reply(response)) as reply:
+    with contextlib.closing(Reply(response, tuple(redirects.headers))) as reply:
         yield reply
 
 
@@ -140,12 +142,20 @@ class Connection:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows GET alone: urllib would make a GET of a POST. Drops the key on the way to another host."""
+    """Follows GET alone: urllib would make a GET of a POST. Drops the key on the way to another host. Keeps the headers
+    of each redirect.
+    """
 
-    def redirect_request(self, req: Any, *args: Any) -> urllib.request.Request | None:
+    def __init__(self) -> None:
+        self.headers: list[Mapping[str, str]] = []
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
         if req.get_method() not in _REDIRECTED_METHODS:
             return None
-        redirected = super().redirect_request(req, *args)
+        self.headers.append(headers)
+        redirected = super().redirect_request(req, fp, code, msg, headers, newurl)
         if redirected is not None and not _keeps_key(req.full_url, redirected.full_url):
             redirected.remove_header("Authorization")
         return redirected

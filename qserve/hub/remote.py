@@ -31,15 +31,23 @@ def fetch(model_id: str, revision: str | None = None) -> ReadCheckpoint | None:
     """
     try:
         answer = _answer(model_id, revision or "main", "config.json")
-        commit = answer.headers.get(_COMMIT_HEADER) or revision
-        if commit is not None and not is_revision(commit):
-            commit = revision
+        commit = _commit_of(answer) or revision
         config = parse_json(answer.body, f"config.json of {model_id}")
         return ReadCheckpoint(None, config, _tensors(model_id, commit or "main"), revision=commit)
     except Refused as refused:
         raise ModelNotFound(_refusal(model_id, revision, refused.answer)) from None
     except (Unreachable, UnsendableKey, ValueError):
         return None
+
+
+def _commit_of(answer: Answer) -> str | None:
+    """The commit that it was answered from; None where it is not told.
+
+    The hub sends a file of a repository from another address, or another host, and what that says of commits, if
+    anything, is not of this repository: the first answer that says one counts.
+    """
+    told = (headers.get(_COMMIT_HEADER, "") for headers in (*answer.redirects, answer.headers))
+    return next((commit for commit in told if is_revision(commit)), None)
 
 
 def _tensors(model_id: str, revision: str) -> tuple[Tensor, ...] | None:

@@ -7,7 +7,7 @@ A file holds the options of `plan` and `up` with underscores (`max_model_len: 81
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -199,10 +199,11 @@ def _parsed(path: Path) -> tuple[dict[str, Any], list[tuple[str, Any, str]]]:
     if twice is not None:
         raise UsageError(f"{path} sets {twice} twice; leave one of the two lines out")
     read = {str(key): value for key, value in values.items()}
-    words = []
+    words: list[tuple[str, Any, str]] = []
     for key, node in ((str(key.value), node) for key, node in tree.value if str(key.value) in read):
-        is_list = isinstance(node, yaml.SequenceNode)
-        pairs = zip(read[key], node.value, strict=True) if is_list else [(read[key], node)]
+        pairs: Iterable[tuple[Any, yaml.Node]] = [(read[key], node)]
+        if isinstance(node, yaml.SequenceNode):
+            pairs = zip(read[key], node.value, strict=True)
         words += [(key, value, one.value) for value, one in pairs if isinstance(one, yaml.ScalarNode)]
     return read, words
 

@@ -40,14 +40,15 @@ def take_revisions(ctx: click.Context) -> None:
 
 def _of_file(ctx: click.Context, model: str, role: str, option: str) -> str | None:
     """The file's revision of a model that the command line names; None without one, and for another model."""
-    named, revision = ctx.lookup_default(role), ctx.lookup_default(option)
+    of_file: str | None = ctx.lookup_default(role)
+    revision: str | None = ctx.lookup_default(option)
     name, own = split_revision(model)
     if own is not None:
         return None
-    if named is None:
+    if of_file is None:
         return revision
-    named, behind = split_revision(str(named))
-    return (revision or behind) if _are_one(name, named) else None
+    other, behind = split_revision(of_file)
+    return (revision or behind) if _are_one(name, other) else None
 
 
 def _are_one(name: str, other: str) -> bool:

@@ -157,9 +157,18 @@ class _Hub(BaseHTTPRequestHandler):
 
     asked: ClassVar[list[str]] = []
     tells_commit: ClassVar[bool] = True
+    on_cdn: ClassVar[dict[str, str]] = {}
+
+    redirects: ClassVar[dict[str, str] | None] = None
 
     def do_GET(self) -> None:
+        if self.path.startswith("/cdn/"):
+            self._send(200, config(64).encode(), self.on_cdn)
+            return
         *_, revision, file = self.path.split("/", 5)
+        if file == "config.json" and self.redirects is not None:
+            self._send(302, b"", {"Location": "/cdn/config", **self.redirects})
+            return
         self.asked.append(f"{revision} {file}")
         commit = {"main": NEW, "v1.0": OLD, OLD: OLD, NEW: NEW, "refs%2Fpr%2F3": OLD}.get(revision)
         if commit is None:
@@ -216,6 +225,25 @@ def test_all_files_are_read_at_the_commit_of_the_first(hub: list[str], model: st
     assert checkpoint.revision == commit and checkpoint.folder is None
     assert hub[0] == f"{asked} config.json"
     assert hub[1:] == [f"{commit} model.safetensors.index.json", f"{commit} model.safetensors"]
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(
+    ("redirect", "last", "commit"),
+    [
+        ({"X-Repo-Commit": OLD}, {}, OLD),
+        ({"X-Repo-Commit": OLD}, {"X-Repo-Commit": NEW}, OLD),
+        ({"X-Repo-Commit": "a b"}, {"X-Repo-Commit": OLD}, OLD),
+        ({}, {"X-Repo-Commit": OLD}, OLD),
+        ({}, {}, "main"),
+    ],
+)
+def test_the_first_hop_that_tells_the_commit_counts(
+    monkeypatch: pytest.MonkeyPatch, redirect: dict[str, str], last: dict[str, str], commit: str
+) -> None:
+    monkeypatch.setattr(_Hub, "redirects", redirect)
+    monkeypatch.setattr(_Hub, "on_cdn", last)
+    assert resolve("me/remote@main").revision == commit
 
 
 @pytest.mark.usefixtures("hub")
