@@ -18,10 +18,12 @@ import qserve
 from qserve.cli.main import cli
 from qserve.cli.options.deployment import load
 from qserve.core import facts
+from qserve.core.hardware import Hardware
 from qserve.demo import reward_model_path
 from qserve.errors import DoesNotFit, QserveError
 from qserve.reward.find import find_reward
 from qserve.reward.settings import RewardSettings
+from qserve.units import GIB
 
 OLD, NEW = "a" * 40, "b" * 40
 CONFIG = {
@@ -232,8 +234,10 @@ def test_a_reward_model_has_a_revision_of_its_own() -> None:
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> str:
-    """me/Large-8B whose weights a small card does not hold; old is another commit than main."""
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """me/Large-8B whose weights a small card does not hold, nor this machine's RAM; old is another commit than main."""
+    here = Hardware((), 16 * GIB, 12 * GIB, 16, disk_free_bytes=500 * GIB)
+    monkeypatch.setattr("qserve.detect.detect", lambda **_: here)
     big = {**CONFIG, "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
     big |= {"head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936}
     repo = tmp_path / "hub" / "models--me--Large-8B"
