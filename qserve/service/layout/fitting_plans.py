@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.core.schemes import FAMILIES
+from qserve.core.schemes import FAMILIES, SCHEMES
 from qserve.errors import QserveError
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.make import make_plan
@@ -14,10 +14,26 @@ from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.terms.engine_costs import has_speed, launch_bound_engines
 
-__all__ = ["COMPARED", "FittingPlans"]
+__all__ = ["FittingPlans", "compared", "words_of_four_bits"]
 
-COMPARED = ("fp8", "awq", "gptq-int4")
-"""What is counted beside the quantization that quality prefers, where it is the planner's to choose."""
+_COMPARED = ("fp8", "awq", "gptq-int4")
+
+
+def compared(hardware: Hardware) -> tuple[str, ...]:
+    """What is counted beside the quantization that quality prefers, where it is the planner's to choose, best first.
+
+    Of cards that are planned for only whatever their row names in fewer than 16 bit.
+    """
+    card = hardware.plan_only
+    if card is None:
+        return _COMPARED
+    named = sorted(card.schemes, key=lambda scheme: SCHEMES[scheme].quality, reverse=True)
+    return tuple(scheme for scheme in named if SCHEMES[scheme].bits < 16)
+
+
+def words_of_four_bits(hardware: Hardware) -> str:
+    """What --quant takes to hear why no layout in 4 bit runs there."""
+    return "4bit" if hardware.plan_only is not None else next(one for one in _COMPARED if SCHEMES[one].bits == 4)
 
 
 class FittingPlans:
@@ -37,7 +53,7 @@ class FittingPlans:
 
 def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Plan]:
     seen = set()
-    for scheme in _schemes(checkpoint, request):
+    for scheme in _schemes(checkpoint, hardware, request):
         for ranks in _ranks(hardware, request):
             wanted = changed_request(request, quant=scheme, tensor_parallel_size=ranks)
             try:
@@ -50,9 +66,9 @@ def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
                 yield plan
 
 
-def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
+def _schemes(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> list[str]:
     if request.quant in FAMILIES and checkpoint.spec.quantization is None:
-        others = COMPARED if request.quant == "auto" else FAMILIES[request.quant]
+        others = compared(hardware) if request.quant == "auto" else FAMILIES[request.quant]
         return [request.quant, *others]
     return [request.quant]
 

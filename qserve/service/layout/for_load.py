@@ -8,6 +8,7 @@ from functools import partial
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
+from qserve.core.schemes import SCHEMES
 from qserve.errors import QserveError, UsageError
 from qserve.planner.engine import changed_request, most_tokens
 from qserve.planner.make import make_plan
@@ -18,7 +19,7 @@ from qserve.planner.speed.estimate import is_launch_bound
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
-from qserve.service.layout.fitting_plans import COMPARED, FittingPlans
+from qserve.service.layout.fitting_plans import FittingPlans, words_of_four_bits
 from qserve.service.layout.if_fitted import targets_json, with_speed_if_fitted
 from qserve.service.layout.one_stream import with_layouts
 from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, pareto, with_rate
@@ -65,7 +66,7 @@ def plan_for_load(
         *_compared(better, layouts),
         *_on_fewer_cards(better, layouts, wanted.targets),
         *_of_better_quality(better, layouts, wanted.targets),
-        *_left_out(layouts, request),
+        *_left_out(layouts, hardware, request),
     )
     missed = better.kept < KEPT_SHARE if wanted.targets else not better.speed.figures.num_requests
     found = suggestions(plans, hardware, request, wanted, better) if missed else ()
@@ -293,11 +294,10 @@ def _of_better_quality(chosen: Layout, layouts: list[Layout], targets: Targets) 
     )
 
 
-def _left_out(layouts: list[Layout], request: PlanRequest) -> Iterator[str]:
+def _left_out(layouts: list[Layout], hardware: Hardware, request: PlanRequest) -> Iterator[str]:
     """Quantizations that somebody would expect among the layouts."""
-    found = {one.plan.quant.scheme for one in layouts}
-    if request.quant == "auto" and not found.intersection(COMPARED[1:]):
-        yield f"No layout in 4 bit runs here; qserve plan --quant {COMPARED[1]} says why"
+    if request.quant == "auto" and all(SCHEMES[one.plan.quant.scheme].bits != 4 for one in layouts):
+        yield f"No layout in 4 bit runs here; qserve plan --quant {words_of_four_bits(hardware)} says why"
 
 
 def _without_idle(notes: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import gpu_key, hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
-from qserve.service.layout.fitting_plans import COMPARED, FittingPlans
+from qserve.service.layout.fitting_plans import FittingPlans, compared
 from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, recounted, shortened
 from qserve.service.load import SpeedRequest
 from qserve.units import format_count, format_ms
@@ -83,7 +83,7 @@ def _kept_by(plans: FittingPlans, hardware: Hardware, request: PlanRequest, want
 
 
 def _fewer_bits(hardware: Hardware, request: PlanRequest, load: Load) -> Iterator[Change]:
-    for scheme in COMPARED:
+    for scheme in compared(hardware):
         if request.quant not in ("auto", scheme):
             yield f"quantize to {scheme}", f"--quant {scheme}", hardware, replace(request, quant=scheme), load
 

@@ -13,10 +13,13 @@ import pytest
 
 from qserve.cli.main import cli
 from qserve.core.hardware import Hardware, parse_gpu
+from qserve.core.schemes import SCHEMES
 from qserve.detect.packages import Packages
 from qserve.errors import UsageError
 from qserve.planner.engine import PLAN_ONLY
+from qserve.planner.siblings import sibling_of
 from qserve.service.knowledge import Knowledge
+from qserve.service.layout.fitting_plans import compared
 from qserve.service.machine import Machine
 from qserve.service.plan import ServicePlan, plan_service
 from qserve.service.request import ServiceRequest
@@ -57,6 +60,29 @@ def test_a_load_and_replicas_are_planned_for_it(tmp_path: Path) -> None:
     assert loaded.whole.speed["alternatives"]
     (copies,) = planned(tmp_path, hardware=four, model="Qwen/Qwen3-8B", replicas=2).models
     assert len(copies.replicas) == 2
+
+
+@pytest.mark.parametrize("gpu", ["b60", "910b", "310p", "m4-max-64gb", "m1-16gb"])
+def test_layouts_and_changes_are_of_the_quantizations_that_the_cards_row_names(gpu: str, tmp_path: Path) -> None:
+    card = replace(HERE, devices=parse_gpu(gpu))
+    under = {scheme for scheme in card.devices[0].schemes if SCHEMES[scheme].bits < 16}
+    assert set(compared(card)) == under
+    (loaded,) = planned(tmp_path, hardware=card, model="Qwen/Qwen3-4B", concurrency=2).models
+    assert loaded.whole.speed is not None
+    made = {scheme for scheme in under if sibling_of("Qwen/Qwen3-4B", scheme) or not SCHEMES[scheme].is_stored}
+    assert under & {row["quant"] for row in loaded.whole.speed["alternatives"]} == made
+    notes = [note for note in loaded.whole.notes if note.startswith("No layout in 4 bit")]
+    assert bool(notes) == all(SCHEMES[scheme].bits != 4 for scheme in made)
+    assert all("--quant 4bit says why" in note for note in notes)
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name.startswith("mlx-")])
+def test_a_scheme_that_a_plan_names_is_taken_by_its_name(scheme: str, tmp_path: Path) -> None:
+    chip = replace(HERE, devices=parse_gpu("m4-max-64gb"))
+    (named,) = planned(tmp_path, hardware=chip, model="Qwen/Qwen3-4B", quant=scheme).models
+    assert named.whole.quant.scheme == scheme
+    with pytest.raises(UsageError, match=f"--quant {scheme} of Qwen/Qwen3-4B does not run on"):
+        planned(tmp_path, hardware=replace(HERE, devices=parse_gpu("l40s")), model="Qwen/Qwen3-4B", quant=scheme)
 
 
 def run(*words: str) -> tuple[str, str]:
