@@ -24,6 +24,7 @@ __all__ = [
     "peak_flop_per_s",
     "plan_only_rows",
     "refuse_without_ram",
+    "usable_bytes",
 ]
 
 PLAN_ONLY_KINDS = ("xpu", "npu", "mps")
@@ -99,6 +100,13 @@ def gpu_share_bytes(ram_bytes: int) -> int:
     """What macOS lets the GPU take of so much RAM where nobody raised it (iogpu.wired_limit_mb is 0)."""
     row = load("plan_only")["backends"]["mps"]
     return int(ram_bytes * row["gpu_share"][ram_bytes >= row["from_gib"] * GIB])
+
+
+def usable_bytes(name: str, printed_bytes: int) -> int:
+    """What an engine has of a card of that name whose tool prints so much: less by as much as of the table's card."""
+    row = next((row for row in plan_only_rows().values() if row["name"] == name), {})
+    held = row.get("printed_mib", 0) - row.get("total_mib", 0) if "printed_mib" in row else 0
+    return max(0, printed_bytes - held * MIB)
 
 
 def peak_flop_per_s(name: str) -> float:

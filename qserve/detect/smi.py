@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qserve.core.hardware import Device, known_gpu, known_gpus
-from qserve.core.plan_only import backend_of, gpu_share_bytes
+from qserve.core.plan_only import backend_of, gpu_share_bytes, usable_bytes
 from qserve.detect.host import HostMemory
 from qserve.units import GIB, MIB
 
@@ -98,7 +98,7 @@ def _counted(card: SeenCard, host: HostMemory, tool: str, has_rocm: bool) -> tup
         return None, (
             f"{tool} names {card.name}, which no table of qserve has: it is not counted; --gpu memory=SIZE describes it"
         )
-    total = card.total_bytes or known.total_bytes
+    total = usable_bytes(known.name, card.total_bytes) or known.total_bytes
     total = min(total, host.total_bytes) if known.kind == "mps" else total
     if known.is_plan_only:
         reason = backend_of(known.kind).why_no_engine(known.name)

@@ -97,8 +97,12 @@ def quantizations(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) ->
 
 
 def _pays(scheme: str, device: Device) -> bool:
-    """Whether the card computes in it, or has kernels by which others gain."""
+    """Whether the card computes in it, or has kernels by which others gain. Of a card that is planned for only, its row
+    says so.
+    """
     row = SCHEMES[scheme]
+    if device.is_plan_only:
+        return True
     is_native = row.native is not None and device.supports(row.native.math)
     return is_native or (device.compute_capability or (0, 0)) >= row.pays_from
 

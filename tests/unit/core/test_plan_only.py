@@ -6,7 +6,14 @@ import pytest
 
 from qserve.core.facts import load
 from qserve.core.hardware import known_gpu, known_gpus, parse_gpu
-from qserve.core.plan_only import PLAN_ONLY_KINDS, backend_of, gpu_share_bytes, peak_flop_per_s, plan_only_rows
+from qserve.core.plan_only import (
+    PLAN_ONLY_KINDS,
+    backend_of,
+    gpu_share_bytes,
+    peak_flop_per_s,
+    plan_only_rows,
+    usable_bytes,
+)
 from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
 from qserve.units import GIB, MIB
@@ -125,3 +132,31 @@ def test_a_wrong_likeness_says_what_is_wrong(text: str, why: str) -> None:
 
 def test_the_b60_has_what_xpu_smi_prints() -> None:
     assert known_gpus()["b60"].total_bytes == 24480 * MIB
+
+
+@pytest.mark.parametrize("key", [key for key, row in ROWS.items() if "printed_mib" in row])
+def test_a_card_has_what_torch_sees_of_it_and_not_what_its_tool_prints(key: str) -> None:
+    card, printed = known_gpus()[key], ROWS[key]["printed_mib"] * MIB
+    assert 0.9 * printed < card.total_bytes < 0.96 * printed
+    assert usable_bytes(card.name, printed) == card.total_bytes
+    assert usable_bytes(card.name, 0) == 0
+
+
+def test_an_ascend_of_64_gb_has_the_capacity_that_its_out_of_memory_errors_name() -> None:
+    """https://github.com/vllm-project/vllm-ascend/issues/6611: 60.96 GiB total capacity."""
+    assert known_gpus()["910b3"].total_bytes / GIB == pytest.approx(60.96, abs=0.01)
+    assert known_gpus()["910b4"].total_bytes / GIB == 29.5
+    assert known_gpus()["910b4-1"] == known_gpus()["910b"]
+
+
+@pytest.mark.parametrize("size", ["", "-pro", "-max"])
+def test_a_core_of_an_m5_multiplies_four_times_as_fast_as_an_m4s(size: str) -> None:
+    ram = "64" if size == "-max" else "24"
+    new, old = known_gpus()[f"m5{size}-{ram}gb"], known_gpus()[f"m4{size}-{ram}gb"]
+    assert peak_flop_per_s(new.name) / new.sm_count == pytest.approx(4 * peak_flop_per_s(old.name) / old.sm_count)
+
+
+def test_intels_cards_have_what_vllm_makes_while_loading_and_no_stored_fp8() -> None:
+    for key in ("b50", "b60", "b70"):
+        assert {"fp8_per_tensor", "fp8_per_block", "mxfp8", "w4a16"} <= set(known_gpus()[key].schemes)
+        assert "fp8" not in known_gpus()[key].schemes

@@ -119,6 +119,7 @@ def test_a_plan_as_a_page_is_chinese(fits: bool) -> None:
         ("m4-pro-24gb", {"model": "Qwen/Qwen3-32B"}),
         ("b60:2", {"model": "Qwen/Qwen3-32B"}),
         ("b60:4", {}),
+        ("b60", {"quant": "fp8"}),
         ("910b:2", {"model": "Qwen/Qwen3.5-9B"}),
         ("310p", {}),
     ],
@@ -135,7 +136,7 @@ def test_a_plan_for_a_card_that_no_engine_runs_on_is_chinese(gpu: str, fixed: di
     ("gpu", "fixed"),
     [
         ("m4-max", {}),
-        ("b60", {"quant": "fp8"}),
+        ("b60", {"quant": "int8"}),
         ("b60", {"model": "Qwen/Qwen3-8B-FP8"}),
         ("b60", {"engine": "vllm"}),
         ("b60:2", {"tensor_parallel_size": 2}),

@@ -49,7 +49,9 @@ class _Offer:
         return runs_stored(scheme, self.device)
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
-        return SCHEMES[scheme].made if quantizes(scheme, self.device) else None
+        """Plain fp8 is the word of vLLM for scales per tensor."""
+        made = "fp8_per_tensor" if scheme == "fp8" else scheme
+        return SCHEMES[made].made if quantizes(made, self.device) else None
 
     def details(self, scheme: str) -> Iterator[str]:
         return iter(())
@@ -96,11 +98,13 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
 
 
 def _told(quant: QuantChoice, device: Device) -> QuantChoice:
-    """Nothing of what serves there quantizes while loading: its own format is made before."""
+    """Which engine there quantizes: those of Apple's chips do not while loading, their format is made before."""
     if not quant.in_flight:
         return quant
-    made = f"{SCHEMES[quant.scheme].bits} bit in groups of 64, converted for {backend_of(device.kind).serves}"
-    return replace(quant, reason=made)
+    scheme, serves = SCHEMES[quant.scheme], backend_of(device.kind).serves
+    if scheme.scales:
+        return replace(quant, reason=f"made while loading, {scheme.scales}")
+    return replace(quant, reason=f"{scheme.bits} bit in groups of 64, converted for {serves}")
 
 
 def _ranks(spec: ModelSpec, count: int) -> Iterator[int]:

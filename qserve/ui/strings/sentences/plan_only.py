@@ -27,6 +27,7 @@ CARDS_OF_OTHERS: dict[str, str] = {
         "--gpu like=NAME,memory=SIZE 按此规划"
     ),
     "What the cards exchange takes time that is not counted": "显卡之间交换数据的时间未计入",
+    "made while loading, {}": "加载时转换，{}",
     "{} bit in groups of 64, converted for {}": "{} 位，每组 64 个，转换后供 {} 使用",
     "{#} B a token": "每词元 {} B",
     "and {#} B of states": "以及 {} B 的状态",

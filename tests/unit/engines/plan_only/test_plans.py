@@ -74,9 +74,26 @@ def test_auto_takes_fewer_bits_where_sixteen_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "made"),
+    [(one, one) for one in ("fp8_per_tensor", "fp8_per_block", "mxfp8")] + [("fp8", "fp8_per_tensor")],
+)
+def test_fp8_of_an_intel_card_is_made_while_loading(asked: str, made: str) -> None:
+    plan = plan_of("Qwen/Qwen3-14B", "b60", quant=asked)
+    assert (plan.quant.scheme, plan.quant.in_flight, plan.quant.checkpoint) == (made, True, "Qwen/Qwen3-14B")
+    assert plan.quant.reason.startswith("made while loading, one scale per ")
+    assert 14e9 < plan.devices[0].weights_bytes < 17e9
+    with pytest.raises(UsageError, match=f"{asked}.* is not planned on Ascend 910B"):
+        plan_of("Qwen/Qwen3-14B", "910b", quant=asked)
+
+
+def test_auto_takes_eight_bit_before_four_on_an_intel_card() -> None:
+    assert plan_of("Qwen/Qwen3-14B", "b60").quant.scheme == "fp8_per_tensor"
+
+
+@pytest.mark.parametrize(
     ("model", "gpu", "fixed", "why"),
     [
-        ("Qwen/Qwen3-8B", "b60", {"quant": "fp8"}, "is not planned on Intel Arc Pro B60.*bf16, fp16, awq, gptq-int4"),
+        ("Qwen/Qwen3-8B", "b60", {"quant": "int8"}, "is not planned on Intel Arc Pro B60.*bf16, fp16, fp8_per_block"),
         ("Qwen/Qwen3-8B", "910b", {"quant": "nvfp4"}, "is not planned on Ascend 910B"),
         ("Qwen/Qwen3-8B-FP8", "b60", {}, "stored as fp8, and what serves there has no kernels.*name the 16-bit model"),
         ("Qwen/Qwen3-8B-AWQ", "m4-32gb", {}, "stored as awq, and what serves there has no kernels"),
@@ -168,6 +185,14 @@ def test_a_step_reads_what_the_model_reads() -> None:
     assert steps.decode_s(1, 0) == pytest.approx(read / (0.65 * 546e9), rel=0.01)
     assert steps.decode_s(1, 10_000) > steps.decode_s(1, 0)
     assert steps.mixed_s(0, 0, [(2000, 0)]) > 10 * steps.mixed_s(0, 0, [(10, 0)])
+
+
+def test_an_m5_reads_prompts_as_fast_as_was_published() -> None:
+    """https://github.com/ddalcu/mlx-serve/issues/120: prompts of a 27B in 4 bit at 627 to 670 tokens/s, M5 Max."""
+    plan = plan_of("Qwen/Qwen3.5-27B", "m5-max-128gb", quant="4bit", max_model_len=8192)
+    steps = ENGINE.planner.card_steps(plan, resolve("Qwen/Qwen3.5-27B").spec, known_gpus()["m5-max-128gb"])
+    assert steps is not None
+    assert 2048 / steps.mixed_s(0, 0, [(2048, 0)]) == pytest.approx(650, rel=0.1)
 
 
 def test_few_tokens_meet_few_experts() -> None:
