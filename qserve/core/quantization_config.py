@@ -45,6 +45,11 @@ def read_quantization(config: _Config | None, where: str) -> CheckpointQuantizat
         )
     if method in _METHODS:
         return _with_dynamic(config, method, where)
+    if not method and {"bits", "group_size"} <= set(config):  # as mlx_lm.convert writes it
+        raise UnknownArchitecture(
+            f"{where} is packed for Apple's MLX, which neither engine reads; take the 16-bit model, on an Apple card "
+            f"with --quant {'4bit' if config['bits'] in (2, 3, 4, 5) else 'int8'}"
+        )
     known = ", ".join(sorted((*_METHODS, _AUTO_ROUND[0])))
     raise UnknownArchitecture(f"{where}: quantization method {method!r} is unknown to qserve; known are {known}")
 

@@ -9,7 +9,7 @@ from typing import Any
 from qserve.core.schemes import SCHEMES
 from qserve.hub.bundled import bundled_config, known_ids
 
-__all__ = ["base_of", "foreign_format", "named_config"]
+__all__ = ["base_of", "foreign_format", "named_config", "on_apple"]
 
 # Formats that neither engine reads, and what does.
 _FOREIGN = {
@@ -19,6 +19,11 @@ _FOREIGN = {
     "MLX": "Apple's MLX",
     "ov": "OpenVINO",
 }
+
+_READ_ON_APPLE = ("GGUF", "MLX")
+_BITS = re.compile(
+    r"(?<![0-9a-z])(?:i?q|int)?(\d{1,2})(?:-?bit|_[0-9k]\w*)?(?![0-9a-z])|(?:bf|fp|f)(?P<float>16)", re.I
+)
 
 
 def named_config(model_id: str) -> tuple[str, Mapping[str, Any]] | None:
@@ -42,6 +47,22 @@ def foreign_format(model_id: str) -> tuple[str, str, str] | None:
     base = _longest_known(name)
     kind = next((kind for kind, ending in endings.items() if re.fullmatch(ending, name, re.IGNORECASE)), None)
     return None if base is None or kind is None else (kind, _FOREIGN[kind], base)
+
+
+def on_apple(kind: str, model_id: str, base: str) -> str:
+    """Half a sentence: how a checkpoint in such a format is planned on an Apple chip; empty where nothing there reads
+    it.
+    """
+    if kind not in _READ_ON_APPLE:
+        return ""
+    return f"; on an Apple card: --model {base} --quant {_word_of(model_id, base)}"
+
+
+def _word_of(model_id: str, base: str) -> str:
+    """What --quant calls the bits of the name: Qwen3-8B-6bit is nearest to 8, most have 4."""
+    rest = model_id.partition("/")[2][len(base.partition("/")[2]) :]
+    bits = max((int(found[1] or found["float"]) for found in _BITS.finditer(rest)), default=4)
+    return "4bit" if bits <= 5 else "int8" if bits <= 8 else "bf16"
 
 
 def base_of(model_id: str) -> str | None:

@@ -13,7 +13,7 @@ from qserve.hub import cache
 from qserve.hub.bundled import alias_of, aliases, bundled_config, known_ids, packed_config, sibling_ids
 from qserve.hub.folder import ReadCheckpoint, read_folder, read_snapshot
 from qserve.hub.guessed import guessed, layouts_by_name
-from qserve.hub.named import base_of, foreign_format
+from qserve.hub.named import base_of, foreign_format, on_apple
 from qserve.hub.names import meant_id, near_ids
 from qserve.hub.revisions import at_revision, split_revision
 
@@ -111,7 +111,7 @@ def _of_hub(model_id: str) -> ReadCheckpoint:
         kind, reader, base = foreign
         raise ModelNotFound(
             f"{model_id!r} is {base} for {reader} ({kind}), which neither engine reads; take {base}, or a checkpoint "
-            "of it in AWQ, GPTQ, FP8, NVFP4 or bitsandbytes' 4 bit"
+            f"of it in AWQ, GPTQ, FP8, NVFP4 or bitsandbytes' 4 bit{on_apple(kind, model_id, base)}"
         )
     if named := layouts_by_name(model_id):
         return ReadCheckpoint(None, named.heavy.config, by_name=named)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qserve.core.model_spec import ModelSpec
-from qserve.errors import ModelNotFound
+from qserve.core.quantization_config import read_quantization
+from qserve.errors import ModelNotFound, UnknownArchitecture
 from qserve.hub import resolve
 from qserve.hub.named import named_config
 
@@ -83,6 +84,42 @@ def test_a_format_that_neither_engine_reads_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelNotFound, match=f"for {reader}.*, which neither engine reads; take Qwen/"):
         resolve(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "planned"),
+    [
+        ("mlx-community/Qwen3.8-27B-8bit", "Qwen/Qwen3.8-27B --quant int8"),
+        ("mlx-community/Qwen3.8-27B-6bit", "Qwen/Qwen3.8-27B --quant int8"),
+        ("mlx-community/Qwen3-8B-4bit-DWQ-053125", "Qwen/Qwen3-8B --quant 4bit"),
+        ("mlx-community/Qwen3-8B-bf16", "Qwen/Qwen3-8B --quant bf16"),
+        ("lmstudio-community/Qwen3-8B-MLX-4bit", "Qwen/Qwen3-8B --quant 4bit"),
+        ("lmstudio-community/Qwen3-30B-A3B-Instruct-2507-MLX-8bit", "Qwen/Qwen3-30B-A3B-Instruct-2507 --quant int8"),
+        ("Qwen/Qwen3-8B-GGUF", "Qwen/Qwen3-8B --quant 4bit"),
+        ("someone/Qwen3-8B-Q8_0-GGUF", "Qwen/Qwen3-8B --quant int8"),
+        ("someone/Qwen3-8B-Q4_K_M-GGUF", "Qwen/Qwen3-8B --quant 4bit"),
+    ],
+)
+def test_what_an_apple_chip_reads_is_told_as_it_is_planned_there(
+    monkeypatch: pytest.MonkeyPatch, model: str, planned: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelNotFound, match=f"; on an Apple card: --model {planned}$"):
+        resolve(model)
+
+
+def test_what_no_apple_chip_reads_is_not_told_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for model in ("turboderp/Qwen3.8-27B-exl3", "OpenVINO/Qwen3.5-9B-int8-ov"):
+        with pytest.raises(ModelNotFound) as told:
+            resolve(model)
+        assert "Apple card" not in str(told.value)
+
+
+@pytest.mark.parametrize(("bits", "word"), [(3, "4bit"), (4, "4bit"), (6, "int8"), (8, "int8")])
+def test_the_config_that_mlx_writes_is_known_for_what_it_is(bits: int, word: str) -> None:
+    with pytest.raises(UnknownArchitecture, match=f"packed for Apple's MLX.*on an Apple card with --quant {word}"):
+        read_quantization({"group_size": 64, "bits": bits, "mode": "affine"}, "somewhere")
 
 
 def test_models_that_were_missing() -> None:
