@@ -177,9 +177,11 @@ def dtype_of(spec: ModelSpec, weights: Weights, device: Device, request: PlanReq
         return {"half": "float16", "float": "float32", **_SCHEME_DTYPES}.get(str(request.dtype), str(request.dtype))
     if weights.quant.scheme in _SCHEME_DTYPES and request.quant in _SCHEME_DTYPES:
         return _SCHEME_DTYPES[weights.quant.scheme]
-    if device.kind != "cpu" and spec.dtype == "bfloat16" and not device.supports("bf16"):
-        return "float16"  # before Ampere there is no bf16; vLLM refuses it, fp16 holds the same bytes
-    return "bfloat16" if spec.dtype == "float32" and device.kind != "cpu" else spec.dtype
+    if device.kind == "cpu":
+        return spec.dtype
+    wanted = "bfloat16" if spec.dtype == "float32" else spec.dtype
+    # Before Ampere there is no bf16; vLLM refuses it, fp16 holds the same bytes.
+    return "float16" if wanted == "bfloat16" and not device.supports("bf16") else wanted
 
 
 def nothing_runs(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> str:

@@ -122,6 +122,7 @@ def test_a_plan_as_a_page_is_chinese(fits: bool) -> None:
         ("b60", {"quant": "fp8"}),
         ("910b:2", {"model": "Qwen/Qwen3.5-9B"}),
         ("310p", {}),
+        ("b60", {"kv_cache_memory_bytes": 400 * 2**30}),
     ],
 )
 def test_a_plan_for_a_card_that_no_engine_runs_on_is_chinese(gpu: str, fixed: dict[str, Any]) -> None:
@@ -142,6 +143,7 @@ def test_a_plan_for_a_card_that_no_engine_runs_on_is_chinese(gpu: str, fixed: di
         ("b60:2", {"tensor_parallel_size": 2}),
         ("m4-16gb:2", {}),
         ("310p", {"dtype": "bfloat16"}),
+        ("b60", {"dtype": "float32"}),
         ("910b", {"model": "Qwen/Qwen2.5-Math-RM-72B"}),
         ("like=b60,cc=8.9", {}),
     ],

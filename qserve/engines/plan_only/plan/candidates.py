@@ -68,10 +68,10 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
     device = hardware.devices[0]
     found = False
     for weights in quantizations(checkpoint, request, _Offer(device, hardware.cpu)):
-        scheme = weights.quant.scheme
         dtype = dtype_of(checkpoint.spec, weights, device, request)
         if dtype == "bfloat16" and not device.supports("bf16"):
             continue
+        quant = _told(_in_dtype(weights.quant, dtype, device), device)
         for ranks in _ranks(checkpoint.spec, len(hardware.devices)):
             found = True
             yield Candidate(
@@ -80,14 +80,14 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
                 request=request,
                 engine=PLAN_ONLY,
                 engine_version="",
-                quant=_told(weights.quant, device),
+                quant=quant,
                 spec=weights.spec,
                 tensors=weights.tensors,
                 in_flight=weights.in_flight,
                 dtype=dtype,
                 devices=hardware.devices[:ranks],
                 tensor_parallel_size=ranks,
-                parallelism=f"{ranks} cards, {scheme}",
+                parallelism=f"{ranks} cards, {quant.scheme}",
             )
     if not found:
         named = ", ".join(scheme for scheme in SCHEMES if scheme in device.schemes)
@@ -95,6 +95,13 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         raise UsageError(
             f"{asked} is not planned on {device.name}, nor is a checkpoint of it known; planned are {named}"
         )
+
+
+def _in_dtype(quant: QuantChoice, dtype: str, device: Device) -> QuantChoice:
+    """A model in 16 bit on a card without bf16 is one in fp16: no plan names what the card's row does not."""
+    if SCHEMES[quant.scheme].bits < 16 or quant.scheme in device.schemes or dtype != "float16":
+        return quant
+    return replace(quant, scheme="fp16", reason=f"{device.name} has no bf16, so it is computed in fp16")
 
 
 def _told(quant: QuantChoice, device: Device) -> QuantChoice:

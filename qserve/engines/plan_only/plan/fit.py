@@ -14,26 +14,27 @@ __all__ = ["fit"]
 
 
 def fit(candidate: Candidate, cache_tokens: int) -> Plan:
-    """With a cache of at least `cache_tokens`, or of the length that the request fixes."""
+    """With a cache of at least `cache_tokens`, or of the length or the bytes that the request fixes."""
     estimate, request = PlanOnlyEstimate(candidate), candidate.request
     positions = candidate.spec.max_position_embeddings
     need = request.max_model_len or min(positions, cache_tokens)
-    left, is_fixed = estimate.left_bytes, request.kv_cache_memory_bytes is not None
-    pool = min(left, request.kv_cache_memory_bytes) if request.kv_cache_memory_bytes is not None else left
-    tokens = max(0, pool) // estimate.kv_token_bytes if estimate.kv_token_bytes else positions * estimate.max_num_seqs
+    fixed, room = request.kv_cache_memory_bytes, estimate.left_bytes + estimate.state_bytes
+    have = room if fixed is None else fixed
+    pool = max(0, have - estimate.state_bytes)
+    tokens = pool // estimate.kv_token_bytes if estimate.kv_token_bytes else positions * estimate.max_num_seqs
     length = request.max_model_len or min(positions, max(need, tokens))
-    tokens = min(tokens, estimate.max_num_seqs * length)
+    if fixed is None:
+        tokens = min(tokens, estimate.max_num_seqs * length)
     plan = _plan(estimate, tokens, length)
     wanted = need * estimate.kv_token_bytes + estimate.state_bytes
-    if tokens >= need and left >= 0:
+    if wanted <= have <= room:
         return plan
-    have = (pool if is_fixed else left) + estimate.state_bytes
-    return refused(plan, max(1, wanted - have), wanted, have, is_fixed=is_fixed)
+    return refused(plan, max(1, wanted - have, have - room), wanted, have, is_fixed=fixed is not None)
 
 
 def _plan(estimate: PlanOnlyEstimate, tokens: int, length: int) -> Plan:
-    candidate = estimate.candidate
-    cache = tokens * estimate.kv_token_bytes + estimate.state_bytes
+    candidate, fixed = estimate.candidate, estimate.candidate.request.kv_cache_memory_bytes
+    cache = tokens * estimate.kv_token_bytes + estimate.state_bytes if fixed is None else fixed
     terms = terms_of(PlanOnlySizes(estimate, cache))
     devices = tuple(DevicePlan.of(card, terms) for card in candidate.devices)
     prompt = candidate.request.prompt_len or length

@@ -24,6 +24,8 @@ from qserve.planner.speed.simulated import Steps
 
 __all__ = ["PlanOnlyPlanner"]
 
+_IN_SIXTEEN_BIT = ("bfloat16", "bf16", "float16", "fp16", "half")
+
 
 @dataclass(frozen=True)
 class PlanOnlyPlanner(EnginePlanner):
@@ -50,6 +52,12 @@ class PlanOnlyPlanner(EnginePlanner):
             )
         if checkpoint.spec.head.kind != "lm":
             raise UsageError(f"{checkpoint.id} scores, and on {device.name} only models that write text are planned")
+        if request.dtype not in (None, "auto", *_IN_SIXTEEN_BIT):
+            either = "float16 or bfloat16" if device.supports("bf16") else "float16"
+            raise UsageError(
+                f"--dtype {request.dtype}: on {device.name} models are planned in 16 bit only; take {either}, or leave "
+                "it out"
+            )
         if request.dtype in ("bfloat16", "bf16") and not device.supports("bf16"):
             raise UsageError(f"--dtype {request.dtype}: {device.name} has no bf16; take float16, or leave it out")
 

@@ -27,6 +27,7 @@ CARDS_OF_OTHERS: dict[str, str] = {
         "--gpu like=NAME,memory=SIZE 按此规划"
     ),
     "What the cards exchange takes time that is not counted": "显卡之间交换数据的时间未计入",
+    "{} has no bf16, so it is computed in fp16": "{} 不支持 bf16，因此以 fp16 计算",
     "made while loading, {}": "加载时转换，{}",
     "{} bit in groups of 64, converted for {}": "{} 位，每组 64 个，转换后供 {} 使用",
     "{#} B a token": "每词元 {} B",
@@ -60,6 +61,10 @@ CARDS_OF_OTHERS: dict[str, str] = {
     "{} × {}: such a machine has one; leave the count out": "{} × {}：这样的机器只有一个；请去掉数量",
     "{} scores, and on {} only models that write text are planned": "{} 是评分模型，在 {} 上只规划生成文本的模型",
     "--dtype {}: {} has no bf16; take float16, or leave it out": "--dtype {}：{} 不支持 bf16；请用 float16，或去掉",
+    "--dtype {}: on {} models are planned in 16 bit only; take {}, or leave it out": (
+        "--dtype {}：在 {} 上只按 16 位规划模型；请用 {}，或去掉"
+    ),
+    "float16 or bfloat16": "float16 或 bfloat16",
     "{} stands beside cards of another maker, which share no model with it": (
         "{} 旁边有其他厂商的显卡，它们不能共用一个模型"
     ),

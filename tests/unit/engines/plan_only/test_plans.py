@@ -98,6 +98,10 @@ def test_auto_takes_eight_bit_before_four_on_an_intel_card() -> None:
         ("Qwen/Qwen3-8B-FP8", "b60", {}, "stored as fp8, and what serves there has no kernels.*name the 16-bit model"),
         ("Qwen/Qwen3-8B-AWQ", "m4-32gb", {}, "stored as awq, and what serves there has no kernels"),
         ("Qwen/Qwen3-8B", "310p", {"dtype": "bfloat16"}, "Ascend 310P has no bf16; take float16"),
+        ("Qwen/Qwen3-8B", "310p", {"dtype": "bf16"}, "Ascend 310P has no bf16; take float16"),
+        ("Qwen/Qwen3-8B", "b60", {"dtype": "float32"}, "planned in 16 bit only; take float16 or bfloat16, or leave"),
+        ("Qwen/Qwen3-8B", "m4-32gb", {"dtype": "float"}, "on Apple M4 32 GB models are planned in 16 bit only"),
+        ("Qwen/Qwen3-8B", "310p", {"dtype": "float32"}, "planned in 16 bit only; take float16, or leave it out"),
         ("Qwen/Qwen3-8B", "310p", {"quant": "bf16"}, "is not planned on Ascend 310P"),
         ("Qwen/Qwen3-8B", "b60", {"engine": "vllm"}, "no engine of qserve runs on Intel Arc Pro B60, where vLLM's XPU"),
         (
@@ -120,8 +124,20 @@ def test_what_the_cards_row_does_not_name_is_refused(model: str, gpu: str, fixed
 
 
 def test_a_card_without_bf16_computes_in_fp16() -> None:
-    assert plan_of("Qwen/Qwen3-8B", "310p").dtype == "float16"
+    plan = plan_of("Qwen/Qwen3-8B", "310p")
+    assert (plan.dtype, plan.quant.scheme) == ("float16", "fp16")
+    assert "Ascend 310P has no bf16" in plan.quant.reason
     assert plan_of("Qwen/Qwen3-8B", "910b").dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("key", plan_only_rows())
+@pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32"])
+def test_no_plan_names_a_quantization_that_the_cards_row_does_not(key: str, stored: str) -> None:
+    checkpoint = resolve("Qwen/Qwen3-0.6B")
+    plan = make_plan(replace(checkpoint, spec=replace(checkpoint.spec, dtype=stored)), machine(key), plan_request())
+    assert plan.quant.scheme in known_gpus()[key].schemes
+    assert plan.dtype in ("bfloat16", "float16")
+    assert plan.dtype == "float16" or known_gpus()[key].supports("bf16")
 
 
 def test_cards_share_a_model_that_one_does_not_hold() -> None:
@@ -147,6 +163,19 @@ def test_a_fixed_length_and_a_fixed_cache_are_kept() -> None:
     fixed = plan_of("Qwen/Qwen3-8B", "b60", max_model_len=8192, kv_cache_memory_bytes=GIB)
     assert not fixed.fits
     assert "--kv-cache-memory-bytes 1.00 GiB is too little" in str(fixed.why_not)
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-8B", "Qwen/Qwen3.5-9B"])
+@pytest.mark.parametrize("gpu", ["b60", "m4-max-64gb", "910b"])
+def test_a_cache_that_is_larger_than_what_is_left_does_not_fit(model: str, gpu: str) -> None:
+    plan = plan_of(model, gpu, kv_cache_memory_bytes=400 * GIB)
+    assert not plan.fits
+    assert "--kv-cache-memory-bytes 400.00 GiB" in str(plan.why_not)
+    assert plan.short_bytes == -plan.devices[0].free_bytes > 300 * GIB
+    fixed = plan_of(model, gpu, kv_cache_memory_bytes=2 * GIB, max_model_len=4096, max_num_seqs=4)
+    assert fixed.fits
+    assert fixed.devices[0].kv_cache_bytes == fixed.placement.kv_cache_memory_bytes == 2 * GIB
+    assert 0 < fixed.kv_cache_tokens * fixed.model.kv_bytes_per_token <= 2 * GIB
 
 
 def test_states_of_a_hybrid_are_counted() -> None:
