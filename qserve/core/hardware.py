@@ -45,6 +45,7 @@ class Device:
     `formats` are the number formats with arithmetic of their own: fp16, bf16, fp8, fp4, int8.
     `compute_capability` is None on a CPU and on an AMD card.
     `schemes` are the quantizations that what serves on it has, of a card that is planned for only.
+    `shares_ram`: an AMD processor's GPU, which takes its memory from the machine's RAM.
     `uuid` is the driver's name of a card that is here, under which CUDA_VISIBLE_DEVICES asks for it.
     """
 
@@ -58,6 +59,7 @@ class Device:
     compute_capability: tuple[int, int] | None = None
     uuid: str = ""
     schemes: tuple[str, ...] = ()
+    shares_ram: bool = False
 
     @property
     def is_plan_only(self) -> bool:
@@ -71,8 +73,8 @@ class Device:
 
     @property
     def is_integrated(self) -> bool:
-        """Whether the CPU shares its memory: Jetson Orin (8.7) and Thor (11.0), GB10 (12.1)."""
-        return self.compute_capability in _integrated()
+        """Whether the CPU shares its memory: Jetson Orin (8.7) and Thor (11.0), GB10 (12.1), AMD's Strix Halo."""
+        return self.shares_ram or self.compute_capability in _integrated()
 
     def supports(self, number_format: str) -> bool:
         """Whether the device computes in `number_format` (fp16, bf16, fp8, fp4, int8) natively."""
@@ -227,8 +229,19 @@ def _known(name: str) -> Device:
     named = near or load("gpus")["usual"]["examples"]
     raise UsageError(
         f"--gpu {name!r} is not a card of configs/gpus.toml; {hint}: {', '.join(named)}. "
-        "Any card can be described: --gpu memory=23.6GiB,sm=128"
+        f"Any card can be described: --gpu {_example(name, near)}"
     )
+
+
+def _example(name: str, near: list[str]) -> str:
+    """A description of an unknown card: by one of its maker where it is not NVIDIA's."""
+    said = name.lower()
+    makers = load("plan_only")["makers"]
+    like = next((key for word, key in makers.items() if re.search(rf"(?<![a-z]){word}", said)), None)
+    others = [key for key in near if known_gpus()[key].compute_capability is None]
+    if like is None and others and others[0] == near[0]:
+        like = others[0]
+    return f"like={like},memory=24GiB" if like else "memory=23.6GiB,sm=128"
 
 
 def _described(text: str) -> tuple[Device, ...]:
@@ -251,11 +264,12 @@ def _described(text: str) -> tuple[Device, ...]:
         raise UsageError(f"--gpu {text!r}: memory must be above 0 and at least as large as used")
     if total_bytes < _LEAST_BYTES:
         raise UsageError(f"--gpu {text!r}: memory={memory} is {total_bytes} bytes; write for example 24GiB")
-    device = replace(
-        like or _ampere(fields.get("name", f"{memory} card")), total_bytes=total_bytes, used_by_others_bytes=used_bytes
-    )
+    device = like or _ampere(f"{memory} card")
+    device = replace(device, total_bytes=total_bytes, used_by_others_bytes=used_bytes)
+    if not fields.get("name", device.name):
+        raise UsageError(f"--gpu {text!r}: name= is empty; write for example name=mine, or leave it out")
     if "cc" in fields:
-        if device.is_plan_only:
+        if like is not None and like.compute_capability is None:
             raise UsageError(f"--gpu {text!r}: {device.name} has no compute capability; leave cc= out")
         capability = _capability(fields["cc"], text)
         device = replace(device, formats=formats_of(capability), compute_capability=capability)
@@ -304,4 +318,5 @@ def _device_of_row(row: dict[str, Any]) -> Device:
         formats=tuple(row["formats"]) if "formats" in row else formats_of(capability) if capability else (),
         compute_capability=capability,
         schemes=tuple(row.get("schemes", ())),
+        shares_ram=row.get("shares_ram", False),
     )

@@ -97,9 +97,9 @@ def _chip(row: Mapping[str, Any]) -> str:
 
 
 def gpu_share_bytes(ram_bytes: int) -> int:
-    """What macOS lets the GPU take of so much RAM where nobody raised it (iogpu.wired_limit_mb is 0)."""
+    """What macOS lets the GPU take of so much RAM where nobody raised it (iogpu.wired_limit_mb is 0), in whole MiB."""
     row = load("plan_only")["backends"]["mps"]
-    return int(ram_bytes * row["gpu_share"][ram_bytes >= row["from_gib"] * GIB])
+    return int(ram_bytes * row["gpu_share"][ram_bytes >= row["from_gib"] * GIB]) // MIB * MIB
 
 
 def usable_bytes(name: str, printed_bytes: int) -> int:
@@ -129,7 +129,7 @@ def refuse_without_ram(wanted: str) -> None:
         raise UsageError(
             f"--gpu {wanted!r}: the GPU of this chip takes its memory from the machine's RAM, of which it has {listed} "
             f"GB; name it: --gpu {chip}-{last}gb. Another limit is described: "
-            f"--gpu like={chip}-{last}gb,memory={last * 3 // 4}GiB"
+            f"--gpu like={chip}-{last}gb,memory={last * 7 // 8}GiB"
         )
 
 

@@ -73,6 +73,14 @@ def test_no_name_is_lost_to_another_card() -> None:
         ("910B3", "ascend-910b"),
         ("Ascend 910B3", "910b"),
         ("310P3", "ascend-310p"),
+        ("Ascend310P3", "310p"),
+        ("Atlas 300I Duo", "310p"),
+        ("910B4", "ascend-910b4"),
+        ("Ascend910B4", "ascend-910b4"),
+        ("910B4-1", "ascend-910b"),
+        ("Ascend910B2", "ascend-910b"),
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("AMD Radeon 8060S Graphics", "strix-halo"),
         ("Apple M4 Max 64 GB", "m4-max-64gb"),
         ("apple m5 pro 48gb", "m5-pro-48gb"),
     ],
@@ -121,6 +129,10 @@ def test_a_card_is_described_by_another_one() -> None:
     ("text", "why"),
     [
         ("like=b60,cc=8.9", "Intel Arc Pro B60 has no compute capability; leave cc= out"),
+        ("like=mi300x,cc=9.0", "AMD Instinct MI300X has no compute capability; leave cc= out"),
+        ("like=mi300x,name=x,cc=9.0", "has no compute capability; leave cc= out"),
+        ("like=b60,name=", "name= is empty; write for example name=mine, or leave it out"),
+        ("memory=24GiB,name= ", "name= is empty"),
         ("like=b61,memory=4GiB", "near matches: .*b60"),
         ("like=m4-max,memory=4GiB", "name it: --gpu m4-max-128gb"),
     ],
@@ -128,6 +140,43 @@ def test_a_card_is_described_by_another_one() -> None:
 def test_a_wrong_likeness_says_what_is_wrong(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         parse_gpu(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("Intel Data Center GPU Max 1550", "arc-pro-b60"),
+        ("arc-a770", "arc-pro-b60"),
+        ("Huawei Atlas 900", "ascend-910b"),
+        ("ascend-950pr", "ascend-910b"),
+        ("m9-pro-64gb", "m4-max-64gb"),
+        ("Apple M9", "m4-max-64gb"),
+        ("Radeon RX 9070", "rx-7900-xtx"),
+        ("mi210", "mi300x"),
+        ("AMD Instinct MI100", "mi300x"),
+        ("b61", "arc-pro-b50|arc-pro-b60"),
+    ],
+)
+def test_an_unknown_card_of_another_maker_is_described_by_one_of_its_own(name: str, like: str) -> None:
+    with pytest.raises(UsageError, match=f"Any card can be described: --gpu like=({like}),memory=24GiB") as told:
+        parse_gpu(name)
+    (card,) = parse_gpu(str(told.value).rpartition("--gpu ")[2])
+    assert card.compute_capability is None
+
+
+def test_an_unknown_nvidia_card_is_described_by_its_figures() -> None:
+    for name in ("rtx-4095", "gtx-9999", "xyz", "NVIDIA Foo"):
+        with pytest.raises(UsageError, match=r"--gpu memory=23\.6GiB,sm=128$"):
+            parse_gpu(name)
+
+
+@pytest.mark.parametrize("chip", ["m4-max", "m1", "m3-ultra"])
+def test_another_limit_is_not_the_one_that_is_planned_anyway(chip: str) -> None:
+    with pytest.raises(UsageError) as told:
+        parse_gpu(chip)
+    like = str(told.value).rpartition("--gpu ")[2]
+    (raised,), (usual,) = parse_gpu(like), parse_gpu(like.partition(",")[0].removeprefix("like="))
+    assert raised.total_bytes > usual.total_bytes
 
 
 def test_the_b60_has_what_xpu_smi_prints() -> None:

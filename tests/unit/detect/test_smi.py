@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 from collections.abc import Sequence
 
 import pytest
 
-from qserve.core.hardware import Device, parse_gpu
+from qserve.core.hardware import Device, known_gpus, parse_gpu
 from qserve.detect import detect, smi
 from qserve.detect.host import HostMemory
 from qserve.detect.smi import SeenCard, of_npu_smi, of_rocm_smi, of_sysctl, of_xpu_smi, read_devices
@@ -150,7 +151,8 @@ def test_an_amd_card_counts_beside_a_torch_that_computes_on_it() -> None:
     assert (device.name, device.total_bytes) == ("AMD Radeon RX 7900 XTX", 25753026560)
     assert device.used_by_others_bytes == 692142080
     assert notes == (
-        "rocm-smi names Raphael, which no table of qserve has: it is not counted; --gpu memory=SIZE describes it",
+        "rocm-smi names Raphael, which no table of qserve has: it is not counted; --gpu like=rx-7900-xtx,memory=64MiB "
+        "plans for one like it",
     )
     devices, (note, _) = asked({"rocm-smi": ROCM_TWO})
     assert devices == ()
@@ -213,6 +215,128 @@ def test_cards_that_a_runtime_hides_are_not_named(
     assert devices == ()
     assert len(notes) == len(shown)
     assert all(part in note for part, note in zip(shown, notes, strict=True))
+
+
+# Totals of https://github.com/ROCm/rocm-systems/pull/8475 and https://github.com/ROCm/legacy-rocm-build/issues/6004.
+@pytest.mark.parametrize(
+    ("vram", "gtt", "total"),
+    [
+        (536870912, 118111600640, 118111600640),
+        (8589934592, 133143986176, 133143986176),
+        (103079215104, 16643998720, 103079215104),
+        (4294967296, "N/A", 4294967296),
+    ],
+)
+def test_a_gpu_that_shares_the_ram_has_the_larger_of_what_is_kept_and_what_it_may_take(
+    vram: int, gtt: int | str, total: int
+) -> None:
+    row = {"VRAM Total Memory (B)": str(vram), "VRAM Total Used Memory (B)": "1", "GTT Total Memory (B)": str(gtt)}
+    text = json.dumps({"card0": {**row, "Card Series": "Radeon 8060S Graphics"}})
+    roomy = HostMemory(128 * GIB, 100 * GIB)
+    (device,), _ = read_devices({}, roomy, has_rocm=True, ask=lambda _: text, find=lambda name: name, platform="linux")
+    assert (device.total_bytes, device.is_integrated) == (total, True)
+    shared = total == gtt
+    assert device.available_bytes == (min(total, 100 * GIB) if shared else total - 1)
+    beside = text.replace("Radeon 8060S Graphics", "AMD Radeon RX 7900 XTX")
+    (card,), _ = read_devices({}, roomy, has_rocm=True, ask=lambda _: beside, find=lambda name: name, platform="linux")
+    assert (card.total_bytes, card.is_integrated) == (vram, False)
+
+
+EIGHT = json.dumps(
+    {
+        f"card{number}": {
+            "Card Series": "AMD Instinct MI300X",
+            "VRAM Total Memory (B)": str((190 - number) * GIB),
+            "Unique ID": f"0x18f68e602b8a790{number}",
+        }
+        for number in range(8)
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "numbers"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({"ROCR_VISIBLE_DEVICES": "2,3"}, [2, 3]),
+        ({"HIP_VISIBLE_DEVICES": "3,1"}, [3, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "5"}, [5]),
+        ({"ROCR_VISIBLE_DEVICES": "4,5,6", "HIP_VISIBLE_DEVICES": "2,0"}, [6, 4]),
+        ({"ROCR_VISIBLE_DEVICES": "4,5,6", "CUDA_VISIBLE_DEVICES": "1"}, [5]),
+        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "2"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-18f68e602b8a7906"}, [6]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-18F68E602B8A7906,1"}, [6, 1]),
+        ({"HIP_VISIBLE_DEVICES": "0,-1,1"}, [0]),
+        ({"ROCR_VISIBLE_DEVICES": "8"}, []),
+        ({"ROCR_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_an_amd_card_is_hidden_by_every_variable_of_its_runtimes(variables: dict[str, str], numbers: list[int]) -> None:
+    devices, _ = asked({"rocm-smi": EIGHT}, has_rocm=True, environ=variables)
+    assert [device.total_bytes // GIB for device in devices] == [190 - number for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"card0": "N/A"}',
+        '{"card0": null, "card1": []}',
+        "{}",
+        "[1, 2]",
+        '[{"card0": {}}]',
+        "null {}",
+        '{"card0": {"VRAM Total Memory (B)": "N/A", "VRAM Total Used Memory (B)": null, "Card Series": "N/A"}}',
+        '{"card0": {"VRAM Total Memory (B)": {"value": 3}, "Card Series": ["x"], "Unique ID": 5}}',
+        '{"card0": {"VRAM Total Memory (B)": "-5", "Card Series": 7900}}',
+    ],
+)
+@pytest.mark.parametrize("tool", ["rocm-smi", "xpu-smi", "npu-smi", "sysctl"])
+def test_odd_output_is_no_crash(text: str, tool: str) -> None:
+    devices, notes = asked({tool: text}, has_rocm=True, platform="darwin" if tool == "sysctl" else "linux")
+    assert devices == ()
+    assert all("not counted" in note or "does not answer" in note for note in notes)
+
+
+def test_a_known_card_whose_memory_is_not_told_has_the_tables() -> None:
+    text = '{"card0": {"VRAM Total Memory (B)": "N/A", "Card Series": "N/A", "Device Name": "AMD Instinct MI300X"}}'
+    (device,), _ = asked({"rocm-smi": text}, has_rocm=True)
+    assert device.total_bytes == known_gpus()["mi300x"].total_bytes
+
+
+@pytest.mark.parametrize(
+    ("tool", "output", "flag"),
+    [
+        ("xpu-smi", XPU.replace("Pro B60", "A770"), "like=arc-pro-b60,memory=24480MiB"),
+        ("npu-smi", NPU.replace("910B4-1", "950PR"), "like=ascend-910b,memory=65536MiB"),
+        ("npu-smi", NPU.replace("910B4-1", "950PR").replace("65536", "24576"), "like=ascend-910b4,memory=24576MiB"),
+        ("sysctl", MAC.replace("M4 Max", "M6 Max"), "like=m5-max-64gb,memory=49152MiB"),
+        ("sysctl", MAC.replace("M4 Max", "M6"), "like=m5-"),
+        ("rocm-smi", ROCM, "like=rx-7900-xtx,memory=20464MiB"),
+        (
+            "rocm-smi",
+            '{"card0": {"Card Series": "Radeon 890M", "VRAM Total Memory (B)": "536870912", "GTT Total Memory (B)": '
+            '"17179869184"}}',
+            "like=strix-halo,memory=16384MiB",
+        ),
+    ],
+)
+def test_an_unknown_card_is_described_by_one_of_its_maker(tool: str, output: str, flag: str) -> None:
+    _, notes = asked({tool: output}, has_rocm=True, platform="darwin" if tool == "sysctl" else "linux")
+    assert f"--gpu {flag}" in notes[0]
+    described = notes[0].partition("--gpu ")[2].partition(" ")[0]
+    (device,) = parse_gpu(described)
+    assert device.compute_capability is None
+    assert (device.kind == "cuda") == (tool == "rocm-smi")
+
+
+@pytest.mark.parametrize("ram", [8, 16, 24, 32, 36, 48, 64])
+def test_a_mac_of_any_size_is_planned_by_its_name_alone(ram: int) -> None:
+    chips = [key for key in known_gpus() if key.endswith(f"-{ram}gb") and key.startswith("m") and key[1].isdigit()]
+    for key in chips:
+        name = known_gpus()[key].name.rpartition(" ")[0].rpartition(" ")[0]
+        text = MAC.replace("Apple M4 Max", name).replace("68719476736", str(ram * GIB))
+        _, (note,) = asked({"sysctl": text}, platform="darwin")
+        assert f"--gpu {key} plans for the card" in note
 
 
 def test_the_machine_names_the_cards_of_a_tool_where_nvml_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:

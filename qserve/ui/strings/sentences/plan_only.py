@@ -73,8 +73,11 @@ CARDS_OF_OTHERS: dict[str, str] = {
         "不在 {} 上规划训练：训练程序在那里的占用未知，`qserve train` 也不能在那里运行；请指定 NVIDIA 或 AMD 显卡，"
         "或用 --gpu none 使用 CPU"
     ),
-    "{} names {}, which no table of qserve has: it is not counted; --gpu memory=SIZE describes it": (
-        "{} 报告了 {}，qserve 的表中没有它：不计入；可用 --gpu memory=SIZE 描述"
+    "{} names {}, which no table of qserve has: it is not counted; --gpu {} plans for one like it": (
+        "{} 报告了 {}，qserve 的表中没有它：不计入；--gpu {} 按相近的显卡规划"
+    ),
+    "--gpu {}: name= is empty; write for example name=mine, or leave it out": (
+        "--gpu {}：name= 为空；请写成例如 name=mine，或去掉"
     ),
     "{} names {}, and the installed torch has no ROCm: it is not counted; --gpu plans for it by its name": (
         "{} 报告了 {}，而安装的 torch 没有 ROCm：不计入；可用 --gpu 按名称为它规划"
