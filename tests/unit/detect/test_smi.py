@@ -297,6 +297,13 @@ def test_odd_output_is_no_crash(text: str, tool: str) -> None:
     assert all("not counted" in note or "does not answer" in note for note in notes)
 
 
+@pytest.mark.parametrize("odd", ["N/A", None, [], 3, {"VRAM Total Memory (B)": "N/A"}])
+def test_an_odd_row_hides_no_card_beside_it(odd: object) -> None:
+    rows = {"card0": odd, "card1": {"Card Series": "AMD Instinct MI300X", "VRAM Total Memory (B)": str(190 * GIB)}}
+    (device,), _ = asked({"rocm-smi": json.dumps(rows)}, has_rocm=True)
+    assert device.total_bytes == 190 * GIB
+
+
 def test_a_known_card_whose_memory_is_not_told_has_the_tables() -> None:
     text = '{"card0": {"VRAM Total Memory (B)": "N/A", "Card Series": "N/A", "Device Name": "AMD Instinct MI300X"}}'
     (device,), _ = asked({"rocm-smi": text}, has_rocm=True)
