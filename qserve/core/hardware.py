@@ -45,6 +45,7 @@ class Device:
     `formats` are the number formats with arithmetic of their own: fp16, bf16, fp8, fp4, int8.
     `compute_capability` is None on a CPU and on an AMD card.
     `schemes` are the quantizations that what serves on it has, of a card that is planned for only.
+    `model` is the table's name of a card that is described by it and has another `name`.
     `shares_ram`: an AMD processor's GPU, which takes its memory from the machine's RAM.
     `uuid` is the driver's name of a card that is here, under which CUDA_VISIBLE_DEVICES asks for it.
     """
@@ -60,6 +61,12 @@ class Device:
     uuid: str = ""
     schemes: tuple[str, ...] = ()
     shares_ram: bool = False
+    model: str = ""
+
+    @property
+    def known_as(self) -> str:
+        """What a table calls it, whatever it is named here: its speed and price are found by that."""
+        return self.model or self.name
 
     @property
     def is_plan_only(self) -> bool:
@@ -277,7 +284,8 @@ def _described(text: str) -> tuple[Device, ...]:
         device = replace(device, bandwidth_bytes_per_s=parse_bytes(re.sub(r"/s$", "", fields["bandwidth"])))
     if "sm" in fields:
         device = replace(device, sm_count=_positive_int("sm", fields["sm"], text))
-    device = replace(device, name=fields.get("name", device.name))
+    if "name" in fields:
+        device = replace(device, name=fields["name"], model=like.known_as if like is not None else "")
     return (device,) * _positive_int("count", fields.get("count", "1"), text)
 
 

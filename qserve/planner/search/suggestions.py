@@ -261,12 +261,14 @@ def _gpu_flag(device: Device) -> str:
     if names:
         return names[0]
     capability = device.compute_capability
-    alike = [key for key, card in known_gpus().items() if capability is None and card.name == device.name]
+    is_like = capability is None or bool(device.model)
+    alike = [key for key, card in known_gpus().items() if is_like and card.name == device.known_as]
     parts = {
         "like": alike[0] if alike else None,
         "memory": str(device.total_bytes),
         "sm": str(max(1, device.sm_count)),
         "cc": f"{capability[0]}.{capability[1]}" if capability else None,
+        "bandwidth": str(device.bandwidth_bytes_per_s) if alike and device.bandwidth_bytes_per_s else None,
         "used": str(device.used_by_others_bytes) if device.used_by_others_bytes else None,
         "name": device.name if "," not in device.name else None,
     }

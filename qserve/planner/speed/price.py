@@ -36,7 +36,7 @@ class Price:
 
 def hourly_price(device: Device, prices: dict[str, Any] | None = None) -> float | None:
     """USD an hour of one card: from the user's table, else configs/prices.toml."""
-    return hourly_price_of(device.name, prices)
+    return hourly_price_of(device.known_as, prices)
 
 
 def hourly_price_of(name: str, prices: dict[str, Any] | None = None) -> float | None:
@@ -73,7 +73,7 @@ def price_of(device: Device, cards: int, speed: SpeedEstimate, prices: dict[str,
 
 def gpu_key(device: Device) -> str:
     """The card's key in configs/gpus.toml; its name for one that is not there."""
-    return _key(device.name) or device.name
+    return _key(device.known_as) or device.name
 
 
 @cache

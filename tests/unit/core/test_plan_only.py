@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from qserve.core.facts import load
-from qserve.core.hardware import known_gpu, known_gpus, parse_gpu
+from qserve.core.hardware import Hardware, known_gpu, known_gpus, parse_gpu
 from qserve.core.plan_only import (
     PLAN_ONLY_KINDS,
     backend_of,
@@ -16,6 +18,10 @@ from qserve.core.plan_only import (
 )
 from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
+from qserve.hub.resolve import resolve
+from qserve.planner import make_plan, plan_request
+from qserve.planner.speed.estimate import estimate_speed
+from qserve.planner.speed.price import hourly_price
 from qserve.units import GIB, MIB
 
 TABLE = load("plan_only")
@@ -123,6 +129,28 @@ def test_a_card_is_described_by_another_one() -> None:
     assert parse_gpu("like=rtx-4090,count=2") == parse_gpu("rtx-4090:2")
     assert parse_gpu("like=strix-halo,memory=100GiB")[0].compute_capability is None
     assert parse_gpu("like=b60,bandwidth=220GB/s,sm=10,name=mine")[0].bandwidth_bytes_per_s == 220e9
+
+
+@pytest.mark.parametrize("key", ["rtx-4090", "h100-sxm", "a100-80gb", "mi300x", "b60", "m5-max-64gb", "310p"])
+def test_a_cards_name_changes_nothing_of_its_speed_or_price(key: str) -> None:
+    (mine,), (known,) = parse_gpu(f"like={key},name=mine"), parse_gpu(key)
+    assert (mine.name, mine.known_as) == ("mine", known.name)
+    assert hourly_price(mine) == hourly_price(known)
+    speeds = []
+    for card in (mine, known):
+        machine = Hardware((card,), 64 * GIB, 60 * GIB, 8)
+        plan = make_plan(resolve("Qwen/Qwen3-0.6B"), machine, plan_request())
+        speeds.append(estimate_speed(plan, resolve("Qwen/Qwen3-0.6B").spec, card, None).figures)
+    assert speeds[0] == speeds[1]
+
+
+@pytest.mark.parametrize("key", ["rtx-4090", "mi300x", "b60"])
+def test_a_renamed_card_is_told_in_commands_as_the_same_card(key: str) -> None:
+    (mine,) = parse_gpu(f"like={key},memory=8GiB,name=mine,bandwidth=100GB/s")
+    plan = make_plan(resolve("Qwen/Qwen3-32B"), Hardware((mine,), 64 * GIB, 60 * GIB, 8), plan_request())
+    flags = [shlex.split(way.command)[5] for way in plan.suggestions if "name=mine" in way.command]
+    assert flags
+    assert all(parse_gpu(flag)[0] == mine for flag in flags)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class BandwidthSteps:
     def of(cls, plan: Plan, spec: ModelSpec, device: Device) -> BandwidthSteps:
         """The steps of `plan` on cards like `device`."""
         backend, ranks = backend_of(device.kind), plan.placement.tensor_parallel_size
-        peak = peak_flop_per_s(device.name) or 20 * (device.bandwidth_bytes_per_s or _UNKNOWN_BANDWIDTH)
+        peak = peak_flop_per_s(device.known_as) or 20 * (device.bandwidth_bytes_per_s or _UNKNOWN_BANDWIDTH)
         return cls(
             rank_network(spec, SCHEMES[plan.quant.scheme].unpacked, ranks),
             backend.shares[1] * (device.bandwidth_bytes_per_s or _UNKNOWN_BANDWIDTH),

@@ -63,7 +63,7 @@ def reduces_by_nccl(candidate: Candidate) -> bool:
     interconnect = card_of(device).interconnect
     if interconnect == "nvlink" or _is_sold_with_nvlink(candidate):
         return False
-    return ranks > 2 or interconnect.startswith("geforce") or "GeForce" in device.name
+    return ranks > 2 or interconnect.startswith("geforce") or "GeForce" in device.known_as
 
 
 def _is_sold_with_nvlink(candidate: Candidate) -> bool:

@@ -45,5 +45,5 @@ def unbounded(plan: Plan, device: Device, request: PlanRequest) -> Plan:
 
 
 def _is_large(device: Device) -> bool:
-    is_a100 = "a100" in device.name.lower() or device.sm_count == 108
+    is_a100 = "a100" in device.known_as.lower() or device.sm_count == 108
     return device.total_bytes >= 70 * GIB and not is_a100 and not device.is_integrated

@@ -97,7 +97,7 @@ def card_of(device: Device, key: str | None = None) -> CardSpeed:
 
     `key` is its row in configs/speed.toml where its name tells none.
     """
-    return _card(key or _keys_by_name().get(device.name, ""), device)
+    return _card(key or _keys_by_name().get(device.known_as, ""), device)
 
 
 @cache
@@ -117,10 +117,10 @@ def _card(key: str, device: Device) -> CardSpeed:
     if "gemm_nvfp4" in kernels:
         lent = 1.0 if like == key else (known_gpus()[like].bandwidth_bytes_per_s or bandwidth) / bandwidth
         kernels["gemm_nvfp4"] = _fp4_in_graphs(kernels["gemm_nvfp4"], kernels["gemm_bf16"], lent)
-    if "GeForce" in device.name:
+    if "GeForce" in device.known_as:
         kernels |= _at_half_peak(kernels)
     return CardSpeed(
-        name=device.name,
+        name=device.known_as,
         bandwidth=bandwidth,
         peaks=_peaks(row, device, capability),
         kernels=kernels,
@@ -158,9 +158,9 @@ def _at_half_peak(kernels: Mapping[str, Row]) -> dict[str, Row]:
 
 def _peaks(row: Mapping[str, Any], device: Device, capability: tuple[int, int]) -> dict[str, float]:
     per_sm = _TFLOPS_PER_SM.get(capability, _TFLOPS_PER_SM[8, 6])
-    sixteen = row.get("tflops") or per_sm["GeForce" in device.name] * (device.sm_count or 80)
+    sixteen = row.get("tflops") or per_sm["GeForce" in device.known_as] * (device.sm_count or 80)
     # GeForce halves 16 and 8 bit with 32-bit sums, not 4 bit: RTX 5090 209.5, 419 and 1,676 (NVIDIA's Blackwell paper).
-    factors = {"bf16": 1, "fp8": 2, "int8": 2, "fp4": 8 if "GeForce" in device.name else 4}
+    factors = {"bf16": 1, "fp8": 2, "int8": 2, "fp4": 8 if "GeForce" in device.known_as else 4}
     return {
         name: row.get(f"tflops_{name}", sixteen * factor) * 1e12
         for name, factor in factors.items()
