@@ -13,6 +13,7 @@ from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.numbers import Count, Release
 from qserve.cli.options.training import training_options, training_request
 from qserve.core.model_spec import ModelSpec
+from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner.speed.terms.cpu import assumed_rates
 from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
@@ -111,12 +112,15 @@ def command(
         num_rows=values["rows"],
         cpu_flop_per_s=assumed_rates(hardware).gemm_flop_per_s,
     )
-    plan = job.plan()
+    try:
+        plan = job.plan()
+    except UsageError as error:  # what was found on this machine may be why
+        raise UsageError("\n".join((str(error), *hardware.notes))) from error
     if not plan.fits:
         plan = replace(plan, suggestions=training_suggestions(job))
     next_step: dict[str, str] = {}
     read = [checkpoint, *([reward] if reward is not None else [])]
-    notes = [*(note for one in read for note in (*one.messages, *one.pin)), *plan.notes]
+    notes = [*(note for one in read for note in (*one.messages, *one.pin)), *hardware.notes, *plan.notes]
     if values["evaluation"] is not None and not replace(request, evaluation=True).scores_all_logits:
         notes.append(_NO_SCORING)
     notes += old_release_notes(trl, plan.request, checkpoint.spec)

@@ -49,8 +49,9 @@ def refuse_length(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) 
     positions, wanted = checkpoint.spec.max_position_embeddings, request.max_model_len
     if wanted is not None and wanted > positions:
         release = request.engine_version or engine.planner.default_version
+        where = f" on {engine.name} {release}" if engine.name != PLAN_ONLY else ""
         raise UsageError(
-            f"--max-model-len {wanted}: {checkpoint.id} has {positions} positions on {engine.name} {release}; "
+            f"--max-model-len {wanted}: {checkpoint.id} has {positions} positions{where}; "
             f"give that or less{_stretching(engine, checkpoint, wanted)}"
         )
 

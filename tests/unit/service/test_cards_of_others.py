@@ -116,6 +116,23 @@ def test_nothing_is_deployed_there(target: str) -> None:
     assert "no engine of qserve runs on Ascend 910B, where vllm-ascend would serve the model" in error
 
 
+@pytest.mark.parametrize("devices", ["rtx-4090", ""])
+def test_a_training_plan_says_what_is_odd_of_this_machine(monkeypatch: pytest.MonkeyPatch, devices: str) -> None:
+    odd = "xpu-smi names a card that is not counted"
+    here = replace(HERE, devices=parse_gpu(devices) if devices else (), notes=(odd,))
+    monkeypatch.setattr("qserve.cli.plan.train.hardware_of", lambda _: here)
+    out, error = run("plan", "train", "Qwen/Qwen3-0.6B", "--method", "lora")
+    assert odd in " ".join(f"{out} {error}".split())
+    assert bool(out) == bool(devices)
+
+
+@pytest.mark.parametrize("gpu", ["b60", "m4-max-64gb", "310p"])
+def test_a_length_that_the_model_lacks_is_refused_without_an_engines_name(gpu: str) -> None:
+    _, error = run("plan", "Qwen/Qwen3-8B", "--gpu", gpu, "--max-model-len", "10000000")
+    assert "Qwen/Qwen3-8B has 40960 positions; give that or less" in error
+    assert PLAN_ONLY not in error
+
+
 def test_training_is_not_planned_there() -> None:
     out, error = run("plan", "train", "Qwen/Qwen3-8B", "--method", "lora", "--gpu", "b60")
     assert out == ""

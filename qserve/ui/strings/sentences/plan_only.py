@@ -61,6 +61,12 @@ CARDS_OF_OTHERS: dict[str, str] = {
     "{} × {}: such a machine has one; leave the count out": "{} × {}：这样的机器只有一个；请去掉数量",
     "{} scores, and on {} only models that write text are planned": "{} 是评分模型，在 {} 上只规划生成文本的模型",
     "--dtype {}: {} has no bf16; take float16, or leave it out": "--dtype {}：{} 不支持 bf16；请用 float16，或去掉",
+    "--max-model-len {}: {} has {} positions; give that or less": (
+        "--max-model-len {}：{} 有 {} 个位置；请给出不超过它的值"
+    ),
+    "--max-model-len {}: {} has {} positions; give that or less, or stretch them by YaRN: {} in its config.json": (
+        "--max-model-len {}：{} 有 {} 个位置；请给出不超过它的值，或在其 config.json 中用 YaRN 扩展：{}"
+    ),
     "--dtype {}: on {} models are planned in 16 bit only; take {}, or leave it out": (
         "--dtype {}：在 {} 上只按 16 位规划模型；请用 {}，或去掉"
     ),
