@@ -145,7 +145,6 @@ def test_a_plan_for_a_card_that_no_engine_runs_on_is_chinese(gpu: str, fixed: di
         ("310p", {"dtype": "bfloat16"}),
         ("b60", {"dtype": "float32"}),
         ("b60", {"max_model_len": 10_000_000}),
-        ("b60", {"max_model_len": 65536}),
         ("910b", {"model": "Qwen/Qwen2.5-Math-RM-72B"}),
         ("like=b60,cc=8.9", {}),
     ],
