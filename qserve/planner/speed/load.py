@@ -63,7 +63,7 @@ class Load:
 
     def __post_init__(self) -> None:
         """Raises UsageError for two ways of arriving at once, more requests than are simulated, lengths below one
-        token, and shares outside 0 to 1."""
+        token, shares outside 0 to 1, and a share beside a trace."""
         names = ("concurrency", "burst", "rps", "users", "trace")
         given = [f"--{name}" for name in names if getattr(self, name)]
         if len(given) > 1:
@@ -80,6 +80,11 @@ class Load:
             raise UsageError(f"--input {self.input_tokens} --output {self.output_tokens}: both are 1 token or more")
         if not 0 <= self.prefix_share < 1:
             raise UsageError(f"--prefix-share {self.prefix_share}: give a share of at least 0 and below 1")
+        if self.trace and self.prefix_share:
+            raise UsageError(
+                f"--prefix-share {self.prefix_share}: --trace names the tokens of each request; leave --prefix-share "
+                "out and write into its lines what the cache does not hold"
+            )
 
     @property
     def streams(self) -> int | None:
@@ -89,6 +94,12 @@ class Load:
     @property
     def is_open(self) -> bool:
         return bool(self.rps or self.burst or self.trace)
+
+    @property
+    def cached_tokens(self) -> float:
+        """Tokens of each prompt, in the mean, that are in the cache already and stand beside the drawn lengths; named
+        lengths (`trace`, `lengths`) are of what is computed."""
+        return 0.0 if self.trace or self.lengths else self.input_tokens * self.prefix_share
 
     @property
     def longest(self) -> int:

@@ -35,6 +35,7 @@ class RequestSource:
     in slots."""
 
     __slots__ = (
+        "cached_tokens",
         "draw",
         "followers",
         "free_s",
@@ -63,8 +64,8 @@ class RequestSource:
         self.ready, self.issued = 0.0, 0
         self.is_closed, self.total_prompts = not load.is_open, load.total_prompts
         self.intake_s, self.queued_s = costs.intake_ms / 1000, costs.queued_ms / 1000
-        # What caches answer of a prompt is tokenized, too.
-        self.intake_s_per_token = costs.intake_ms_per_1k / 1e6 / (1 - load.prefix_share)
+        self.intake_s_per_token = costs.intake_ms_per_1k / 1e6
+        self.cached_tokens = load.cached_tokens
         self.free_s = self.last_s = 0.0
         """When the server's front end has read what came before, and when the last of that came."""
         self.followers: dict[int, list[tuple[int, Arrival]]] = {}
@@ -92,7 +93,9 @@ class RequestSource:
     ) -> tuple[float, int, Request]:
         self.issued += 1
         if not beside:
-            self.ready = at_s + self.intake_s + self.queued_s + self.intake_s_per_token * input_tokens
+            # What caches answer of a prompt is tokenized, too.
+            tokens = input_tokens + self.cached_tokens
+            self.ready = at_s + self.intake_s + self.queued_s + self.intake_s_per_token * tokens
             # A pause of its own lets a request be issued before one that comes earlier: that one waits for nobody.
             if self.queued_s and at_s >= self.last_s:
                 self.last_s = at_s

@@ -245,6 +245,10 @@ REFUSALS: dict[str, str] = {
     "{}: a load arrives in one way; leave all but one out": "{}：负载只能有一种到达方式；请只保留一个",
     "--input {} --output {}: both are 1 token or more": "--input {} --output {}：两者都至少为 1 词元",
     "--prefix-share {}: give a share of at least 0 and below 1": "--prefix-share {}：应为不小于 0 且小于 1 的比例",
+    "--prefix-share {}: --trace names the tokens of each request; leave --prefix-share out and write into its lines "
+    "what the cache does not hold": (
+        "--prefix-share {}：--trace 已写明每个请求的词元数；请去掉 --prefix-share，并在各行中只写缓存中没有的部分"
+    ),
     "--{} {}: at most {} are simulated; plan a part": "--{} {}：最多模拟 {} 个；请规划其中一部分",
     "{}: {} tokens are more than {} {}; shorten them": "{}：{} 词元超过了{} {}；请缩短",
     "{}: {} tokens are more than {} {}; shorten them, or stretch them by YaRN: {}": (

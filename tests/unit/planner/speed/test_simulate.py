@@ -76,6 +76,28 @@ def test_what_caches_answer_of_a_prompt_is_tokenized_too() -> None:
     assert one.ttft_s == pytest.approx(0.001 + 0.100 + 0.100), "one millisecond, 1,000 tokens read, 100 computed"
 
 
+@pytest.mark.parametrize("tokens", [1, 30, 1000])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99, 0.9999, 1 - 1e-9])
+def test_a_prompt_is_read_in_the_time_of_its_tokens_however_much_of_it_is_cached(tokens: int, share: float) -> None:
+    """At least one token is computed."""
+    costs = replace(COSTS, queued_ms=1.0, intake_ms_per_1k=100.0)
+    (one,) = simulate(FlatSteps(costs), Load(tokens, 1, num_prompts=1, prefix_share=share, jitter=0.0), LIMITS).finished
+    computed = max(1, round(tokens * (1 - share)))
+    assert one.ttft_s == pytest.approx(0.001 + 0.0001 * tokens + 0.001 * computed, abs=0.0002)
+
+
+def test_lengths_that_are_named_are_of_what_is_computed() -> None:
+    costs = replace(COSTS, intake_ms_per_1k=100.0)
+    named = Load(1000, 1, num_prompts=1, prefix_share=0.9, lengths=((100, 1),))
+    (one,) = simulate(FlatSteps(costs), named, LIMITS).finished
+    assert one.ttft_s == pytest.approx(0.010 + 0.100)
+
+
+def test_a_share_of_a_trace_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--prefix-share 0\.5: --trace names .* leave --prefix-share out"):
+        replace(trace((0.0, 100, 5)), prefix_share=0.5)
+
+
 def test_a_prompt_larger_than_a_step_is_prefilled_in_chunks() -> None:
     steps = FlatSteps()
     simulate(steps, trace((0.0, 2500, 2)), LIMITS)
