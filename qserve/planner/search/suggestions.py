@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Device, Hardware, known_gpus, usual_gpus
+from qserve.core.hardware import Hardware, usual_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.core.schemes import FAMILIES, SCHEMES
 from qserve.planner.candidate import Candidate
@@ -16,6 +16,7 @@ from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, h
 from qserve.planner.engine import EnginePlanner, engine_named, own_engines
 from qserve.planner.plan import USABLE_TPOT_MS, Plan, Suggestion
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.gpu_flag import gpu_flag
 from qserve.planner.siblings import base_of, known_config, smaller_ids
 from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.planner.speed.estimate import estimate_speed
@@ -220,7 +221,6 @@ def _more_cards(candidate: Candidate) -> ChangeGroup:
         return ChangeGroup(ChangeKind.MORE_CARDS, ())
     request = engine_named(candidate.engine).planner.on_other_cards(candidate.request)
     card, have = candidate.hardware.devices[0], len(candidate.hardware.devices)
-    name = _gpu_flag(card)
     changes = (
         Change(
             f"{count} × {card.name}",
@@ -228,7 +228,7 @@ def _more_cards(candidate: Candidate) -> ChangeGroup:
             request,
             replace(candidate.hardware, devices=(card,) * count),
             candidate.checkpoint.name,
-            f"{name}{_count(name, count)}",
+            gpu_flag(card, count),
         )
         for count in (2, 4, 8)
         if count > have
@@ -255,30 +255,6 @@ def _larger_card(candidate: Candidate) -> ChangeGroup:
     return ChangeGroup(ChangeKind.LARGER_CARD, tuple(changes))
 
 
-def _gpu_flag(device: Device) -> str:
-    """The card's name, or where it is not as in the table (another size, memory that others hold) its description."""
-    names = [key for key, card in known_gpus().items() if card == device]
-    if names:
-        return names[0]
-    capability = device.compute_capability
-    is_like = capability is None or bool(device.model)
-    alike = [key for key, card in known_gpus().items() if is_like and card.name == device.known_as]
-    parts = {
-        "like": alike[0] if alike else None,
-        "memory": str(device.total_bytes),
-        "sm": str(max(1, device.sm_count)),
-        "cc": f"{capability[0]}.{capability[1]}" if capability else None,
-        "bandwidth": str(device.bandwidth_bytes_per_s) if alike and device.bandwidth_bytes_per_s else None,
-        "used": str(device.used_by_others_bytes) if device.used_by_others_bytes else None,
-        "name": device.name if "," not in device.name else None,
-    }
-    return ",".join(f"{key}={value}" for key, value in parts.items() if value is not None)
-
-
-def _count(name: str, count: int) -> str:
-    return f",count={count}" if "=" in name else f":{count}"
-
-
 def _command(change: Change) -> str:
     """The changed request as a command: every option that is not its default, and the cards."""
     gpu = change.gpu or _gpus(change.hardware)
@@ -288,5 +264,4 @@ def _command(change: Change) -> str:
 def _gpus(hardware: Hardware) -> str:
     if not hardware.devices:
         return "none"
-    name = _gpu_flag(hardware.devices[0])
-    return name + (_count(name, len(hardware.devices)) if len(hardware.devices) > 1 else "")
+    return gpu_flag(hardware.devices[0], len(hardware.devices))

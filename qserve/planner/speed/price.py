@@ -11,7 +11,7 @@ from qserve.core.hardware import Device
 from qserve.planner.speed.estimate import SpeedEstimate
 from qserve.planner.speed.terms.card import card_of
 
-__all__ = ["HOURS_A_MONTH", "Price", "gpu_key", "hourly_price", "hourly_price_of", "price_of", "price_table"]
+__all__ = ["HOURS_A_MONTH", "Price", "hourly_price", "hourly_price_of", "price_of", "price_table"]
 
 HOURS_A_MONTH = 730
 _BUSY_POWER_SHARE = 0.8
@@ -69,11 +69,6 @@ def price_of(device: Device, cards: int, speed: SpeedEstimate, prices: dict[str,
         per_user_and_month=per_hour * HOURS_A_MONTH / users if per_hour is not None and users else None,
         kwh_per_million_output_tokens=power_w / 1000 / output if power_w and output > 0 else None,
     )
-
-
-def gpu_key(device: Device) -> str:
-    """The card's key in configs/gpus.toml; its name for one that is not there."""
-    return _key(device.known_as) or device.name
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,9 @@ from qserve.core.hardware import Hardware, known_gpus
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.gpu_flag import gpu_flag
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.price import gpu_key, hourly_price, price_table
+from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.service.layout.fitting_plans import FittingPlans, compared
 from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, recounted, shortened
@@ -98,7 +100,7 @@ def _more_cards(hardware: Hardware, request: PlanRequest, load: Load) -> Iterato
             machine = replace(hardware, devices=(hardware.devices[0],) * count)
             yield (
                 f"{count} × {name} instead of {have}",
-                f"--gpu {gpu_key(hardware.devices[0])}:{count}",
+                f"--gpu {shlex.quote(gpu_flag(hardware.devices[0], count))}",
                 machine,
                 free,
                 load,

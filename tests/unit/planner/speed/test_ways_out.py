@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
+from qserve.core.hardware import parse_gpu
 from tests.unit.planner.speed.test_plan_for_load import plan
 
 SLOW = {
@@ -62,6 +65,26 @@ def test_each_way_out_keeps_the_targets_as_it_is_told(name: str, offered: dict[s
     assert {flag: value for way in ways for flag, value in way.items() if given.get(flag) != value} == offered
     for way in ways:
         assert plan(*(word for pair in way.items() for word in pair))["speed"]["targets"]["met"], way
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        "memory=2GiB,sm=10,cc=7.5",
+        "memory=2GiB,sm=10,cc=7.5,name=a card of 'ours'",
+        "memory=2GiB,sm=10,bandwidth=100GB",
+        "like=t4,memory=2GiB",
+        "memory=2GiB,used=64MiB",
+    ],
+)
+def test_more_of_a_described_card_are_described_as_well(gpu: str) -> None:
+    """Names with spaces are quoted, and what is offered plans the same cards."""
+    asked = ["--model", "Qwen/Qwen3-0.6B", "--concurrency", "8", "--input", "30000"]
+    ways = [shlex.split(one["command"])[2:] for one in plan(*asked, "--gpu", gpu)["speed"]["suggestions"]]
+    more = next(words for words in ways if "count=" in words[words.index("--gpu") + 1])
+    found, (card,) = parse_gpu(more[more.index("--gpu") + 1]), parse_gpu(gpu)
+    assert found == (card,) * len(found) and len(found) > 1
+    assert plan(*more)["speed"]["requests_per_s"]["value"] > 0
 
 
 def test_where_nothing_helps_the_plan_says_what_was_tried() -> None:
