@@ -108,6 +108,11 @@ class Load:
         return max(every, default=self.input_tokens + self.output_tokens)
 
     @property
+    def most_tokens(self) -> int:
+        """The same with the lengths that are drawn for it: `jitter` longer, and rounded."""
+        return self.longest if self.trace else math.ceil(self.longest * (1 + self.jitter)) + 1
+
+    @property
     def total_prompts(self) -> int:
         """Requests that are simulated: enough for the queue to find its length, few enough for milliseconds."""
         if self.trace or self.burst:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.request_source import Request, RequestSource
-from qserve.planner.speed.simulated import Finished, Limits, SimulatedRun, Steps
+from qserve.planner.speed.simulated import WATERMARK, Finished, Limits, SimulatedRun, Steps
 
 __all__ = ["simulate", "simulate_while"]
 
@@ -118,7 +118,7 @@ class _Scheduler(RequestSource):
         most = self.limits.max_num_seqs
         if running + len(prefilling) >= most:
             return
-        watermark = 0.01 * cache if running or prefilling else 0
+        watermark = WATERMARK * cache if running or prefilling else 0
         while waiting and running + len(prefilling) < most:
             request = waiting[0]
             if request.input_tokens + request.output_tokens > cache:

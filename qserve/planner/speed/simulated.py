@@ -7,7 +7,10 @@ from typing import NamedTuple, Protocol
 
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 
-__all__ = ["Finished", "Limits", "SimulatedRun", "Steps"]
+__all__ = ["WATERMARK", "Finished", "Limits", "SimulatedRun", "Steps"]
+
+WATERMARK = 0.01
+"""Of the KV cache, that is left free where a request joins others."""
 
 
 class Steps(Protocol):

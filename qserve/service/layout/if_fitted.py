@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +16,16 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import ONE_STREAM
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.rate import KEPT_SHARE
+from qserve.planner.speed.simulated import WATERMARK
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.service.layout.search import Layout, device_for, layout_of, with_rate
 from qserve.service.load import SpeedRequest
 from qserve.units import format_count
 
 __all__ = ["targets_json", "with_speed_if_fitted"]
+
+_BLOCK_TOKENS = 16
+"""Of a KV block as engines choose it by themselves: a sequence takes whole ones."""
 
 
 def with_speed_if_fitted(
@@ -94,5 +99,6 @@ def _with_room(plan: Plan, wanted: SpeedRequest) -> Plan:
     """With a KV cache for all requests that run at once under the load, or for what the plan's limits name."""
     load: Load = (wanted.load or ONE_STREAM).shared_by(wanted.replicas or 1)
     open_at_once = load.streams or load.burst or plan.workload.max_num_seqs
-    held = min(open_at_once, plan.workload.max_num_seqs) * load.longest
+    blocks = math.ceil(load.most_tokens / _BLOCK_TOKENS) * min(open_at_once, plan.workload.max_num_seqs)
+    held = math.ceil(blocks / (1 - WATERMARK)) * _BLOCK_TOKENS
     return replace(plan, kv_cache_tokens=max(plan.kv_cache_tokens, plan.workload.max_model_len, held))

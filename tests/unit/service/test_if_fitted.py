@@ -64,6 +64,19 @@ def test_it_is_the_speed_of_the_card_and_not_of_its_memory() -> None:
         assert figure(small, name) == pytest.approx(figure(large, name), rel=0.03)
 
 
+@pytest.mark.parametrize("lengths", [(1000, 300), (3000, 1000), (100, 3900), (4000, 1)])
+@pytest.mark.parametrize("arrivals", [{"concurrency": 16}, {"burst": 16}, {"users": 12, "think_s": 0.5}])
+def test_its_cache_makes_no_request_wait(lengths: tuple[int, int], arrivals: dict[str, int | float]) -> None:
+    """As on the same chip with memory for ten times as many, though lengths vary and a hundredth is kept free."""
+    fixed = plan_request(quant="bf16", max_model_len=4096, max_num_seqs=16, max_num_batched_tokens=2048)
+    load = Load(*lengths, **arrivals)  # type: ignore[arg-type]
+    small, large = (planned(gpu, fixed, load, "Qwen/Qwen3-14B") for gpu in ("rtx-4090", "like=rtx-4090,memory=300GiB"))
+    assert not small.fits and large.fits
+    for name in ("tpot_ms", "ttft_ms"):
+        assert figure(small, name) == pytest.approx(figure(large, name), rel=1e-6)
+    assert small.speed is not None and small.speed["preemptions"] == 0
+
+
 def test_limits_are_those_asked_for_or_the_engines_own() -> None:
     """A plan that does not fit was tried with one sequence at a time."""
     refused = planned("rtx-4090", load=Load(concurrency=32))
