@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from qserve.core.schemes import SCHEMES
-from qserve.planner.speed.bands import band_of
+from qserve.planner.speed.bands import INSIDE_PERCENT, band_of
 from qserve.planner.speed.figures import percentile
+from qserve.ui.strings.memory import STRINGS
 from scripts.accuracy_speed import bands, covered, folds, kept_band, unseen_band
 from scripts.judge_speed_rows import reasons
 from tests.golden.speed import ROWS, Comparison, cases, compare, scheme_of
@@ -61,6 +64,13 @@ def test_the_table_has_the_bands_that_the_folds_make() -> None:
         assert (kept.low, kept.high) == (pytest.approx(band.low, abs=0.006), pytest.approx(band.high, abs=0.006))
     borrowed = band_of("tpot", "other", is_borrowed=True)
     assert borrowed.high / band_of("tpot", "other", is_borrowed=False).high == pytest.approx(made.borrowed)
+
+
+def test_what_is_said_of_the_bands_is_what_they_hold() -> None:
+    assert 100 * covered(folds(), kept_band) == pytest.approx(INSIDE_PERCENT, abs=5)
+    screen = (Path(__file__).parent / "screens/report-running.txt").read_text(encoding="utf-8")
+    for text in (*STRINGS["memory.planned_band"], screen):
+        assert re.search(r"(\d+) % (?:band|区间)", text)[1] == str(INSIDE_PERCENT)  # type: ignore[index]
 
 
 def test_every_row_is_judged_or_says_why_not() -> None:

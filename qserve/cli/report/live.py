@@ -17,6 +17,7 @@ from qserve.cli.report.tables import drawn_table
 from qserve.client.answer import NotJson, Unreachable, is_error
 from qserve.client.http import ask
 from qserve.errors import UsageError
+from qserve.planner.speed.bands import INSIDE_PERCENT
 from qserve.planner.term import COLUMNS
 from qserve.report.blocks import Column, Table
 from qserve.report.sections.latency import others_of
@@ -37,7 +38,7 @@ _MEMORY = (
 _LATENCY = (
     Column("figure", "mean latency"),
     Column("planned", "planned", "ms"),
-    Column("band", "80 % band"),
+    Column("band", f"{INSIDE_PERCENT} % band"),
     Column("mean", "measured", "ms"),
     Column("p50", "p50", "ms"),
     Column("difference", "difference", "change"),

@@ -7,7 +7,12 @@ from typing import Literal
 
 from qserve.core.facts import load
 
-__all__ = ["EXACT", "Band", "Metric", "band_of"]
+__all__ = ["EXACT", "INSIDE_PERCENT", "INSIDE_PERCENT_LEARNED", "Band", "Metric", "band_of"]
+
+INSIDE_PERCENT = 90
+"""Of measured figures, that bands are made to hold (scripts/accuracy_speed.py)."""
+INSIDE_PERCENT_LEARNED = 80
+"""The same where earlier runs corrected the plan: p10 to p90 of a CPU's rounds, [bands.learned_cpu]."""
 
 Metric = Literal["tpot", "ttft_one", "ttft", "throughput", "saturated"]
 

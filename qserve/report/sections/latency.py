@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.charts.figures import Value
+from qserve.planner.speed.bands import INSIDE_PERCENT, INSIDE_PERCENT_LEARNED
 from qserve.report.blocks import Block, Column, Section, Table, Text
 from qserve.report.facts import RunReport
 
@@ -26,7 +27,8 @@ _COLUMNS = (
 _FELT_SHARE = 0.1
 _LEARNS = (
     "These requests correct the next plan of this model on this machine; --no-learn turns that off. "
-    "The band should contain 80 % of measured values."
+    f"The band should contain {INSIDE_PERCENT} % of measured values, {INSIDE_PERCENT_LEARNED} % where earlier runs "
+    "corrected the plan."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qserve.planner.speed.bands import INSIDE_PERCENT
 from qserve.planner.term import COLUMNS
 from qserve.ui.strings.sentences.formulas import FORMULAS
 
@@ -31,7 +32,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "memory.no_requests": ("No requests yet.", "尚无请求。"),
     "memory.ttft": ("Time to first token", "首词元时间"),
     "memory.tpot": ("Time per output token", "每词元时间"),
-    "memory.planned_band": ("planned mean (80 % band)", "计划平均（80 % 区间）"),
+    "memory.planned_band": (f"planned mean ({INSIDE_PERCENT} % band)", f"计划平均（{INSIDE_PERCENT} % 区间）"),
     "memory.measured_mean": ("measured mean", "实测平均"),
     "memory.measured_p50": ("measured p50", "实测 p50"),
     "memory.others": (
