@@ -44,7 +44,7 @@ class RequestSource:
         "intake_s_per_token",
         "is_closed",
         "issued",
-        "last_s",
+        "key",
         "lengths",
         "load",
         "next_s",
@@ -58,16 +58,17 @@ class RequestSource:
         self.draw = random.Random(load.seed)  # noqa: S311
         self.lengths = load.lengths_by(self.draw, load.num_first)
         self.future: list[tuple[float, int, Request]] = []
-        """(-seconds, -number, request): the next one last."""
+        """(-seconds, -number, request), the next one last: seconds of when it comes where a front end reads one after
+        the other, else of when it is there."""
         self.next_s = math.inf
         """When it is there."""
-        self.ready, self.issued = 0.0, 0
+        self.ready, self.key, self.issued = 0.0, 0.0, 0
         self.is_closed, self.total_prompts = not load.is_open, load.total_prompts
         self.intake_s, self.queued_s = costs.intake_ms / 1000, costs.queued_ms / 1000
         self.intake_s_per_token = costs.intake_ms_per_1k / 1e6
         self.cached_tokens = load.cached_tokens
-        self.free_s = self.last_s = 0.0
-        """When the server's front end has read what came before, and when the last of that came."""
+        self.free_s = 0.0
+        """When the server's front end has read what was taken."""
         self.followers: dict[int, list[tuple[int, Arrival]]] = {}
         arrivals = _arrivals_of(load) if load.is_open else load.arrivals(self.draw)
         for place, arrival in enumerate(arrivals):
@@ -77,7 +78,7 @@ class RequestSource:
             else:
                 self.followers.setdefault(after, []).append((place, arrival))
         self.future.sort()
-        self.next_s = -self.future[-1][0] if self.future else math.inf
+        self._look()
 
     def issue_next(self, ended: Request, now_s: float) -> None:
         """What follows a request that ended: its own followers, or the next one of its stream."""
@@ -88,25 +89,48 @@ class RequestSource:
             pause = self.draw.expovariate(1 / self.load.think_s) if self.load.users else 0.0
             self._issue(now_s + pause, *self.lengths(), self.issued)
 
+    def take(self) -> Request:
+        """The next one, which is there by now; the front end turns to the one after it."""
+        request = self.future.pop()[2]
+        if self.queued_s and not request.beside:
+            self.ready = self.next_s
+            self.free_s = self.next_s - self.intake_s
+        self._look()
+        return request
+
     def _issued(
         self, at_s: float, input_tokens: int, output_tokens: int, place: int, beside: bool = False
     ) -> tuple[float, int, Request]:
         self.issued += 1
         if not beside:
-            # What caches answer of a prompt is tokenized, too.
-            tokens = input_tokens + self.cached_tokens
-            self.ready = at_s + self.intake_s + self.queued_s + self.intake_s_per_token * tokens
-            # A pause of its own lets a request be issued before one that comes earlier: that one waits for nobody.
-            if self.queued_s and at_s >= self.last_s:
-                self.last_s = at_s
-                if self.free_s > at_s:
-                    self.ready += self.free_s - at_s
-                self.free_s = self.ready - self.intake_s
-        return -self.ready, -self.issued, Request(at_s, input_tokens, output_tokens, place, beside)
+            self.key = at_s if self.queued_s else self._ready(at_s, input_tokens)
+        return -self.key, -self.issued, Request(at_s, input_tokens, output_tokens, place, beside)
+
+    def _ready(self, at_s: float, input_tokens: int) -> float:
+        """When a front end has read it that has nothing else to do."""
+        # What caches answer of a prompt is tokenized, too.
+        tokens = input_tokens + self.cached_tokens
+        return at_s + self.intake_s + self.queued_s + self.intake_s_per_token * tokens
+
+    def _look(self) -> None:
+        """Finds when the next one is there. One that is issued later may still come before it, after a shorter pause:
+        nobody's turn is kept before it is taken."""
+        if not self.future:
+            self.next_s = math.inf
+            return
+        key, _, request = self.future[-1]
+        if not self.queued_s:
+            self.next_s = -key
+        elif request.beside:
+            self.next_s = self.ready
+        else:
+            self.next_s = self._ready(request.arrival_s, request.input_tokens)
+            if self.free_s > request.arrival_s:
+                self.next_s += self.free_s - request.arrival_s
 
     def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int) -> None:
         insort(self.future, self._issued(at_s, input_tokens, output_tokens, place))
-        self.next_s = -self.future[-1][0]
+        self._look()
 
 
 @lru_cache(maxsize=16)

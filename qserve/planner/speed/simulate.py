@@ -105,13 +105,10 @@ class _Scheduler(RequestSource):
             if late % interval:
                 return
         is_first = self.starts_alone and not (self.running or self.prefilling or waiting)
-        next_s = self.next_s
-        while next_s <= until:
-            waiting.append(future.pop()[2])
-            next_s = -future[-1][0] if future else math.inf
+        while self.next_s <= until:
+            waiting.append(self.take())
             if is_first and not (future and future[-1][2].beside):
                 break
-        self.next_s = next_s
 
     def _admit(self) -> None:
         waiting, prefilling, cache, running = self.waiting, self.prefilling, self.cache_tokens, self.running

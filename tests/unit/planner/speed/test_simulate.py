@@ -70,6 +70,34 @@ def test_requests_that_come_together_are_read_one_after_the_other() -> None:
     assert [one.ttft_s for one in alone.finished] == pytest.approx([0.036, 0.036])
 
 
+PAUSES = tuple(Arrival(0.05 * (7 * place % 10), 1, 2, place - 1 if place % 3 else None) for place in range(60))
+"""Each third comes by itself, in no order; the others follow an answer after pauses of up to half a second."""
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Load(1, 3, users=40, think_s=1.0, num_prompts=400, jitter=0.0),
+        Load(40, 2, users=7, think_s=0.2, num_prompts=70, jitter=0.9),
+        Load(1, 3, concurrency=12, num_prompts=60),
+        Load(1, 3, rps=40.0, num_prompts=100),
+        Load(trace=PAUSES),
+    ],
+    ids=["users", "few users", "streams", "rate", "trace"],
+)
+def test_a_front_end_reads_in_the_order_of_arrival_whenever_a_request_was_issued(load: Load) -> None:
+    costs = replace(COSTS, intake_ms=5.0, queued_ms=20.0, intake_ms_per_1k=100.0)
+    free_s = waited_s = 0.0
+    answered = sorted(simulate(FlatSteps(costs), load, replace(LIMITS, max_num_seqs=64)).finished)
+    assert len(answered) == load.total_prompts
+    for one in answered:
+        waited_s += max(0.0, free_s - one.arrival_s)
+        free_s = max(one.arrival_s, free_s) + 0.020 + 0.0001 * one.input_tokens
+        assert one.ttft_s >= free_s + 0.005 - one.arrival_s - 1e-9
+        assert one.ttft_s < free_s + 0.005 - one.arrival_s + 0.5, "and a few steps later it is answered"
+    assert waited_s > 0
+
+
 def test_what_caches_answer_of_a_prompt_is_tokenized_too() -> None:
     costs = replace(COSTS, queued_ms=1.0, intake_ms_per_1k=100.0)
     (one,) = simulate(FlatSteps(costs), Load(1000, 1, num_prompts=1, prefix_share=0.9, jitter=0.0), LIMITS).finished
