@@ -155,6 +155,11 @@ class EnginePlanner(Protocol):
         """What the steps of a plan take on cards of that kind; None: what configs/speed.toml has for the engine."""
         return None
 
+    def replayed_tokens(self, plan: Plan, device: Device) -> int | None:
+        """Tokens of the largest step that a plan's server replays from CUDA graphs; None: as configs/speed.toml has
+        it for the engine."""
+        return None
+
     def unbounded(self, plan: Plan, device: Device, request: PlanRequest) -> Plan:
         """A plan that does not fit, with the limits that the engine would take if memory did not matter."""
         return plan

@@ -23,7 +23,7 @@ from qserve.planner.speed.steps.explained import explained
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card, cpu_format
-from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
+from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs, launch_bound_engines
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
 from qserve.units import format_count
@@ -217,19 +217,24 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
 def _tabled_steps(plan: Plan, spec: ModelSpec, device: Device) -> StepTimes:
     ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
     cache = "fp8" if plan.kv_cache_dtype.startswith(("fp8", "nvfp4")) else "bf16"
-    return _steps_on_cards(spec, device, plan.engine, plan.engine_version, plan.quant.scheme, cache, ranks, stages)
+    costs = engine_costs(plan.engine, plan.engine_version)
+    replayed = engine_named(plan.engine).planner.replayed_tokens(plan, device)
+    if costs.graph_tokens and replayed is not None:
+        costs = replace(costs, graph_tokens=replayed)
+    return _steps_on_cards(spec, device, costs, plan.quant.scheme, cache, ranks, stages)
 
 
 @lru_cache(maxsize=64)
 def _steps_on_cards(
-    spec: ModelSpec, device: Device, engine: str, version: str, scheme: str, cache: str, ranks: int, stages: int
+    spec: ModelSpec, device: Device, costs: EngineCosts, scheme: str, cache: str, ranks: int, stages: int
 ) -> StepTimes:
-    """The same for every number of replicas and every limit: what a step takes is counted once."""
+    """The same for every number of replicas and every limit that `costs` do not depend on: what a step takes is counted
+    once."""
     card = card_of(device)
     stored = spec.quantization.schemes if spec.quantization else ()
     formats = {one: weight_format(one, device.formats, card.is_hopper) for one in (scheme, *stored)}
     network = rank_network(spec, formats[scheme], ranks, formats)
-    return StepTimes(card, network, engine_costs(engine, version), cache, stages)
+    return StepTimes(card, network, costs, cache, stages)
 
 
 def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: CpuRates) -> Replica:

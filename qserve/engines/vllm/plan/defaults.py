@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from itertools import pairwise
 
 from qserve.core.hardware import Device
+from qserve.engines.vllm.plan.backends import is_datacenter_blackwell
+from qserve.engines.vllm.plan.options import VllmOptions
+from qserve.engines.vllm.plan.trial import Captures
 from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.planner.options import options_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.units import GIB
 
-__all__ = ["default_max_num_batched_tokens", "default_max_num_seqs", "unbounded"]
+__all__ = ["default_max_num_batched_tokens", "default_max_num_seqs", "replayed_tokens", "unbounded"]
 
 
 def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
@@ -41,7 +47,29 @@ def unbounded(plan: Plan, device: Device, request: PlanRequest) -> Plan:
     seqs = request.max_num_seqs or default_max_num_seqs(device, version)
     tokens = request.max_num_batched_tokens or max(batched, request.max_num_seqs or 1)
     limits = replace(workload, max_num_seqs=min(seqs, tokens), max_num_batched_tokens=tokens)
-    return replace(plan, workload=limits)
+    return replace(plan, workload=limits, engine_args=_graph_flags(request.of(VllmOptions)))
+
+
+def replayed_tokens(plan: Plan, device: Device) -> int:
+    """Tokens of the largest step that the plan's server replays from CUDA graphs; 0 where it captures none.
+
+    Source: vllm VllmConfig._set_cudagraph_sizes.
+    """
+    if "--enforce-eager" in plan.engine_args:
+        return 0
+    values = dict(pairwise(plan.engine_args))
+    drafts = int(json.loads(values.get("--speculative-config", "{}")).get("num_speculative_tokens", 0))
+    asked = int(values.get("--max-cudagraph-capture-size", 0)) or None
+    default = VllmVersion.parse(plan.engine_version).largest_capture(is_datacenter_blackwell(device))
+    steps = plan.workload.max_num_seqs, plan.workload.max_num_batched_tokens
+    return Captures(*steps, drafts, largest_asked=asked, largest_by_default=default).largest
+
+
+def _graph_flags(options: VllmOptions) -> tuple[str, ...]:
+    """What decides of graphs, as vLLM is told it: a plan that does not fit has no flags otherwise."""
+    names = ("enforce_eager", "num_speculative_tokens", "max_cudagraph_capture_size")
+    found = (one for one in options_of(VllmOptions) if one.name in names)
+    return tuple(part for one in found for part in one.arguments(getattr(options, one.name)))
 
 
 def _is_large(device: Device) -> bool:

@@ -12,7 +12,7 @@ from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.engines.vllm.plan.candidates import candidates
 from qserve.engines.vllm.plan.context import context_length
 from qserve.engines.vllm.plan.counted_flags import template_flag, with_counted_flags
-from qserve.engines.vllm.plan.defaults import unbounded
+from qserve.engines.vllm.plan.defaults import replayed_tokens, unbounded
 from qserve.engines.vllm.plan.fit import fit
 from qserve.engines.vllm.plan.flags import engine_args
 from qserve.engines.vllm.plan.notes import explanations_of, notes_on
@@ -72,6 +72,9 @@ class VllmPlanner(EnginePlanner):
 
     def fit(self, candidate: Candidate, cache_tokens: int) -> Plan:
         return fit(candidate, cache_tokens)
+
+    def replayed_tokens(self, plan: Plan, device: Device) -> int | None:
+        return replayed_tokens(plan, device)
 
     def unbounded(self, plan: Plan, device: Device, request: PlanRequest) -> Plan:
         return unbounded(plan, device, request)
