@@ -113,7 +113,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 def figures_of(run: SimulatedRun, load: Load, replicas: int = 1) -> Figures:
     """Figures of `replicas` servers of which `run` is one."""
     done = run.finished
-    duration = run.duration_s or 1e-9
+    duration = (_time_of_users(run, load, replicas) if load.users else run.duration_s) or 1e-9
     return Figures(
         ttft_ms=_summary([one.ttft_s for one in done]),
         tpot_ms=_summary([(e2e - ttft) / (tokens - 1) for _, ttft, e2e, _, tokens, _ in done if tokens > 1]),
@@ -126,6 +126,25 @@ def figures_of(run: SimulatedRun, load: Load, replicas: int = 1) -> Figures:
         num_requests=len(done),
         finished=done,
     )
+
+
+def _time_of_users(run: SimulatedRun, load: Load, replicas: int) -> float:
+    """Seconds that users take for as many answers while all of them ask: each does once in a pause and an answer.
+
+    A run begins while they come and ends with pauses of those that ask last, in which the others do not ask again; for
+    short answers that is a third of it. Answers count that were asked for while all of them did.
+    """
+    total = load.users or 1
+    users = load.shared_by(replicas).users or 1
+    ends = sorted(one.arrival_s + one.e2e_s for one in run.finished)
+    follow = len(ends) - users
+    from_s = max((one.arrival_s for one in run.finished if one.place < users), default=0.0)
+    until_s = ends[follow - 1] if follow > 0 else 0.0
+    answers = [one.e2e_s for one in run.finished if from_s <= one.arrival_s <= until_s]
+    answers = answers or [one.e2e_s for one in run.finished]
+    mean_s = sum(answers) / len(answers) if answers else 0.0
+    pauses = len(ends) + run.rejected
+    return replicas * (len(ends) * mean_s + pauses * load.think_s) / total
 
 
 def _summary(seconds: list[float]) -> Summary:

@@ -19,7 +19,7 @@ class EngineCosts:
     A decode step takes `step_us`, `layer_us` for every layer (norms, rotary angles, gaps between kernels), more for
     layers with experts or states, and `request_us` for every running request (sampling, bookkeeping, detokenizing).
     A step with a prompt in it is launched kernel by kernel: it takes at least `dispatch_layer_us` a layer; one of up to
-    `graph_tokens` is replayed in pieces, and launches but `graph_share` of that; a server's flags may say another number
+    `graph_tokens` is replayed in pieces, and launches but `graph_share` of that; flags may say another number
     (`EnginePlanner.replayed_tokens`).
     `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP, the way
     to the engine's process and back, streaming; a prompt's tokens take `intake_ms_per_1k` more. Where there are

@@ -205,6 +205,35 @@ def test_cached_prefixes_shorten_the_first_token() -> None:
     assert figures_of(warm, Load()).ttft_ms.mean == pytest.approx(figures_of(cold, Load()).ttft_ms.mean / 2, rel=0.05)
 
 
+@pytest.mark.parametrize("users", [2, 5, 60, 300])
+@pytest.mark.parametrize("think_s", [0.5, 30.0])
+@pytest.mark.parametrize("lengths", [(1, 1), (100, 100), (500, 300)])
+@pytest.mark.parametrize("num_prompts", [None, 500])
+def test_users_ask_at_the_rate_of_their_pauses_or_at_what_a_full_server_answers(
+    users: int, think_s: float, lengths: tuple[int, int], num_prompts: int | None
+) -> None:
+    """Neither the first ones that come nor the last pauses of a run are part of the rate."""
+    load = Load(*lengths, users=users, think_s=think_s, num_prompts=num_prompts)
+    figures = figures_of(simulate(FlatSteps(), load, LIMITS), load)
+    full = Load(*lengths, concurrency=8, num_prompts=400)
+    most = figures_of(simulate(FlatSteps(), full, LIMITS), full).requests_per_s
+    alone_s = 0.001 * lengths[0] + 0.010 * (lengths[1] - 1)
+    by_pauses = users / (think_s + alone_s)
+    assert figures.requests_per_s <= 1.06 * min(by_pauses, most)
+    if by_pauses < 0.1 * most:
+        assert figures.requests_per_s > 0.93 * by_pauses
+    elif by_pauses > 3 * most:
+        assert figures.requests_per_s > 0.94 * most
+    mean_tokens = figures.output_tokens_per_s / figures.requests_per_s
+    assert mean_tokens == pytest.approx(lengths[1], rel=0.02)
+
+
+def test_replicas_share_users_without_adding_any() -> None:
+    load = Load(1, 1, users=5, think_s=10.0)
+    figures = figures_of(simulate(FlatSteps(), load.shared_by(4), LIMITS), load, 4)
+    assert figures.requests_per_s == pytest.approx(0.5, rel=0.01)
+
+
 def test_targets_count_requests() -> None:
     figures = figures_of(simulate(FlatSteps(), trace((0.0, 100, 5), (5.0, 900, 5)), LIMITS), Load())
     assert figures.kept_share(Targets(ttft_ms=500)) == 0.5
