@@ -18,7 +18,9 @@ def gpu_flag(device: Device, count: int = 1) -> str:
         return f"{name}:{count}" if count > 1 else name
     found = _described(card, None)
     alike = next((key for key, known in known_gpus().items() if known.name == card.known_as), None)
-    if alike is not None and (card.compute_capability is None or parse_gpu(found) != (card,)):
+    # What others hold may be more than there is, where a reward model does not fit: --gpu does not take that.
+    free = replace(card, used_by_others_bytes=0)
+    if alike is not None and (card.compute_capability is None or parse_gpu(_described(free, None)) != (free,)):
         found = _described(card, alike)
     return f"{found},count={count}" if count > 1 else found
 

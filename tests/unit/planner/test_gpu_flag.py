@@ -33,6 +33,13 @@ def test_every_card_of_the_tables_is_read_back_by_its_name() -> None:
         assert "=" not in gpu_flag(card) and parse_gpu(gpu_flag(card, 2)) == (card, card)
 
 
+def test_a_card_of_which_more_is_held_than_it_has_is_written_as_well() -> None:
+    """A reward model that does not fit is counted as others' memory beside a chat model."""
+    (table,) = parse_gpu("rtx-3060")
+    held = replace(table, used_by_others_bytes=table.total_bytes + 1)
+    assert f"used={table.total_bytes + 1}" in gpu_flag(held)
+
+
 @pytest.mark.parametrize("name", ["rtx-4090", "mi300x", "m4-max-64gb", "h100-sxm"])
 def test_a_card_that_is_here_is_read_back_with_what_its_driver_told(name: str) -> None:
     """Its memory differs by some MiB, others hold some of it; its own number is not said."""
