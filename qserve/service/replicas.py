@@ -6,6 +6,7 @@ share its memory evenly. On a CPU all share RAM and cores evenly.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,7 +21,18 @@ from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.units import format_bytes
 
-__all__ = ["AUTO", "NumReplicas", "ReplicaPlan", "as_one", "num_engines", "plan_replicas", "share_out", "spread"]
+__all__ = [
+    "AUTO",
+    "NumReplicas",
+    "ReplicaPlan",
+    "as_one",
+    "most_in_ram",
+    "num_engines",
+    "plan_replicas",
+    "share_out",
+    "spread",
+    "why_not_in_ram",
+]
 
 AUTO: Literal["auto"] = "auto"
 NumReplicas = int | Literal["auto"]
@@ -79,7 +91,9 @@ def plan_replicas(
 def spread(plan: Plan, hardware: Hardware, count: int) -> list[ReplicaPlan]:
     """`count` replicas of a plan that counts on whole cards for each, as a plan for a load does."""
     ranks = plan.placement.num_ranks
-    one = replace(plan, devices=plan.devices[:ranks]) if count > 1 else plan
+    held = {place: num_bytes // count for place, num_bytes in plan.placement.offloaded_bytes.items()}
+    own = replace(plan.placement, offloaded_bytes=held)
+    one = replace(plan, devices=plan.devices[:ranks], placement=own) if count > 1 else plan
     if plan.on_cpu or count == 1:
         return [ReplicaPlan(one, hardware.devices)] * count
     return [ReplicaPlan(one, hardware.devices[at * ranks : (at + 1) * ranks]) for at in range(count)]
@@ -91,6 +105,26 @@ def num_engines(plan: Plan) -> int:
     return int(flags[flags.index(_DATA_PARALLEL) + 1]) if _DATA_PARALLEL in flags else 1
 
 
+def most_in_ram(plan: Plan, hardware: Hardware) -> int | None:
+    """Servers of the plan whose weights beside the cards lie in the RAM together; None where RAM is no bound.
+
+    The RAM of a machine that is only described is not known.
+    """
+    held = plan.placement.offloaded_bytes.get("cpu", 0)
+    return None if hardware.is_described or not held else hardware.ram_for_models_bytes // held
+
+
+def why_not_in_ram(plan: Plan, hardware: Hardware, count: int, flag: str = "--replicas") -> str | None:
+    """Why `count` servers of the plan have too little RAM; None where they have enough."""
+    most, held = most_in_ram(plan, hardware), plan.placement.offloaded_bytes.get("cpu", 0)
+    if most is None or count <= most:
+        return None
+    return (
+        f"{flag} {count}: each replica holds {format_bytes(held)} of RAM beside its cards, and "
+        f"{format_bytes(hardware.ram_for_models_bytes)} are available; {flag} {max(1, most)} is the most"
+    )
+
+
 def as_one(replicas: Sequence[ReplicaPlan]) -> Plan:
     """All replicas as a plan that is shown: the first one's, over all devices, with a note that says so."""
     first = replicas[0].plan
@@ -100,7 +134,11 @@ def as_one(replicas: Sequence[ReplicaPlan]) -> Plan:
     shared = f"; {sharers} of them share {'the CPU' if first.on_cpu else 'a card'}" if sharers > 1 else ""
     note = f"{len(replicas)} replicas, each a server with this plan{shared}"
     devices = tuple(device for one in replicas[::sharers] for device in one.plan.devices)
-    return replace(first, devices=devices, notes=(*first.notes, note))
+    totals = Counter[str]()
+    for one in replicas:
+        totals.update(one.plan.placement.offloaded_bytes)
+    placement = replace(first.placement, offloaded_bytes=dict(totals))
+    return replace(first, devices=devices, placement=placement, notes=(*first.notes, note))
 
 
 def _data_parallel_size(request: PlanRequest) -> int:
@@ -138,7 +176,9 @@ def _as_many(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, f
             wanted = _with_ranks(request, ranks)
             plan = make_plan(checkpoint, replace(hardware, devices=hardware.devices[:ranks]), wanted)
             if plan.fits and good(plan):
-                return _fitting(checkpoint, hardware, wanted, cards // ranks, ranks, flag)
+                most = most_in_ram(plan, hardware)
+                count = cards // ranks if most is None else min(cards // ranks, most)
+                return _fitting(checkpoint, hardware, wanted, count, ranks, flag)
     return _fitting(checkpoint, hardware, request, 1, cards, flag)
 
 
@@ -152,6 +192,8 @@ def _fitting(
             check_fits(plan)
         if not plan.fits:
             raise DoesNotFit(_why_not(plan, share, count, flag))
+        if count > 1 and (why := why_not_in_ram(plan, hardware, count, flag)):
+            raise DoesNotFit(why)
     cores = shares[0].cpu_cores if count > 1 and not ranks else None
     groups = max(1, len(hardware.devices) // ranks) if ranks else 1
     sharers = -(-count // groups)

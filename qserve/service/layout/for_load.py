@@ -9,7 +9,7 @@ from functools import partial
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
 from qserve.core.schemes import SCHEMES
-from qserve.errors import QserveError, UsageError
+from qserve.errors import DoesNotFit, QserveError, UsageError
 from qserve.planner.engine import changed_request, most_tokens
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
@@ -25,7 +25,7 @@ from qserve.service.layout.one_stream import with_layouts
 from qserve.service.layout.search import Layout, choose_layout, device_for, layouts_for, pareto, with_rate
 from qserve.service.layout.suggestions import suggestions
 from qserve.service.load import SpeedRequest
-from qserve.service.replicas import num_engines
+from qserve.service.replicas import num_engines, why_not_in_ram
 from qserve.units import format_count, format_ms
 
 __all__ = ["cheapest_cards", "plan_for_load"]
@@ -139,6 +139,11 @@ def _check_length(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
 
 def _refused(plan: Plan, hardware: Hardware, wanted: SpeedRequest) -> Plan:
     if plan.fits and wanted.replicas:
+        # Of more replicas than the cards hold that is said, of others what the RAM has.
+        cards = wanted.replicas * plan.placement.num_ranks
+        why = why_not_in_ram(plan, hardware, wanted.replicas) if cards <= len(hardware.devices) else None
+        if why:
+            raise DoesNotFit(why)
         raise UsageError(_too_many(plan, wanted.replicas, len(hardware.devices)))
     return plan
 
@@ -179,7 +184,10 @@ def _planned(
     if layout.replicas == 1:
         return again
     devices: tuple[DevicePlan, ...] = again.devices * layout.replicas
-    return replace(again, devices=devices)
+    if num_engines(again) > 1:  # whose one server's plan counts what all of them hold in RAM
+        return replace(again, devices=devices)
+    held = {place: layout.replicas * size for place, size in again.placement.offloaded_bytes.items()}
+    return replace(again, devices=devices, placement=replace(again.placement, offloaded_bytes=held))
 
 
 def _shown(chosen: Layout, layouts: list[Layout], front: set[int]) -> list[Layout]:

@@ -19,7 +19,7 @@ from qserve.planner.speed.price import Price, price_of
 from qserve.planner.speed.rate import KEPT_SHARE, highest_rate
 from qserve.service.layout.fitting_plans import FittingPlans
 from qserve.service.load import SpeedRequest
-from qserve.service.replicas import num_engines
+from qserve.service.replicas import most_in_ram, num_engines
 
 __all__ = [
     "Layout",
@@ -154,6 +154,8 @@ def layouts_for(
         device = device_for(hardware, plan)
         ranks = plan.placement.num_ranks
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
+        if num_engines(plan) == 1 and (in_ram := most_in_ram(plan, hardware)) is not None:
+            most = max(1, min(most, in_ram))
         each = (plan, spec, device, wanted)
         for count in _counts(plan, wanted, most):
             if cards is not None and count * ranks != cards:

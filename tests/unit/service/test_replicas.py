@@ -162,3 +162,57 @@ def test_replicas_whose_speed_can_not_be_planned_are_served(fixed):
     chat = plan_service(request, Machine(machine("rtx-4090:2")), Knowledge()).chat
     assert cards_of(chat.replicas) == [("GPU-0",), ("GPU-1",)]
     assert chat.whole.fits and len(chat.whole.devices) == 2
+
+
+FLASH = "Qwen/Qwen3.8-Flash-Next-FP8"
+TABLE = 51_200_245_764
+
+
+def here(gpu: str, ram_gib: int) -> Hardware:
+    return replace(machine(gpu, ram_gib), packages=frozenset({"vllm"}))
+
+
+def test_replicas_share_the_ram_of_what_lies_beside_their_cards():
+    """47.68 GiB of tables for each server: a copy is none of another process's."""
+    pair = plan_replicas(resolve(FLASH), here("b200:2", 96), PlanRequest(), 2)
+    assert [one.plan.placement.offloaded_bytes for one in pair] == [{"cpu": TABLE}] * 2
+    assert as_one(pair).placement.offloaded_bytes == {"cpu": 2 * TABLE}
+    with pytest.raises(
+        DoesNotFit, match=r"replica holds 47.68 GiB of RAM beside its cards, .*--replicas 1 is the most"
+    ):
+        plan_replicas(resolve(FLASH), here("b200:2", 95), PlanRequest(), 2)
+    there = plan_replicas(resolve(FLASH), machine("b200:2", 8), PlanRequest(), 2)
+    assert len(there) == 2
+
+
+@pytest.mark.parametrize(("ram_gib", "count"), [(64, 1), (150, 3), (400, 4)])
+def test_auto_takes_no_more_replicas_than_the_ram_holds(ram_gib, count):
+    assert len(plan_replicas(resolve(FLASH), here("b200:4", ram_gib), PlanRequest(), AUTO)) == count
+
+
+@pytest.mark.parametrize(("ram_gib", "engines", "held"), [(64, 1, TABLE), (96, 2, 2 * TABLE)])
+def test_every_engine_of_a_server_has_tables_of_its_own(ram_gib, engines, held):
+    (one,) = plan_replicas(resolve(FLASH), here("b200:2", ram_gib), plan_request(data_parallel_size=engines), 1)
+    assert one.plan.placement.offloaded_bytes == {"cpu": held}
+
+
+def test_engines_that_the_ram_does_not_hold_are_refused():
+    with pytest.raises(DoesNotFit, match=r"missing of the RAM: tables of n-grams 95.37 GiB"):
+        plan_replicas(resolve(FLASH), here("b200:2", 95), plan_request(data_parallel_size=2), 1)
+
+
+def planned_for_load(ram_gib: int, **fixed):
+    machine_here = replace(Machine(here("b200:2", ram_gib)), serves=False)
+    return plan_service(
+        ServiceRequest.from_flags({"model": FLASH, "users": 64, **fixed}), machine_here, Knowledge()
+    ).chat
+
+
+def test_a_load_is_served_by_no_more_servers_than_the_ram_holds():
+    whole = planned_for_load(64).whole
+    assert {one["replicas"] for one in whole.speed["alternatives"]} == {1}
+    with pytest.raises(DoesNotFit, match="--replicas 1 is the most"):
+        planned_for_load(64, replicas=2)
+    pair = planned_for_load(128, replicas=2)
+    assert pair.whole.placement.offloaded_bytes == {"cpu": 2 * TABLE}
+    assert [one.plan.placement.offloaded_bytes for one in pair.replicas] == [{"cpu": TABLE}] * 2

@@ -37,16 +37,17 @@ def loaded_blocks(candidate: Candidate, stage: int = 0) -> CachingAllocator:
 
 
 def ram_table_bytes(candidate: Candidate) -> int:
-    """Of tables of n-grams in pinned RAM, which the cards read row by row: all ranks together, a copy for the machine.
+    """Of tables of n-grams in pinned RAM, which the cards read row by row: all ranks of the server together.
 
-    vLLM shares one copy among the engines of a node (dp_shared_memory). Where a card has its memory in common with the
-    CPU, they are counted on the card. Source: vllm 0.32 config/engram.py, docs/features/engram.md.
+    Every engine of it has a copy: dp_shared_memory is DeepSeek's alone. Where a card has its memory in common with the
+    CPU, they are counted on the card. Source: vllm 0.32 models/qwen4_exp/nvidia/ngram_embedding.py, whose tables are
+    sharded over tensor-parallel ranks; models/deepseek_v41/common/engram.py.
     """
     options = candidate.request.of(VllmOptions)
     if not options.ngram_tables_in_ram or candidate.on_cpu or candidate.devices[0].is_integrated:
         return 0
     tables = [tensor for tensor in candidate.tensors if tensor.role == "ngram_table"]
-    return rank_weights(candidate.spec, tables, Loading(dtype=candidate.dtype))
+    return (options.data_parallel_size or 1) * rank_weights(candidate.spec, tables, Loading(dtype=candidate.dtype))
 
 
 def _loading(candidate: Candidate) -> Loading:
