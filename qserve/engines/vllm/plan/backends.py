@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from qserve.core.hardware import Device
+from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.candidate import Candidate
 from qserve.planner.speed.terms.card import card_of
 
 __all__ = [
+    "captures_drafts",
     "fuses_all_reduce",
     "is_datacenter_blackwell",
     "reduces_by_nccl",
@@ -46,6 +48,20 @@ def runs_flashinfer(candidate: Candidate) -> bool:
     if is_datacenter_blackwell(device) or cache.startswith("nvfp4"):
         return True
     return cache.startswith("fp8") and not runs_flash_attention_3(candidate)
+
+
+def captures_drafts(candidate: Candidate, version: VllmVersion) -> bool:
+    """Whether whole decode steps of several drafts are captured: by FlashInfer where it has a kernel for them.
+
+    On data-centre Blackwell that is TensorRT-LLM's, on 12.x from 0.28 on XQA, of NVFP4 seen in 0.32.
+    Source: vllm flashinfer.py, get_cudagraph_support; vllm#49547 ("PIECEWISE: 49/49, FULL: 31/31" of 0.28 on 12.1, and
+    none before), vllm#54992 (none on 8.6).
+    """
+    device = candidate.devices[0]
+    if not runs_flashinfer(candidate) or is_datacenter_blackwell(device):
+        return True
+    first = (0, 32) if candidate.kv_cache_dtype.startswith("nvfp4") else (0, 28)
+    return (device.compute_capability or (0, 0))[0] == 12 and version.release >= first
 
 
 def reduces_by_nccl(candidate: Candidate) -> bool:

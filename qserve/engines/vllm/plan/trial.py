@@ -11,6 +11,7 @@ from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.backends import (
+    captures_drafts,
     fuses_all_reduce,
     is_datacenter_blackwell,
     runs_flash_attention_3,
@@ -193,9 +194,9 @@ class Trial:
 
     @property
     def captures(self) -> Captures:
-        """Off data-centre cards FlashInfer captures no step of several drafts."""
+        """With drafts whole decode steps only where attention captures several tokens of a sequence."""
         drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size
-        only = drafts > 0 and self.runs_flashinfer and not fuses_all_reduce(self.candidate)
+        only = drafts > 0 and not captures_drafts(self.candidate, self.version)
         default = self.version.largest_capture(is_datacenter_blackwell(self.device))
         is_fine = self.options.performance_mode == "interactivity"
         return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest, default, is_fine)

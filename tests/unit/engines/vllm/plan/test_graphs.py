@@ -111,3 +111,34 @@ def test_its_band_is_that_of_its_parts() -> None:
         84 * 28 * (each.high_bytes - each.num_bytes) + 85 * MIB, abs=MIB
     )
     assert 0 < found.low_bytes < found.num_bytes
+
+
+def whole_steps_of(gpu: str, **fixed: Any) -> int:
+    """Whole decode steps that a plan with two drafts captures, told by the graphs that it counts."""
+    asked = {"max_num_seqs": 16, "quant": "bf16", "num_speculative_tokens": 2, **fixed}
+    more = int(graphs_of("Qwen/Qwen3.5-9B", gpu, **asked).formula.partition(" more graphs")[0].rpartition(" ")[2])
+    return more - Captures(16, 8192, 2, piecewise_only=True).num_graphs + 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "release", "cache", "is_whole"),
+    [
+        ("rtx-5090", "0.32.0", "fp8", True),
+        ("rtx-pro-6000", "0.28.0", "fp8", True),
+        ("gb10", "0.28.0", "fp8", True),
+        ("rtx-5090", "0.27.0", "fp8", False),
+        ("rtx-5090", "0.32.0", "nvfp4", True),
+        ("rtx-3090", "0.32.0", "fp8", False),
+        ("l40s", "0.32.0", "fp8", False),
+        ("h100-sxm", "0.32.0", "nvfp4", False),
+        ("h100-sxm", "0.32.0", "fp8", True),
+        ("b200", "0.27.0", "fp8", True),
+        ("l40s", "0.32.0", "auto", True),
+    ],
+)
+def test_whole_steps_of_drafts_are_captured_where_attention_has_a_kernel(
+    gpu: str, release: str, cache: str, is_whole: bool
+) -> None:
+    """vllm#49547: FULL 31/31 on 12.1 in 0.28; vllm#54992: none on 8.6."""
+    asked = {"engine_version": release, "kv_cache_dtype": cache}
+    assert (whole_steps_of(gpu, max_model_len=2048, gpu_memory_utilization=0.95, **asked) > 0) is is_whole
