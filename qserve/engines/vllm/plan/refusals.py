@@ -8,6 +8,7 @@ from dataclasses import replace
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
+from qserve.core.release import shown_release
 from qserve.core.wheels import shown, too_old
 from qserve.engines.vllm.plan.context import check_rope
 from qserve.engines.vllm.plan.options import Adapters, VllmOptions
@@ -18,6 +19,9 @@ from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest
 
 __all__ = ["refuse", "why_no_kernels"]
+
+# The first release of an option. Source: vllm#34936, merged after 0.16; https://juejin.cn/post/7626003597824311322.
+_SINCE = {"performance_mode": (0, 17, 0)}
 
 _MOST_VOCABULARY = 258048  # vllm lora/layers/logits_processor.py
 
@@ -37,6 +41,7 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
             "every sequence; raise the first or lower the second"
         )
     device = (hardware.devices or (hardware.cpu_device,))[0]
+    _refuse_what_is_not_there(options, release, device)
     _refuse_what_no_attention_reads(options, checkpoint.spec, device)
     refuse_of_index_and_tables(checkpoint, device, request)
     if options.adapters is not None:
@@ -50,6 +55,19 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
     _refuse_spread_experts(checkpoint, options)
     check_rope(checkpoint.spec.rope, checkpoint.id)
     check_knows(checkpoint.spec, release)
+
+
+def _refuse_what_is_not_there(options: VllmOptions, release: str, device: Device) -> None:
+    """Raises UsageError for an option that the release or the platform lacks."""
+    version = VllmVersion.parse(release).release
+    for name, first in _SINCE.items():
+        flag, default = f"--{name.replace('_', '-')}", getattr(VllmOptions, name)
+        if getattr(options, name) != default and version < first:
+            raise UsageError(
+                f"{flag} is in vLLM from {shown_release(first)} on, and not in {release}; leave one of them out"
+            )
+    if options.enable_sleep_mode and device.kind == "cpu":
+        raise UsageError("--enable-sleep-mode: vLLM puts models on cards alone to sleep; leave it out")
 
 
 def why_no_kernels(devices: Iterable[Device], release: str) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.trial import Captures
 from qserve.engines.vllm.plan.versions import VllmVersion
+from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 from qserve.planner.term import Term
 from qserve.units import GIB, MIB
@@ -142,3 +143,11 @@ def test_whole_steps_of_drafts_are_captured_where_attention_has_a_kernel(
     """vllm#49547: FULL 31/31 on 12.1 in 0.28; vllm#54992: none on 8.6."""
     asked = {"engine_version": release, "kv_cache_dtype": cache}
     assert (whole_steps_of(gpu, max_model_len=2048, gpu_memory_utilization=0.95, **asked) > 0) is is_whole
+
+
+@pytest.mark.parametrize("mode", ["interactivity", "throughput"])
+def test_a_release_without_an_option_is_refused_with_it(mode: str) -> None:
+    with pytest.raises(UsageError, match=r"--performance-mode is in vLLM from 0\.17\.0 on, and not in 0\.16\.0"):
+        plan_of("Qwen/Qwen3-8B", "l40s", performance_mode=mode, engine_version="0.16.0")
+    assert plan_of("Qwen/Qwen3-8B", "l40s", performance_mode=mode, engine_version="0.17.0").fits
+    assert plan_of("Qwen/Qwen3-8B", "l40s", performance_mode="balanced", engine_version="0.16.0").fits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qserve.errors import UsageError
 from tests.unit.planner.test_make_plan import plan_of
 
 
@@ -20,3 +21,9 @@ def test_a_plan_without_it_names_no_pool(model: str, gpu: str) -> None:
     """Every uncertain term of a margin is one that the plan shows."""
     plan = plan_of(model, gpu)
     assert not [term for term in plan.devices[0].terms if "sleep" in f"{term.name} {term.formula}"]
+
+
+def test_models_on_a_cpu_do_not_sleep() -> None:
+    """vllm 0.32 platforms/interface.py, is_sleep_mode_available: of CUDA, ROCm and XPU."""
+    with pytest.raises(UsageError, match="on cards alone to sleep; leave it out"):
+        plan_of("Qwen/Qwen3-0.6B", None, engine="vllm", enable_sleep_mode=True)
