@@ -34,7 +34,11 @@ _CACHE_DTYPES = (
 _PERFORMANCE = ("balanced", "interactivity", "throughput")
 """What --performance-mode takes. Source: vllm 0.32 config/vllm.py, PerformanceMode."""
 
-_ENGRAM_KEYS = ("cpu_offload", "use_thp")
+_ENGRAM_KEYS = ("cpu_offload",)
+"""Those that tables of Qwen read; the others are DeepSeek's alone.
+
+Source: vllm 0.32 models/qwen4_exp/nvidia/ngram_embedding.py, models/deepseek_v41/common/engram.py.
+"""
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What --max-lora-rank takes. Source: vllm config/lora.py, MaxLoRARanks."""
@@ -63,8 +67,8 @@ def _engram(text: str | None) -> Mapping[str, Any]:
     others = sorted(set(read) - set(_ENGRAM_KEYS))
     if others:
         raise UsageError(
-            f"--engram-config names {', '.join(others)}, which the plan does not count; it takes "
-            f"{' and '.join(_ENGRAM_KEYS)}"
+            f"--engram-config names {', '.join(others)}, which no table of a Qwen model reads; it takes "
+            f"{', '.join(_ENGRAM_KEYS)}"
         )
     return read
 

@@ -273,15 +273,17 @@ REFUSALS: dict[str, str] = {
     "{}: its rope has rope_type {} and type {}, which vLLM refuses to choose between; leave type out of config.json": (
         "{}：rope 的 rope_type 为 {}、type 为 {}，vLLM 拒绝二选一；请从 config.json 中去掉 type"
     ),
-    "{} is in vLLM from {} on, and not in {}; leave one of them out": "vLLM 从 {1} 起才有 {0}，{2} 没有；请去掉其中之一",
+    "{} is in vLLM from {} on, and not in {}; leave one of them out": (
+        "vLLM 从 {1} 起才有 {0}，{2} 没有；请去掉其中之一"
+    ),
     "--enable-sleep-mode: vLLM puts models on cards alone to sleep; leave it out": (
         "--enable-sleep-mode：vLLM 只能让显卡上的模型休眠；请去掉它"
     ),
     "--engram-config: {} has no tables of n-grams; leave it out": "--engram-config：{} 没有 n-gram 表；请去掉它",
     "--engram-config {} is not a JSON object of true and false; write for example {}, with which tables of n-grams lie "
     "on the cards": "--engram-config {} 不是由 true 和 false 组成的 JSON 对象；例如写作 {}，把 n-gram 表放到显卡上",
-    "--engram-config names {}, which the plan does not count; it takes {} and {}": (
-        "--engram-config 中有 {}，规划不计算它；可以是 {} 和 {}"
+    "--engram-config names {}, which no table of a Qwen model reads; it takes {}": (
+        "--engram-config 中有 {}，Qwen 模型的表都不读它；可以是 {}"
     ),
     "{} has sparse attention or tables of n-grams, which vLLM computes on cards alone; describe cards with --gpu "
     "NAME:COUNT": "{} 有稀疏注意力或 n-gram 表，vLLM 只在显卡上计算它们；请用 --gpu 名称:数量 描述显卡",
