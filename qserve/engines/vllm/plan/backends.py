@@ -18,6 +18,7 @@ __all__ = [
 
 _GIB = 1024**3
 _OWN_ALL_REDUCE_RANKS = (2, 4, 6, 8)
+_CACHES_WITHOUT_FLASH_ATTENTION = ("fp8_e5m2", "fp8_per_token_head", "int8_per_token_head", "nvfp4")
 
 
 def fuses_all_reduce(candidate: Candidate) -> bool:
@@ -32,18 +33,27 @@ def is_datacenter_blackwell(device: Device) -> bool:
 
 
 def runs_flash_attention_3(candidate: Candidate) -> bool:
-    """Hopper alone has it; every other card runs version 2. Source: vllm fa_utils.py, get_flash_attn_version."""
-    return fuses_all_reduce(candidate) and not is_datacenter_blackwell(candidate.devices[0])
+    """Hopper alone has it; every other card runs version 2. Source: vllm fa_utils.py, get_flash_attn_version.
+
+    It reads no cache in fp8_e5m2 or NVFP4 or with a scale a head, and an index of sparse attention has kernels of its
+    own. Source: vllm 0.32 flash_attn.py, supported_kv_cache_dtypes; models/qwen4_exp/nvidia/qsa.py.
+    """
+    reads = candidate.kv_cache_dtype not in _CACHES_WITHOUT_FLASH_ATTENTION
+    return _is_hopper(candidate) and reads and candidate.spec.index is None
 
 
 def runs_flashinfer(candidate: Candidate) -> bool:
     """Data-centre Blackwell's first choice, and elsewhere from Ampere on what reads a cache in 8 or 4 bit.
 
-    Version 2 of FlashAttention has no such cache, version 3 has one in fp8.
-    Source: vllm platforms/cuda.py, _get_backend_priorities; logs of 0.19 to 0.31 ("Using FLASHINFER attention").
+    Version 2 of FlashAttention has no such cache, version 3 has one in fp8_e4m3. Triton alone reads scales a head; AMD
+    has neither, and models with an index of sparse attention run kernels of their own.
+    Source: vllm platforms/cuda.py, _get_backend_priorities; flashinfer.py, triton_attn.py, supported_kv_cache_dtypes;
+    logs of 0.19 to 0.31 ("Using FLASHINFER attention").
     """
     device, cache = candidate.devices[0], candidate.kv_cache_dtype
-    if candidate.on_cpu or (device.compute_capability or (8, 0)) < (8, 0):
+    if candidate.on_cpu or _is_amd(device) or (device.compute_capability or (8, 0)) < (8, 0):
+        return False
+    if cache.endswith("per_token_head") or candidate.spec.index is not None:
         return False
     if is_datacenter_blackwell(device) or cache.startswith("nvfp4"):
         return True
@@ -72,7 +82,7 @@ def reduces_by_nccl(candidate: Candidate) -> bool:
     Source: vllm custom_all_reduce.py; "Custom allreduce is disabled because …" in its logs.
     """
     ranks, device = candidate.tensor_parallel_size, candidate.devices[0]
-    if candidate.on_cpu or ranks == 1:
+    if candidate.on_cpu or ranks == 1 or _is_amd(device):  # whose RCCL was measured nowhere
         return False
     if ranks not in _OWN_ALL_REDUCE_RANKS:
         return True
@@ -80,6 +90,15 @@ def reduces_by_nccl(candidate: Candidate) -> bool:
     if interconnect == "nvlink" or _is_sold_with_nvlink(candidate):
         return False
     return ranks > 2 or interconnect.startswith("geforce") or "GeForce" in device.known_as
+
+
+def _is_hopper(candidate: Candidate) -> bool:
+    return fuses_all_reduce(candidate) and not is_datacenter_blackwell(candidate.devices[0])
+
+
+def _is_amd(device: Device) -> bool:
+    """By its name: a card that is described by its memory is NVIDIA's, with or without a compute capability."""
+    return device.compute_capability is None and device.name.startswith("AMD")
 
 
 def _is_sold_with_nvlink(candidate: Candidate) -> bool:

@@ -151,3 +151,39 @@ def test_a_release_without_an_option_is_refused_with_it(mode: str) -> None:
         plan_of("Qwen/Qwen3-8B", "l40s", performance_mode=mode, engine_version="0.16.0")
     assert plan_of("Qwen/Qwen3-8B", "l40s", performance_mode=mode, engine_version="0.17.0").fits
     assert plan_of("Qwen/Qwen3-8B", "l40s", performance_mode="balanced", engine_version="0.16.0").fits
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cache", "backend"),
+    [
+        ("h100-sxm", "fp8", "FlashAttention 3"),
+        ("h100-sxm", "auto", "FlashAttention 3"),
+        ("h100-sxm", "fp8_e5m2", "FlashInfer"),
+        ("h100-sxm", "nvfp4", "FlashInfer"),
+        ("h100-sxm", "fp8_per_token_head", None),
+        ("b200", "int8_per_token_head", None),
+        ("b200", "auto", "FlashInfer"),
+        ("l40s", "fp8_per_token_head", None),
+        ("l40s", "fp8", "FlashInfer"),
+        ("mi300x", "fp8", None),
+        ("rx-7900-xtx", "fp8", None),
+        ("memory=80GiB,sm=108", "fp8", "FlashInfer"),
+    ],
+)
+def test_which_backend_reads_a_cache(gpu: str, cache: str, backend: str | None) -> None:
+    """vllm 0.32: supported_kv_cache_dtypes of flash_attn.py, flashinfer.py and triton_attn.py."""
+    asked = {"max_num_seqs": 1024, "quant": "bf16", "max_model_len": 2048, "engine_version": "0.19.0"}
+    formula = graphs_of("Qwen/Qwen2.5-7B-Instruct", gpu, kv_cache_dtype=cache, **asked).formula
+    assert (backend in formula) if backend else ("FlashAttention" not in formula and "FlashInfer" not in formula)
+
+
+@pytest.mark.parametrize(("gpu", "cache"), [("h100-sxm:8", "auto"), ("b200:4", "auto"), ("rtx-pro-6000:4", "fp8")])
+def test_an_index_of_sparse_attention_has_kernels_of_its_own(gpu: str, cache: str) -> None:
+    formula = graphs_of("Qwen/Qwen3.8-Flash-Next", gpu, quant="fp8", max_num_seqs=1024, kv_cache_dtype=cache).formula
+    assert "FlashAttention" not in formula and "FlashInfer" not in formula
+
+
+@pytest.mark.parametrize("gpu", ["mi300x:4", "w7900:4", "mi300x:3"])
+def test_cards_of_amd_sum_without_nccl(gpu: str) -> None:
+    asked = {"tensor_parallel_size": 4 if gpu.endswith("4") else 1, "max_num_seqs": 8, "max_model_len": 2048}
+    assert "NCCL" not in graphs_of("Qwen/Qwen2.5-7B-Instruct", gpu, **asked).formula
