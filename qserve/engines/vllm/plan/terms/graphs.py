@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.backends import reduces_by_nccl
+from qserve.engines.vllm.plan.backends import is_datacenter_blackwell, reduces_by_nccl
 from qserve.engines.vllm.plan.terms.bnb_scratch import experts_scratch_bytes
 from qserve.engines.vllm.plan.trial import Trial
 from qserve.planner.constants import Constant
@@ -45,15 +45,17 @@ def attention_bytes(sizes: Trial) -> int:
     """What attention makes for the first whole decode step that is captured.
 
     FlashAttention 3: 32·B·heads·head_dim·4, the parts' sums of B tokens. FlashInfer: its workspace, which nothing
-    before has made; the second runner prepares attention for piecewise graphs as well.
-    Source: vllm flash_attn.py, flashinfer.py, gpu/cudagraph_utils.py.
+    before has made; the second runner prepares attention for piecewise graphs as well. On data-centre Blackwell that is
+    TensorRT-LLM's, which has one size. Source: vllm flash_attn.py, flashinfer.py (_get_trtllm_workspace_buffer,
+    _get_workspace_buffer), gpu/cudagraph_utils.py.
     """
     spec, version = sizes.spec, sizes.version
     heads = -(-spec.num_attention_heads // sizes.candidate.tensor_parallel_size) * spec.head_dim
     full = sizes.captures.largest_full
     if sizes.runs_flashinfer and (full or version.runs_model_runner_v2(spec)):
         by_step = sizes.max_num_batched_tokens * heads * constants.FLASHINFER_WORKSPACE_PER_ELEMENT
-        return max(constants.FLASHINFER_WORKSPACE_BYTES, by_step if version.sizes_flashinfer_workspace else 0)
+        grows = version.sizes_flashinfer_workspace and not is_datacenter_blackwell(sizes.device)
+        return max(constants.FLASHINFER_WORKSPACE_BYTES, by_step if grows else 0)
     return constants.FLASH_ATTENTION_3_SPLITS * full * heads * 4 if sizes.runs_flash_attention_3 else 0
 
 

@@ -187,3 +187,10 @@ def test_an_index_of_sparse_attention_has_kernels_of_its_own(gpu: str, cache: st
 def test_cards_of_amd_sum_without_nccl(gpu: str) -> None:
     asked = {"tensor_parallel_size": 4 if gpu.endswith("4") else 1, "max_num_seqs": 8, "max_model_len": 2048}
     assert "NCCL" not in graphs_of("Qwen/Qwen2.5-7B-Instruct", gpu, **asked).formula
+
+
+@pytest.mark.parametrize(("gpu", "workspace"), [("b200", "394 MiB"), ("b300", "394 MiB"), ("rtx-pro-6000", "1.50 GiB")])
+def test_the_workspace_of_data_centre_blackwell_has_one_size(gpu: str, workspace: str) -> None:
+    """TensorRT-LLM's is VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE; 16 bytes of 16384 tokens of 24 heads of 256 are more."""
+    asked = {"quant": "fp8", "max_num_batched_tokens": 16384, "max_num_seqs": 16, "kv_cache_dtype": "fp8"}
+    assert graphs_of("Qwen/Qwen3.6-27B", gpu, **asked).formula.startswith(f"{workspace} (FlashInfer's workspace)")
