@@ -25,6 +25,8 @@ _RANK_BYTES = 6 * GIB
 # NCCL and vLLM's message queue between ranks: vLLM's own guide for Kubernetes gives 2 GiB; more ranks, more rings.
 _SHM_BYTES = 2 * GIB
 _SHM_OF_RANK_BYTES = 2 * GIB
+# vLLM asleep at level 1 has the weights of every rank in RAM. Source: vllm 0.32 docs/features/sleep_mode.md.
+_SLEEPS = "--enable-sleep-mode"
 # What loading reads stays in the page cache and counts until somebody needs it: the limit leaves space for some.
 _LIMIT_FACTOR = 1.5
 # Compiled kernels, the run store (--keep-runs-gib) and a second version of the weights' metadata.
@@ -92,7 +94,9 @@ def _num_ranks(plan: Plan) -> int:
 
 def _ram_of(plan: Plan) -> int:
     if not plan.on_cpu:
-        return _ENGINE_BYTES + _RANK_BYTES * len(plan.devices) + sum(plan.placement.offloaded_bytes.values())
+        asleep = sum(device.weights_bytes for device in plan.devices) if _SLEEPS in plan.engine_args else 0
+        beside = sum(plan.placement.offloaded_bytes.values())
+        return _ENGINE_BYTES + _RANK_BYTES * len(plan.devices) + beside + asleep
     return sum(device.total_bytes - device.used_by_others_bytes - device.free_bytes for device in plan.devices)
 
 

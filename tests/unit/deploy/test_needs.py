@@ -8,7 +8,7 @@ import pytest
 
 from qserve.deploy.needs import Relays, needs_of
 from qserve.hub import resolve
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.planner.memory.host import GATEWAY, LARGE_BODIES
 from qserve.service.machine import hardware_of
 from qserve.units import GIB
@@ -40,6 +40,16 @@ def test_weights_on_the_cpu_of_a_model_on_a_card_are_counted(plans):
     plan = plans["l40s"]
     placed = replace(plan, placement=replace(plan.placement, offloaded_bytes={"cpu": 40 * GIB}))
     assert needs_of([placed], 1, 0).memory_bytes == needs_of([plan], 1, 0).memory_bytes + 40 * GIB
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "rtx-4090:2"])
+def test_a_model_that_sleeps_has_its_weights_in_ram(plans, gpu):
+    plan = make_plan(resolve("Qwen/Qwen3-8B"), hardware_of(gpu), plan_request(enable_sleep_mode=True))
+    weights = sum(device.weights_bytes for device in plan.devices)
+    more = (
+        needs_of([plan], len(plan.devices), 0).memory_bytes - needs_of([plans[gpu]], len(plan.devices), 0).memory_bytes
+    )
+    assert weights - GIB < more < weights + GIB
 
 
 def test_what_is_fetched_has_a_place_on_disk(plans):
