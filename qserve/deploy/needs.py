@@ -25,7 +25,7 @@ _RANK_BYTES = 6 * GIB
 # NCCL and vLLM's message queue between ranks: vLLM's own guide for Kubernetes gives 2 GiB; more ranks, more rings.
 _SHM_BYTES = 2 * GIB
 _SHM_OF_RANK_BYTES = 2 * GIB
-# vLLM asleep at level 1 has the weights of every rank in RAM. Source: vllm 0.32 docs/features/sleep_mode.md.
+# vLLM asleep at level 1 has the weights of every rank in RAM. Source: vllm 0.32 device_allocator/cumem.py.
 _SLEEPS = "--enable-sleep-mode"
 # What loading reads stays in the page cache and counts until somebody needs it: the limit leaves space for some.
 _LIMIT_FACTOR = 1.5

@@ -6,6 +6,8 @@ models/qwen4_exp (nvidia/qsa.py, common/qsa_cache.py, common/ngram_embedding.py)
 
 from __future__ import annotations
 
+import math
+from itertools import groupby
 from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
@@ -38,7 +40,7 @@ def refuse_of_index_and_tables(checkpoint: Checkpoint, device: Device, request: 
         _refuse_in_flight(checkpoint, request)
     if spec.index:
         _refuse_dtypes(checkpoint, device, request)
-        _refuse_drafts(checkpoint, options)
+        _refuse_ring(checkpoint, options)
 
 
 def _refuse_stages_and_formats(checkpoint: Checkpoint, options: VllmOptions) -> None:
@@ -105,17 +107,31 @@ def _refuse_dtypes(checkpoint: Checkpoint, device: Device, request: PlanRequest)
         )
 
 
-def _refuse_drafts(checkpoint: Checkpoint, options: VllmOptions) -> None:
+def _refuse_ring(checkpoint: Checkpoint, options: VllmOptions) -> None:
     """A ring of keys holds the open block and every draft, in whole blocks, and must divide a block of the cache."""
     index, drafts = checkpoint.spec.index, options.num_speculative_tokens
-    if index is None or not drafts:
+    assert index is not None, "called for models with an index"
+    ratio, block = index.compress_ratio, options.block_size or _GRAIN
+    ring = _ring(ratio, drafts)
+    if not block % ring:
         return
-    ratio = index.compress_ratio
-    ring = -(-(ratio + drafts) // ratio) * ratio
-    if (options.block_size or _GRAIN) % ring:
-        fewer = max((n for n in range(1, drafts) if not _GRAIN % (-(-(ratio + n) // ratio) * ratio)), default=0)
-        instead = f"give {fewer} or fewer" if fewer else "leave it out"
-        raise UsageError(
-            f"--num-speculative-tokens {drafts}: the index of {checkpoint.id} keeps {ring} keys of a sequence, which "
-            f"must divide a block of its cache; {instead}, or --block-size {_GRAIN * ring}"
-        )
+    wider = f"--block-size {math.lcm(_GRAIN, ring)}"
+    kept = f"the index of {checkpoint.id} keeps {ring} keys of a sequence, which must divide a block of its cache"
+    if not drafts:
+        raise UsageError(f"--block-size {block}: {kept}; give {wider}")
+    able = [n for n in range(1, block - ratio + 1) if not block % _ring(ratio, n)]
+    instead = f"give {_ranges(able)}" if able else "leave it out"
+    raise UsageError(f"--num-speculative-tokens {drafts}: {kept}; {instead}, or {wider}")
+
+
+def _ring(ratio: int, drafts: int) -> int:
+    return -(-(ratio + drafts) // ratio) * ratio
+
+
+def _ranges(numbers: list[int]) -> str:
+    """'4 or fewer, or 9 to 12' of 1 to 4 and 9 to 12."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    return ", or ".join(
+        f"{run[-1]} or fewer" if run[0] == 1 else f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0])
+        for run in runs
+    )

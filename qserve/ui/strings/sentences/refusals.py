@@ -312,6 +312,10 @@ REFUSALS: dict[str, str] = {
         "--num-speculative-tokens {}：{} 的索引为每个序列保留 {} 个键，其数须能整除缓存块；{}，或用 --block-size {}"
     ),
     "give {#} or fewer": "请用不超过 {} 的值",
+    "give {#} or fewer, or {#} to {#}": "请用不超过 {} 或在 {} 到 {} 之间的值",
+    "give {#} or fewer, or {#} to {#}, or {#} to {#}": "请用不超过 {}、在 {} 到 {} 之间或在 {} 到 {} 之间的值",
+    "--block-size {}: the index of {} keeps {} keys of a sequence, which must divide a block of its cache; give "
+    "--block-size {}": "--block-size {}：{} 的索引为每个序列保留 {} 个键，其数须能整除缓存块；请用 --block-size {}",
     "leave it out": "请去掉它",
     "{} has {}, which the transformers engine does not serve; give --engine vllm, with cards": (
         "{} 有{}，transformers 引擎不支持；请用显卡并指定 --engine vllm"

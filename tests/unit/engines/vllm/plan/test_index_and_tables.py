@@ -88,7 +88,13 @@ def test_too_little_ram_has_a_way_out() -> None:
         ("h200:4", {"quant": "fp16"}, "--quant fp16: .*compute in bfloat16"),
         ("h200:4", {"quant": "int8"}, "checkpoints are known in fp8, nvfp4"),
         ("h200:4", {"kv_cache_dtype": "fp8_e5m2"}, "bfloat16, fp8, fp8_e4m3; give one of these"),
-        ("h200:4", {"num_speculative_tokens": 5}, "keeps 12 keys .*; give 4 or fewer, or --block-size 192"),
+        ("h200:4", {"num_speculative_tokens": 5}, "keeps 12 keys .*; give 4 or fewer, or 9 to 12, or --block-size 48"),
+        ("h200:4", {"num_speculative_tokens": 13}, "keeps 20 keys .*; give 4 or fewer, or 9 to 12, or --block-size 80"),
+        (
+            "h200:4",
+            {"num_speculative_tokens": 13, "block_size": 48},
+            "; give 12 or fewer, or 17 to 20, or 41 to 44, or",
+        ),
         ("t4:8", {}, "has no bfloat16"),
         (None, {}, "on cards alone"),
     ],
@@ -149,3 +155,22 @@ def test_buffers_of_a_step_by_hand() -> None:
     assert stream_widths(spec, 10**6) == 2 * 4 * 2560 + 2560 + 10**6
     bare = replace(spec, index=None, streams=None, ngrams=None)
     assert (choice_bytes(bare, 9), lookup_bytes(bare, (), "bfloat16", 9), stream_widths(bare, 9)) == (0, 0, 9)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "fixed", "said"),
+    [
+        (3, {}, "--block-size 16: .* keeps 3 keys .*; give --block-size 48"),
+        (3, {"block_size": 64}, "--block-size 64: .*; give --block-size 48"),
+        (32, {"block_size": 48}, "--block-size 48: .*; give --block-size 32"),
+        (16, {"num_speculative_tokens": 1}, "--num-speculative-tokens 1: .* keeps 32 keys .*; leave it out, or"),
+    ],
+)
+def test_the_blocks_of_an_index_divide_those_of_the_cache(ratio: int, fixed: dict[str, Any], said: str) -> None:
+    """vllm 0.32 qsa_cache.py: block_size % compress_ratio, with drafts or without."""
+    machine = Hardware(parse_gpu("h200:4"), 128 * GIB, 128 * GIB, 16)
+    of_ratio = checkpoint_of(indexer_compress_ratio=ratio)
+    with pytest.raises(UsageError, match=said):
+        make_plan(of_ratio, machine, plan_request(engine="vllm", quant="bf16", **fixed))
+    able = plan_request(engine="vllm", quant="bf16", block_size=16 * ratio)
+    assert make_plan(of_ratio, machine, able).fits
