@@ -49,6 +49,7 @@ class Captures:
     largest_asked: int | None = None
     largest_by_default: int = 512
     is_fine: bool = False
+    fits_decode: bool = False
 
     @property
     def num_modes(self) -> int:
@@ -70,12 +71,36 @@ class Captures:
 
     @property
     def num_graphs(self) -> int:
-        """Sizes are 1, 2, 4, then steps of 8, of 16 from 256; `is_fine` (--performance-mode interactivity): every one
-        up to 32. Source: vllm VllmConfig._set_cudagraph_sizes.
+        """Piecewise ones at every size, and whole decode steps at the sizes rounded up to whole sequences of 1 + k.
+
+        Source: vllm VllmConfig._set_cudagraph_sizes; of drafts "PIECEWISE: 49/49, FULL: 31/31" with four (vllm#49547).
+        """
+        each = 1 + self.num_speculative_tokens
+        whole = {-(-size // each) * each for size in self._sizes} if self.largest_full else set()
+        return len(self._sizes) + sum(size <= self._decode for size in whole)
+
+    @property
+    def _sizes(self) -> set[int]:
+        """1, 2, 4, then steps of 8, of 16 from 256; `is_fine` (--performance-mode interactivity): every one up to 32.
+
+        `fits_decode`: also a step of all tokens, and of all sequences; with drafts of 1 + k tokens of as many sequences
+        as the sizes have tokens. Source: vllm 0.32 VllmConfig._set_cudagraph_sizes.
         """
         smallest = range(1, 33) if self.is_fine else (1, 2, 4)
         steps = {*smallest, *range(8, 256, 8), *range(256, self.largest + 1, 16)}
-        return sum((size <= self.largest) + (size <= self.largest_full) for size in steps)
+        if self.fits_decode:
+            steps |= {self.max_num_batched_tokens, *self._decode_sizes()}
+        return {size for size in steps if size <= self.largest}
+
+    def _decode_sizes(self) -> set[int]:
+        """None of them where the largest size was asked for."""
+        if self.largest_asked is not None:
+            return set()
+        most = min(self.max_num_seqs, self.largest_by_default)
+        if not self.num_speculative_tokens:
+            return {self.max_num_seqs}
+        counts = {1, 2, 4, *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16), most}
+        return {count * (1 + self.num_speculative_tokens) for count in counts if count <= most}
 
     @property
     def _decode(self) -> int:
@@ -199,7 +224,8 @@ class Trial:
         only = drafts > 0 and not captures_drafts(self.candidate, self.version)
         default = self.version.largest_capture(is_datacenter_blackwell(self.device))
         is_fine = self.options.performance_mode == "interactivity"
-        return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest, default, is_fine)
+        fits = self.version.captures_decode_sizes
+        return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest, default, is_fine, fits)
 
     @property
     def runs_flashinfer(self) -> bool:

@@ -122,6 +122,11 @@ class VllmVersion:
         return 1024 if on_datacenter_blackwell and self.release >= (0, 27) else 512
 
     @property
+    def captures_decode_sizes(self) -> bool:
+        """Sizes of graphs hold the largest decode step itself, and with drafts multiples of 1 + k: read in 0.32."""
+        return self.release >= (0, 32)
+
+    @property
     def sizes_flashinfer_workspace(self) -> bool:
         """FlashInfer's workspace grows with the step and the heads (vllm#48428, vllm#50780); before, a fixed size."""
         return self.release >= (0, 26)

@@ -118,7 +118,8 @@ def whole_steps_of(gpu: str, **fixed: Any) -> int:
     """Whole decode steps that a plan with two drafts captures, told by the graphs that it counts."""
     asked = {"max_num_seqs": 16, "quant": "bf16", "num_speculative_tokens": 2, **fixed}
     more = int(graphs_of("Qwen/Qwen3.5-9B", gpu, **asked).formula.partition(" more graphs")[0].rpartition(" ")[2])
-    return more - Captures(16, 8192, 2, piecewise_only=True).num_graphs + 1
+    fits = VllmVersion.parse(fixed["engine_version"]).captures_decode_sizes
+    return more - Captures(16, 8192, 2, piecewise_only=True, fits_decode=fits).num_graphs + 1
 
 
 @pytest.mark.parametrize(
@@ -194,3 +195,28 @@ def test_the_workspace_of_data_centre_blackwell_has_one_size(gpu: str, workspace
     """TensorRT-LLM's is VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE; 16 bytes of 16384 tokens of 24 heads of 256 are more."""
     asked = {"quant": "fp8", "max_num_batched_tokens": 16384, "max_num_seqs": 16, "kv_cache_dtype": "fp8"}
     assert graphs_of("Qwen/Qwen3.6-27B", gpu, **asked).formula.startswith(f"{workspace} (FlashInfer's workspace)")
+
+
+def test_whole_steps_of_drafts_hold_whole_sequences() -> None:
+    """vllm#49547, 0.28 on GB10 with four drafts: 49 piecewise graphs and 31 whole steps, at 48 sequences."""
+    assert Captures(48, 2048, 4, piecewise_only=True).num_graphs == 49
+    assert Captures(48, 2048, 4).num_graphs == 49 + 31
+
+
+@pytest.mark.parametrize(
+    ("seqs", "tokens", "drafts", "more"),
+    [
+        (256, 2048, 0, 0),  # a size anyhow
+        (100, 2048, 0, 2),  # 100 of each kind
+        (1000, 8192, 0, 0),  # above the largest
+        (300, 400, 0, 1 + 1),  # 300 of each kind; 400 is a size
+        (100, 150, 0, 1 + 2),  # and 150, a piecewise one
+        (3, 2048, 2, 3),  # 3, 6 and 9, to which whole steps of 1 to 8 are rounded up anyhow
+    ],
+)
+def test_0_32_captures_the_largest_decode_step_itself(seqs: int, tokens: int, drafts: int, more: int) -> None:
+    newer, older = (Captures(seqs, tokens, drafts, fits_decode=fits).num_graphs for fits in (True, False))
+    assert newer - older == more
+    assert Captures(seqs, tokens, drafts, largest_asked=64, fits_decode=True).num_graphs == (
+        Captures(seqs, tokens, drafts, largest_asked=64).num_graphs
+    )
