@@ -135,7 +135,8 @@ class VllmOptions(EngineOptions):
     )
     performance_mode: str = option(
         "choice",
-        "What vLLM is tuned for; interactivity captures a CUDA graph for every batch up to 32.",
+        "interactivity captures a CUDA graph for every batch up to 32; throughput doubles vLLM's default limits, in the "
+        "place of which a plan names its own.",
         "balanced",
         choices=_PERFORMANCE,
         sent_as="--performance-mode",
@@ -220,6 +221,14 @@ class VllmOptions(EngineOptions):
     def ngram_tables_in_ram(self) -> bool:
         """Whether tables of n-grams lie in RAM, where vLLM puts them unless it is told otherwise."""
         return bool(_engram(self.engram_config).get("cpu_offload", True))
+
+    @property
+    def grows_weights(self) -> bool:
+        """Whether the weights lie in segments that grow, which those of sleep mode's pools never do.
+
+        Source: vllm 0.32 device_allocator/cumem.py, use_memory_pool (vllm#40812).
+        """
+        return self.expandable_segments and not self.enable_sleep_mode
 
     @property
     def overrides(self) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ def stage_weights(candidate: Candidate) -> tuple[int, ...]:
     over of a block is split off there. Source: pytorch c10/cuda/CUDACachingAllocator.cpp, should_split.
     """
     stages = range(candidate.pipeline_parallel_size)
-    if not candidate.on_cpu and not candidate.request.of(VllmOptions).expandable_segments:
+    if not candidate.on_cpu and not candidate.request.of(VllmOptions).grows_weights:
         return tuple(loaded_blocks(candidate, stage).allocated for stage in stages)
     shares = (stage_tensors(candidate.spec, candidate.tensors, stage, len(stages)) for stage in stages)
     rope = rope_cache_bytes(candidate.spec, candidate.dtype)
@@ -58,7 +58,7 @@ def _loading(candidate: Candidate) -> Loading:
         tensor_parallel_size=candidate.tensor_parallel_size,
         fuse=True,
         fuse_experts=True,
-        round_blocks=not (candidate.on_cpu or options.expandable_segments),
+        round_blocks=not (candidate.on_cpu or options.grows_weights),
         max_split_bytes=20 * MIB if VllmVersion.parse(candidate.engine_version).limits_block_splits else None,
         with_mtp=options.num_speculative_tokens > 0,
         with_vision=not options.language_model_only,

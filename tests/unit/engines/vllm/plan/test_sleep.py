@@ -23,6 +23,16 @@ def test_a_plan_without_it_names_no_pool(model: str, gpu: str) -> None:
     assert not [term for term in plan.devices[0].terms if "sleep" in f"{term.name} {term.formula}"]
 
 
+@pytest.mark.parametrize("quant", ["bf16", "awq"])
+def test_segments_of_weights_that_can_sleep_do_not_grow(quant: str) -> None:
+    """vllm 0.32 cumem.py turns expandable segments off while it fills its pools."""
+    asleep, growing, plain = (
+        plan_of("Qwen/Qwen3-8B", "rtx-4090", quant=quant, **fixed).devices[0].weights_bytes
+        for fixed in ({"enable_sleep_mode": True, "expandable_segments": True}, {"expandable_segments": True}, {})
+    )
+    assert asleep == plain > growing
+
+
 def test_models_on_a_cpu_do_not_sleep() -> None:
     """vllm 0.32 platforms/interface.py, is_sleep_mode_available: of CUDA, ROCm and XPU."""
     with pytest.raises(UsageError, match="on cards alone to sleep; leave it out"):
