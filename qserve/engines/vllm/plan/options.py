@@ -135,8 +135,8 @@ class VllmOptions(EngineOptions):
     )
     performance_mode: str = option(
         "choice",
-        "interactivity captures a CUDA graph for every batch up to 32; throughput doubles vLLM's default limits, in the "
-        "place of which a plan names its own.",
+        "interactivity captures a CUDA graph for every batch up to 32; throughput doubles vLLM's default limits, and "
+        "a plan names its own in their place.",
         "balanced",
         choices=_PERFORMANCE,
         sent_as="--performance-mode",
