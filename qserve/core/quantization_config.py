@@ -83,7 +83,11 @@ def _skipped(config: _Config) -> tuple[str, ...]:
 
 
 def _with_dynamic(config: _Config, method: str, where: str) -> CheckpointQuantization:
-    """GPTQModel's `dynamic` leaves modules out ("-:regex") or stores them otherwise ("+:regex")."""
+    """GPTQModel's `dynamic` leaves modules out ("-:regex") or stores them otherwise ("+:regex").
+
+    A rule about the head is one for where the config has `lm_head`: Qwen's own files name a head that is in 16 bit.
+    Source: vllm 0.32 quantization/utils/gptq_utils.py, get_linear_quant_method.
+    """
     whole = _of_integers(config, method, where)
     dynamic: _Config = config.get("dynamic") or {}
     left_out = tuple(f"re:{pattern[2:]}" for pattern in dynamic if pattern.startswith("-:"))
@@ -92,7 +96,8 @@ def _with_dynamic(config: _Config, method: str, where: str) -> CheckpointQuantiz
         for pattern, changes in dynamic.items()
         if not pattern.startswith("-:")
     )
-    return replace(whole, skipped=(*_skipped(config), *left_out), overrides=others)
+    head = ("lm_head",) if others and not config.get("lm_head") else ()
+    return replace(whole, skipped=(*_skipped(config), *left_out, *head), overrides=others)
 
 
 def _of_integers(config: _Config, method: str, where: str) -> CheckpointQuantization:

@@ -225,7 +225,10 @@ SCHEMES = {
             synonyms=("gptq",),
             marks=(Mark("gptq", {"bits": 4}, 128),),
             config=packed("gptq", 4, sym=True),
-            endings=(("-(GPTQ(-Int4)?|AutoRound(-INT4)?|int4(-AutoRound)?|4bit)", packed("gptq", 4)),),
+            endings=(
+                ("-(AutoRound(-INT4)?|int4-AutoRound)", packed("auto-round", 4)),
+                ("-(GPTQ(-Int4)?|int4|4bit)", packed("gptq", 4)),
+            ),
             packages=_GPTQ_PACKAGES,
             in_panels=True,
             rounded="by default",

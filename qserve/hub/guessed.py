@@ -27,9 +27,11 @@ _OF_HYBRIDS = (
     ("the inputs of linear attention in 16 bit", ("re:.*linear_attn.in_proj.*",)),
     ("linear attention in 16 bit", ("re:.*linear_attn.*",)),
 )
+# GPTQ of hybrids by Qwen itself (configs/models.toml, [stored]): MLPs alone.
+_OF_GPTQ_HYBRIDS = (("attention and linear attention in 16 bit", ("re:.*linear_attn.*", "re:.*self_attn.*")),)
 _OF_EXPERTS = ("experts alone packed", ("re:.*linear_attn.*", "re:.*self_attn.*", "re:.*shared_expert.*"))
-_PACKS_ALL = ("gptq", "bitsandbytes")
-"""Methods whose quantizers pack every linear layer that they know: GPTQModel, AutoRound, bitsandbytes."""
+_PACKS_ALL = ("auto-round", "bitsandbytes")
+"""Methods whose quantizers pack every linear layer that they know."""
 _FINE = 32
 """Columns of a group where a maker takes the smallest that kernels have, with zero points: cyankiwi's 4 bit."""
 
@@ -107,7 +109,9 @@ def _packings(spec: ModelSpec, usual: _Packing) -> Iterator[tuple[str, _Packing]
     if method in _PACKS_ALL:
         kept: list[tuple[str, tuple[str, ...]]] = [(_EVERY, ())]
     else:
-        kept = [(_EVERY, (_SCALARS,)), *(_OF_HYBRIDS if spec.is_hybrid else ()), *((_OF_EXPERTS,) if spec.moe else ())]
+        of_hybrids = _OF_GPTQ_HYBRIDS if method == "gptq" else _OF_HYBRIDS
+        every = (_EVERY, () if method == "gptq" else (_SCALARS,))
+        kept = [every, *(of_hybrids if spec.is_hybrid else ()), *((_OF_EXPERTS,) if spec.moe else ())]
     for words, modules in kept:
         yield words, _leaving(usual, modules)
         finer = _in_fine_groups(usual)

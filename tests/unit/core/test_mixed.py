@@ -162,6 +162,16 @@ def test_gptqmodels_dynamic_rules():
     assert total(config) > total(plain) + LAYERS * attention
 
 
+def test_a_rule_of_gptqmodel_about_the_head_holds_where_the_config_has_one():
+    """Qwen3.5's own files name a head that is in 16 bit."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "dynamic": {"-:.*mtp.*": {}}}
+    for rule in ("lm_head", "+:.*lm_head$"):
+        named = {**config, "dynamic": {rule: {}, "model.embed_tokens": {}, **config["dynamic"]}}
+        assert total(named) == total(config)
+        assert total({**named, "lm_head": False}) == total(config)
+        assert total({**named, "lm_head": True}) < total(config)
+
+
 def test_lm_head_is_quantized_where_nothing_leaves_it_out():
     difference = total(groups((["Linear"], NVFP4))) - total(groups((["Linear"], NVFP4), ignore=[]))
     assert difference == bf16(VOCAB, H) - nvfp4(VOCAB, H)

@@ -24,7 +24,8 @@ def gib_of(checkpoint: Checkpoint) -> float:
 # Public figures of checkpoints of each name: what it can mean has them between its smallest and its largest.
 # friendli.ai/models/natfii/Qwen3.6-27B-VLM-NVFP4-MTP (20.6 GB with 0.85 of the drafter), Inferact/Qwen3.8-27B-NVFP4,
 # RadixArk/Qwen3.8-27B-NVFP4 (github.com/noonghunna/club-3090/issues/1047), Lorbus/Qwen3.6-27B-int4-AutoRound
-# (github.com/noonghunna/club-3090/issues/142), LibertAIDAI/Qwen3.6-27B-W4A16-G128 (19 GiB), ThakiCloud's Qwen3-30B-A3B.
+# (github.com/noonghunna/club-3090/issues/142), LibertAIDAI/Qwen3.6-27B-W4A16-G128 (19 GiB), ThakiCloud's
+# Qwen3-30B-A3B; GPTQ by Qwen, groxaxo and palmfuture (public index, id 71124810209).
 @pytest.mark.parametrize(
     ("model", "measured_gib"),
     [
@@ -34,6 +35,10 @@ def gib_of(checkpoint: Checkpoint) -> float:
         ("Lorbus/Qwen3.6-27B-int4-AutoRound", 17.69),
         ("LibertAIDAI/Qwen3.6-27B-W4A16-G128", 18.2),
         ("ThakiCloud/Qwen3-30B-A3B-NVFP4", 16.87),
+        ("someone/Qwen3.5-27B-GPTQ-Int4", 27.37),
+        ("someone/Qwen3.5-27B-GPTQ", 17.43),
+        ("someone/Qwen3.8-27B-GPTQ-Int4", 18.75),
+        ("someone/Qwen3.6-35B-A3B-GPTQ-Int4", 21.15),
     ],
 )
 def test_what_a_name_can_mean_holds_what_checkpoints_of_it_have(model: str, measured_gib: float) -> None:
