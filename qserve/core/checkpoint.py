@@ -48,7 +48,8 @@ class Checkpoint:
 
     Where only the name tells how the weights are packed, `guess` says so, with the way to exact figures. The checkpoint
     is then the largest that the name can mean, `lighter` the smallest (None: it can mean one), and `layout` says in
-    words what each of the two leaves unpacked.
+    words what each of the two leaves unpacked. `packed_word`: what the name says of a packing that is not known; the
+    16-bit model then stands for it.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Checkpoint:
     guess: str = ""
     layout: str = ""
     lighter: Checkpoint | None = None
+    packed_word: str = ""
 
     def overridden(self, keys: Mapping[str, Any]) -> Checkpoint:
         """The checkpoint with keys of its config.json replaced (--hf-overrides): what they say of its positions."""

@@ -68,6 +68,7 @@ class ReadCheckpoint:
         notes: for the user.
         revision: the commit of the hub that it was read at, or what was asked for where the hub names none; None of
             what is not from there.
+        packed_word: what the name says of a packing that is not known, where the config is the 16-bit model's.
         by_name: the base and the layouts that the name can mean, where the config is the first of these; else None.
     """
 
@@ -77,6 +78,7 @@ class ReadCheckpoint:
     notes: tuple[str, ...] = ()
     revision: str | None = None
     by_name: NamedLayouts | None = None
+    packed_word: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from qserve.core.quantization.marks import compressed, packed
 from qserve.core.schemes import SCHEMES
 from qserve.hub.bundled import bundled_config, known_ids
 
-__all__ = ["base_of", "foreign_format", "named_config", "on_apple"]
+__all__ = ["base_of", "foreign_format", "named_config", "on_apple", "packed_word"]
 
 # Formats that neither engine reads, and what does.
 _FOREIGN = {
@@ -24,6 +25,38 @@ _READ_ON_APPLE = ("GGUF", "MLX")
 _BITS = re.compile(
     r"(?<![0-9a-z])(?:i?q|int)?(\d{1,2})(?:-?bit|_[0-9k]\w*)?(?![0-9a-z])|(?:bf|fp|f)(?P<float>16)", re.I
 )
+# What stands between the dashes of a packed checkpoint's name, behind the model's.
+_WORD = re.compile(
+    r"(?:awq|gptq|autoround|hqq|aqlm|quark|quip|eetq|bnb|bitsandbytes|nf4|w\d+a(?:fp)?\d+|"
+    r"(?:nv|mx)?fp[468]|(?:mx)?int\d|u?i\d|\d+bits?|quantized)",
+    re.IGNORECASE,
+)
+_FOUR, _EIGHT = (
+    frozenset({"int4", "4bit", "w4a16", "nf4", "nvfp4"}),
+    frozenset({"int8", "8bit", "w8a16", "w8a8", "fp8"}),
+)
+_METHODS = frozenset({"awq", "gptq", "autoround", "bnb", "bitsandbytes", "quantized"})
+# (words that are all said, the packing that they usually mean); the first that fits.
+_SAID: tuple[tuple[frozenset[str], Mapping[str, Any]], ...] = (
+    (frozenset({"nvfp4"}), compressed(4, "float", group_size=16)),
+    (frozenset({"fp8"}), {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+    (frozenset({"w8a8"}), compressed(8, "int", activation_bits=8)),
+    (frozenset({"w8a16"}), compressed(8, "int")),
+    (frozenset({"bnb", "8bit"}), {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    (frozenset({"bnb"}), SCHEMES["bnb-nf4"].config or {}),
+    (frozenset({"awq", "int8"}), compressed(8, "int")),
+    (frozenset({"awq", "8bit"}), compressed(8, "int")),
+    (frozenset({"autoround", "int8"}), packed("auto-round", 8)),
+    (frozenset({"autoround", "8bit"}), packed("auto-round", 8)),
+    (frozenset({"int8"}), packed("gptq", 8, sym=True)),
+    (frozenset({"8bit"}), packed("gptq", 8, sym=True)),
+    (frozenset({"awq"}), packed("awq", 4)),
+    (frozenset({"autoround"}), packed("auto-round", 4)),
+    (frozenset({"w4a16"}), compressed(4, "int", group_size=128)),
+    (frozenset({"gptq"}), packed("gptq", 4)),
+    (frozenset({"int4"}), packed("gptq", 4)),
+    (frozenset({"4bit"}), packed("gptq", 4)),
+)
 
 
 def named_config(model_id: str) -> tuple[str, Mapping[str, Any]] | None:
@@ -37,7 +70,31 @@ def named_config(model_id: str) -> tuple[str, Mapping[str, Any]] | None:
         base = _known(found["base"]) if found else None
         if base is not None:
             return base, {**(bundled_config(base) or {}), "quantization_config": packing}
-    return None
+    made_from, words = base_of(model_id), _words(model_id)
+    meant = next((packing for said, packing in _SAID if said <= words), None)
+    if made_from is None or meant is None or _is_of_unknown_bits(words):
+        return None
+    if meant["quant_method"] == "auto-round" and "bf16" in name.lower().split("-"):  # parts of it are named as 16 bit
+        meant = {**meant, "quant_method": "gptq"}
+    return made_from, {**(bundled_config(made_from) or {}), "quantization_config": meant}
+
+
+def packed_word(model_id: str) -> str | None:
+    """The part of somebody else's name that says how it is packed, as it is written there; None for 16 bit."""
+    name = model_id.partition("/")[2]
+    parts = re.split(r"[-_.]", name[len((base_of(model_id) or name).partition("/")[2]) :])
+    return "-".join(part for part in parts if _WORD.fullmatch(part)) or None
+
+
+def _words(model_id: str) -> frozenset[str]:
+    """In small letters; bitsandbytes by its short name."""
+    said = (packed_word(model_id) or "").lower().replace("bitsandbytes", "bnb").replace("nf4", "bnb-4bit")
+    return frozenset(said.split("-")) - {""}
+
+
+def _is_of_unknown_bits(words: frozenset[str]) -> bool:
+    """Whether the words say bits that no scheme has (6bit, MXFP4), or both 4 and 8."""
+    return bool(words - _FOUR - _EIGHT - _METHODS) or bool(words & _FOUR and words & _EIGHT)
 
 
 def foreign_format(model_id: str) -> tuple[str, str, str] | None:
@@ -76,10 +133,15 @@ def base_of(model_id: str) -> str | None:
 
 
 def _longest_known(name: str) -> str | None:
-    """The known model whose name and a dash begin `name`; the longest of several."""
-    begun = [known for known in known_ids() if name.lower().startswith(f"{known.partition('/')[2].lower()}-")]
+    """The known model whose name and a dash, dot or underscore begin `name`; the longest of several."""
+    lower = name.lower()
+    begun = [known for known in known_ids() if lower.startswith(tuple(f"{_own_name(known)}{sign}" for sign in "-_."))]
     return max(begun, key=len, default=None)
 
 
 def _known(name: str) -> str | None:
-    return next((known for known in known_ids() if known.partition("/")[2].lower() == name.lower()), None)
+    return next((known for known in known_ids() if _own_name(known) == name.lower()), None)
+
+
+def _own_name(model_id: str) -> str:
+    return model_id.partition("/")[2].lower()

@@ -12,8 +12,8 @@ from qserve.errors import ModelNotFound
 from qserve.hub import cache
 from qserve.hub.bundled import alias_of, aliases, bundled_config, known_ids, packed_config, sibling_ids
 from qserve.hub.folder import ReadCheckpoint, read_folder, read_snapshot
-from qserve.hub.guessed import guessed, layouts_by_name
-from qserve.hub.named import base_of, foreign_format, on_apple
+from qserve.hub.guessed import FOR_EXACT, guessed, layouts_by_name
+from qserve.hub.named import base_of, foreign_format, on_apple, packed_word
 from qserve.hub.names import meant_id, near_ids
 from qserve.hub.revisions import at_revision, split_revision
 
@@ -45,7 +45,17 @@ def resolve(model: str) -> Checkpoint:
     spec = ModelSpec.from_config(read.config, model_id)
     notes = (*messages, *read.notes)
     asked = "" if revision is None else at_revision(model_id, revision)
-    found = Checkpoint(model_id, read.folder, read.config, spec, read.tensors, notes, read.revision, asked)
+    found = Checkpoint(
+        model_id,
+        read.folder,
+        read.config,
+        spec,
+        read.tensors,
+        notes,
+        read.revision,
+        asked,
+        packed_word=read.packed_word,
+    )
     return guessed(found, read.by_name) if read.by_name else found
 
 
@@ -116,11 +126,11 @@ def _of_hub(model_id: str) -> ReadCheckpoint:
     if named := layouts_by_name(model_id):
         return ReadCheckpoint(None, named.heavy.config, by_name=named)
     if maker_base := base_of(model_id):
-        note = (
-            f"{model_id} can't be read: planned as {maker_base} in 16 bit, which its name says it is made from; "
-            "if it is quantized, it needs less"
-        )
-        return ReadCheckpoint(None, bundled_config(maker_base) or {}, notes=(note,))
+        note = f"{model_id} can't be read: planned as {maker_base} in 16 bit, which its name says it is made from"
+        word = packed_word(model_id) or ""
+        if word:
+            note += f", as the packing that its name tells ({word}) is not known; {FOR_EXACT}"
+        return ReadCheckpoint(None, bundled_config(maker_base) or {}, notes=(note,), packed_word=word)
     near = near_ids(model_id, ("demo", *_known()))
     raise ModelNotFound(_not_found(model_id, near))
 

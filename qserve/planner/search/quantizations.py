@@ -85,6 +85,8 @@ def quantizations(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) ->
         quant = QuantChoice(stored.scheme, checkpoint.id, reason=f"the checkpoint is stored as {_in_words(stored)}")
         yield Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
         return
+    if checkpoint.packed_word:
+        allowed = _unpacked(checkpoint, allowed, request, offer)
     for scheme in allowed:
         is_named = request.quant == scheme and offer.device.kind != "cpu"
         if request.quant in FAMILIES and not is_named and not (_pays(scheme, offer.device) and offer.pays(scheme)):
@@ -94,6 +96,17 @@ def quantizations(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) ->
         weights = _quantized(checkpoint, scheme, offer, is_exact=request.quant not in FAMILIES)
         if weights is not None:
             yield weights
+
+
+def _unpacked(checkpoint: Checkpoint, allowed: Sequence[str], request: PlanRequest, offer: Offer) -> tuple[str, ...]:
+    """Of `allowed` those in 16 bit: what is packed can't be packed while loading. Raises UsageError for none."""
+    kept = tuple(scheme for scheme in allowed if SCHEMES[scheme].bits >= 16)
+    if not kept:
+        raise UsageError(
+            f"--quant {request.quant}: {checkpoint.id} is packed by its name ({checkpoint.packed_word}), and "
+            f"{offer.title} packs 16-bit weights alone while loading; leave --quant out, or name the 16-bit model"
+        )
+    return kept
 
 
 def _pays(scheme: str, device: Device) -> bool:

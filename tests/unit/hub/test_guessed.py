@@ -25,7 +25,8 @@ def gib_of(checkpoint: Checkpoint) -> float:
 # friendli.ai/models/natfii/Qwen3.6-27B-VLM-NVFP4-MTP (20.6 GB with 0.85 of the drafter), Inferact/Qwen3.8-27B-NVFP4,
 # RadixArk/Qwen3.8-27B-NVFP4 (github.com/noonghunna/club-3090/issues/1047), Lorbus/Qwen3.6-27B-int4-AutoRound
 # (github.com/noonghunna/club-3090/issues/142), LibertAIDAI/Qwen3.6-27B-W4A16-G128 (19 GiB), ThakiCloud's
-# Qwen3-30B-A3B; GPTQ by Qwen, groxaxo and palmfuture (public index, id 71124810209).
+# Qwen3-30B-A3B; unsloth, cyankiwi, goldhub, GPTQ by Qwen, groxaxo and palmfuture: public index, id 71124810209 (files
+# have 0.79 GiB of the drafter).
 @pytest.mark.parametrize(
     ("model", "measured_gib"),
     [
@@ -35,6 +36,9 @@ def gib_of(checkpoint: Checkpoint) -> float:
         ("Lorbus/Qwen3.6-27B-int4-AutoRound", 17.69),
         ("LibertAIDAI/Qwen3.6-27B-W4A16-G128", 18.2),
         ("ThakiCloud/Qwen3-30B-A3B-NVFP4", 16.87),
+        ("unsloth/Qwen3.8-27B-unsloth-bnb-4bit", 20.02),
+        ("cyankiwi/Qwen3.6-27B-AWQ-BF16-INT4", 25.58),
+        ("goldhub/Qwen3.8-27B-BF16-INT4-W4A16-G32-AutoRound", 25.58),
         ("someone/Qwen3.5-27B-GPTQ-Int4", 27.37),
         ("someone/Qwen3.5-27B-GPTQ", 17.43),
         ("someone/Qwen3.8-27B-GPTQ-Int4", 18.75),

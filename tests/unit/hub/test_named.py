@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization_config import read_quantization
-from qserve.errors import ModelNotFound, UnknownArchitecture
+from qserve.errors import ModelNotFound, UnknownArchitecture, UsageError
 from qserve.hub import resolve
 from qserve.hub.named import named_config
+from qserve.planner import PlanRequest, make_plan
+from qserve.units import GIB
+
+CARD = Hardware(parse_gpu("h100"), 256 * GIB, 256 * GIB, 32, disk_free_bytes=1024 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +35,14 @@ from qserve.hub.named import named_config
         ("someone/Qwen3.8-27B-4bit", "Qwen/Qwen3.8-27B", "gptq-int4"),
         ("someone/Qwen3.8-27B-W4A16-G128", "Qwen/Qwen3.8-27B", "w4a16"),
         ("someone/Qwen3.8-27B-FP8-Static", "Qwen/Qwen3.8-27B", "fp8"),
+        ("cyankiwi/Qwen3.6-27B-AWQ-BF16-INT4", "Qwen/Qwen3.6-27B", "awq"),
+        ("cyankiwi/Qwen3.5-9B-AWQ-BF16-INT8", "Qwen/Qwen3.5-9B", "w8a16"),
+        ("someone/Qwen3.8-27B-GPTQ-Pro-4bit-g64", "Qwen/Qwen3.8-27B", "gptq-int4"),
+        ("someone/Qwen3.8-27B-W4A16-AWQ", "Qwen/Qwen3.8-27B", "awq"),
+        ("someone/Qwen3-8B-abliterated-NVFP4", "Qwen/Qwen3-8B", "nvfp4"),
+        ("someone/Qwen3-8B_awq", "Qwen/Qwen3-8B", "awq"),
+        ("someone/Qwen3-8B-bnb-8bit", "Qwen/Qwen3-8B", "bnb-int8"),
+        ("someone/Qwen3.8-27B-BF16-INT4-AutoRound", "Qwen/Qwen3.8-27B", "gptq-int4"),
     ],
 )
 def test_model_and_packing_by_name(model: str, base: str, scheme: str) -> None:
@@ -53,7 +68,7 @@ def test_it_is_planned_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["someone/Qwen3.8-27B-abliterated", "org/Qwen3.8-27B-MXFP4", "cyankiwi/Qwen3.8-27B-AWQ-BF16-INT8"]
+    "model", ["someone/Qwen3.8-27B-abliterated", "org/Qwen3.8-27B-MXFP4", "someone/Qwen3.8-27B-AWQ-6Bit"]
 )
 def test_an_unknown_make_of_a_known_model_is_planned_from_it_in_16_bit(
     monkeypatch: pytest.MonkeyPatch, model: str
@@ -63,6 +78,34 @@ def test_an_unknown_make_of_a_known_model_is_planned_from_it_in_16_bit(
     assert found.parameters == resolve("Qwen/Qwen3.8-27B").parameters
     assert found.spec.quantization is None
     assert "planned as Qwen/Qwen3.8-27B in 16 bit" in found.messages[-1]
+
+
+# Other bits than a scheme has, both 4 and 8, or a format that is read by no name.
+_UNKNOWN = ("MXFP4", "AWQ-6Bit", "int3", "W4A8", "Quark-AWQ-INT4-W4A16", "NVFP4-FP8", "GPTQ-Int4-Int8Mix-8bit", "HQQ")
+
+
+@pytest.mark.parametrize("ending", _UNKNOWN)
+def test_one_that_is_packed_in_an_unknown_way_is_not_packed_again(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = resolve(f"someone/Qwen3-8B-{ending}")
+    assert found.spec.quantization is None
+    assert f"({found.packed_word}) is not known; for exact figures give its folder" in found.messages[-1]
+    for engine in ("vllm", "transformers"):
+        plan = make_plan(found, CARD, PlanRequest(engine=engine))
+        assert (plan.quant.scheme, plan.quant.in_flight) == ("bf16", False)
+        for quant in ("4bit", "fp8", "bnb-nf4"):
+            with pytest.raises(
+                UsageError, match=f"is packed by its name.*{re.escape(found.packed_word)}.*leave --quant"
+            ):
+                make_plan(found, CARD, PlanRequest(engine=engine, quant=quant))
+
+
+@pytest.mark.parametrize("ending", ["abliterated", "fp16", "BF16", "128k", "Thinking-2601", "v2"])
+def test_one_of_another_name_may_be_packed_while_loading(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = resolve(f"someone/Qwen3-8B-{ending}")
+    assert found.packed_word == ""
+    assert make_plan(found, CARD, PlanRequest(quant="bnb-nf4")).quant.in_flight
 
 
 def test_an_unknown_name_of_the_makers_own_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from qserve.core.checkpoint import Checkpoint
+from qserve.core.checkpoint import Checkpoint, text_config
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.release import shown_release
@@ -42,6 +42,7 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
         )
     device = (hardware.devices or (hardware.cpu_device,))[0]
     _refuse_what_is_not_there(options, release, device)
+    _refuse_dual_chunks(checkpoint, VllmVersion.parse(release), device)
     _refuse_what_no_attention_reads(options, checkpoint.spec, device)
     refuse_of_index_and_tables(checkpoint, device, request)
     if options.adapters is not None:
@@ -79,6 +80,25 @@ def why_no_kernels(devices: Iterable[Device], release: str) -> str | None:
     return (
         f"{old.name} has compute capability {shown(old.compute_capability)}, and the wheels of vLLM {release} and its "
         f"torch hold kernels from {shown(least)} on"
+    )
+
+
+def _refuse_dual_chunks(checkpoint: Checkpoint, version: VllmVersion, device: Device) -> None:
+    """The first engine computed them by a backend of its own; the second has none, and reads the key all the same.
+
+    Source: vllm#24048, vllm#33470 (FlashAttentionImpl gets a layer_idx), vllm 0.32 models/qwen2.py, qwen3.py and
+    qwen3_moe.py; releases before 0.9 do not read it (vllm#11844, vllm#21452).
+    """
+    chunks = text_config(checkpoint.config).get("dual_chunk_attention_config")
+    is_read = version.release >= (0, 9) and not version.is_v0_engine(device.compute_capability)
+    if chunks is None or not is_read:
+        return
+    trained = chunks.get("original_max_position_embeddings") if isinstance(chunks, dict) else None
+    reach = f"; it then serves the {trained:,} tokens that it was trained with" if isinstance(trained, int) else ""
+    raise UsageError(
+        f"{checkpoint.id} has dual-chunk attention, which vLLM's engine does not compute: remove "
+        f"dual_chunk_attention_config from the config.json of a copy and name its folder{reach}. Or give --engine "
+        "transformers"
     )
 
 

@@ -24,6 +24,17 @@ _LINES = {
     "{} can't be read here: planned as configs/checkpoints.toml has it packed": (
         "此处无法读取 {}：按 configs/checkpoints.toml 中的打包方式规划"
     ),
+    "{} can't be read: planned as {} in 16 bit, which its name says it is made from": (
+        "无法读取 {}：按 16 位的 {} 规划，名称表明它由该模型制成"
+    ),
+    "{} can't be read: planned as {} in 16 bit, which its name says it is made from, as the packing that its name "
+    "tells ({}) is not known": (
+        "无法读取 {}：按 16 位的 {} 规划，名称表明它由该模型制成，而名称所示的打包方式（{}）未知"
+    ),
+    "--quant {}: {} is packed by its name ({}), and {} packs 16-bit weights alone while loading; leave --quant out, or "
+    "name the 16-bit model": (
+        "--quant {}：{} 按名称已打包（{}），{} 加载时只打包 16 位权重；请去掉 --quant，或写出 16 位模型"
+    ),
     "others have packed it: {}": "他人打包的检查点：{}",
     "Asleep at level 1 the weights lie in RAM, {#} that the plan does not count": (
         "在 1 级睡眠时权重位于内存中，占 {}，规划未计入"
@@ -36,6 +47,9 @@ _LAYOUTS = {
     "the inputs of linear attention in 16 bit, in groups of {}": "线性注意力的输入投影保持 16 位，每组 {} 个",
     "linear attention in 16 bit": "线性注意力保持 16 位",
     "linear attention in 16 bit, in groups of {}": "线性注意力保持 16 位，每组 {} 个",
+    "attention and linear attention in 16 bit": "注意力和线性注意力保持 16 位",
+    "attention and linear attention in 16 bit, in groups of {}": "注意力和线性注意力保持 16 位，每组 {} 个",
+    "attention and the outputs of linear attention in 16 bit": "注意力和线性注意力的输出投影保持 16 位",
     "experts alone packed": "只打包专家层",
     "experts alone packed, in groups of {}": "只打包专家层，每组 {} 个",
     "attention, linear attention and the head in fp8": "注意力、线性注意力和输出层为 fp8",

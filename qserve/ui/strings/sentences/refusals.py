@@ -136,6 +136,17 @@ REFUSALS: dict[str, str] = {
     "--prompt-len {} is more than --max-model-len {}, which counts prompt and answer together; raise --max-model-len": (
         "--prompt-len {} 大于 --max-model-len {}，后者包括提示和回答；请提高 --max-model-len"
     ),
+    "{} has dual-chunk attention, which vLLM's engine does not compute: remove dual_chunk_attention_config from the "
+    "config.json of a copy and name its folder. Or give --engine transformers": (
+        "{} 使用双块注意力，vLLM 的引擎不计算它：请从副本的 config.json 中删除 "
+        "dual_chunk_attention_config 并给出其文件夹，或指定 --engine transformers"
+    ),
+    "{} has dual-chunk attention, which vLLM's engine does not compute: remove dual_chunk_attention_config from the "
+    "config.json of a copy and name its folder; it then serves the {#} tokens that it was trained with. Or give "
+    "--engine transformers": (
+        "{} 使用双块注意力，vLLM 的引擎不计算它：请从副本的 config.json 中删除 "
+        "dual_chunk_attention_config 并给出其文件夹（届时可用训练时的 {} 词元），或指定 --engine transformers"
+    ),
     "--num-speculative-tokens {}: {} has no MTP head to draft with; leave it out": (
         "--num-speculative-tokens {}：{} 没有用于草拟的 MTP 头；请去掉它"
     ),
