@@ -15,9 +15,11 @@ from qserve.core.rope import completed_rope
 from qserve.core.tensors import Tensor, compact
 from qserve.errors import BrokenCheckpoint, UsageError
 
-__all__ = ["Checkpoint", "text_config"]
+__all__ = ["SENTENCE_TRANSFORMERS", "Checkpoint", "text_config"]
 
 
+SENTENCE_TRANSFORMERS = "modules.json"
+"""The file that says which layers follow the body of an embedding model."""
 _ROPES = {"rope_parameters", "rope_scaling"}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from qserve.core.checkpoint import Checkpoint
+from qserve.core.checkpoint import SENTENCE_TRANSFORMERS, Checkpoint
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner.engine import engines
@@ -16,23 +17,36 @@ from qserve.service.request import ServiceRequest
 
 __all__ = ["check_template_to_serve", "check_template_to_train", "checked_chat"]
 
+# By its name: Qwen3-Embedding, Qwen3-VL-Embedding, gte-Qwen2.
+_EMBEDS = re.compile(r"(^|[-_.])(embed(ding)?s?|gte)([-_.]|$)", re.IGNORECASE)
 _INSTEAD = "serve another with --engine vllm --engine-args '--chat-template FILE'"
 
 
 def checked_chat(request: ServiceRequest, machine: Machine) -> Checkpoint:
-    """The checkpoint that --model names, with a message where it has templates and none for every conversation.
+    """The checkpoint that --model names, with a message where it has templates and none for every conversation, and
+    where it was trained for vectors.
 
-    Raises BrokenCheckpoint for a template that no conversation can be rendered by; on a machine that serves it
-    UsageError for one without a language-model head.
+    Raises BrokenCheckpoint for a template that no conversation can be rendered by, UsageError for one without a
+    language-model head.
     """
     checkpoint = resolve(str(request.model))
-    if machine.serves:
-        _refuse_classifier(request, checkpoint)
-    note = check_template_to_serve(checkpoint.folder, request.engine_args)
-    return checkpoint if note is None else replace(checkpoint, messages=(*checkpoint.messages, note))
+    _refuse_classifier(request, checkpoint, machine)
+    notes = _of_vectors(checkpoint), check_template_to_serve(checkpoint.folder, request.engine_args)
+    return replace(checkpoint, messages=(*checkpoint.messages, *filter(None, notes)))
 
 
-def _refuse_classifier(request: ServiceRequest, checkpoint: Checkpoint) -> None:
+def _of_vectors(checkpoint: Checkpoint) -> str | None:
+    """A note on an embedding model: its architecture is a language model's, and it loads as one."""
+    has_modules = checkpoint.folder is not None and (checkpoint.folder / SENTENCE_TRANSFORMERS).is_file()
+    if not has_modules and not _EMBEDS.search(checkpoint.id.rpartition("/")[2]):
+        return None
+    return (
+        f"{checkpoint.id} is an embedding model, trained for vectors and not for text: qserve serves chats and "
+        "completions and has no route for vectors; serve it with vLLM (vllm serve --runner pooling)"
+    )
+
+
+def _refuse_classifier(request: ServiceRequest, checkpoint: Checkpoint, machine: Machine) -> None:
     """Raises UsageError for a checkpoint without a language-model head; --reward is named where it was tried."""
     if checkpoint.spec.head.kind == "lm":
         return
@@ -40,6 +54,8 @@ def _refuse_classifier(request: ServiceRequest, checkpoint: Checkpoint) -> None:
 
     settings = request.reward.settings if request.reward is not None else RewardSettings()
     what = f"{checkpoint.id} is a {checkpoint.spec.architecture}, which has no language-model head and writes no text"
+    if not machine.serves:  # its files need not be here
+        raise UsageError(f"{what}; plan it as a reward model: qserve plan --reward {request.model}")
     try:
         find_reward(str(request.model), settings)
     except QserveError as error:

@@ -24,8 +24,8 @@ class Models:
     def read(cls, request: ServiceRequest, machine: Machine) -> Models:
         """Both, from a folder, the cache or the hub.
 
-        Raises ModelNotFound, BrokenCheckpoint or UnknownArchitecture; on a machine that serves them UsageError for a
-        chat model that writes no text.
+        Raises ModelNotFound, BrokenCheckpoint or UnknownArchitecture, and UsageError for a chat model that writes no
+        text.
         """
         reward = find_reward_model(request, machine)
         return cls(None if request.model is None else checked_chat(request, machine), reward)

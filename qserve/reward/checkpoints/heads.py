@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qserve.core.checkpoint import SENTENCE_TRANSFORMERS
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.reward.checkpoints.describe import HeadLayer, RewardHead, StoredTensor
 from qserve.reward.checkpoints.files import CheckpointFiles
@@ -27,8 +28,6 @@ KNOWN_HEADS = (
 # Wrappers leave their names before everything: DistributedDataParallel, torch.compile, peft's modules_to_save.
 _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")
 _SAVED = re.compile(r"(?:\.modules_to_save(?:\.default)?|\.original_module)(?=\.)")
-# What says which layers follow the body of an embedding model.
-_SENTENCE_TRANSFORMERS = "modules.json"
 # The words of Qwen3-Reranker, and where the two rows of a reranker are.
 _QWEN3 = ("yes", "no")
 _ROWS = ("lm_head.weight", "embed_tokens.weight")
@@ -194,9 +193,9 @@ def _strip_wrappers(name: str) -> str:
 def _no_head(files: CheckpointFiles) -> str:
     kind = "an adapter" if files.adapter else "a checkpoint"
     names = [tensor.name for tensor in files.own]
-    if (files.path / _SENTENCE_TRANSFORMERS).is_file():
+    if (files.path / SENTENCE_TRANSFORMERS).is_file():
         return (
-            f"{files.id} is an embedding model ({_SENTENCE_TRANSFORMERS}): it gives a text a vector, not a reward, and "
+            f"{files.id} is an embedding model ({SENTENCE_TRANSFORMERS}): it gives a text a vector, not a reward, and "
             "qserve has no route for vectors; serve it with vLLM (vllm serve --runner pooling). --reward takes "
             "the rerankers of such a family: a reranker scores a query and a document in one text"
         )

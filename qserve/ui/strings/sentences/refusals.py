@@ -147,6 +147,13 @@ REFUSALS: dict[str, str] = {
         "{} 使用双块注意力，vLLM 的引擎不计算它：请从副本的 config.json 中删除 "
         "dual_chunk_attention_config 并给出其文件夹（届时可用训练时的 {} 词元），或指定 --engine transformers"
     ),
+    "{} is a {}, which has no language-model head and writes no text; plan it as a reward model: qserve plan --reward "
+    "{}": "{} 是 {}，没有语言模型输出层，不能生成文本；请按奖励模型规划：qserve plan --reward {}",
+    "{} is an embedding model, trained for vectors and not for text: qserve serves chats and completions and has no "
+    "route for vectors; serve it with vLLM (vllm serve --runner pooling)": (
+        "{} 是嵌入模型，为向量而非文本训练：qserve 只提供对话和补全，没有向量接口；请用 vLLM 部署它（vllm serve "
+        "--runner pooling）"
+    ),
     "--num-speculative-tokens {}: {} has no MTP head to draft with; leave it out": (
         "--num-speculative-tokens {}：{} 没有用于草拟的 MTP 头；请去掉它"
     ),
