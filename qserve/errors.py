@@ -83,9 +83,13 @@ class MissingExtra(UsageError):
 
 
 class DoesNotFit(QserveError):
-    """The plan needs more memory than the machine has."""
+    """The plan needs more memory than the machine has, by `short_bytes` where that is known (else 0)."""
 
     exit_status = 3
+
+    def __init__(self, message: str, short_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.short_bytes = short_bytes
 
 
 class PortInUse(QserveError):

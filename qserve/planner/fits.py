@@ -13,4 +13,4 @@ def check_fits(plan: Plan) -> Plan:
     if plan.fits:
         return plan
     ways = "".join(f"\n  - {way.title} ({way.cost}): {way.command}" for way in plan.suggestions)
-    raise DoesNotFit(f"{plan.why_not}" + (f". What would fit:{ways}" if ways else ""))
+    raise DoesNotFit(f"{plan.why_not}" + (f". What would fit:{ways}" if ways else ""), plan.short_bytes)

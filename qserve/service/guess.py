@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from qserve.core.checkpoint import Checkpoint
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.units import format_bytes, format_count
 
-__all__ = ["between"]
+__all__ = ["between", "of_lighter"]
 
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 _RATES = ("output_tokens_per_s", "requests_per_s", "max_rps")
@@ -25,19 +26,38 @@ def between(heavy: Plan, light: Plan, layouts: tuple[str, str]) -> Plan:
         return _widened(heavy, light) if light.fits else heavy
     if not light.fits:
         return heavy
-    most, least = _weights(heavy), _weights(light)
+    found = _may_fit(light, _weights(heavy), heavy.short_bytes, layouts)
+    return replace(found, guess=heavy.guess, suggestions=heavy.suggestions)
+
+
+def of_lighter(heavy: Checkpoint, light: Plan, short_bytes: int) -> Plan:
+    """What may fit where the larger weights have no plan, and are `short_bytes` too large: `light`, which fits.
+
+    A device has as much more of the weights as the whole checkpoint has.
+    """
+    assert heavy.lighter is not None, "`light` is the plan of it"
+    most, least = (sum(tensor.nbytes for tensor in one.counted_tensors) for one in (heavy, heavy.lighter))
+    layouts = heavy.layout, heavy.lighter.layout
+    found = _may_fit(light, round(_weights(light) * most / least), short_bytes, layouts)
+    return replace(found, guess=heavy.guess, suggestions=())
+
+
+def _may_fit(light: Plan, most: int, short_bytes: int, layouts: tuple[str, str]) -> Plan:
+    """`light`, which fits, as a plan that may: `short_bytes` are missing where a device's weights are of `most` bytes.
+
+    The layouts are told in words, the one with the larger weights first.
+    """
+    least = _weights(light)
     why = (
         f"It may fit: it does if its weights are {format_bytes(least)} a device ({layouts[1]}), as planned here; "
-        f"{format_bytes(heavy.short_bytes)} are missing if they are {format_bytes(most)} ({layouts[0]})"
+        f"{format_bytes(short_bytes)} are missing if they are {format_bytes(most)} ({layouts[0]})"
     )
     return replace(
         light,
         fits=False,
         may_fit=True,
-        guess=heavy.guess,
         why_not=why,
-        short_bytes=heavy.short_bytes,
-        suggestions=heavy.suggestions,
+        short_bytes=short_bytes,
         engine_args=(),
         devices=tuple(_with_band(device, device.weights_bytes, most) for device in light.devices),
         speed=None if light.speed is None else _slowed(light.speed, most / max(least, 1)),

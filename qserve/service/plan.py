@@ -12,7 +12,7 @@ from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.errors import QserveError, UsageError
+from qserve.errors import DoesNotFit, QserveError, UsageError
 from qserve.planner.engine import option_value
 from qserve.planner.fits import check_fits
 from qserve.planner.plan import Plan
@@ -21,7 +21,7 @@ from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.planner.speed.estimate import replicas_of
 from qserve.service.chat import checked_chat
 from qserve.service.engine import ChosenEngine, choose_engine
-from qserve.service.guess import between
+from qserve.service.guess import between, of_lighter
 from qserve.service.knowledge import Knowledge
 from qserve.service.layout.for_load import cheapest_cards, plan_for_load
 from qserve.service.layout.one_stream import with_one_stream
@@ -150,21 +150,35 @@ def plan_service(
         refuse_to_serve(machine.hardware)
     request = with_judge(request, folder)
     models = Models.read(request, machine)
-    planned = partial(_planned, request=request, machine=machine, knowledge=knowledge)
-    return _of_both_layouts(models, planned)
+    return _of_both_layouts(models, partial(_planned, request=request, machine=machine, knowledge=knowledge))
 
 
 def _of_both_layouts(models: Models, planned: Callable[[Models], ServicePlan]) -> ServicePlan:
     """The plan, of a chat model whose packing is a guess between the layouts that its name can mean."""
-    service = planned(models)
+    try:
+        service = planned(models)
+    except DoesNotFit as refused:  # of replicas, which have no plan that is short
+        return _of_lighter_replicas(models, planned, refused)
     if models.chat is None or models.chat.lighter is None or service.chat is None:
         return service
     lighter = planned(replace(models, chat=models.chat.lighter))
-    assert lighter.chat is not None, "it is the same request"
-    plan = between(service.chat.whole, lighter.chat.whole, (models.chat.layout, models.chat.lighter.layout))
-    rests_on = lighter if plan.may_fit else service
-    assert rests_on.chat is not None, "both have a chat model"
-    return rests_on.with_first(replace(rests_on.chat, whole=plan))
+    (heavy, *_), (light, *_) = service.models, lighter.models
+    plan = between(heavy.whole, light.whole, (models.chat.layout, models.chat.lighter.layout))
+    rests_on, first = (lighter, light) if plan.may_fit else (service, heavy)
+    return rests_on.with_first(replace(first, whole=plan))
+
+
+def _of_lighter_replicas(models: Models, planned: Callable[[Models], ServicePlan], refused: DoesNotFit) -> ServicePlan:
+    """What may fit where the larger weights were `refused`, which is raised where the smaller do not fit either."""
+    if models.chat is None or models.chat.lighter is None:
+        raise refused
+    try:
+        service = planned(replace(models, chat=models.chat.lighter))
+        service.check_fits()
+    except DoesNotFit:
+        raise refused from None
+    (first, *_) = service.models
+    return service.with_first(replace(first, whole=of_lighter(models.chat, first.whole, refused.short_bytes)))
 
 
 def _planned(models: Models, request: ServiceRequest, machine: Machine, knowledge: Knowledge) -> ServicePlan:

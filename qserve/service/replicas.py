@@ -191,7 +191,7 @@ def _fitting(
         if count == 1:
             check_fits(plan)
         if not plan.fits:
-            raise DoesNotFit(_why_not(plan, share, count, flag))
+            raise DoesNotFit(_why_not(plan, share, count, flag), plan.short_bytes)
         if count > 1 and (why := why_not_in_ram(plan, hardware, count, flag)):
             raise DoesNotFit(why)
     cores = shares[0].cpu_cores if count > 1 and not ranks else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import pytest
 
@@ -91,3 +92,26 @@ def test_a_27b_of_unsloth_fits_the_card_on_which_it_ran() -> None:
     """Public starts of its revision 890bdef7 on an RTX 5090, 26.4 GB of files."""
     fixed = plan_request(max_model_len=16384, kv_cache_dtype="fp8", language_model_only=True)
     assert plan_of("unsloth/Qwen3.6-27B-NVFP4", "rtx-5090", fixed).fits
+
+
+@pytest.mark.parametrize(("gpu", "replicas"), [("rtx-4090:2", 2), ("rtx-4090:4", 4), ("rtx-4090", "auto")])
+def test_replicas_may_fit_too(gpu: str, replicas: int | Literal["auto"]) -> None:
+    request = ServiceRequest(MODEL, replicas=replicas)
+    service = plan_service(request, Machine(hardware_of(gpu)), Knowledge())
+    assert service.chat is not None
+    plan, alone = service.chat.whole, plan_of(MODEL, "rtx-4090")
+    assert plan.may_fit and not plan.fits
+    assert plan.short_bytes == pytest.approx(alone.short_bytes, rel=0.05)
+    assert plan.why_not is not None and "(linear attention in 16 bit)" in plan.why_not
+    assert len(service.chat.replicas) == (1 if replicas == "auto" else replicas)
+    assert plan.guess and not plan.engine_args
+    assert plan.to_json()["may_fit"] is True
+    with pytest.raises(DoesNotFit, match="It may fit"):
+        service.check_fits()
+
+
+def test_replicas_of_which_none_fits_are_refused_by_the_larger_weights() -> None:
+    request = ServiceRequest(MODEL, replicas=2)
+    with pytest.raises(DoesNotFit, match=r"--replicas 2: each replica has .* too little") as refused:
+        plan_service(request, Machine(hardware_of("rtx-5070-ti:2")), Knowledge())
+    assert refused.value.short_bytes > 0
