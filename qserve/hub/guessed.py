@@ -51,10 +51,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class NamedLayouts:
-    """The 16-bit model that a name tells, and the ways in which it may be packed, the largest first."""
+    """The 16-bit model that a name tells, and the ways in which it may be packed, the largest first.
+
+    `are_revisions`: they are those of the repository, which changed, and not what its name can mean.
+    """
 
     base: str
     layouts: tuple[Layout, ...]
+    are_revisions: bool = False
 
     @property
     def heavy(self) -> Layout:
@@ -68,6 +72,7 @@ class NamedLayouts:
 def layouts_by_name(model_id: str) -> NamedLayouts | None:
     """Those of its revisions where they are known, else what its name can mean; None where it tells no such thing."""
     base, known = packed_base(model_id), packings_of(model_id)
+    are_revisions = base is not None and len(known) > 1
     if base is None or not known:
         named = named_config(model_id)
         if named is None:
@@ -76,7 +81,7 @@ def layouts_by_name(model_id: str) -> NamedLayouts | None:
         known = tuple(_packings(ModelSpec.from_config(usual, model_id), usual["quantization_config"]))
     config = bundled_config(base) or {}
     found = (_layout(model_id, words, {**config, "quantization_config": packing}) for words, packing in known)
-    return NamedLayouts(base, tuple(sorted(found, key=lambda one: one.num_bytes, reverse=True)))
+    return NamedLayouts(base, tuple(sorted(found, key=lambda one: one.num_bytes, reverse=True)), are_revisions)
 
 
 def guessed(checkpoint: Checkpoint, named: NamedLayouts) -> Checkpoint:
@@ -96,6 +101,11 @@ def _line(model_id: str, named: NamedLayouts) -> str:
     if heavy.num_bytes == light.num_bytes:
         return f"A guess by its name: {model_id} can't be read here, taken for {base} with {heavy.words}; {FOR_EXACT}"
     low, high = (f"{format_bytes(one.num_bytes)} ({one.words})" for one in (light, heavy))
+    if named.are_revisions:
+        return (
+            f"It changed by revision: {model_id} can't be read here, and its revisions have weights of {low} to "
+            f"{high}; the larger decide what fits; {FOR_EXACT}"
+        )
     return (
         f"A guess by its name: {model_id} can't be read here, and {base} packed so has weights of {low} to {high}; the "
         f"larger decide what fits; {FOR_EXACT}"

@@ -87,6 +87,11 @@ def test_revisions_that_are_known_take_the_place_of_what_a_name_can_mean() -> No
         "the inputs of linear attention in 16 bit",
         "attention, linear attention and the head in fp8",
     ]
+    told = resolve("unsloth/Qwen3.6-27B-NVFP4").guess
+    assert told.startswith(
+        "It changed by revision: unsloth/Qwen3.6-27B-NVFP4 can't be read here, and its revisions have"
+    )
+    assert "by its name" not in told and "let qserve plan reach the hub once" in told
 
 
 def test_what_is_read_or_known_is_no_guess() -> None:

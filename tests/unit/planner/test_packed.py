@@ -103,6 +103,7 @@ def test_checkpoints_of_other_bits_are_no_answer() -> None:
         ("palmfuture/Qwen3.6-35B-A3B-GPTQ-Int4", (), 22.73),
         ("QuantTrio/Qwen3.6-27B-AWQ", ("mtp", "vision"), 19.05),
         ("QuantTrio/Qwen3.6-35B-A3B-AWQ", (), 23.70),
+        ("cyankiwi/Qwen3.8-Flash-Next-AWQ-INT4", (), 175.355),
     ],
 )
 def test_checkpoints_of_hybrids_are_as_large_as_their_files(

@@ -13,6 +13,9 @@ _LINES = {
     "A guess by its name: {} can't be read here, and {} packed so has weights of {#} ({}) to {#} ({})": (
         "按名称猜测：此处无法读取 {}，{} 这样打包时权重在 {}（{}）到 {}（{}）之间"
     ),
+    "It changed by revision: {} can't be read here, and its revisions have weights of {#} ({}) to {#} ({})": (
+        "它随修订版变化：此处无法读取 {}，各修订版的权重为 {}（{}）到 {}（{}）"
+    ),
     "the larger decide what fits": "以较大者判断能否放下",
     "for exact figures give its folder, or let qserve plan reach the hub once: it reads config.json alone": (
         "要得到准确数字，请给出它的文件夹，或让 qserve plan 访问一次 hub：只读取 config.json"

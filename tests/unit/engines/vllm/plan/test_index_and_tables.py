@@ -86,7 +86,7 @@ def test_too_little_ram_has_a_way_out() -> None:
         ("h200:4", {"engine": "transformers"}, "which the transformers engine does not serve"),
         ("h200:4", {"dtype": "float16"}, "compute in bfloat16"),
         ("h200:4", {"quant": "fp16"}, "--quant fp16: .*compute in bfloat16"),
-        ("h200:4", {"quant": "int8"}, "checkpoints are known in fp8, nvfp4"),
+        ("h200:4", {"quant": "int8"}, "checkpoints are known in fp8, w4a16, nvfp4"),
         ("h200:4", {"kv_cache_dtype": "fp8_e5m2"}, "bfloat16, fp8, fp8_e4m3; give one of these"),
         ("h200:4", {"num_speculative_tokens": 5}, "keeps 12 keys .*; give 4 or fewer, or 9 to 12, or --block-size 48"),
         ("h200:4", {"num_speculative_tokens": 13}, "keeps 20 keys .*; give 4 or fewer, or 9 to 12, or --block-size 80"),
