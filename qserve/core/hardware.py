@@ -30,6 +30,12 @@ __all__ = [
     "usual_gpus",
 ]
 
+# Whose card a name means, by rows of [makers] in configs/plan_only.toml.
+_MAKER = re.compile(
+    r"(?<![a-z])(?:(?P<intel>intel|arc)|(?P<huawei>huawei|ascend)|(?P<apple>apple|m\d{1,2}-(?:pro|max|ultra))|"
+    r"(?P<instinct>instinct|mi\d{2,3})|(?P<amd>amd(?! instinct)|radeon))"
+)
+
 _LEAST_BYTES = 64 * MIB  # no card has less: a number without its unit
 _DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name", "like")
 
@@ -244,7 +250,8 @@ def _example(name: str, near: list[str]) -> str:
     """A description of an unknown card: by one of its maker where it is not NVIDIA's."""
     said = name.lower()
     makers = load("plan_only")["makers"]
-    like = next((key for word, key in makers.items() if re.search(rf"(?<![a-z]){word}", said)), None)
+    found = _MAKER.search(said)
+    like = makers[found.lastgroup] if found is not None else None
     others = [key for key in near if known_gpus()[key].compute_capability is None]
     if like is None and others and others[0] == near[0]:
         like = others[0]

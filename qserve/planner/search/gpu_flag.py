@@ -34,6 +34,6 @@ def _described(card: Device, like: str | None) -> str:
         "bandwidth": str(card.bandwidth_bytes_per_s) if card.bandwidth_bytes_per_s else None,
         "cc": f"{capability[0]}.{capability[1]}" if capability else None,
         "used": str(card.used_by_others_bytes) if card.used_by_others_bytes else None,
-        "name": card.name if "," not in card.name else None,
+        "name": card.name if "," not in card.name and not (like and card.name == card.known_as) else None,
     }
     return ",".join(f"{key}={value}" for key, value in parts.items() if value is not None)

@@ -10,6 +10,7 @@ from qserve.core.schemes import FAMILIES, SCHEMES
 from qserve.errors import QserveError
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.make import make_plan
+from qserve.planner.packed import packed_base
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.terms.engine_costs import has_speed, launch_bound_engines
@@ -52,13 +53,17 @@ class FittingPlans:
 
 
 def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Plan]:
+    """A word lets the planner choose among the maker's checkpoints; those by others are loaded by an exact scheme."""
     seen = set()
+    is_chosen = request.quant in FAMILIES and checkpoint.spec.quantization is None
     for scheme in _schemes(checkpoint, hardware, request):
         for ranks in _ranks(hardware, request):
             wanted = changed_request(request, quant=scheme, tensor_parallel_size=ranks)
             try:
                 plan = make_plan(checkpoint, hardware, wanted, with_suggestions=False)
             except QserveError:
+                continue
+            if is_chosen and packed_base(plan.quant.checkpoint) is not None:
                 continue
             key = (plan.quant.scheme, plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size)
             if plan.fits and key not in seen and has_speed(plan.engine):
