@@ -11,31 +11,17 @@ from typing import Any
 
 from qserve.core.dimensions import num_parameters, tensors_of
 from qserve.core.model_spec import ModelSpec
+from qserve.core.nested import in_text_config, text_config, text_keys, with_text_config
 from qserve.core.rope import completed_rope
 from qserve.core.tensors import Tensor, compact
 from qserve.errors import BrokenCheckpoint, UsageError
 
-__all__ = ["SENTENCE_TRANSFORMERS", "Checkpoint", "text_config"]
+__all__ = ["SENTENCE_TRANSFORMERS", "Checkpoint"]
 
 
 SENTENCE_TRANSFORMERS = "modules.json"
 """The file that says which layers follow the body of an embedding model."""
 _ROPES = {"rope_parameters", "rope_scaling"}
-
-
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's part of a config.json: of a multimodal one its `text_config`."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, Mapping) else config
-
-
-def text_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Overriding keys as the language model's own, wherever they were written."""
-    nested = keys.get("text_config")
-    return {
-        **{name: value for name, value in keys.items() if name != "text_config"},
-        **(nested if isinstance(nested, Mapping) else {}),
-    }
 
 
 @dataclass(frozen=True)
@@ -74,14 +60,14 @@ class Checkpoint:
         given = text_keys(keys)
         text = completed_rope(text_config(self.config), given)
         try:
-            spec = ModelSpec.from_config(self._with_text(text), self.id)
+            spec = ModelSpec.from_config(with_text_config(self.config, text), self.id)
         except BrokenCheckpoint as error:
             raise UsageError(f"--hf-overrides {json.dumps(keys)}: {error}") from error
         if spec.rope.kind == "yarn" and _ROPES & set(given) and "max_position_embeddings" not in given:
             # vLLM from 0.30 on and transformers want the stretched length beside the factor that says it.
             stretched = {"rope_parameters": spec.rope.told(text["rope_parameters"])}
             text |= {**stretched, "max_position_embeddings": spec.rope.reach}
-        config = self._with_text(text)
+        config = with_text_config(self.config, text)
         spec = ModelSpec.from_config(config, self.id)
         if _placed_as(ModelSpec.from_config(self.config, self.id), spec) != spec:
             raise UsageError(
@@ -89,10 +75,6 @@ class Checkpoint:
                 "keys of its positions and rope can be replaced"
             )
         return replace(self, config=config, spec=_placed_as(self.spec, spec))
-
-    def _with_text(self, text: Mapping[str, Any]) -> Mapping[str, Any]:
-        nested = isinstance(self.config.get("text_config"), Mapping)
-        return {**self.config, "text_config": text} if nested else text
 
     def override_of(self, keys: Mapping[str, Any]) -> dict[str, Any]:
         """What an engine is to be told, of a checkpoint that is `overridden` by `keys`: a rope is told whole."""
@@ -102,7 +84,7 @@ class Checkpoint:
         told = {name: text[name] for name in sorted(names)}  # a command that is printed is the same each time
         if "rope_parameters" in told:
             told["rope_parameters"] = self.spec.rope.told(told["rope_parameters"])
-        return {"text_config": told} if text is not self.config else told
+        return in_text_config(self.config, told)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from qserve.core.audio import audio_tensors
 from qserve.core.model_spec import ModelSpec, VisionEncoder
 from qserve.core.packing import is_packable, pack
 from qserve.core.quantization.stored import CheckpointQuantization
@@ -24,7 +25,7 @@ _Shape = tuple[str, tuple[int, ...], int]
 
 
 def tensors_of(spec: ModelSpec) -> tuple[Tensor, ...]:
-    """All tensors of the checkpoint as stored, MTP head and vision encoder included, tied lm_head left out."""
+    """All tensors of the checkpoint as stored, MTP head and encoders included, tied lm_head left out."""
     plain = (_tensor(spec, name, shape, repeat) for name, shape, repeat in _shapes(spec) if repeat)
     if spec.quantization is None:
         return tuple(plain)
@@ -54,7 +55,7 @@ def _by_layer(tensor: Tensor, spec: ModelSpec, quantization: CheckpointQuantizat
 
 def _layers_of(tensor: Tensor, spec: ModelSpec) -> tuple[int, ...]:
     """Indices of the layers that have this tensor. Which of them are sparse is only known where all are."""
-    if tensor.role in ("vision", "mtp") or ".ple." in tensor.name:
+    if tensor.role in ("vision", "audio", "mtp") or ".ple." in tensor.name:
         return tuple(range(tensor.repeat))
     indexed = tuple(enumerate(spec.layer_types))
     if ".linear_attn." in tensor.name:
@@ -88,6 +89,8 @@ def _shapes(spec: ModelSpec) -> Iterator[_Shape]:
     yield from _mtp(spec)
     if spec.vision:
         yield from _vision(spec.vision)
+    if spec.audio:
+        yield from audio_tensors(spec.audio)
 
 
 def _attention(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
@@ -202,12 +205,25 @@ def _head(spec: ModelSpec) -> Iterator[_Shape]:
         if not spec.tie_word_embeddings or (spec.quantization and SCHEMES[spec.quantization.scheme].has_own_head):
             yield "lm_head.weight", (spec.vocab_size, spec.hidden_size), 1
         return
+    if spec.head.guard_size:
+        yield from _guard_heads(spec)
+        return
     for _ in range(spec.head.hidden_layers):
         yield "score.0.weight", (spec.hidden_size, spec.hidden_size), 1
         yield "score.0.bias", (spec.hidden_size,), 1
     yield "score.weight", (spec.head.num_labels, spec.hidden_size), 1
     if spec.head.hidden_layers:
         yield "score.bias", (spec.head.num_labels,), 1
+
+
+def _guard_heads(spec: ModelSpec) -> Iterator[_Shape]:
+    """Levels of risk, and categories of answers and of questions. Source: the models' modeling_qwen3_guard.py."""
+    size = spec.head.guard_size
+    for prefix, categories in (("", 8), ("query_", 9)):
+        yield f"{prefix}risk_level_category_pre.weight", (size, spec.hidden_size), 1
+        yield f"{prefix}risk_level_category_layernorm.weight", (size,), 1
+        yield f"{prefix}risk_level_head.weight", (3, size), 1
+        yield f"{prefix}category_head.weight", (categories, size), 1
 
 
 def _mtp(spec: ModelSpec) -> Iterator[_Shape]:

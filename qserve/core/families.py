@@ -5,48 +5,28 @@ Names and defaults are those of transformers 5.19; what vLLM does stands in `InV
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from qserve.core.release import Release
+from qserve.core.towers import (
+    AUT,
+    DEEPSTACK_VISION,
+    FIRST_VISION,
+    GATED_VISION,
+    OMNI_VISION,
+    OMNI_WHISPER,
+    TABLE_VISION,
+    WHISPER,
+    AudioTower,
+    VisionTower,
+)
 
-__all__ = ["FAMILIES", "Family", "InVllm", "VisionTower", "has_dense_decoder", "layer_classes"]
+__all__ = ["FAMILIES", "Family", "InVllm", "has_dense_decoder", "layer_classes"]
 
 Decoder = Literal["dense", "experts", "hybrid"]
 """Layers that qserve computes by itself. dense: pre-norm, half-rotated q and k (normed or not), SiLU between gate and
 up, no more; experts: the same with experts; hybrid: Gated DeltaNet among gated attention."""
-
-
-@dataclass(frozen=True)
-class VisionTower:
-    """The code of a vision encoder: names of its tensors, keys of `vision_config`, and sizes where that is silent.
-
-    Attributes:
-        mlp: products of a block's MLP, those inwards and the one outwards.
-        merger: norm and two products.
-        width_key: what `vision_config` calls the width of a block.
-        out_key: what it calls the width of the language model.
-        intermediate_size: None: the config has `mlp_ratio`, times the width.
-        positions: rows of a table of positions; 0: there is none, and no bias at the patches.
-        deepstack: blocks whose features the language model gets, beside the last; empty: none, whatever the config
-            says.
-        is_gated: its MLP has gate, up and down, and its norms have no bias.
-        video_grows: of vLLM's dummy video, with max_model_len.
-
-    """
-
-    mlp: tuple[tuple[str, ...], str]
-    merger: tuple[str, str, str]
-    depth: int
-    hidden_size: int
-    intermediate_size: int | None
-    patch_size: int
-    width_key: str = "hidden_size"
-    out_key: str = "out_hidden_size"
-    positions: int = 0
-    deepstack: tuple[int, ...] = ()
-    is_gated: bool = False
-    video_grows: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,41 +56,6 @@ class InVllm:
     is_compiled: bool = True
 
 
-# Sizes: configuration_qwen2_vl.py, configuration_qwen2_5_vl.py, configuration_qwen3_vl.py.
-_FIRST_TOWER = VisionTower(
-    mlp=(("fc1",), "fc2"),
-    merger=("ln_q", "mlp.0", "mlp.2"),
-    depth=32,
-    hidden_size=1280,
-    intermediate_size=None,
-    patch_size=14,
-    width_key="embed_dim",
-    out_key="hidden_size",
-    video_grows=True,
-)
-_SECOND_TOWER = VisionTower(
-    mlp=(("gate_proj", "up_proj"), "down_proj"),
-    merger=("ln_q", "mlp.0", "mlp.2"),
-    depth=32,
-    hidden_size=3584,
-    intermediate_size=3420,
-    patch_size=14,
-    is_gated=True,
-    video_grows=True,
-)
-_THIRD_TOWER = VisionTower(
-    mlp=(("linear_fc1",), "linear_fc2"),
-    merger=("norm", "linear_fc1", "linear_fc2"),
-    depth=27,
-    hidden_size=1152,
-    intermediate_size=4304,
-    patch_size=16,
-    positions=2304,
-)
-# Only Qwen3-VL feeds features of inner layers to the language model; later configs still name the key.
-_DEEPSTACK_TOWER = replace(_THIRD_TOWER, deepstack=(8, 16, 24))
-
-
 @dataclass(frozen=True)
 class Family:
     """Checkpoints of one `model_type`, whose tensors core/dimensions.py can name one by one.
@@ -136,6 +81,9 @@ class Family:
         fuses_qkv: q, k and v are one matrix, which gets one adapter.
         renames_mrope: its config class takes the rope type `mrope` for the default one.
         tower: how its vision encoder is built, where the config has one.
+        audio: how its audio encoder is built; None: it hears nothing.
+        has_library_class: transformers' AutoModelForCausalLM has a class for its checkpoints; what else reads images or
+            audio it loads by other classes alone.
 
     """
 
@@ -157,7 +105,9 @@ class Family:
     writes_joined_width: bool = False
     fuses_qkv: bool = False
     renames_mrope: bool = False
-    tower: VisionTower = _THIRD_TOWER
+    tower: VisionTower = TABLE_VISION
+    audio: AudioTower | None = None
+    has_library_class: bool = True
     vllm: InVllm = InVllm()
 
     @property
@@ -256,14 +206,21 @@ _ROWS = (
         vllm=InVllm(since=(0, 30), mtp_method="qwen4_exp_mtp", is_compiled=False),
     ),
     Family(
-        "qwen2_vl", "Qwen2VL", has_qkv_bias=True, renames_mrope=True, tower=_FIRST_TOWER, vllm=InVllm(since=(0, 6, 1))
+        "qwen2_vl",
+        "Qwen2VL",
+        has_qkv_bias=True,
+        renames_mrope=True,
+        tower=FIRST_VISION,
+        has_library_class=False,
+        vllm=InVllm(since=(0, 6, 1)),
     ),
     Family(
         "qwen2_5_vl",
         "Qwen2_5_VL",
         has_qkv_bias=True,
         renames_mrope=True,
-        tower=_SECOND_TOWER,
+        tower=GATED_VISION,
+        has_library_class=False,
         vllm=InVllm(since=(0, 7, 2)),
     ),
     Family(
@@ -271,7 +228,8 @@ _ROWS = (
         "Qwen3VL",
         head_dim=128,
         has_qk_norm=True,
-        tower=_DEEPSTACK_TOWER,
+        tower=DEEPSTACK_VISION,
+        has_library_class=False,
         vllm=InVllm(since=(0, 11, 0), embedding_adapters=(0, 13)),
     ),
     Family(
@@ -279,8 +237,46 @@ _ROWS = (
         "Qwen3VLMoe",
         has_qk_norm=True,
         has_experts=True,
-        tower=_DEEPSTACK_TOWER,
+        tower=DEEPSTACK_VISION,
+        has_library_class=False,
         vllm=InVllm(since=(0, 11, 0), embedding_adapters=(0, 13)),
+    ),
+    Family(
+        "qwen2_audio",
+        "Qwen2Audio",
+        has_qkv_bias=True,
+        audio=WHISPER,
+        has_library_class=False,
+        vllm=InVllm(since=(0, 6, 4)),
+    ),
+    Family(
+        "qwen2_5_omni",
+        "Qwen2_5Omni",
+        has_qkv_bias=True,
+        renames_mrope=True,
+        tower=GATED_VISION,
+        audio=OMNI_WHISPER,
+        has_library_class=False,
+        vllm=InVllm(since=(0, 8, 5)),
+    ),
+    Family(
+        "qwen3_omni_moe",
+        "Qwen3OmniMoe",
+        has_qk_norm=True,
+        has_experts=True,
+        tower=OMNI_VISION,
+        audio=AUT,
+        has_library_class=False,
+        vllm=InVllm(since=(0, 11, 1), embedding_adapters=(0, 13)),
+    ),
+    Family(
+        "qwen3_asr",
+        "Qwen3ASR",
+        head_dim=128,
+        has_qk_norm=True,
+        audio=AUT,
+        has_library_class=False,
+        vllm=InVllm(since=(0, 16), embedding_adapters=(0, 16)),
     ),
 )
 

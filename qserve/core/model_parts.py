@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qserve.core.families import VisionTower
 from qserve.core.tensors import DTYPE_BYTES
+from qserve.core.towers import VisionTower
 from qserve.errors import BrokenCheckpoint
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Sizes",
     "SparseIndex",
     "VisionEncoder",
+    "has_heads_of_own_code",
     "read_experts",
     "read_index",
     "read_linear_attention",
@@ -119,11 +120,16 @@ class VisionEncoder:
 
 @dataclass(frozen=True)
 class Head:
-    """What sits on the body: a language-model head, or a scoring one (`hidden_layers` linear layers below it)."""
+    """What sits on the body: a language-model head, or a scoring one (`hidden_layers` linear layers below it).
+
+    `guard_size`: of Qwen3Guard-Stream, which has a product to so many, a norm, and heads for level and category of
+    risk, once for what a user says and once for an answer; 0 of all others.
+    """
 
     kind: Literal["lm", "score"]
     num_labels: int = 0
     hidden_layers: int = 0
+    guard_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,11 @@ class Sizes:
         if name is not None and name not in DTYPE_BYTES:
             raise BrokenCheckpoint(f"{self.where}: {key} is {value!r}; known are {', '.join(DTYPE_BYTES)}")
         return name
+
+
+def has_heads_of_own_code(architecture: str) -> bool:
+    """Whether only code that comes with the checkpoint computes its heads: it is planned, and no engine serves it."""
+    return architecture.endswith("ForGuardModel")
 
 
 def read_experts(sizes: Sizes, num_layers: int) -> MixtureOfExperts:

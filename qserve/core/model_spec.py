@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from qserve.core.audio import AudioEncoder, read_audio
 from qserve.core.families import FAMILIES, Family
 from qserve.core.model_parts import (
     Head,
@@ -18,12 +19,14 @@ from qserve.core.model_parts import (
     Sizes,
     SparseIndex,
     VisionEncoder,
+    has_heads_of_own_code,
     read_experts,
     read_index,
     read_linear_attention,
     read_streams,
     read_vision,
 )
+from qserve.core.nested import parts_config, quantization_config, text_config
 from qserve.core.ngram_tables import NgramTables, read_ngram_tables
 from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.quantization_config import read_quantization
@@ -31,6 +34,7 @@ from qserve.core.rope import Rope, read_rope, rope_keys
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
 __all__ = [
+    "AudioEncoder",
     "Head",
     "LinearAttention",
     "MixtureOfExperts",
@@ -46,6 +50,8 @@ _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "l
 
 
 _LANGUAGE_MODEL = Head("lm")
+# How architectures end that have encoders before a language model. Qwen2.5-Omni's config.json names the last.
+_OF_LANGUAGE_MODELS = ("ForConditionalGeneration", "OmniModel")
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class ModelSpec:
     streams: ResidualStreams | None = None
     ngrams: NgramTables | None = None
     vision: VisionEncoder | None = None
+    audio: AudioEncoder | None = None
     mtp_layers: int = 0
     head: Head = _LANGUAGE_MODEL
     quantization: CheckpointQuantization | None = None
@@ -130,12 +137,11 @@ class ModelSpec:
 
 
 class _Reader:
-    """Reads one config.json: `text` is the language model's part of it, `where` names it in messages."""
+    """Reads one config.json: `parts` has language model and encoders, `text` is the first; `where` is for messages."""
 
     def __init__(self, config: Mapping[str, Any], model_id: str) -> None:
         self.config, self.where = config, model_id or "config.json"
-        nested = config.get("text_config")
-        self.text: Mapping[str, Any] = nested if isinstance(nested, Mapping) else config
+        self.parts, self.text = parts_config(config), text_config(config)
         self.model_id = model_id
         self._size = Sizes(self.text, self.where)
 
@@ -161,7 +167,7 @@ class _Reader:
             vocab_size=self._size("vocab_size"),
             max_position_embeddings=rope.reach,
             rope=rope,
-            tie_word_embeddings=bool(self.config.get("tie_word_embeddings", self.text.get("tie_word_embeddings"))),
+            tie_word_embeddings=bool(self.parts.get("tie_word_embeddings", self.text.get("tie_word_embeddings"))),
             qkv_bias=self._qkv_bias(family),
             output_bias=not family.has_qkv_bias and bool(self.text.get("attention_bias", False)),
             qk_norm=family.has_qk_norm,
@@ -176,9 +182,10 @@ class _Reader:
             streams=read_streams(self._size, family.residual_streams),
             ngrams=read_ngram_tables(self._size, layer_types, hidden_size) if family.has_ngram_tables else None,
             vision=self._vision(family),
+            audio=self._audio(family),
             mtp_layers=self._size("mtp_num_hidden_layers", family.mtp_layers, least=0),
             head=self._head(),
-            quantization=read_quantization(self._quantization_config(), self.where),
+            quantization=read_quantization(quantization_config(self.config), self.where),
         )
 
     def _architecture(self) -> str:
@@ -186,8 +193,10 @@ class _Reader:
         return str(names[0]) if names else ""
 
     def _family(self) -> Family:
-        model_type = str(self.text.get("model_type", self.config.get("model_type", "")))
-        family = FAMILIES.get(model_type.removesuffix("_text"))
+        model_type = str(self.text.get("model_type", self.parts.get("model_type", "")))
+        # An encoder may stand before a language model of another family: that of the whole says more.
+        whole = FAMILIES.get(str(self.config.get("model_type", "")))
+        family = whole or FAMILIES.get(model_type.removesuffix("_text").removesuffix("_thinker"))
         if family is None:
             raise UnknownArchitecture(
                 f"{self.where}: model_type {model_type!r} (architecture {self._architecture() or 'not named'}) is "
@@ -197,7 +206,7 @@ class _Reader:
 
     def _head(self) -> Head:
         name = self._architecture()
-        if name.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")) or not name:
+        if name.endswith((*_OF_LANGUAGE_MODELS, "ForCausalLM", "LMHeadModel")) or not name:
             return Head("lm")
         labels = self.config.get("num_labels") or len(self.config.get("id2label") or ()) or None
         if name.endswith(("ForSequenceClassification", "ForTokenClassification")):
@@ -206,10 +215,12 @@ class _Reader:
             return Head("score", labels or 1, hidden_layers=1)
         if name.endswith("ForProcessRewardModel"):
             return Head("score", labels or 2, hidden_layers=1)
+        if has_heads_of_own_code(name):
+            return Head("score", 23, guard_size=self._size("guard_inner_size", 512))
         raise UnknownArchitecture(
             f"{self.where}: {name!r} has a head that is unknown to qserve. Known are …ForCausalLM, "
             "…ForConditionalGeneration, …ForSequenceClassification, …ForTokenClassification, …ForRewardModel, "
-            "…ForProcessRewardModel"
+            "…ForProcessRewardModel, …ForGuardModel"
         )
 
     def _qkv_bias(self, family: Family) -> bool:
@@ -224,7 +235,7 @@ class _Reader:
         return float(share) if isinstance(share, int | float) else family.rotary_share
 
     def _dtype(self) -> str:
-        for holder in (self.text, self.config):
+        for holder in (self.text, self.parts, self.config):
             name = holder.get("dtype") or holder.get("torch_dtype")
             if name:
                 return self._size.known_dtype("dtype", name) or "bfloat16"
@@ -258,11 +269,18 @@ class _Reader:
         return tuple(sliding if i >= first else full for i in range(count))
 
     def _vision(self, family: Family) -> VisionEncoder | None:
-        vision = self.config.get("vision_config")
-        if not isinstance(vision, Mapping) or not self._architecture().endswith("ForConditionalGeneration"):
-            return None
-        return read_vision(Sizes(vision, f"{self.where}, vision_config"), family.tower, self._size("hidden_size"))
+        vision = self._encoder("vision_config")
+        return None if vision is None else read_vision(vision, family.tower, self._size("hidden_size"))
 
-    def _quantization_config(self) -> Mapping[str, Any] | None:
-        found = self.config.get("quantization_config") or self.text.get("quantization_config")
-        return found if isinstance(found, Mapping) else None
+    def _audio(self, family: Family) -> AudioEncoder | None:
+        audio = self._encoder("audio_config")
+        if audio is None or family.audio is None:
+            return None
+        return read_audio(audio, family.audio, self._size("hidden_size"))
+
+    def _encoder(self, key: str) -> Sizes | None:
+        """The part of an encoder; None where there is none, or it isn't loaded with this head."""
+        part = self.parts.get(key)
+        if not isinstance(part, Mapping) or not self._architecture().endswith(_OF_LANGUAGE_MODELS):
+            return None
+        return Sizes(part, f"{self.where}, {key}")

@@ -13,7 +13,7 @@ __all__ = ["is_packable", "pack", "packing_of"]
 # Embeddings, lm_head, norms, routers, convolutions and the vision encoder stay in 16 bit unless they are named; gates
 # of residual streams in any case.
 _PACKED_ROLES = ("linear", "expert")
-_NAMED_ROLES = ("lm_head", "router", "linear_state", "vision", "mtp", "head")
+_NAMED_ROLES = ("lm_head", "router", "linear_state", "vision", "audio", "mtp", "head")
 _TABLE = "ngram_table"
 
 

@@ -64,6 +64,8 @@ Role = Literal[
     "stream_gate",
     "ngram_table",
     "vision",
+    "audio",
+    "talker",
     "mtp",
     "head",
 ]
@@ -91,12 +93,14 @@ class Tensor:
 
 # First match decides. Names as transformers writes them; Qwen (1) is transformer.h.N.attn.c_attn and so on.
 _ROLES: tuple[tuple[str, Role], ...] = (
+    (r"^(talker|token2wav|code2wav)\.", "talker"),
+    (r"(^|\.)(audio_tower|multi_modal_projector)\.", "audio"),
     (r"(^|\.)(visual|vision_tower|vision_model)\.", "vision"),
     (r"(^|\.)mtp\.", "mtp"),
     (r"\.ngram_embedding\.", "ngram_table"),
     (r"(^|\.)(embed_tokens|wte)\.", "embedding"),
     (r"(^|\.)lm_head\.", "lm_head"),
-    (r"^(score|classifier|reward_head|v_head|value_head)\.", "head"),
+    (r"^(score|classifier|reward_head|v_head|value_head|(query_)?(risk_level|category)_\w+)\.", "head"),
     (r"\.mlp\.experts\.", "expert"),
     (r"\.mlp\.(gate|shared_expert_gate)\.", "router"),
     (r"(norm|norm_key|norm_query|norm_conv|ln_[12f])\d*\.(weight|bias)$", "norm"),

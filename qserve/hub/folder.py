@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.model_spec import ModelSpec
+from qserve.core.nested import parts_config, text_config, with_text_config
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache
@@ -230,9 +231,7 @@ def _below(folder: Path, names: list[str], read: list[str]) -> list[str]:
 
 def is_tied(config: Mapping[str, Any]) -> bool:
     """Whether config.json says that lm_head is the embedding."""
-    nested = config.get("text_config")
-    inner = nested.get("tie_word_embeddings") if isinstance(nested, Mapping) else None
-    return bool(config.get("tie_word_embeddings", inner))
+    return bool(parts_config(config).get("tie_word_embeddings", text_config(config).get("tie_word_embeddings")))
 
 
 def own_config(folder: Path, config: Mapping[str, Any], headers: Headers) -> tuple[Mapping[str, Any], str | None]:
@@ -242,10 +241,8 @@ def own_config(folder: Path, config: Mapping[str, Any], headers: Headers) -> tup
     """
     if not is_tied(config) or not _has_own_head(headers):
         return config, None
-    nested = config.get("text_config")
-    untied: dict[str, Any] = {**config, "tie_word_embeddings": False}
-    if isinstance(nested, Mapping):
-        untied["text_config"] = {**nested, "tie_word_embeddings": False}
+    text = {**text_config(config), "tie_word_embeddings": False}
+    untied = {**with_text_config(config, text), "tie_word_embeddings": False}
     note = (
         f"config.json of {folder} sets tie_word_embeddings, but its files have an {_HEAD} that differs from the "
         "embedding: that head is served; write false into config.json, or take the head out of the files"

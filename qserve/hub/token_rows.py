@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from qserve.core.nested import text_config
+
 __all__ = ["ADVICE", "RowlessTokens", "rowless_among", "rowless_tokens", "rows_of", "without_row"]
 
 _SHOWN = 3
@@ -73,8 +75,7 @@ def without_row(token_ids: Collection[int], num_rows: int, text_of: Callable[[in
 
 def rows_of(config: Mapping[str, Any]) -> int | None:
     """Rows of the embedding, by config.json."""
-    inner = config.get("text_config")
-    size = config.get("vocab_size") or (inner.get("vocab_size") if isinstance(inner, Mapping) else None)
+    size = config.get("vocab_size") or text_config(config).get("vocab_size")
     return size if isinstance(size, int) and size > 0 else None
 
 

@@ -39,7 +39,9 @@ def check_files(folder: Path) -> None:
         )
     if stored_config(folder) is not None:
         return
-    odd = next((tensor for tensor in tensors if tensor.dtype not in _FLOATS and tensor.role != "vision"), None)
+    odd = next(
+        (tensor for tensor in tensors if tensor.dtype not in _FLOATS and tensor.role not in ("vision", "audio")), None
+    )
     if odd is not None:
         raise BrokenCheckpoint(
             f"{folder} stores {odd.name} as {odd.dtype}, but its config.json names no quantization that explains these "

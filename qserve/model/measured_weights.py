@@ -28,6 +28,7 @@ _KINDS = {
     "norm": "norms",
     "linear_state": "linear_attention",
     "vision": "vision",
+    "audio": "audio",
     "mtp": "mtp",
     "head": "head",
 }

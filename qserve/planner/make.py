@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, HostProcess
+from qserve.core.model_parts import has_heads_of_own_code
 from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
 from qserve.planner.calibrate import with_corrections
@@ -55,6 +56,7 @@ def make_plan(
         plan, candidate = with_more_cards(engine.fit, candidates, narrow_candidate, narrow, _CACHE_TOKENS[0])
     notes = (
         *checkpoint.messages,
+        *_unserved(checkpoint),
         *hardware.notes,
         *_passed_over(engine.fit, candidates, candidate, plan),
         *more_cards_note(narrow, narrow_candidate, plan, candidate),
@@ -139,3 +141,13 @@ def _fits(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> P
     except UsageError:  # a change that this model, engine or map of modules can't do is no way out
         return None
     return plan if plan.fits else None
+
+
+def _unserved(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Of a checkpoint that is planned for its size alone."""
+    if not has_heads_of_own_code(checkpoint.spec.architecture):
+        return ()
+    return (
+        "Planned only: its heads are computed by Python code in the checkpoint, which qserve does not run. "
+        "Qwen/Qwen3Guard-Gen models judge whole texts, and are served as chat models",
+    )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from qserve.core.hardware import Hardware
+from qserve.core.model_parts import has_heads_of_own_code
 from qserve.planner.plan import Plan
 
 __all__ = ["OF_PLAN_ALONE", "Flags", "command_of", "flags_in", "machine_of", "with_serving_command", "words_of"]
@@ -39,7 +40,7 @@ def flags_in(pairs: Iterable[tuple[str, str | None]]) -> Flags:
 
 def with_serving_command(plan: Plan, flags: Flags, gpu: str | None, hardware: Hardware) -> Plan:
     """The plan with the command that serves it, where it fits and an engine of qserve runs there."""
-    if not plan.fits or hardware.plan_only is not None:
+    if not plan.fits or hardware.plan_only is not None or has_heads_of_own_code(plan.model.architecture):
         return plan
     served = {flag: value for flag, value in flags.items() if flag not in OF_PLAN_ALONE}
     if gpu == "none":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Device
+from qserve.core.nested import text_config
 from qserve.planner.engine import engine_named
 from qserve.reward.judges.served import ServedChat
 from qserve.service.replicas import num_engines
@@ -113,7 +114,7 @@ def latency_of(deployment: ModelDeployment, status: WorkerStatus, record: RunRec
 def _vocab_size(folder: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         config = json.loads((folder / "config.json").read_text())
-        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+        size = config.get("vocab_size") or text_config(config).get("vocab_size")
         return size if isinstance(size, int) else None
     return None
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from qserve.core.nested import quantization_config
 from qserve.core.schemes import SCHEMES
 from qserve.errors import BrokenCheckpoint, MissingExtra, UsageError
 from qserve.hub.folder import read_config
@@ -27,10 +28,8 @@ _UNREAD_METHOD = "modelopt"
 
 
 def stored_config(folder: Path) -> Mapping[str, Any] | None:
-    """The `quantization_config` of a checkpoint folder; multimodal configs nest it in `text_config`."""
-    config = read_config(folder)
-    found = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
-    return found if isinstance(found, Mapping) else None
+    """The `quantization_config` of a checkpoint folder."""
+    return quantization_config(read_config(folder))
 
 
 def missing_packages(quantization: Mapping[str, Any]) -> None:

@@ -14,5 +14,5 @@ def rope_cache_bytes(spec: ModelSpec, dtype: str) -> int:
     Multimodal rotary embeddings (M-RoPE) cache four times the positions.
     Source: vllm model_executor/layers/rotary_embedding/{base,mrope}.py.
     """
-    positions = spec.rope.cached * (4 if spec.vision else 1)
+    positions = spec.rope.cached * (4 if spec.vision or spec.rope.sections else 1)
     return positions * spec.rotary_dim * dtype_bytes(dtype)

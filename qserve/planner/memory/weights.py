@@ -23,6 +23,9 @@ _Split = Literal["all", "kv", "none"]
 # (name, what it is fused with, how tensor parallelism splits it). First match decides.
 _RULES: tuple[tuple[str, str, _Split], ...] = (
     (r"\.ngram_embedding\.weight$", "", "all"),
+    (r"audio_tower\.layers\..*[qkv]_proj\.", "qkv", "all"),
+    (r"audio_tower\.layers\..*(fc1\.|(out_proj|fc2)\.weight)", "", "all"),
+    (r"audio_tower\.|multi_modal_projector\.", "", "none"),
     (r"\.ple\.", "", "none"),
     (r"\.input_mix_weight_down\.|\.block_inject_weight\.", "input_mix_weight_down_block_inject", "none"),
     (r"(embed_tokens|wte|lm_head)\.", "", "all"),
@@ -51,6 +54,7 @@ class Loading:
 
     `quantization` is applied in flight (None: as stored). `fuse` joins q, k, v and gate, up (vLLM), `fuse_experts`
     the experts of a layer (vLLM, transformers 5). `round_blocks`: count CUDA allocator blocks, not bytes.
+    `whole_audio`: each rank has the audio encoder whole.
     """
 
     dtype: str
@@ -61,7 +65,8 @@ class Loading:
     round_blocks: bool = False
     max_split_bytes: int | None = None
     with_mtp: bool = False
-    with_vision: bool = True
+    with_encoders: bool = True
+    whole_audio: bool = False
     with_ngram_tables: bool = True
     untie_lm_head: bool = False
 
@@ -107,8 +112,8 @@ def _is_loaded(tensor: Tensor, spec: ModelSpec, loading: Loading) -> bool:
     role = tensor.role
     if role == "lm_head" and spec.tie_word_embeddings and not loading.untie_lm_head:
         return False
-    left_out = {"mtp": not loading.with_mtp, "vision": not loading.with_vision}
-    left_out["ngram_table"] = not loading.with_ngram_tables
+    left_out = {"mtp": not loading.with_mtp, "ngram_table": not loading.with_ngram_tables, "talker": True}
+    left_out |= dict.fromkeys(("vision", "audio"), not loading.with_encoders)
     return not left_out.get(role, False)
 
 
@@ -128,6 +133,8 @@ def _share_bytes(tensor: Tensor, spec: ModelSpec, loading: Loading) -> int:
     is_cast = tensor.dtype in _FLOATS and not _SCALE.search(tensor.name)
     nbytes = tensor.num_elements * dtype_bytes(loading.dtype) if is_cast else tensor.nbytes
     split, ranks = _rule(tensor.name)[1], loading.tensor_parallel_size
+    if tensor.role == "audio" and (loading.whole_audio or (spec.audio and spec.audio.tower.is_whisper)):
+        split = "none"  # the library's modules, which know of no ranks
     if split == "kv":
         ranks = min(ranks, spec.num_key_value_heads)
     return nbytes if split == "none" else -(-nbytes // ranks)

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from qserve.core.checkpoint import text_config
 from qserve.core.model_parts import Sizes
+from qserve.core.nested import text_config
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache
 from qserve.hub.bounded import check_regular, read_index, read_json

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from qserve.core.dimensions import num_parameters, tensors_of
+from qserve.core.families import FAMILIES
 from qserve.core.model_spec import ModelSpec
 
 SMALL: dict[str, Any] = {
@@ -152,3 +153,47 @@ def _spec(config: Any, architecture: str) -> ModelSpec:
     for holder in (plain, plain.get("text_config", {})):
         holder["mtp_num_hidden_layers"] = 0  # transformers does not build the MTP head
     return ModelSpec.from_config(plain, "small")
+
+
+AUDIO = {"d_model": 32, "encoder_layers": 3, "encoder_ffn_dim": 48, "encoder_attention_heads": 2, "num_mel_bins": 20}
+LATER = {**AUDIO, "downsample_hidden_size": 6, "output_dim": 64}
+VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64}
+DEEPSTACK = {**VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("Qwen2Audio", {"audio_config": AUDIO, "text_config": {**SMALL, "head_dim": 16, "model_type": "qwen2"}}),
+        (
+            "Qwen2_5OmniThinker",
+            {
+                "audio_config": {**AUDIO, "output_dim": 64},
+                "vision_config": VISION,
+                "text_config": {**SMALL, "head_dim": 16, "model_type": "qwen2_5_omni_text"},
+            },
+        ),
+        (
+            "Qwen3OmniMoeThinker",
+            {
+                "audio_config": LATER,
+                "vision_config": DEEPSTACK,
+                "text_config": {**SMALL, **SPARSE, "model_type": "qwen3_omni_moe_text"},
+            },
+        ),
+        ("Qwen3ASR", {"audio_config": LATER, "text_config": {**SMALL, "model_type": "qwen3"}}),
+    ],
+)
+def test_an_audio_encoder_is_counted(name: str, parts: dict[str, Any]) -> None:
+    config = getattr(transformers, f"{name}Config")(**parts, tie_word_embeddings=False)
+    config.text_config.tie_word_embeddings = False
+    with torch.device("meta"):
+        model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    assert num_parameters(_spec(config, type(model).__name__)) == sum(one.numel() for one in model.parameters())
+
+
+def test_the_library_has_a_class_for_the_families_that_are_said_to_have_one() -> None:
+    """But for the first Qwen, whose class comes with its checkpoints."""
+    known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    assert {name for name, row in FAMILIES.items() if row.has_library_class and name not in known} == {"qwen"}
+    assert not [name for name, row in FAMILIES.items() if not row.has_library_class and name in known]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from qserve.cli.plan.command import command as plan_command
 from qserve.core import facts
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import Head
@@ -26,6 +29,13 @@ HEADS = {
     "Skywork/Skywork-Reward-V2-Qwen3-1.7B": Head("score", 1),
     "Skywork/Skywork-Reward-V2-Qwen3-4B": Head("score", 1),
     "Skywork/Skywork-Reward-V2-Qwen3-8B": Head("score", 1),
+    "Qwen/WorldPM-72B": Head("score", 1, hidden_layers=1),
+    "Qwen/WorldPM-72B-HelpSteer2": Head("score", 1, hidden_layers=1),
+    "Qwen/WorldPM-72B-RLHFLow": Head("score", 1, hidden_layers=1),
+    "Qwen/WorldPM-72B-UltraFeedback": Head("score", 1, hidden_layers=1),
+    "Qwen/Qwen3Guard-Stream-0.6B": Head("score", 23, guard_size=512),
+    "Qwen/Qwen3Guard-Stream-4B": Head("score", 23, guard_size=512),
+    "Qwen/Qwen3Guard-Stream-8B": Head("score", 23, guard_size=512),
 }
 
 
@@ -55,6 +65,17 @@ def test_reward_models_keep_their_heads() -> None:
         assert as_scorer(checkpoint) is checkpoint
 
 
+def test_heads_that_only_code_of_the_checkpoint_computes_are_planned_and_not_served() -> None:
+    base = ["--gpu", "h100", "--reward", "Qwen/Qwen3Guard-Stream-8B", "--json"]
+    done = CliRunner().invoke(plan_command, base)
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    assert plan["fits"] and "next_command" not in plan
+    assert any(note.startswith("Planned only: its heads are computed by Python code") for note in plan["notes"])
+    other = json.loads(CliRunner().invoke(plan_command, [*base[:3], "Qwen/WorldPM-72B", "--json"]).stdout)
+    assert other["next_command"] == "qserve up --reward Qwen/WorldPM-72B"
+
+
 def test_a_variant_differs_from_its_row() -> None:
     table = facts.load("models")
     for model, row in table["variants"].items():
@@ -69,7 +90,7 @@ def test_a_variant_differs_from_its_row() -> None:
         ("Qwen/Qwen2.5-Math-PRM-8B", "Qwen/Qwen2.5-Math-PRM-7B"),
         ("Skywork/Skywork-Reward-V2-Qwen3-3B", "Skywork/Skywork-Reward-V2-Qwen3-"),
         ("Qwen/Qwen3-Embedding-7B", "Qwen/Qwen3-Embedding-"),
-        ("Qwen/Qwen3Guard-Stream-4B", "Qwen/Qwen3Guard-Gen-4B"),
+        ("Qwen/Qwen3Guard-Stream-3B", "Qwen/Qwen3Guard-Stream-"),
         ("Qwen/Qwen3.8-35B-A3B", "Qwen/Qwen3.5-35B-A3B"),
     ],
 )

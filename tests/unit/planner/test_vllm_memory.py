@@ -9,7 +9,7 @@ import pytest
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import Hardware, known_gpus, parse_gpu
 from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, default_max_num_seqs
-from qserve.engines.vllm.plan.encoder import encoder_peak
+from qserve.engines.vllm.plan.encoder import ProfiledItems, encoder_peak
 from qserve.engines.vllm.plan.terms.activations import sampler_bytes
 from qserve.engines.vllm.plan.trial import Captures
 from qserve.engines.vllm.plan.versions import VllmVersion
@@ -21,6 +21,8 @@ from tests.unit.planner.test_make_plan import checkpoint_of, plan_of
 from tests.unit.planner.test_weights import VLLM, spec_of
 
 NEWEST = VllmVersion.parse("0.32.0")
+
+IMAGE = ProfiledItems("image", 16384, 1)
 
 
 def term(plan: Plan, name: str) -> int:
@@ -78,7 +80,7 @@ def test_ranks_add_their_vision_outputs_beside_them() -> None:
     assert spec.vision is not None
     patches = 16384 * spec.vision.spatial_merge_size**2
     narrow = spec.vision.intermediate_size // 4
-    difference = encoder_peak(spec, 16384, 1) - encoder_peak(spec, 16384, 4)
+    difference = encoder_peak(spec, IMAGE, 1) - encoder_peak(spec, IMAGE, 4)
     assert difference == patches * 2 * (2 * spec.vision.intermediate_size - narrow - 2 * spec.vision.hidden_size)
 
 
@@ -87,9 +89,9 @@ def test_ranks_of_an_old_release_gather_the_encoders_heads() -> None:
     spec = spec_of("Qwen/Qwen2.5-VL-72B-Instruct")
     assert spec.vision is not None
     widest = 3 * 1176 + 2 * 1280 + 6 * 1280 + 3 * 1280 // 4
-    assert encoder_peak(spec, 16384, 4, gathers_heads=True) == 65536 * 2 * widest
-    assert encoder_peak(spec, 16384, 4) / GIB == pytest.approx(1.37, abs=0.01)
-    assert encoder_peak(spec, 16384, 1, gathers_heads=True) == encoder_peak(spec, 16384, 1)
+    assert encoder_peak(spec, IMAGE, 4, gathers_heads=True) == 65536 * 2 * widest
+    assert encoder_peak(spec, IMAGE, 4) / GIB == pytest.approx(1.37, abs=0.01)
+    assert encoder_peak(spec, IMAGE, 1, gathers_heads=True) == encoder_peak(spec, IMAGE, 1)
     assert VllmVersion.parse("0.11.2").gathers_encoder_heads and not VllmVersion.parse("0.12.0").gathers_encoder_heads
 
 

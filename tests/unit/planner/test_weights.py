@@ -106,6 +106,6 @@ def test_a_tied_head_is_not_counted_twice() -> None:
 
 def test_mtp_and_vision_are_loaded_only_when_used() -> None:
     spec = spec_of("Qwen/Qwen3.5-4B")
-    plain = rank_weights(spec, tensors_of(spec), Loading("bfloat16", with_vision=False))
+    plain = rank_weights(spec, tensors_of(spec), Loading("bfloat16", with_encoders=False))
     with_both = rank_weights(spec, tensors_of(spec), Loading("bfloat16", with_mtp=True))
     assert with_both - plain == 2 * (4_659_865_088 - 4_205_751_296)

@@ -56,7 +56,7 @@ def tensors_by_layer(spec: ModelSpec, tensors: Iterable[Tensor]) -> tuple[list[l
     outside: list[Tensor] = []
     for tensor in tensors:
         found = _LAYER.search(tensor.name)
-        if found is None or tensor.role in ("vision", "mtp"):
+        if found is None or tensor.role in ("vision", "audio", "mtp"):
             outside.append(tensor)
             continue
         # Told once, it stands under index 0; a layer's own tensor of index 0 comes out the same way.

@@ -23,7 +23,7 @@ def check_release(text: str) -> None:
 
 
 def check_layers(spec: ModelSpec) -> None:
-    """Raises UsageError for layers that no batcher of the worker serves (worker/batching/make.py).
+    """Raises UsageError for a model that the worker can't load, or with layers that no batcher of it serves.
 
     The library computes them by itself, its index for every token of a prompt in a loop of Python.
     """
@@ -31,6 +31,11 @@ def check_layers(spec: ModelSpec) -> None:
         raise UsageError(
             f"{spec.id} has {', '.join(spec.rare_parts)}, which the transformers engine does not serve; give --engine "
             "vllm, with cards"
+        )
+    if not spec.family.has_library_class and spec.head.kind == "lm":
+        heard = "audio" if spec.audio else "images"
+        raise UsageError(
+            f"{spec.id} reads {heard}, and the transformers engine loads language models alone; give --engine vllm"
         )
 
 

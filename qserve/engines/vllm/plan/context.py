@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.core.checkpoint import Checkpoint, text_config
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.nested import text_config
 from qserve.core.rope import Rope
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.errors import UsageError

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from qserve.core.facts import load
+from qserve.core.nested import text_keys
 
 __all__ = ["FlagTable", "flag_table"]
 
@@ -118,15 +119,13 @@ def _why_not_overridden(key: str, values: Sequence[str]) -> str | None:
 
 
 def _overridden_keys(key: str, values: Sequence[str]) -> set[str]:
-    """Keys of config.json, or of its text_config; none for what is not valid JSON: the engine's parser names that."""
+    """Keys of config.json, or of its language model; none of what is no JSON: the engine's parser names that."""
     if key:
-        head, _, rest = key.partition(".")
-        return {rest.partition(".")[0] if head == "text_config" else head}
+        return {next(part for part in (*key.split("."), "") if part not in ("thinker_config", "text_config"))}
     try:
         tree = json.loads(values[0]) if values else {}
     except ValueError:
         return set()
     if not isinstance(tree, dict):
         return set()
-    inner = tree.get("text_config")
-    return (set(tree) - {"text_config"}) | set(inner if isinstance(inner, dict) else ())
+    return set(text_keys(tree))

@@ -138,7 +138,7 @@ def stage_tensors(spec: ModelSpec, tensors: tuple[Tensor, ...], stage: int, num_
 
 def _stage_part(spec: ModelSpec, tensor: Tensor, stage: int, num_stages: int, own: range) -> Tensor | None:
     role = tensor.role
-    if role in ("embedding", "vision"):
+    if role in ("embedding", "vision", "audio"):
         tied_copy = role == "embedding" and spec.tie_word_embeddings and stage == num_stages - 1
         return tensor if stage == 0 or tied_copy else None
     layer = _LAYER.search(tensor.name)

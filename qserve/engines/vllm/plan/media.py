@@ -1,4 +1,4 @@
-"""Images and videos that a vision model is to take: vLLM's flags for them, read."""
+"""Images, videos and audio that a model is to take: vLLM's flags for them, read."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class MediaLimits:
 
     images: int | None = None
     videos: int | None = None
+    audios: int | None = None
     image_pixels: int | None = None
     video_pixels: int | None = None
 
@@ -31,6 +32,7 @@ def parse_media(limit_mm_per_prompt: str | None, mm_processor_kwargs: str | None
     return MediaLimits(
         images=_count("image", counts),
         videos=_count("video", counts),
+        audios=_count("audio", counts),
         image_pixels=_pixels({**sizes, **_part(sizes, "images_kwargs")}),
         video_pixels=_pixels({**sizes, **_part(sizes, "videos_kwargs")}),
     )

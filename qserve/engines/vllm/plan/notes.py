@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qserve.core.model_spec import ModelSpec
 from qserve.core.release import shown_release
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
@@ -90,8 +91,14 @@ def _about_model(candidate: Candidate) -> Iterator[str]:
     needed = spec.family.vllm.needed
     if needed is not None and version.release < needed:
         yield f"This family needs vLLM {shown_release(needed)} or later"
-    if spec.vision and not candidate.request.of(VllmOptions).language_model_only:
-        yield "The vision encoder is loaded; --language-model-only leaves it out"
+    if (spec.vision or spec.audio) and not candidate.request.of(VllmOptions).language_model_only:
+        yield f"{_encoders(spec)}; --language-model-only leaves it out"
+
+
+def _encoders(spec: ModelSpec) -> str:
+    if spec.vision and spec.audio:
+        return "What reads images and audio is loaded"
+    return f"The {'audio' if spec.audio else 'vision'} encoder is loaded"
 
 
 def _about_adapters(candidate: Candidate) -> Iterator[str]:

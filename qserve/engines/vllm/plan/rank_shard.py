@@ -61,6 +61,7 @@ def _loading(candidate: Candidate) -> Loading:
         round_blocks=not (candidate.on_cpu or options.grows_weights),
         max_split_bytes=20 * MIB if VllmVersion.parse(candidate.engine_version).limits_block_splits else None,
         with_mtp=options.num_speculative_tokens > 0,
-        with_vision=not options.language_model_only,
+        with_encoders=not options.language_model_only,
+        whole_audio=not VllmVersion.parse(candidate.engine_version).shares_audio_encoder,
         with_ngram_tables=not ram_table_bytes(candidate),
     )

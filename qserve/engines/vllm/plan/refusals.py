@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from qserve.core.checkpoint import Checkpoint, text_config
+from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
+from qserve.core.nested import text_config
 from qserve.core.release import shown_release
 from qserve.core.wheels import shown, too_old
 from qserve.engines.vllm.plan.context import check_rope

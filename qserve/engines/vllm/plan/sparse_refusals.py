@@ -7,11 +7,13 @@ models/qwen4_exp (nvidia/qsa.py, common/qsa_cache.py, common/ngram_embedding.py)
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device
+from qserve.core.nested import quantization_config
 from qserve.core.schemes import SCHEMES, resolve_scheme
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.errors import UsageError
@@ -74,14 +76,9 @@ def _refuse_in_flight(checkpoint: Checkpoint, request: PlanRequest) -> None:
     )
 
 
-def _method(config: Any) -> str:
-    """The quant_method of a config.json, wherever it stands; empty for 16 bit."""
-    nested = config.get("text_config")
-    for holder in (config, nested if isinstance(nested, dict) else {}):
-        found = holder.get("quantization_config")
-        if isinstance(found, dict):
-            return str(found.get("quant_method", "")).lower().replace("_", "-")
-    return ""
+def _method(config: Mapping[str, Any]) -> str:
+    """The quant_method of a config.json; empty for 16 bit."""
+    return str((quantization_config(config) or {}).get("quant_method", "")).lower().replace("_", "-")
 
 
 def _refuse_dtypes(checkpoint: Checkpoint, device: Device, request: PlanRequest) -> None:

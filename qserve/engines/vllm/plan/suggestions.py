@@ -55,9 +55,10 @@ def _settings(candidate: Candidate, options: VllmOptions) -> Iterator[Change]:
     if not options.enforce_eager:
         eager = _with(candidate, enforce_eager=True)
         yield change_of(candidate, "no CUDA graphs", "slower while few requests run", eager)
-    if candidate.spec.vision and not options.language_model_only:
-        if options.limit_mm_per_prompt is None:
+    spec = candidate.spec
+    if (spec.vision or spec.audio) and not options.language_model_only:
+        if spec.vision and options.limit_mm_per_prompt is None:
             images_only = _with(candidate, limit_mm_per_prompt='{"video": 0}')
             yield change_of(candidate, "no videos", "images only, no videos", images_only)
         text_only = _with(candidate, language_model_only=True)
-        yield change_of(candidate, "no vision encoder", "text only", text_only)
+        yield change_of(candidate, f"no {'vision' if spec.vision else 'audio'} encoder", "text only", text_only)

@@ -17,7 +17,13 @@ from qserve.engines.vllm.plan.backends import (
     runs_flash_attention_3,
     runs_flashinfer,
 )
-from qserve.engines.vllm.plan.encoder import longest_with_same_profile, profiled_tokens, takes_media
+from qserve.engines.vllm.plan.encoder import (
+    NO_ITEMS,
+    ProfiledItems,
+    longest_with_same_profile,
+    profiled_items,
+    takes_media,
+)
 from qserve.engines.vllm.plan.layouts import stage_layers
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.versions import VllmVersion
@@ -184,21 +190,21 @@ class Trial:
 
     @property
     def takes_media(self) -> bool:
-        """Whether a request may bring images or video; the engine is then given embeddings instead of token ids."""
+        """Whether a request may bring images, video or audio; the engine then gets embeddings instead of token ids."""
         return not self.options.language_model_only and takes_media(self.spec, self.options.media)
 
     @cached_property
-    def encoder_tokens(self) -> int:
-        """Tokens of images or video that the vision encoder is profiled with; 0 where none are taken."""
+    def profiled_items(self) -> ProfiledItems:
+        """What an encoder is profiled with."""
         if self.options.language_model_only or self.options.skip_mm_profiling:
-            return 0
+            return NO_ITEMS
         steps = self.max_num_seqs, self.max_num_batched_tokens
-        return profiled_tokens(self.spec, self.options.media, self.max_model_len, *steps)
+        return profiled_items(self.spec, self.options.media, self.max_model_len, *steps)
 
     @property
     def longest_model_len(self) -> int:
         """The largest max_model_len that these sizes hold for: a longer one may profile a longer video."""
-        if not self.encoder_tokens:
+        if not self.profiled_items.count:
             return self.spec.max_position_embeddings
         steps = self.max_num_seqs, self.max_num_batched_tokens
         return longest_with_same_profile(self.spec, self.options.media, self.max_model_len, *steps)

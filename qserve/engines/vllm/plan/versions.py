@@ -132,6 +132,11 @@ class VllmVersion:
         return self.release >= (0, 26)
 
     @property
+    def shares_audio_encoder(self) -> bool:
+        """Ranks share Qwen3-Omni's audio encoder, which was the library's before (vllm#32167, merged after 0.13)."""
+        return self.release >= (0, 14)
+
+    @property
     def gathers_encoder_heads(self) -> bool:
         """Ranks that share a vision encoder gather q, k and v of all heads (vllm#28271, merged after 0.11.0)."""
         return self.release < (0, 12)

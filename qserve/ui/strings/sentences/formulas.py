@@ -69,6 +69,7 @@ FORMULAS: dict[str, str] = {
     "widest layer {}": "最宽的层 {}",
     "{#} unpacked from 4 bit": "{} 由 4 位展开",
     "compiler, first start only, {}": "编译器（仅首次启动）{}",
+    "audio encoder on {#} × 30 s {#}": "音频编码器处理 {} × 30 秒的音频 {}",
     "vision encoder on {#} tokens of images or video {#}": "视觉编码器处理 {} 词元的图片或视频 {}",
     "cuBLAS' workspace {#}": "cuBLAS 工作区 {}",
     "{} outlives it: no part of it, and off where the peak comes first": "{} 在其后仍保留：不计入，峰值在前时扣除",

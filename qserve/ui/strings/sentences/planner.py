@@ -76,6 +76,12 @@ _NOTES = {
     "Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit": (
         "混合模型：每个序列的状态都需要缓存块；--max-num-seqs 已按放得下设定"
     ),
+    "What reads images and audio is loaded; --language-model-only leaves it out": (
+        "已加载图片与音频编码器；--language-model-only 可不加载"
+    ),
+    "The audio encoder is loaded; --language-model-only leaves it out": (
+        "已加载音频编码器；--language-model-only 可不加载"
+    ),
     "The vision encoder is loaded; --language-model-only leaves it out": (
         "已加载视觉编码器；--language-model-only 可不加载"
     ),
@@ -203,6 +209,7 @@ _SUGGESTIONS = {
     "no videos": "不接受视频",
     "images only, no videos": "只接受图片，不接受视频",
     "no vision encoder": "不加载视觉编码器",
+    "no audio encoder": "不加载音频编码器",
     "text only": "只处理文本",
     "{} {} at once": "同时 {} 个 {}",
     "requests for other adapters wait": "使用其他适配器的请求要等待",

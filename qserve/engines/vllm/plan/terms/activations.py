@@ -5,7 +5,7 @@ from __future__ import annotations
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.engines.vllm.plan import constants
-from qserve.engines.vllm.plan.encoder import embedding_bytes, encoder_peak
+from qserve.engines.vllm.plan.encoder import NO_ITEMS, ProfiledItems, embedding_bytes, encoder_peak
 from qserve.engines.vllm.plan.step_buffers import stream_widths
 from qserve.engines.vllm.plan.terms.adapters import step_adapters
 from qserve.engines.vllm.plan.terms.bnb_scratch import layer_scratch_bytes
@@ -37,7 +37,7 @@ def activation_peak(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     tensor_parallel_size: int = 1,
-    encoder_tokens: int = 0,
+    profiled_items: ProfiledItems = NO_ITEMS,
     compiles: bool = True,
     is_eager: bool = False,
     drafts: bool = False,
@@ -45,22 +45,22 @@ def activation_peak(
     scratch_bytes: int = 0,
     takes_media: bool = True,
 ) -> int:
-    """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
+    """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or encoder, whichever is more.
 
     sampler: 14·S·V + `sampler_buffer` + 2·T·H + base (before 0.17 without the buffer, and 38·S·V unless FlashInfer
     samples; 2·S·V in the second model runner, which profiles greedy requests; 26·S·V or 46·S·V where the first runner
     verifies `drafts`)
     layer: 2·T·(3I/tp + `layer_streams`) + base + `scratch_bytes`; fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
-    encoder: `encoder_peak` of the `encoder_tokens` that it is profiled with.
+    encoder: `encoder_peak` of the `profiled_items`.
 
     cuBLAS' workspace is part of it from its first product on: of the first layer, or of lm_head where linears
     `is_packed`. From 0.27 on what outlives the run is no part of the peak, but of what is gone. Source: vllm
     mem_utils.py, transient_peak_headroom.
     """
     experts = moe_workspace(spec, version, max_num_batched_tokens, tensor_parallel_size)
-    encoder = encoder_peak(spec, encoder_tokens, tensor_parallel_size, version.gathers_encoder_heads)
-    embeddings = embedding_bytes(spec, encoder_tokens)
+    encoder = encoder_peak(spec, profiled_items, tensor_parallel_size, version.gathers_encoder_heads)
+    embeddings = embedding_bytes(spec, profiled_items.total)
     workspace = cublas_workspace(device)
     is_eager = is_eager or version.is_v0_engine(device.compute_capability)
     language = max(
@@ -124,7 +124,7 @@ def compile_peak(
     Source: vllm config/compilation.py (benchmark_combo_kernel), gpu_model_runner.py (supports_mm_inputs), vllm#54122,
     vllm#54383.
     """
-    is_outside = spec.vision is not None and takes_media
+    is_outside = (spec.vision or spec.audio) is not None and takes_media
     if is_outside or not (version.compiles_inside_profile and spec.family.vllm.is_compiled):
         return 0
     embedding = spec.vocab_size * spec.hidden_size * _ACTIVATION_BYTES // tensor_parallel_size
@@ -188,7 +188,7 @@ class Activations(TermKind[Trial]):
             sizes.max_num_seqs,
             sizes.max_num_batched_tokens,
             candidate.tensor_parallel_size,
-            encoder_tokens=sizes.encoder_tokens,
+            profiled_items=sizes.profiled_items,
             compiles=sizes.compiles,
             is_eager=sizes.options.enforce_eager,
             drafts=sizes.drafts,
@@ -261,11 +261,13 @@ def _compiler(sizes: Trial) -> list[str]:
 
 
 def _encoder(sizes: Trial) -> list[str]:
-    images, ranks = sizes.encoder_tokens, sizes.candidate.tensor_parallel_size
-    if not images:
+    items, ranks = sizes.profiled_items, sizes.candidate.tensor_parallel_size
+    if not items.count:
         return []
-    peak = format_bytes(encoder_peak(sizes.spec, images, ranks, sizes.version.gathers_encoder_heads))
-    return [f"vision encoder on {images} tokens of images or video {peak}"]
+    peak = format_bytes(encoder_peak(sizes.spec, items, ranks, sizes.version.gathers_encoder_heads))
+    if items.kind == "audio":
+        return [f"audio encoder on {items.count} × 30 s {peak}"]
+    return [f"vision encoder on {items.total} tokens of images or video {peak}"]
 
 
 def _beside(sizes: Trial) -> str:

@@ -73,7 +73,7 @@ _PARTS = {
 def adapted_modules(
     spec: ModelSpec, adapters: Adapters, version: VllmVersion, tensor_parallel_size: int = 1
 ) -> tuple[AdaptedModule, ...]:
-    """Every module of the whole model that gets buffers, as one rank holds it; the vision encoder's get none."""
+    """Every module of the whole model that gets buffers, as one rank holds it; the encoders' get none."""
     found = _modules(spec, version, tensor_parallel_size)
     return tuple(module for module in found if module.count and _is_target(module.name, adapters.targets))
 
