@@ -52,7 +52,6 @@ class Device:
     `compute_capability` is None on a CPU and on an AMD card.
     `schemes` are the quantizations that what serves on it has, of a card that is planned for only.
     `model` is the table's name of a card that is described by it and has another `name`.
-    `shares_ram`: an AMD processor's GPU, which takes its memory from the machine's RAM.
     `uuid` is the driver's name of a card that is here, under which CUDA_VISIBLE_DEVICES asks for it.
     """
 
@@ -66,7 +65,6 @@ class Device:
     compute_capability: tuple[int, int] | None = None
     uuid: str = ""
     schemes: tuple[str, ...] = ()
-    shares_ram: bool = False
     model: str = ""
 
     @property
@@ -85,9 +83,11 @@ class Device:
         return max(0, self.total_bytes - self.used_by_others_bytes)
 
     @property
-    def is_integrated(self) -> bool:
-        """Whether the CPU shares its memory: Jetson Orin (8.7) and Thor (11.0), GB10 (12.1), AMD's Strix Halo."""
-        return self.shares_ram or self.compute_capability in _integrated()
+    def shares_ram(self) -> bool:
+        """Whether its memory is the machine's RAM: Apple's chips, NVIDIA's by compute capability (Jetson Orin 8.7 and
+        Thor 11.0, GB10 12.1), AMD's by their rows (Strix Halo).
+        """
+        return self.kind == "mps" or self.compute_capability in _share_ram() or self.known_as in _named_to_share_ram()
 
     def supports(self, number_format: str) -> bool:
         """Whether the device computes in `number_format` (fp16, bf16, fp8, fp4, int8) natively."""
@@ -185,8 +185,13 @@ def formats_of(compute_capability: tuple[int, int]) -> tuple[str, ...]:
 
 
 @cache
-def _integrated() -> frozenset[tuple[int, ...]]:
-    return frozenset(map(tuple, load("gpus")["capabilities"]["integrated"]))
+def _share_ram() -> frozenset[tuple[int, ...]]:
+    return frozenset(map(tuple, load("gpus")["capabilities"]["shares_ram"]))
+
+
+@cache
+def _named_to_share_ram() -> frozenset[str]:
+    return frozenset(row["name"] for row in load("gpus")["gpus"].values() if row.get("shares_ram", False))
 
 
 @cache
@@ -316,10 +321,14 @@ def _positive_int(what: str, value: str, text: str) -> int:
 
 
 def _normal(name: str) -> str:
-    """'NVIDIA GeForce RTX 4090' and 'rtx_4090' both name rtx-4090; 'Intel(R) Arc(TM) Pro B60' arc-pro-b60."""
+    """'NVIDIA GeForce RTX 4090' and 'rtx_4090' both name rtx-4090; 'Intel(R) Arc(TM) Pro B60 Graphics' arc-pro-b60.
+
+    Releases of ROCm name a card with and without its line and its form: 'AMD Radeon Pro W7900 Dual Slot' is w7900.
+    """
     words = re.sub(r"[\s_]+", "-", re.sub(r"\((r|tm)\)", "", name.strip().lower()))
     words = re.sub(r"^(nvidia|amd|intel|huawei|apple)-", "", words)
-    return re.sub(r"^(geforce-|instinct-|radeon-)", "", re.sub(r"(?<=\d)-gb$", "gb", words))
+    words = re.sub(r"^(geforce-|instinct-|radeon-)?((ai-)?pro-(?=[rw]\d{4}))?", "", words)
+    return re.sub(r"-(graphics|oam|vf|dual-slot)$", "", re.sub(r"(?<=\d)-gb$", "gb", words))
 
 
 def _device_of_row(row: dict[str, Any]) -> Device:
@@ -333,5 +342,4 @@ def _device_of_row(row: dict[str, Any]) -> Device:
         formats=tuple(row["formats"]) if "formats" in row else formats_of(capability) if capability else (),
         compute_capability=capability,
         schemes=tuple(row.get("schemes", ())),
-        shares_ram=row.get("shares_ram", False),
     )

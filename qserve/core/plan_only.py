@@ -53,11 +53,6 @@ class Backend:
     computed: tuple[float, float, float]
     source: str
 
-    @property
-    def shares_ram(self) -> bool:
-        """Whether the GPU takes its memory from the machine's RAM, up to a limit of the system."""
-        return self.kind == "mps"
-
     def why_no_engine(self, name: str) -> str:
         """Half a sentence: no engine of qserve runs on the card of that name, and what would serve there."""
         return f"no engine of qserve runs on {name}, where {self.serves} would serve the model"

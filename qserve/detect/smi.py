@@ -152,7 +152,7 @@ def _on_this(known: Device, card: SeenCard, host: HostMemory, total: int) -> Dev
     https://github.com/ROCm/legacy-rocm-build/issues/6004.
     """
     used, ram = card.used_bytes, min(card.ram_bytes, host.total_bytes)
-    if known.is_integrated and ram > card.total_bytes:
+    if known.shares_ram and ram > card.total_bytes:
         total, used = ram, ram - host.available_bytes
     return replace(known, total_bytes=total, used_by_others_bytes=max(0, min(used, total)))
 
@@ -176,7 +176,7 @@ def _flag_like(card: SeenCard, tool: str) -> str:
     others = {key: one for key, one in _by_key().items() if one.kind == kind and one.compute_capability is None}
     name, total = card.name.lower().replace(" ", "-"), card.total_bytes
     if total < _LEAST_OF_A_CARD and card.ram_bytes:  # a processor's own GPU, which has its memory in RAM
-        others, total = {key: one for key, one in others.items() if one.is_integrated}, card.ram_bytes
+        others, total = {key: one for key, one in others.items() if one.shares_ram}, card.ram_bytes
     if kind == "mps":
         alike = {key: difflib.SequenceMatcher(None, name, f"apple-{key}").ratio() for key in others}
         key = max(reversed(alike), key=alike.__getitem__)  # the newest of those that are alike

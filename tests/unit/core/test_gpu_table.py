@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from qserve.core.facts import load
-from qserve.core.hardware import formats_of, known_gpus, parse_gpu
+from qserve.core.hardware import formats_of, known_gpu, known_gpus, parse_gpu
+from qserve.core.plan_only import plan_only_rows
 from qserve.errors import UsageError
 from qserve.units import GIB
 
@@ -64,6 +65,41 @@ def test_no_name_is_lost_to_another_card() -> None:
     """
     names = {key: {key, *row["aliases"], row["name"]} for key, row in ROWS.items()}
     assert [(name, key) for key, own in names.items() for name in own if parse_gpu(name)[0] != known_gpus()[key]] == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "key"),
+    [
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("AMD Instinct MI300X VF", "mi300x"),
+        ("AMD_Instinct_MI325X_OAM", "mi325x"),
+        ("AMD Radeon AI PRO R9700", "r9700"),
+        ("Radeon AI PRO R9700", "r9700"),
+        ("AMD Radeon PRO W7900", "w7900"),
+        ("AMD Radeon Pro W7900 48GB", "w7900"),
+        ("AMD Radeon Pro W7900 Dual Slot ", "w7900"),
+        ("pro-w7900", "w7900"),
+        ("Radeon RX 7900 XTX", "rx-7900-xtx"),
+        ("AMD Radeon RX 7900 XTX 24 GB", "rx-7900-xtx"),
+        ("Radeon 8060S Graphics", "strix-halo"),
+        ("AMD Radeon(TM) 8060S Graphics", "strix-halo"),
+        ("AMD Radeon 8060S", "strix-halo"),
+    ],
+)
+def test_an_amd_card_is_found_by_the_names_of_several_releases(printed: str, key: str) -> None:
+    for said in (printed, printed.upper(), printed.lower()):
+        assert known_gpu(said) == known_gpus()[key]
+    assert known_gpu("AMD Radeon PRO W7800 48GB") is None
+
+
+def test_which_gpus_share_the_machines_ram() -> None:
+    said = {key for key, device in known_gpus().items() if device.shares_ram and key in ROWS}
+    assert said == {"strix-halo", *(key for key, row in ROWS.items() if row.get("cc") in ("8.7", "11.0", "12.1"))}
+    assert all(known_gpus()[key].shares_ram == (row["kind"] == "mps") for key, row in plan_only_rows().items())
+    (described, likewise) = parse_gpu("memory=100GiB,cc=12.1") + parse_gpu("like=strix-halo,memory=96GiB,name=mine")
+    assert described.shares_ram
+    assert likewise.shares_ram
+    assert not parse_gpu("memory=24GiB")[0].shares_ram
 
 
 @pytest.mark.parametrize(

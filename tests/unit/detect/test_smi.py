@@ -234,12 +234,12 @@ def test_a_gpu_that_shares_the_ram_has_the_larger_of_what_is_kept_and_what_it_ma
     text = json.dumps({"card0": {**row, "Card Series": "Radeon 8060S Graphics"}})
     roomy = HostMemory(128 * GIB, 100 * GIB)
     (device,), _ = read_devices({}, roomy, has_rocm=True, ask=lambda _: text, find=lambda name: name, platform="linux")
-    assert (device.total_bytes, device.is_integrated) == (total, True)
+    assert (device.total_bytes, device.shares_ram) == (total, True)
     shared = total == gtt
     assert device.available_bytes == (min(total, 100 * GIB) if shared else total - 1)
     beside = text.replace("Radeon 8060S Graphics", "AMD Radeon RX 7900 XTX")
     (card,), _ = read_devices({}, roomy, has_rocm=True, ask=lambda _: beside, find=lambda name: name, platform="linux")
-    assert (card.total_bytes, card.is_integrated) == (vram, False)
+    assert (card.total_bytes, card.shares_ram) == (vram, False)
 
 
 EIGHT = json.dumps(

@@ -45,8 +45,8 @@ def test_the_default_sizes_are_those_of_the_log() -> None:
 def test_a_gpu_that_shares_the_cpus_memory_gets_the_small_defaults() -> None:
     """NVML states no total there, and vLLM falls back; the engine's own processes are charged."""
     gb10, h200 = known_gpus()["gb10"], known_gpus()["h200"]
-    assert gb10.is_integrated
-    assert not h200.is_integrated
+    assert gb10.shares_ram
+    assert not h200.shares_ram
     assert (default_max_num_seqs(gb10, NEWEST), default_max_num_batched_tokens(gb10, NEWEST, 4096)) == (256, 2048)
     assert (default_max_num_seqs(h200, NEWEST), default_max_num_batched_tokens(h200, NEWEST, 4096)) == (1024, 8192)
     assert term(plan_of("Qwen/Qwen3-0.6B", "gb10"), "non-torch") >= 2 * GIB

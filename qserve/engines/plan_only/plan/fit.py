@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qserve.core.plan_only import backend_of
 from qserve.core.workload import Workload
 from qserve.engines.plan_only.plan.estimate import USABLE_SHARE, PlanOnlyEstimate
 from qserve.engines.plan_only.plan.terms import PlanOnlySizes, terms_of
@@ -41,7 +40,7 @@ def _plan(estimate: PlanOnlyEstimate, tokens: int, length: int) -> Plan:
     workload = Workload(length, estimate.max_num_seqs, estimate.max_num_batched_tokens, prompt)
     placement = Placement(
         tensor_parallel_size=candidate.tensor_parallel_size,
-        gpu_memory_utilization=None if backend_of(candidate.devices[0].kind).shares_ram else USABLE_SHARE,
+        gpu_memory_utilization=None if candidate.devices[0].shares_ram else USABLE_SHARE,
         kv_cache_memory_bytes=cache,
     )
     return accepted(candidate, workload, placement, devices, tokens, tokens / length)

@@ -22,7 +22,7 @@ def notes_on(candidate: Candidate, plan: Plan) -> Iterator[str]:
         f"Rough: bytes of weights and KV cache are counted, what an engine holds beside them is a guess, and the speed "
         f"is what {100 * low:.0f} to {100 * high:.0f} % of the memory's bandwidth would give; nothing was measured here"
     )
-    if backend.shares_ram:
+    if device.shares_ram:
         yield (
             f"Memory is shared with the CPU: macOS lets the GPU take {format_bytes(device.total_bytes)}; sysctl's "
             "iogpu.wired_limit_mb raises that, and --gpu like=NAME,memory=SIZE plans it"

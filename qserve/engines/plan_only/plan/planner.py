@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.plan_only import backend_of
 from qserve.engines.plan_only.plan.candidates import candidates, quantizes, runs_stored
 from qserve.engines.plan_only.plan.fit import fit
 from qserve.engines.plan_only.plan.notes import notes_on
@@ -43,7 +42,7 @@ class PlanOnlyPlanner(EnginePlanner):
             raise UsageError("plan-only is for cards that no engine of qserve runs on; leave --engine out")
         if any(one.kind != device.kind for one in hardware.devices):
             raise UsageError(f"{device.name} stands beside cards of another maker, which share no model with it")
-        if backend_of(device.kind).shares_ram and len(hardware.devices) > 1:
+        if device.shares_ram and len(hardware.devices) > 1:
             raise UsageError(f"{len(hardware.devices)} × {device.name}: such a machine has one; leave the count out")
         if request.engine_version is not None:
             raise UsageError(

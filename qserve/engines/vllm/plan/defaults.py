@@ -74,4 +74,4 @@ def _graph_flags(options: VllmOptions) -> tuple[str, ...]:
 
 def _is_large(device: Device) -> bool:
     is_a100 = "a100" in device.known_as.lower() or device.sm_count == 108
-    return device.total_bytes >= 70 * GIB and not is_a100 and not device.is_integrated
+    return device.total_bytes >= 70 * GIB and not is_a100 and not device.shares_ram

@@ -44,7 +44,7 @@ def ram_table_bytes(candidate: Candidate) -> int:
     sharded over tensor-parallel ranks; models/deepseek_v41/common/engram.py.
     """
     options = candidate.request.of(VllmOptions)
-    if not options.ngram_tables_in_ram or candidate.on_cpu or candidate.devices[0].is_integrated:
+    if not options.ngram_tables_in_ram or candidate.on_cpu or candidate.devices[0].shares_ram:
         return 0
     tables = [tensor for tensor in candidate.tensors if tensor.role == "ngram_table"]
     return (options.data_parallel_size or 1) * rank_weights(candidate.spec, tables, Loading(dtype=candidate.dtype))

@@ -40,7 +40,7 @@ def _constant(sizes: Trial) -> Constant:
     spec, card = sizes.spec, sizes.device
     fuses = fuses_all_reduce(sizes.candidate)
     kept = sizes.penalty_bytes if sizes.version.charges_what_is_gone else 0
-    if card.is_integrated and card.compute_capability is not None:  # vLLM asks CUDA only, not HIP
+    if card.shares_ram and card.compute_capability is not None:  # vLLM asks CUDA only, not HIP
         base = constants.NON_TORCH_INTEGRATED
     elif sizes.penalty_bytes and (sizes.candidate.num_ranks == 1 or not (spec.is_hybrid or fuses)):
         base = constants.non_torch_v2(sizes.version.release, spec.is_hybrid)

@@ -53,7 +53,7 @@ def test_a_table_is_as_its_checkpoint_stores_it(quant: str, num_bytes: int) -> N
 
 def test_a_card_that_shares_its_memory_with_the_cpu_has_the_table_on_it() -> None:
     (card,) = parse_gpu("gb10")
-    assert card.is_integrated
+    assert card.shares_ram
     two = Hardware((card, card), 128 * GIB, 128 * GIB, 20)
     plan = make_plan(checkpoint_of(), two, plan_request(engine="vllm", quant="fp8", tensor_parallel_size=2))
     assert plan.placement.offloaded_bytes == {}
