@@ -13,6 +13,7 @@ from qserve.cli.options.command import Command, model_options, needed_model
 from qserve.cli.options.numbers import Count, Release
 from qserve.cli.options.training import training_options, training_request
 from qserve.core.model_spec import ModelSpec
+from qserve.core.release import shown_release
 from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner.speed.terms.cpu import assumed_rates
@@ -28,6 +29,7 @@ from qserve.planner.training.training_defaults import (
 )
 from qserve.planner.training.training_request import KbitFp32
 from qserve.planner.training.traps import old_release_notes
+from qserve.planner.training.trl_releases import OUR_TRL, SKIPS_LOGITS_SINCE, TILES_SINCE, TRL_RELEASE
 from qserve.service.machine import hardware_of
 from qserve.service.next_command import machine_of
 
@@ -38,8 +40,6 @@ _NO_SCORING = (
     "--evaluation and --no-evaluation change nothing here: an evaluation holds more than the training only with "
     "--fused-loss without --tiled-loss, and with sft, lora and qlora alone"
 )
-_TRL = (1, 16)
-"""The release that `qserve train` runs."""
 
 
 @click.command("train", cls=Command, short_help="Plan the memory and the time of a training run.")
@@ -54,18 +54,19 @@ _TRL = (1, 16)
 @click.option(
     "--fused-loss",
     is_flag=True,
-    help="Liger's fused linear cross-entropy (use_liger_kernel=True; deprecated in TRL 1.16, which leaves it off).",
+    help=f"Liger's fused linear cross-entropy (use_liger_kernel=True; deprecated in {OUR_TRL}, which leaves it off).",
 )
 @click.option(
     "--tiled-loss/--no-tiled-loss",
     default=None,
-    help="TRL 1.16 and later: log-probabilities in tiles, never all logits [on; off for reward, ppo and --fused-loss].",
+    help=f"TRL {shown_release(TILES_SINCE)} and later: log-probabilities in tiles, never all logits [on; off for "
+    "reward, ppo and --fused-loss].",
 )
 @click.option(
     "--evaluation/--no-evaluation",
     default=None,
     help="With --fused-loss: held-out rows are scored during the run with all logits, --micro-batch at a time "
-    "[sft, lora, qlora with --trl before 0.29]. --evaluation plans another trainer's.",
+    f"[sft, lora, qlora with --trl before {shown_release(SKIPS_LOGITS_SINCE)}]. --evaluation plans another trainer's.",
 )
 @click.option(
     "--kbit-fp32",
@@ -73,7 +74,11 @@ _TRL = (1, 16)
     help="What prepare_model_for_kbit_training left in fp32 of a quantized base; all: embedding, lm_head, norms [none; "
     "by --trl].",
 )
-@click.option("--trl", type=Release(), help="TRL's release, whose own loss and --kbit-fp32 are planned [1.16].")
+@click.option(
+    "--trl",
+    type=Release(),
+    help=f"TRL's release, whose own loss and --kbit-fp32 are planned [{shown_release(TRL_RELEASE)}].",
+)
 @click.option("--reward-model", help="ppo, grpo: a reward model on the same cards [ppo: one of the policy's size].")
 @click.option(
     "--rows", type=Count(1), default=ASSUMED_ROWS, show_default=True, help="Rows of the data, for the estimate of time."
@@ -96,10 +101,10 @@ def command(
     hardware = hardware_of(gpu)
     devices = (hardware.cpu_device,) if gpu == "none" else hardware.devices
     ram_bytes = hardware.ram_available_bytes if gpu in (None, "none") else None
-    trl = values.pop("trl") or _TRL
-    theirs, ours = (_with_defaults(values, one, checkpoint.spec, on_cpu=gpu == "none") for one in (trl, _TRL))
+    trl = values.pop("trl") or TRL_RELEASE
+    theirs, ours = (_with_defaults(values, one, checkpoint.spec, on_cpu=gpu == "none") for one in (trl, TRL_RELEASE))
     request = training_request(theirs, len(devices))
-    release = ".".join(map(str, trl))
+    release = shown_release(trl)
     job = TrainingJob(
         model,
         checkpoint.spec,

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Device
+from qserve.core.release import shown_release
 from qserve.errors import UsageError
 from qserve.planner.training import TrainingRequest
 from qserve.planner.training.training_defaults import num_trainers
+from qserve.planner.training.trl_releases import PPO_LEFT_WITH
 from qserve.training.data.scores import STEPS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 
@@ -167,8 +169,8 @@ class TrainFlags:
             raise UsageError("--freeze-base trains the head alone; leave --lora-rank out, or train adapters without it")
         if method == "ppo" and self.emit is None:
             raise UsageError(
-                "TRL removed PPO in release 1.16, and qserve can't run it; --emit openrlhf or --emit verl prints a "
-                "command for it"
+                f"TRL removed PPO in release {shown_release(PPO_LEFT_WITH)}, and qserve can't run it; --emit openrlhf "
+                "or --emit verl prints a command for it"
             )
         if method == "grpo" and not self.rewards:
             raise UsageError(

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from qserve.planner.training.training_defaults import default_precision, default_tiled_loss, with_accumulation
 from qserve.planner.training.training_request import TrainingRequest
+from qserve.planner.training.trl_releases import OUR_TRL
 
 __all__ = ["command_line", "is_without_master_copy", "train_command", "why_no_run", "with_count"]
 
@@ -78,7 +79,7 @@ def why_no_run(request: TrainingRequest, release: str = "", *, on_cpu: bool) -> 
     if request.fused_loss:
         return "`qserve train` has no fused loss: --fused-loss plans another trainer's run"
     if release:
-        return f"`qserve train` runs TRL 1.16: --trl {release} plans another trainer's run"
+        return f"`qserve train` runs {OUR_TRL}: --trl {release} plans another trainer's run"
     if request.kbit_fp32 != "none":
         return (
             f"`qserve train` leaves a quantized base's norms, embedding and lm_head in 16 bit: --kbit-fp32 "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import cast
 
+from qserve.core.release import shown_release
 from qserve.errors import UsageError
 from qserve.planner.plan import Suggestion
 from qserve.planner.training.command import with_count
@@ -16,6 +17,7 @@ from qserve.planner.training.duration import Duration
 from qserve.planner.training.job import TrainingJob
 from qserve.planner.training.training_defaults import default_precision
 from qserve.planner.training.training_plan import TrainingPlan
+from qserve.planner.training.trl_releases import OUR_TRL, TILES_SINCE
 
 __all__ = ["FittingChange", "TrainingSuggestion", "cheaper", "fitting_jobs", "training_suggestions"]
 
@@ -261,11 +263,13 @@ def _times_the_cards(job: TrainingJob, factor: int) -> TrainingJob | None:
 
 
 _CHANGES = (
-    _Change("the loss in tiles, also of held-out rows", "no cost; needs TRL 1.16", _tiled_loss),
+    _Change(
+        "the loss in tiles, also of held-out rows", f"no cost; needs TRL {shown_release(TILES_SINCE)}", _tiled_loss
+    ),
     _Change("no evaluation during the run", "held-out rows are scored after it", _no_evaluation),
     _Change("recompute activations (gradient checkpointing)", "20 to 30 % slower", _checkpointing),
     _Change("use sdpa instead of eager attention", "no cost; it is faster too", _sdpa),
-    _Change("a fused loss (use_liger_kernel)", "no cost; needs liger-kernel; TRL 1.16 leaves it off", _fused_loss),
+    _Change("a fused loss (use_liger_kernel)", f"no cost; needs liger-kernel; {OUR_TRL} leaves it off", _fused_loss),
     _Change("a smaller micro-batch with more accumulation", "more, smaller steps for the same batch", _micro_batch),
     _Change("let the engine sleep while the trainer works", "seconds a step to wake it; RAM for its weights", _sleep),
     _Change("a lower gpu_memory_utilization", "less cache: fewer rollouts at once", _fraction),

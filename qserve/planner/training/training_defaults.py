@@ -17,7 +17,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from qserve.core.release import Release
 from qserve.planner.training.training_request import KbitFp32, TrainingRequest
+from qserve.planner.training.trl_releases import SKIPS_LOGITS_SINCE, TILES_SINCE, TRL_RELEASE
 
 __all__ = [
     "EXAMPLE",
@@ -38,12 +40,10 @@ _RATE = 2e-5
 """Of SFT with or without adapters, and of reward models."""
 _OF_ADAPTERS = 10
 _WIDTH = 4096
-_TRL = (1, 16)
 _TILES_SINCE = {"sft": (1, 7), "lora": (1, 7), "qlora": (1, 7)}
-"""SFT's chunked cross-entropy is the default from https://github.com/huggingface/trl/pull/5846 on; the others: _TRL."""
-_SKIPS_LOGITS_SINCE = (0, 29)
-"""From there on SFT's evaluation skips Liger's logits, too: https://github.com/huggingface/trl/pull/5069."""
-_Releases = tuple[tuple[int, ...], tuple[int, ...]]
+"""SFT's chunked cross-entropy is the default from https://github.com/huggingface/trl/pull/5846 on; the others:
+TILES_SINCE."""
+_Releases = tuple[Release, Release]
 _PREPARED: dict[str, _Releases] = {"": ((0, 7, 2), (0, 26)), "dpo": ((0, 7, 2), (0, 29)), "grpo": ((0, 22), (0, 26))}
 """From this release of TRL on, and no longer from that one, its trainers prepared a quantized base ("": SFT, rewards),
 which put its norms in fp32. https://github.com/huggingface/trl: #728, #3882, #4577, DPO until #3906."""
@@ -69,19 +69,19 @@ def default_precision(zero_stage: int, *, on_cpu: bool) -> str:
     return "mixed" if zero_stage else "amp"
 
 
-def default_tiled_loss(method: str, trl: tuple[int, ...] = _TRL) -> bool:
-    """TRL 1.16 computes log-probabilities of all its causal losses in tiles, and SFT's did before; a reward head has
-    none, and PPO is other trainers'.
+def default_tiled_loss(method: str, trl: Release = TRL_RELEASE) -> bool:
+    """TRL computes log-probabilities of all its causal losses in tiles since TILES_SINCE, and SFT's before; a reward
+    head has none, and PPO is other trainers'.
     """
-    return method not in ("reward", "ppo") and trl >= _TILES_SINCE.get(method, _TRL)
+    return method not in ("reward", "ppo") and trl >= _TILES_SINCE.get(method, TILES_SINCE)
 
 
-def default_evaluation(method: str, trl: tuple[int, ...] = _TRL) -> bool:
+def default_evaluation(method: str, trl: Release = TRL_RELEASE) -> bool:
     """Whether that release holds all logits when it scores held-out rows of a run with Liger's loss."""
-    return method in _TILES_SINCE and trl < _SKIPS_LOGITS_SINCE
+    return method in _TILES_SINCE and trl < SKIPS_LOGITS_SINCE
 
 
-def default_kbit_fp32(method: str, base: str | None, trl: tuple[int, ...] = _TRL) -> KbitFp32:
+def default_kbit_fp32(method: str, base: str | None, trl: Release = TRL_RELEASE) -> KbitFp32:
     """What that release of TRL leaves in fp32 of a base that bitsandbytes quantizes, in a run in bf16."""
     if base not in ("int8", "4bit") or method == "ppo":
         return "none"
@@ -91,7 +91,7 @@ def default_kbit_fp32(method: str, base: str | None, trl: tuple[int, ...] = _TRL
     return "norms" if _within(trl, _PREPARED.get(trainer, _PREPARED[""])) else "none"
 
 
-def _within(release: tuple[int, ...], span: _Releases | None) -> bool:
+def _within(release: Release, span: _Releases | None) -> bool:
     return span is not None and span[0] <= release < span[1]
 
 

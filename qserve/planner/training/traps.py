@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
+from qserve.core.release import Release, shown_release
 from qserve.core.schemes import SCHEMES
 from qserve.core.wheels import LEAST_OF_OLD_TORCH, TESTED_TORCH, shown, too_old
 from qserve.planner.engine import engine_named
@@ -125,12 +126,12 @@ def _on_engine(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
     yield f"the engine needs at least {format_bytes(need)} a card to start; what it claims beyond that is cache"
 
 
-def old_release_notes(trl: tuple[int, ...], request: TrainingRequest, spec: ModelSpec) -> tuple[str, ...]:
+def old_release_notes(trl: Release, request: TrainingRequest, spec: ModelSpec) -> tuple[str, ...]:
     """What the plan of that release of TRL does not count."""
     if spec.moe is None or request.tuning not in ("lora", "qlora") or trl >= _JOINED_EXPERTS_SINCE:
         return ()
     return (
-        f"TRL {'.'.join(map(str, trl))} ran on transformers 4, which has the matrices of each expert apart: adapters "
+        f"TRL {shown_release(trl)} ran on transformers 4, which has the matrices of each expert apart: adapters "
         "of all-linear reached them, and bitsandbytes quantized them. The plan counts the joined ones of release 5",
     )
 

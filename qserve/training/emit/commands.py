@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from qserve.core.release import shown_release
 from qserve.errors import UsageError
+from qserve.planner.training.trl_releases import PPO_LEFT_WITH
 from qserve.reward.recipe import is_recipe
 from qserve.training.configuration.files import command_without_qserve
 from qserve.training.emit.openrlhf import openrlhf_words
@@ -31,7 +33,9 @@ def emitted(run: TrainingRun, framework: str) -> str:
         raise UsageError("only qserve trains a reward model with several labels; leave --emit or --num-labels out")
     if framework == "trl":
         if run.method == "ppo":
-            raise UsageError("PPO left TRL with release 1.16; --emit openrlhf or --emit verl has it")
+            raise UsageError(
+                f"PPO left TRL with release {shown_release(PPO_LEFT_WITH)}; --emit openrlhf or --emit verl has it"
+            )
         _refuse_what_trl_lacks(run)
         return command_without_qserve(run)
     make, methods = _WORDS[framework]

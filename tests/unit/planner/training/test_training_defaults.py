@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from qserve.cli.options.training import training_request
 from qserve.cli.plan.train import command
@@ -14,7 +18,7 @@ from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 from qserve.hub import resolve
 from qserve.planner.training import TrainingRequest, VllmBeside
-from qserve.planner.training.command import command_line, train_command
+from qserve.planner.training.command import command_line, train_command, why_no_run
 from qserve.planner.training.training_defaults import (
     default_epochs,
     default_evaluation,
@@ -23,6 +27,7 @@ from qserve.planner.training.training_defaults import (
     default_tiled_loss,
     with_accumulation,
 )
+from qserve.planner.training.trl_releases import OUR_TRL, TRL_RELEASE
 
 
 @pytest.mark.parametrize(
@@ -121,6 +126,19 @@ def test_the_command_that_trains_what_was_planned(request_: TrainingRequest, com
 )
 def test_what_a_release_of_trl_leaves_in_fp32(method: str, base: str | None, release: tuple, left: str) -> None:
     assert default_kbit_fp32(method, base, release) == left
+
+
+def test_what_qserve_train_runs_is_what_it_may_be_installed_with() -> None:
+    """One release of pyproject.toml's pin, and what the help and the notes say of it."""
+    pyproject = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())
+    train = pyproject["project"]["optional-dependencies"]["train"]
+    (pin,) = (Requirement(text).specifier for text in train if Requirement(text).name == "trl")
+    major, minor = TRL_RELEASE
+    assert pin == SpecifierSet(f">={major}.{minor},<{major}.{minor + 1}")
+    said = " ".join(CliRunner().invoke(command, ["--help-all"]).output.split())
+    assert f"whose own loss and --kbit-fp32 are planned [{major}.{minor}]" in said
+    assert f"deprecated in {OUR_TRL}, which" in said
+    assert (why_no_run(TrainingRequest("sft"), "0.24", on_cpu=False) or "").startswith(f"`qserve train` runs {OUR_TRL}")
 
 
 def test_since_when_trl_never_holds_all_logits() -> None:
