@@ -96,6 +96,11 @@ class Checkpoint:
         """For the user, at which revision it was read; nothing of one without."""
         return () if self.revision is None else (f"{self.id} is read at revision {self.revision}",)
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """For the user, of a plan that has no place of its own for a guess: that it is one, messages, the revision."""
+        return (*filter(None, (self.guess,)), *self.messages, *self.pin)
+
     @cached_property
     def counted_tensors(self) -> tuple[Tensor, ...]:
         """Header tensors where there are some, else those of the dimensions; equal ones told once, with `repeat`."""

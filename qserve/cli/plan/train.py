@@ -116,6 +116,7 @@ def command(
         ram_bytes,
         num_rows=values["rows"],
         cpu_flop_per_s=assumed_rates(hardware).gemm_flop_per_s,
+        packed_word=checkpoint.packed_word,
     )
     try:
         plan = job.plan()
@@ -125,7 +126,7 @@ def command(
         plan = replace(plan, suggestions=training_suggestions(job))
     next_step: dict[str, str] = {}
     read = [checkpoint, *([reward] if reward is not None else [])]
-    notes = [*(note for one in read for note in (*one.messages, *one.pin)), *hardware.notes, *plan.notes]
+    notes = [*(note for one in read for note in one.told), *hardware.notes, *plan.notes]
     if values["evaluation"] is not None and not replace(request, evaluation=True).scores_all_logits:
         notes.append(_NO_SCORING)
     notes += old_release_notes(trl, plan.request, checkpoint.spec)

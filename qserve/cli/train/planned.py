@@ -68,9 +68,11 @@ class PlannedRun:
                 request = replace(request, runtime_bytes=_calibrated(state, method))
         line.phase("planning")
         ram_bytes = hardware.ram_available_bytes if emit is None else None
-        job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
-        told = (*checkpoint.messages, *checkpoint.pin)
-        job, plan = fitting_request(job, flags.auto, flags.source, told, elsewhere=emit is not None, as_json=as_json)
+        word = checkpoint.packed_word
+        job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes, packed_word=word)
+        job, plan = fitting_request(
+            job, flags.auto, flags.source, checkpoint.told, elsewhere=emit is not None, as_json=as_json
+        )
         rate = flags.learning_rate or default_learning_rate(plan.request, job.spec.hidden_size)
         flags = replace(flags, learning_rate=rate)
         folder = clean_folder(checkpoint.folder) if checkpoint.folder else checkpoint.id

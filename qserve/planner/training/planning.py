@@ -17,7 +17,7 @@ from qserve.planner.training.training_request import TrainingRequest
 from qserve.planner.training.traps import PER_TOKEN, notes_on, traps_of
 from qserve.units import format_bytes
 
-__all__ = ["plan_training"]
+__all__ = ["plan_training", "refuse_packed_by_name"]
 
 
 def plan_training(
@@ -110,6 +110,20 @@ def _refuse_packed_weights(spec: ModelSpec, request: TrainingRequest) -> None:
     if spec.quantization is not None and request.quant is not None:
         raise UsageError(
             f"{spec.id} is stored as {spec.quantization.scheme} already; leave --quant out, or name the 16-bit model"
+        )
+
+
+def refuse_packed_by_name(model_id: str, word: str, request: TrainingRequest) -> None:
+    """Raises UsageError where weights that are packed by the model's name would be trained, or packed again."""
+    packed = f"{model_id} is packed by its name ({word}), and"
+    if request.tuning == "full":
+        raise UsageError(
+            f"{packed} packed weights can't be trained; name the 16-bit model, or train adapters: --lora-rank 16"
+        )
+    if request.base in ("4bit", "int8"):
+        raise UsageError(
+            f"{packed} bitsandbytes packs 16-bit weights alone; name the 16-bit model, or train adapters on what is "
+            "stored: lora, or --lora-rank 16, without --quant and --load-in-4bit"
         )
 
 

@@ -165,6 +165,57 @@ def test_packed_weights_are_not_trained_but_carry_adapters() -> None:
     assert _run("--method", "lora", "--model", "Qwen/Qwen3-8B-AWQ", "--gpu", "h100")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--method qlora", "bitsandbytes packs 16-bit weights alone"),
+        ("--method lora --quant int8", "bitsandbytes packs 16-bit weights alone"),
+        ("--method dpo --lora-rank 8 --load-in-4bit", "bitsandbytes packs 16-bit weights alone"),
+        ("--method sft", "packed weights can't be trained"),
+        ("--method lora", ""),
+        ("--method lora --quant bf16", ""),
+        ("--method reward --freeze-base", ""),
+    ],
+)
+def test_a_base_that_is_packed_in_an_unknown_way_is_not_packed_again(
+    monkeypatch: pytest.MonkeyPatch, flags: str, said: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = CliRunner().invoke(command, shlex.split(f"--model someone/Qwen3-8B-MXFP4 --gpu h100 {flags}"))
+    if said:
+        assert f"someone/Qwen3-8B-MXFP4 is packed by its name (MXFP4), and {said}" in str(done.exception)
+    else:
+        assert done.exit_code == 0, done.output
+
+
+def test_a_base_that_is_packed_in_an_unknown_way_has_no_qlora_as_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def changes(model: str) -> list[str]:
+        status, text = _run("--method", "lora", "--model", model, "--gpu", "rtx-4070", "--json")
+        assert status == 3
+        return [one["change"] for one in json.loads(text)["suggestions"]]
+
+    assert "QLoRA of rank 16" in changes("someone/Qwen3-8B-abliterated")
+    assert changes("someone/Qwen3-8B-MXFP4")
+    assert not any("QLoRA" in one for one in changes("someone/Qwen3-8B-MXFP4"))
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "5.66 GiB (every linear layer packed) to 7.74 GiB"),
+        ("unsloth/Qwen3-8B-bnb-4bit", "taken for Qwen/Qwen3-8B with every linear layer packed"),
+        ("unsloth/Qwen3.6-27B-NVFP4", "its revisions have weights of 21.02 GiB"),
+    ],
+)
+def test_a_base_that_is_a_guess_says_so(monkeypatch: pytest.MonkeyPatch, model: str, weights: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    status, text = _run("--method", "lora", "--model", model, "--gpu", "h100", "--json")
+    assert status == 0
+    assert weights in json.loads(text)["notes"][0]
+
+
 def test_what_no_trainer_was_read_for_is_refused() -> None:
     flash, cards = spec_for("Qwen/Qwen3.8-Flash-Next"), parse_gpu("h200:8")
     with pytest.raises(UsageError, match="index of sparse attention, tables of n-grams, residual streams, whose train"):
