@@ -27,6 +27,7 @@ _GPTQ_PACKAGES, _COMPRESSED_PACKAGES, _BNB = ("gptqmodel", "optimum"), ("compres
 # Source: bitsandbytes' installation guide of 0.50 (no Maxwell in its wheels from 0.48 on).
 _LEAST_OF_BNB, _LEAST_OF_INT8 = (6, 0), (7, 5)
 _WORDS = ("auto", "fp16", "bf16", "fp8", "int8", "4bit")
+_BNB_8BIT = {"quant_method": "bitsandbytes", "load_in_8bit": True}
 _BLOCKS_OF_128 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
@@ -86,7 +87,10 @@ SCHEMES = {
             words=("auto", "int8"),
             marks=(Mark("gptq", {"bits": 8}, 128),),
             config=packed("gptq", 8, sym=True),
-            endings=(("-(GPTQ-Int8|int8|8bit)", packed("gptq", 8, sym=True)),),
+            endings=(
+                ("-(AutoRound-INT8|int8-AutoRound)", packed("auto-round", 8)),
+                ("-(GPTQ-Int8|int8|8bit)", packed("gptq", 8, sym=True)),
+            ),
             packages=_GPTQ_PACKAGES,
             in_panels=True,
             rounded="when asked",
@@ -189,7 +193,8 @@ SCHEMES = {
             words=("auto", "int8"),
             synonyms=("llm.int8",),
             marks=(Mark("bitsandbytes", {"load_in_8bit": True}, symmetric=True),),
-            config={"quant_method": "bitsandbytes", "load_in_8bit": True},
+            config=_BNB_8BIT,
+            endings=(("-bnb-8bit", _BNB_8BIT),),
             packages=_BNB,
             least_card=_LEAST_OF_INT8,
             rounded="by default",

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.core.quantization.marks import compressed, packed
 from qserve.core.schemes import SCHEMES
 from qserve.hub.bundled import bundled_config, known_ids
 
@@ -31,31 +30,25 @@ _WORD = re.compile(
     r"(?:nv|mx)?fp[468]|(?:mx)?int\d|u?i\d|\d+bits?|quantized)",
     re.IGNORECASE,
 )
-_FOUR, _EIGHT = (
-    frozenset({"int4", "4bit", "w4a16", "nf4", "nvfp4"}),
-    frozenset({"int8", "8bit", "w8a16", "w8a8", "fp8"}),
-)
-_METHODS = frozenset({"awq", "gptq", "autoround", "bnb", "bitsandbytes", "quantized"})
-# (words that are all said, the packing that they usually mean); the first that fits.
-_SAID: tuple[tuple[frozenset[str], Mapping[str, Any]], ...] = (
-    (frozenset({"nvfp4"}), compressed(4, "float", group_size=16)),
-    (frozenset({"fp8"}), {"quant_method": "fp8", "weight_block_size": [128, 128]}),
-    (frozenset({"w8a8"}), compressed(8, "int", activation_bits=8)),
-    (frozenset({"w8a16"}), compressed(8, "int")),
-    (frozenset({"bnb", "8bit"}), {"quant_method": "bitsandbytes", "load_in_8bit": True}),
-    (frozenset({"bnb"}), SCHEMES["bnb-nf4"].config or {}),
-    (frozenset({"awq", "int8"}), compressed(8, "int")),
-    (frozenset({"awq", "8bit"}), compressed(8, "int")),
-    (frozenset({"autoround", "int8"}), packed("auto-round", 8)),
-    (frozenset({"autoround", "8bit"}), packed("auto-round", 8)),
-    (frozenset({"int8"}), packed("gptq", 8, sym=True)),
-    (frozenset({"8bit"}), packed("gptq", 8, sym=True)),
-    (frozenset({"awq"}), packed("awq", 4)),
-    (frozenset({"autoround"}), packed("auto-round", 4)),
-    (frozenset({"w4a16"}), compressed(4, "int", group_size=128)),
-    (frozenset({"gptq"}), packed("gptq", 4)),
-    (frozenset({"int4"}), packed("gptq", 4)),
-    (frozenset({"4bit"}), packed("gptq", 4)),
+_FOUR, _EIGHT = (frozenset({"int4", "w4a16", "nvfp4"}), frozenset({"int8", "w8a16", "w8a8", "fp8"}))
+_METHODS = frozenset({"awq", "gptq", "autoround", "bnb", "quantized"})
+_ENDINGS = tuple(one for scheme in SCHEMES.values() for one in scheme.endings)
+# Words that are all said, and the plain ending of a name that usually means the same packing; the first that fits.
+_SAID = (
+    ("nvfp4", "-NVFP4"),
+    ("fp8", "-FP8"),
+    ("w8a8", "-w8a8"),
+    ("w8a16", "-w8a16"),
+    ("bnb int8", "-bnb-8bit"),
+    ("bnb", "-bnb-4bit"),
+    ("awq int8", "-w8a16"),
+    ("autoround int8", "-AutoRound-INT8"),
+    ("int8", "-int8"),
+    ("awq", "-AWQ"),
+    ("autoround", "-AutoRound"),
+    ("w4a16", "-w4a16"),
+    ("gptq", "-GPTQ"),
+    ("int4", "-int4"),
 )
 
 
@@ -65,18 +58,22 @@ def named_config(model_id: str) -> tuple[str, Mapping[str, Any]] | None:
     The packing is what the ending usually means, not what the checkpoint says of itself: a plan from it is rougher.
     """
     name = model_id.partition("/")[2]
-    for ending, packing in (one for scheme in SCHEMES.values() for one in scheme.endings):
+    for ending, packing in _ENDINGS:
         found = re.fullmatch(rf"(?P<base>.+?){ending}", name, re.IGNORECASE)
         base = _known(found["base"]) if found else None
         if base is not None:
             return base, {**(bundled_config(base) or {}), "quantization_config": packing}
     made_from, words = base_of(model_id), _words(model_id)
-    meant = next((packing for said, packing in _SAID if said <= words), None)
+    meant = next((_usual(ending) for said, ending in _SAID if words.issuperset(said.split())), None)
     if made_from is None or meant is None or _is_of_unknown_bits(words):
         return None
     if meant["quant_method"] == "auto-round" and "bf16" in name.lower().split("-"):  # parts of it are named as 16 bit
         meant = {**meant, "quant_method": "gptq"}
     return made_from, {**(bundled_config(made_from) or {}), "quantization_config": meant}
+
+
+def _usual(ending: str) -> Mapping[str, Any]:
+    return next(packing for pattern, packing in _ENDINGS if re.fullmatch(pattern, ending, re.IGNORECASE))
 
 
 def packed_word(model_id: str) -> str | None:
@@ -87,8 +84,10 @@ def packed_word(model_id: str) -> str | None:
 
 
 def _words(model_id: str) -> frozenset[str]:
-    """In small letters; bitsandbytes by its short name."""
-    said = (packed_word(model_id) or "").lower().replace("bitsandbytes", "bnb").replace("nf4", "bnb-4bit")
+    """In small letters; bitsandbytes by its short name, bits as integers."""
+    said = (packed_word(model_id) or "").lower()
+    for word, plain in (("bitsandbytes", "bnb"), ("nf4", "bnb-int4"), ("4bit", "int4"), ("8bit", "int8")):
+        said = said.replace(word, plain)
     return frozenset(said.split("-")) - {""}
 
 

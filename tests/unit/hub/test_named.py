@@ -11,7 +11,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization_config import read_quantization
 from qserve.errors import ModelNotFound, UnknownArchitecture, UsageError
 from qserve.hub import resolve
-from qserve.hub.named import named_config
+from qserve.hub.named import _SAID, named_config
 from qserve.planner import PlanRequest, make_plan
 from qserve.units import GIB
 
@@ -42,6 +42,10 @@ CARD = Hardware(parse_gpu("h100"), 256 * GIB, 256 * GIB, 32, disk_free_bytes=102
         ("someone/Qwen3-8B-abliterated-NVFP4", "Qwen/Qwen3-8B", "nvfp4"),
         ("someone/Qwen3-8B_awq", "Qwen/Qwen3-8B", "awq"),
         ("someone/Qwen3-8B-bnb-8bit", "Qwen/Qwen3-8B", "bnb-int8"),
+        ("someone/Qwen3-8B-bitsandbytes-INT8", "Qwen/Qwen3-8B", "bnb-int8"),
+        ("someone/Qwen3-8B-merged-NF4", "Qwen/Qwen3-8B", "bnb-nf4"),
+        ("someone/Qwen3-8B-AWQ-merged-8bit", "Qwen/Qwen3-8B", "w8a16"),
+        ("someone/Qwen3-8B-AutoRound-INT8", "Qwen/Qwen3-8B", "gptq-int8"),
         ("someone/Qwen3.8-27B-BF16-INT4-AutoRound", "Qwen/Qwen3.8-27B", "gptq-int4"),
     ],
 )
@@ -52,6 +56,14 @@ def test_model_and_packing_by_name(model: str, base: str, scheme: str) -> None:
     quantization = ModelSpec.from_config(found[1], model).quantization
     assert quantization is not None
     assert quantization.scheme == scheme
+
+
+def test_what_words_say_is_a_packing_of_an_ending() -> None:
+    for words, ending in _SAID:
+        said = named_config(f"someone/Qwen3-8B-{'-'.join(words.split())}")
+        plain = named_config(f"someone/Qwen3-8B{ending}")
+        assert said is not None
+        assert said == plain
 
 
 @pytest.mark.parametrize("model", ["someone/Llama-8B-NVFP4", "Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Weird", "NVFP4"])
