@@ -178,5 +178,6 @@ def test_bf16_log_likelihoods_are_those_of_a_plain_bf16_forward(
         tokens += [abs(a - b) for a, b in zip(told, meant, strict=True)]
         sums.append(abs(sum(told[-3:]) - sum(meant[-3:])))
     print(f"bfloat16: largest difference of a token {max(tokens):.4f}, of a continuation of three {max(sums):.4f}")
-    # Prompts that are read in other company may round a logit to the neighbour (between 4 and 8, a step is 2**-5).
-    assert max(tokens) <= 2**-4 and sum(tokens) / len(tokens) < 2e-3
+    # Prompts that are read in other company may round a logit to the neighbour (between 4 and 8, a step is 2**-5): none
+    # by more than two steps, and by one of them at most an eighth. Processors without bf16 products differ in more.
+    assert max(tokens) <= 2**-4 and sum(tokens) / len(tokens) < 2**-5 / 8
