@@ -36,7 +36,7 @@ class InVllm:
     Attributes:
         since: the first with its code; None: every release that is planned.
         needed: the first that runs it without trouble; None: `since`.
-        gone: why none of today runs it, to be read behind the architecture's name; empty: they do.
+        gone: the first without its code; None: it is there still.
         embedding_adapters: the first whose LoRA adapts embedding and lm_head too; None: none.
         second_runner: the first that serve the language model by the second model runner, in 16 bit and quantized;
             None: as all models of its kind (`VllmVersion.runs_model_runner_v2`).
@@ -48,7 +48,7 @@ class InVllm:
 
     since: Release | None = None
     needed: Release | None = None
-    gone: str = ""
+    gone: Release | None = None
     embedding_adapters: Release | None = None
     second_runner: tuple[Release, Release] | None = None
     interleaves_linear: bool = False
@@ -81,9 +81,9 @@ class Family:
         fuses_qkv: q, k and v are one matrix, which gets one adapter.
         renames_mrope: its config class takes the rope type `mrope` for the default one.
         tower: how its vision encoder is built, where the config has one.
-        audio: how its audio encoder is built; None: it hears nothing.
-        has_library_class: transformers' AutoModelForCausalLM has a class for its checkpoints; what else reads images or
-            audio it loads by other classes alone.
+        audio: how its audio encoder is built; None: it reads no audio.
+        has_library_class: transformers' AutoModelForCausalLM has a class for its checkpoints. Models of images or audio
+            may have others alone, and the first Qwen's comes with its checkpoints.
 
     """
 
@@ -129,7 +129,8 @@ _ROWS = (
         has_qkv_bias=True,
         writes_joined_width=True,
         fuses_qkv=True,
-        vllm=InVllm(gone="(the first Qwen generation) left vLLM in 0.23"),
+        has_library_class=False,
+        vllm=InVllm(gone=(0, 23)),
     ),
     Family("qwen2", "Qwen2", "dense", has_qkv_bias=True),
     Family(

@@ -6,7 +6,7 @@ import re
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.core.release import parse_release
+from qserve.core.release import parse_release, shown_release
 from qserve.core.schemes import SCHEMES, resolve_scheme
 from qserve.detect.engine_checks import EngineChecks
 from qserve.detect.packages import Packages
@@ -181,7 +181,7 @@ def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Pa
     if spec.quantization is not None and not loads(spec.quantization.scheme):
         return f"{checkpoint.id} is stored as {spec.quantization.scheme}, which vLLM does not load"
     if spec.family.vllm.gone:
-        return f"{spec.architecture} {spec.family.vllm.gone}"
+        return f"{spec.architecture} left vLLM in {shown_release(spec.family.vllm.gone)}"
     if spec.head.kind != "lm":
         return f"{checkpoint.id} has a {spec.head.kind} head of its own, which vLLM does not load"
     # Its Qwen3.5 code imports the image processors, which import torchvision, even for text.

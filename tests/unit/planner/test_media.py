@@ -111,7 +111,7 @@ def test_audio_is_profiled_where_nothing_else_is_larger(model, limits, kind, tok
     assert takes_media(spec_of(model), limits)
 
 
-def test_a_model_that_hears_takes_none_where_none_is_allowed():
+def test_an_audio_model_takes_none_where_none_is_allowed():
     spec, none = spec_of("Qwen/Qwen3-ASR-0.6B"), parse_media('{"audio": 0}', None)
     assert not takes_media(spec, none)
     assert profiled_items(spec, none, 8192, 256, 8192) == NO_ITEMS
@@ -125,20 +125,20 @@ def test_the_peak_of_audio_by_hand():
     assert encoder_peak(whisper, ProfiledItems("audio", 750, 10)) == 10 * item * 2
     assert encoder_peak(whisper, ProfiledItems("audio", 750, 10), 4) == 10 * item * 2  # whole on every rank
     # later: 30 chunks an item, 480 channels of 64 × 50 and a quarter of that, both twice, of 500 chunks at most
-    heard = spec_of("Qwen/Qwen3-ASR-0.6B")
+    audio = spec_of("Qwen/Qwen3-ASR-0.6B")
     few, many = ProfiledItems("audio", 390, 5), ProfiledItems("audio", 390, 21)
-    assert encoder_peak(heard, few) == (5 * 3 * 3000 * 128 + 5 * 150 * 480 * 64 * 25) * 2
-    assert encoder_peak(heard, many) == (21 * 3 * 3000 * 128 + 5 * 500 * 480 * 64 * 25) * 2
+    assert encoder_peak(audio, few) == (5 * 3 * 3000 * 128 + 5 * 150 * 480 * 64 * 25) * 2
+    assert encoder_peak(audio, many) == (21 * 3 * 3000 * 128 + 5 * 500 * 480 * 64 * 25) * 2
 
 
 def test_ranks_share_the_layers_that_vllm_wrote_itself():
     for model, is_shared in (("Qwen/Qwen3-ASR-1.7B", True), ("Qwen/Qwen2-Audio-7B-Instruct", False)):
         spec = spec_of(model)
-        heard = [tensor for tensor in tensors_of(spec) if tensor.role == "audio"]
+        audio = [tensor for tensor in tensors_of(spec) if tensor.role == "audio"]
         loading = Loading("bfloat16")
-        whole, half = (rank_weights(spec, heard, replace(loading, tensor_parallel_size=ranks)) for ranks in (1, 2))
+        whole, half = (rank_weights(spec, audio, replace(loading, tensor_parallel_size=ranks)) for ranks in (1, 2))
         assert (half < whole) is is_shared
-        assert rank_weights(spec, heard, replace(loading, tensor_parallel_size=2, whole_audio=True)) == whole
+        assert rank_weights(spec, audio, replace(loading, tensor_parallel_size=2, whole_audio=True)) == whole
 
 
 def test_two_ranks_of_an_earlier_release_have_the_audio_encoder_whole():
@@ -166,11 +166,35 @@ def test_one_table_of_an_asr_model_is_loaded():
 
 
 def test_the_transformers_engine_refuses_what_it_has_no_class_for():
-    for model, heard in (("Qwen/Qwen3-ASR-0.6B", "audio"), (QWEN3_VL, "images"), ("Qwen/Qwen2.5-Omni-3B", "audio")):
+    for model, kind in (("Qwen/Qwen3-ASR-0.6B", "audio"), (QWEN3_VL, "images"), ("Qwen/Qwen2.5-Omni-3B", "audio")):
         base = ["--model", model, "--gpu", "h100", "--engine", "transformers"]
         refused = CliRunner().invoke(command, base)
         assert isinstance(refused.exception, UsageError)
-        assert f"{model} reads {heard}, and the transformers engine loads language" in str(refused.exception)
+        assert f"{model} reads {kind}, and the transformers engine loads language" in str(refused.exception)
+
+
+QWEN_1 = {
+    "architectures": ["QWenLMHeadModel"],
+    "model_type": "qwen",
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 151936,
+    "seq_length": 8192,
+}
+
+
+def test_the_first_qwen_fits_only_where_something_runs_it():
+    """Its class comes with its checkpoints, and vLLM dropped it."""
+    spec = ModelSpec.from_config(QWEN_1, "Qwen-7B")
+    checkpoint = Checkpoint("Qwen-7B", None, QWEN_1, spec)
+    machine = Hardware(parse_gpu("h100"), 256 * GIB, 256 * GIB, 16)
+    with pytest.raises(UsageError, match="qserve does not run code that comes with a checkpoint"):
+        make_plan(checkpoint, machine, plan_request(engine="transformers"))
+    with pytest.raises(UsageError, match=r"QWenLMHeadModel left vLLM in 0\.23, and 0\.32\.0 is planned"):
+        make_plan(checkpoint, machine, plan_request(engine="vllm"))
+    assert make_plan(checkpoint, machine, plan_request(engine="vllm", engine_version="0.22.0")).fits
 
 
 def test_a_plan_stays_where_its_profile_holds():

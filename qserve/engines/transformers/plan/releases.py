@@ -33,10 +33,17 @@ def check_layers(spec: ModelSpec) -> None:
             "vllm, with cards"
         )
     if not spec.family.has_library_class and spec.head.kind == "lm":
-        heard = "audio" if spec.audio else "images"
-        raise UsageError(
-            f"{spec.id} reads {heard}, and the transformers engine loads language models alone; give --engine vllm"
-        )
+        raise UsageError(_why_not_loaded(spec))
+
+
+def _why_not_loaded(spec: ModelSpec) -> str:
+    if spec.audio or spec.vision:
+        kind = "audio" if spec.audio else "images"
+        return f"{spec.id} reads {kind}, and the transformers engine loads language models alone; give --engine vllm"
+    return (
+        f"{spec.id}: transformers has no class of its own for {spec.architecture or spec.family.name}, and qserve does "
+        "not run code that comes with a checkpoint; take a later model of its kind"
+    )
 
 
 # Source: transformers 5.19, ROPE_INIT_FUNCTIONS.

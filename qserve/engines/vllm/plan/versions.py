@@ -15,8 +15,13 @@ TESTED_RELEASE = "0.32.0"
 
 
 def check_knows(spec: ModelSpec, engine_version: str) -> None:
-    """Raises UsageError for a release of vLLM that is older than the model's code in it."""
-    first = spec.family.vllm.since
+    """Raises UsageError for a release of vLLM that is older than the model's code in it, or later than it."""
+    first, gone = spec.family.vllm.since, spec.family.vllm.gone
+    if gone is not None and parse_release(engine_version) >= gone:
+        raise UsageError(
+            f"{spec.architecture or spec.family.name} left vLLM in {shown_release(gone)}, and {engine_version} is "
+            "planned; --engine-version plans an earlier one, which qserve does not serve"
+        )
     if first is not None and parse_release(engine_version) < first:
         raise UsageError(
             f"--engine-version {engine_version}: vLLM has {spec.architecture or spec.family.name} from "
