@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["in_text_config", "parts_config", "quantization_config", "text_config", "text_keys", "with_text_config"]
+__all__ = [
+    "in_text_config",
+    "parts_config",
+    "quantization_config",
+    "text_config",
+    "text_keys",
+    "with_keys",
+    "with_text_config",
+]
 
 _THINKER = "thinker_config"
 _TEXT = "text_config"
@@ -43,6 +51,13 @@ def with_text_config(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapp
     parts = parts_config(config)
     own = {**parts, _TEXT: text} if isinstance(parts.get(_TEXT), Mapping) else text
     return own if parts is config else {**config, _THINKER: own}
+
+
+def with_keys(config: Mapping[str, Any], keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`config` with `keys` in every part that may say them of the language model."""
+    nested = with_text_config(config, {**text_config(config), **keys})
+    parts = parts_config(nested)
+    return {**nested, **keys} if parts is nested else {**nested, _THINKER: {**parts, **keys}}
 
 
 def in_text_config(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

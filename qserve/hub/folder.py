@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.core.model_spec import ModelSpec
-from qserve.core.nested import parts_config, text_config, with_text_config
+from qserve.core.nested import parts_config, text_config, with_keys
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache
@@ -241,8 +241,7 @@ def own_config(folder: Path, config: Mapping[str, Any], headers: Headers) -> tup
     """
     if not is_tied(config) or not _has_own_head(headers):
         return config, None
-    text = {**text_config(config), "tie_word_embeddings": False}
-    untied = {**with_text_config(config, text), "tie_word_embeddings": False}
+    untied = with_keys(config, {"tie_word_embeddings": False})
     note = (
         f"config.json of {folder} sets tie_word_embeddings, but its files have an {_HEAD} that differs from the "
         "embedding: that head is served; write false into config.json, or take the head out of the files"

@@ -8,7 +8,7 @@ import pytest
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.model_spec import ModelSpec
-from qserve.core.nested import in_text_config, quantization_config, text_config, text_keys, with_text_config
+from qserve.core.nested import in_text_config, quantization_config, text_config, text_keys, with_keys, with_text_config
 from qserve.hub.bundled import bundled_config
 from qserve.hub.folder import is_tied
 from qserve.hub.token_rows import rows_of
@@ -50,6 +50,24 @@ def test_keys_are_nested_as_the_config_nests_them() -> None:
 def test_packing_is_found_wherever_it_is_told(config: dict[str, Any]) -> None:
     assert quantization_config(config) == {"bits": 4}
     assert quantization_config(SPEAKING) is None
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PLAIN,
+        SEEING,
+        SPEAKING,
+        {**SEEING, "tie_word_embeddings": True},
+        {"thinker_config": {"text_config": TEXT, "tie_word_embeddings": True}},
+        {"thinker_config": TEXT},
+    ],
+)
+def test_a_head_is_untied_wherever_it_was_tied(config: dict[str, Any]) -> None:
+    assert is_tied(config)
+    untied = with_keys(config, {"tie_word_embeddings": False})
+    assert not is_tied(untied) and text_config(untied)["tie_word_embeddings"] is False
+    assert is_tied(config)
 
 
 def test_an_override_of_a_thinker_goes_to_its_language_model() -> None:
