@@ -13,6 +13,7 @@ from qserve.core.towers import VisionTower
 from qserve.errors import BrokenCheckpoint
 
 __all__ = [
+    "OWN_CODE",
     "Head",
     "LinearAttention",
     "MixtureOfExperts",
@@ -159,6 +160,13 @@ class Sizes:
         if name is not None and name not in DTYPE_BYTES:
             raise BrokenCheckpoint(f"{self.where}: {key} is {value!r}; known are {', '.join(DTYPE_BYTES)}")
         return name
+
+
+OWN_CODE = (
+    "its heads are computed by Python code in the checkpoint, which qserve does not run. Qwen/Qwen3Guard-Gen models "
+    "judge whole texts, and are served as chat models"
+)
+"""Half a sentence, of a checkpoint that `has_heads_of_own_code`."""
 
 
 def has_heads_of_own_code(architecture: str) -> bool:

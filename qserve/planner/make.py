@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, HostProcess
-from qserve.core.model_parts import has_heads_of_own_code
+from qserve.core.model_parts import OWN_CODE, has_heads_of_own_code
 from qserve.core.schemes import SCHEMES
 from qserve.errors import UsageError
 from qserve.planner.calibrate import with_corrections
@@ -147,7 +147,4 @@ def _unserved(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Of a checkpoint that is planned for its size alone."""
     if not has_heads_of_own_code(checkpoint.spec.architecture):
         return ()
-    return (
-        "Planned only: its heads are computed by Python code in the checkpoint, which qserve does not run. "
-        "Qwen/Qwen3Guard-Gen models judge whole texts, and are served as chat models",
-    )
+    return (f"Planned only: {OWN_CODE}",)

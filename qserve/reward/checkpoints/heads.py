@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qserve.core.checkpoint import SENTENCE_TRANSFORMERS
+from qserve.core.model_parts import OWN_CODE, has_heads_of_own_code
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.reward.checkpoints.describe import HeadLayer, RewardHead, StoredTensor
 from qserve.reward.checkpoints.files import CheckpointFiles
@@ -207,6 +208,8 @@ def _no_head(files: CheckpointFiles) -> str:
             f"writes verdicts is served as a judge: qserve up --reward {files.id} --judge pointwise; one that says yes "
             "or no is a reranker: --answer-tokens yes,no"
         )
+    if any(map(has_heads_of_own_code, map(str, files.own_config.get("architectures") or ()))):
+        return f"{files.id} is planned only: {OWN_CODE}"
     if files.adapter:
         return (
             f"neither the adapter {files.id} nor its base {files.base} has a head: train it with "

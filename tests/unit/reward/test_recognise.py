@@ -127,6 +127,11 @@ REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any], str]] = {
         r"causal language model and has no reward head.*AutoModelForCausalLM drops it.*--head",
     ),
     "no head at all": (body(), {}, r"no reward head among its 4 tensors.*--head NAME"),
+    "heads of the checkpoint's own code": (
+        body() | {"risk_level_category_pre.weight": (16, HIDDEN), "risk_level_head.weight": (3, 16)},
+        {"architectures": ["Qwen3ForGuardModel"]},
+        r"is planned only: its heads are computed by Python code in the checkpoint.*Qwen3Guard-Gen",
+    ),
     "another width": (body() | {"score.weight": (1, 32)}, {}, r"shape \[1, 32\], but the body's hidden size is 64"),
     "three labels behind a ReLU": (
         body() | {"score.0.weight": (HIDDEN, HIDDEN), "score.2.weight": (3, HIDDEN)},
