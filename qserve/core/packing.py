@@ -10,7 +10,7 @@ from qserve.core.tensors import Tensor, dtype_bytes
 
 __all__ = ["is_packable", "pack", "packing_of"]
 
-# Embeddings, lm_head, norms, routers, convolutions and the vision encoder stay in 16 bit unless they are named; gates
+# Embeddings, lm_head, norms, routers, convolutions and encoders stay in 16 bit unless they are named; gates
 # of residual streams in any case.
 _PACKED_ROLES = ("linear", "expert")
 _NAMED_ROLES = ("lm_head", "router", "linear_state", "vision", "audio", "mtp", "head")

@@ -92,13 +92,13 @@ def _about_model(candidate: Candidate) -> Iterator[str]:
     if needed is not None and version.release < needed:
         yield f"This family needs vLLM {shown_release(needed)} or later"
     if (spec.vision or spec.audio) and not candidate.request.of(VllmOptions).language_model_only:
-        yield f"{_encoders(spec)}; --language-model-only leaves it out"
+        yield _about_encoders(spec)
 
 
-def _encoders(spec: ModelSpec) -> str:
+def _about_encoders(spec: ModelSpec) -> str:
     if spec.vision and spec.audio:
-        return "What reads images and audio is loaded"
-    return f"The {'audio' if spec.audio else 'vision'} encoder is loaded"
+        return "The encoders of images and audio are loaded; --language-model-only leaves them out"
+    return f"The {'audio' if spec.audio else 'vision'} encoder is loaded; --language-model-only leaves it out"
 
 
 def _about_adapters(candidate: Candidate) -> Iterator[str]:

@@ -76,7 +76,7 @@ _NOTES = {
     "Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit": (
         "混合模型：每个序列的状态都需要缓存块；--max-num-seqs 已按放得下设定"
     ),
-    "What reads images and audio is loaded; --language-model-only leaves it out": (
+    "The encoders of images and audio are loaded; --language-model-only leaves them out": (
         "已加载图片与音频编码器；--language-model-only 可不加载"
     ),
     "The audio encoder is loaded; --language-model-only leaves it out": (
