@@ -15,7 +15,7 @@ from qserve.core.hardware import Device, formats_of, known_gpus
 from qserve.detect.host import HostMemory
 from qserve.units import format_bytes
 
-__all__ = ["read_devices"]
+__all__ = ["driver_version", "read_devices"]
 
 _MIB = 1024**2
 _CLOCK_MEMORY = 2  # NVML_CLOCK_MEM
@@ -54,6 +54,19 @@ def read_devices(environ: Mapping[str, str], host: HostMemory) -> tuple[tuple[De
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     chosen = _one_slice(seen if visible is None else _visible(seen, visible))
     return tuple(device for _, device in chosen), (*broken, *_notes(seen, chosen, environ))
+
+
+def driver_version() -> str:
+    """The driver's release, such as 580.65.06; empty where NVML does not answer."""
+    nvml = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+        try:
+            return _decoded(nvml.nvmlSystemGetDriverVersion())
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        return ""
 
 
 def _cards_at(nvml: Any, index: int, host: HostMemory) -> list[_Named]:

@@ -33,6 +33,7 @@ __all__ = [
     "placement_arguments",
     "remove_offload_folder",
     "rewritten_bytes",
+    "skeleton",
 ]
 
 _log = logging.getLogger(__name__)
@@ -52,11 +53,11 @@ def placement_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
     if not isinstance(placed, dict):
         return {"device_map": placed}
     logging.getLogger("accelerate.big_modeling").addFilter(lambda record: _EXPECTED not in record.getMessage())
-    skeleton = _skeleton(folder)
-    device_map = in_names_of(skeleton, placed)
+    empty = skeleton(folder)
+    device_map = in_names_of(empty, placed)
     if "disk" not in device_map.values():
         return {"device_map": device_map}
-    return {"device_map": device_map, "offload_folder": str(_offload_folder(folder, skeleton, device_map))}
+    return {"device_map": device_map, "offload_folder": str(_offload_folder(folder, empty, device_map))}
 
 
 def in_names_of(model: torch.nn.Module, placed: DeviceMap) -> DeviceMap:
@@ -88,7 +89,7 @@ def _uncovered(tensor_name: str, covered: Iterable[str]) -> str:
     return tensor_name
 
 
-def _skeleton(folder: Path) -> torch.nn.Module:
+def skeleton(folder: Path) -> torch.nn.Module:
     """The model without weights; it takes no memory."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):

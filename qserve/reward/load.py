@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig
 from transformers.utils import logging as transformers_logging
 
@@ -22,6 +23,7 @@ from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
+from qserve.model.cuda.before_load import try_products_before_loading
 from qserve.model.cuda.trial import use_card_products
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
@@ -100,6 +102,7 @@ def load_reward_model(
     meter = LoadMeter()
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     quiet_bitsandbytes()
+    try_products_before_loading(plan, DTYPES[plan.dtype], lambda: _skeleton(checkpoint))
     body, notes = _cached_or_built(checkpoint, plan, on_progress, packed)
     notes += rounded_activations(body, plan.cpu_activations)
     notes += use_card_products(body, DTYPES[plan.dtype])
@@ -248,6 +251,14 @@ def _folder(checkpoint: RewardCheckpoint) -> Path:
 def _config(checkpoint: RewardCheckpoint) -> Any:
     values = dict(checkpoint.config)
     return AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def _skeleton(checkpoint: RewardCheckpoint) -> nn.Module:
+    """The body without weights; it takes no memory."""
+    config = _config(checkpoint)
+    with torch.device("meta"):
+        body: nn.Module = MODEL_MAPPING[type(config)](config)
+    return body
 
 
 def _check_complete(where: Path, report: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ from bench.step_counts import hold
 from qserve.engines.transformers.worker.kernel_trial import try_kernels
 from qserve.model.cuda.products import KERNEL
 from qserve.model.cuda.trial import choose_products
+from qserve.model.trials.children import first_right, in_children
+from tests.unit.model.trials.faulty import trial
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,6 +51,14 @@ def test_products_by_quantized_weights_are_right(machine: Machine, held: str) ->
 def test_this_card_refuses_no_kernel_of_ours(machine: Machine) -> None:
     """Each compiles and is right, and a step can be captured: what a worker finds out at start."""
     assert try_kernels(machine.device)["refused"] == []
+
+
+def test_a_kernel_that_faults_takes_its_own_process_along_alone(machine: Machine) -> None:
+    """A read out of bounds, after which every call in its process fails; the next is tried in another one."""
+    group = [trial("is out of bounds"), trial("is out of bounds", again=True), trial("right")]
+    verdicts = in_children(str(machine.device), [group])
+    assert "device-side assert" in verdicts[group[0]].reason and first_right(group, verdicts) == group[2]
+    assert torch.ones(2, device=machine.device).sum().item() == 2
 
 
 def test_offloaded_layers_say_the_same(machine: Machine) -> None:

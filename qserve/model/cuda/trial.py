@@ -1,51 +1,43 @@
-"""Which product few rows take on the card at hand: tried at start on the model's own weights, the fastest right one.
+"""Which product few rows take on the card at hand: the fastest right one, tried on weights of the model's shapes.
 
-Nothing here has a figure for a card: a kernel that does not compile, is wrong, or takes more memory than is planned is
-passed over by its reason, and of the others the time decides, for every shape and number of rows that decoding has.
+Nothing here has a figure for a card: a kernel that does not compile, faults, is wrong, or takes more memory than is
+planned is passed over by its reason, and of the others the time decides, for every shape and number of rows that
+decoding has. Each is tried in a process of its own, once (`model/trials`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import cycle, islice
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
 
-from qserve.engines.transformers.kernels.compiler_errors import reason_of
 from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, ROW_TILES, SCRATCH_BYTES
 from qserve.engines.transformers.kernels.refusals import log_refusal, product_name, refusal
 from qserve.model.cuda.linear import CardLinear, card_linears, compute_on_cards
-from qserve.model.cuda.products import (
-    BY_PIECES,
-    CHOSEN,
-    KERNEL,
-    LIBRARY,
-    PRODUCTS,
-    REFUSED,
-    Key,
-    Product,
-    by_pieces,
-    key_of,
-)
+from qserve.model.cuda.products import BY_PIECES, CHOSEN, KERNEL, LIBRARY, PRODUCTS, REFUSED, Key, Product, by_pieces
+from qserve.model.cuda.samples import Shape, random_weight
 from qserve.model.cuda.weights import INT8
+from qserve.model.trials.ask import tried
+from qserve.model.trials.verdicts import Trial, TrialRefused, Verdict
 
-__all__ = ["Trials", "choose_products", "use_card_products"]
+__all__ = ["Trials", "choose_products", "product_trials", "try_product", "use_card_products"]
 
 _log = logging.getLogger("qserve.worker")
 
 # Of the largest number: 16 bit rounds to 1/256, and a weight of 4 bits is rounded before it is multiplied.
 _TOLERANCE = 0.02
-# Layers of one shape whose weights are read in turn, so that none is found in the card's cache.
+# Layers of one shape whose weights are read in turn, so that none is found in the card's cache (128 MiB at most).
 _LAYERS, _ROUNDS = 8, 5
+_CACHE_BYTES = 256 * 1024**2
 # Beside the rows and the answer; above, a product unpacks the whole weight.
 _MOST_SCRATCH_BYTES = SCRATCH_BYTES + 16 * 1024**2
-
-Seconds = Callable[[Callable[[], object]], float]
 
 
 @dataclass
@@ -94,47 +86,66 @@ def use_card_products(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
     return (trials.sentence,)
 
 
-@torch.no_grad()
-def choose_products(model: nn.Module, dtype: torch.dtype, seconds: Seconds | None = None) -> Trials:
-    """Try all products on `model`'s layers and keep the choice for `products.by_rows`. `seconds` measures a call."""
-    trials = Trials()
-    for layers in _by_shape(card_linears(model)).values():
+def choose_products(model: nn.Module, dtype: torch.dtype, *, afresh: bool = False) -> Trials:
+    """Try all products by the shapes of `model`'s layers and keep the choice for `products.by_rows`.
+
+    `afresh`: whatever earlier trials said.
+    """
+    found = Trials()
+    asked: dict[Key, list[Trial]] = {}
+    for layer in card_linears(model):
         for tile in ROW_TILES:
-            rows = _some_rows(layers[0], tile, dtype)
-            key = key_of(rows, layers[0].held)
-            assert key is not None, "so few rows have a tile"
-            REFUSED.pop(key, None)  # of a trial before this one
-            name = _fastest(layers[:_LAYERS], rows, seconds or _on_card, partial(trials.pass_over, key))
-            if name is not None:
-                trials.chosen[key] = name
-    CHOSEN.update(trials.chosen)
-    REFUSED.update(trials.refused)
-    return trials
-
-
-def _by_shape(layers: list[CardLinear]) -> dict[tuple[object, ...], list[CardLinear]]:
-    found: dict[tuple[object, ...], list[CardLinear]] = {}
-    for layer in layers:
-        shape = str(layer.device), layer.kind, layer.out_features, layer.in_features
-        found.setdefault(shape, []).append(layer)
+            key = str(layer.device), layer.kind, layer.out_features, layer.in_features, tile
+            if key not in asked:
+                asked[key] = _trials(Shape.of(layer), tile, dtype)
+    for device in dict.fromkeys(key[0] for key in asked):
+        own = {key: trials for key, trials in asked.items() if key[0] == device}
+        verdicts = tried(torch.device(device), [[one] for trials in own.values() for one in trials], afresh=afresh)
+        for key, trials in own.items():
+            _decide(found, key, {one.name: verdicts[one] for one in trials})
+    CHOSEN.update(found.chosen)
+    REFUSED.update(found.refused)
     return found
 
 
-def _fastest(
-    layers: list[CardLinear], rows: torch.Tensor, seconds: Seconds, pass_over: Callable[[str, str], None]
-) -> str | None:
-    """Of the products that are right; None where none is. `pass_over` hears of the others: name and reason."""
-    times: dict[str, float] = {}
-    for name in _candidates(layers[0].kind, len(rows)):
-        try:
-            reason = _why_not(PRODUCTS[name], layers[0], rows)
-            if reason:
-                pass_over(name, reason)
-            else:
-                times[name] = seconds(partial(_run, PRODUCTS[name], layers, rows))
-        except Exception as error:
-            pass_over(name, reason_of(error))
-    return min(times, key=lambda name: times[name]) if times else None
+def _decide(found: Trials, key: Key, verdicts: Mapping[str, Verdict]) -> None:
+    """The fastest of those that are right; torch's own product where none is."""
+    REFUSED.pop(key, None)  # of a trial before this one
+    seconds = {name: verdict.result for name, verdict in verdicts.items() if verdict.is_right}
+    for name in verdicts.keys() - seconds.keys():
+        found.pass_over(key, name, verdicts[name].reason)
+    found.chosen[key] = min(seconds, key=lambda name: seconds[name]) if seconds else BY_PIECES
+
+
+def product_trials(shapes: Iterable[Shape], dtype: torch.dtype) -> list[Trial]:
+    """All that `choose_products` wants to know of layers of `shapes`."""
+    return [one for shape in dict.fromkeys(shapes) for tile in ROW_TILES for one in _trials(shape, tile, dtype)]
+
+
+def _trials(shape: Shape, tile: int, dtype: torch.dtype) -> list[Trial]:
+    of = {"dtype": str(dtype).removeprefix("torch."), "tile": tile, **shape.to_json()}
+    return [Trial.of(name, f"{__name__}:try_product", **of) for name in _candidates(shape.kind, tile)]
+
+
+@torch.no_grad()
+def try_product(device: str, *, name: str, dtype: str, tile: int, **shape: Any) -> float:
+    """Seconds that the product `name` takes for layers of `shape` and `tile` rows; raises where it is not for them."""
+    layers = _layers(device, Shape(**shape), getattr(torch, dtype))
+    rows = _some_rows(layers[0], tile, getattr(torch, dtype))
+    reason = _why_not(PRODUCTS[name], layers[0], rows)
+    if reason:
+        raise TrialRefused(reason)
+    return _on_card(partial(_run, PRODUCTS[name], layers, rows))
+
+
+@lru_cache(maxsize=1)
+def _layers(device: str, shape: Shape, dtype: torch.dtype) -> list[CardLinear]:
+    """With random numbers, and more bytes than a card's cache has, where so many layers have them."""
+    place, generator = torch.device(device), torch.Generator().manual_seed(1)
+    bias = torch.randn(shape.outputs, generator=generator).to(place, dtype) if shape.has_bias else None
+    first = CardLinear(random_weight(shape, place), bias)
+    num = min(_LAYERS, 1 + _CACHE_BYTES // sum(one.nbytes for one in first.buffers()))
+    return [first, *(CardLinear(random_weight(shape, place, seed), bias) for seed in range(1, num))]
 
 
 def _candidates(kind: str, tile: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,7 +108,21 @@ def test_a_kernel_of_the_hub_is_fetched_in_its_version_and_tried(monkeypatch: py
     monkeypatch.setattr(kernels, "is_right", lambda kernel, *_: kernel(7, 8, 9, step, 1.0) == 7)
     chosen = choose_kernel(CARD, BF16)
     assert chosen.name == HUB_VLLM_FLASH_3
-    assert asked == [(HUB_FLASH_3, 1), (HUB_VLLM_FLASH_3, 1)]
+    assert asked == [(HUB_FLASH_3, 1), (HUB_VLLM_FLASH_3, 1), (HUB_VLLM_FLASH_3, 1)]  # the last time by who runs it
     told = attention_report(MODEL, chosen.name, chosen.passed_over)
     assert told.startswith("vLLM's flash-attn 3 of Hugging Face's hub")
     assert "we are offline" in told
+
+
+def test_a_kernel_of_the_hub_is_tried_again_when_it_was_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"kernels"}))
+    monkeypatch.setattr(kernels, "is_offline_mode", lambda: True)
+    before = kernels.kernel_trials(CARD, BF16)
+    (tmp_path / "models--kernels-community--flash-attn2" / "snapshots" / "0123abcd").mkdir(parents=True)
+    after = kernels.kernel_trials(CARD, BF16)
+    assert [one.name for one in after] == [TORCH_VARLEN, HUB_FLASH_2]
+    assert before[0] == after[0] and before[1] != after[1]

@@ -102,13 +102,18 @@ _KERNELS = """
 import torch
 from qserve.engines.transformers.worker.attention.kernels import Heads
 from qserve.engines.transformers.worker.decoding import operations, triton_kernels
-from qserve.engines.transformers.worker.decoding.check import refused_operations
+from qserve.engines.transformers.worker.decoding.check import check_operation
+from qserve.model.trials.verdicts import TrialRefused
 cpu, kernels = torch.device("cpu"), {name: getattr(triton_kernels, name) for name in operations.PLAIN}
-assert not refused_operations(cpu, Heads(4, 2, 96, torch.bfloat16), 200, kernels)
-assert not refused_operations(cpu, Heads(2, 2, 64, torch.float32), 64, kernels)
-kernels["silu_and_multiply"] = lambda gate, up: gate * up
-refused = refused_operations(cpu, Heads(4, 2, 64, torch.bfloat16), 64, kernels)
-assert [one.kernel for one in refused] == ["silu_and_multiply"]
+for name, kernel in kernels.items():
+    check_operation(name, kernel, cpu, Heads(4, 2, 96, torch.bfloat16), 200)
+    check_operation(name, kernel, cpu, Heads(2, 2, 64, torch.float32), 64)
+try:
+    check_operation("silu_and_multiply", lambda gate, up: gate * up, cpu, Heads(4, 2, 64, torch.bfloat16), 64)
+except TrialRefused:
+    pass
+else:
+    raise AssertionError("a kernel that is wrong is right")
 """
 
 

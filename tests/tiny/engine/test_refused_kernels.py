@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from qserve.engines.transformers.kernels.attention_kernels import Candidates
 from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
 from qserve.engines.transformers.kernels.refusals import CAPTURE, COSTS, OPERATIONS, PAGED_ATTENTION, Refusal, refusal
 from qserve.engines.transformers.worker import kernel_trial
@@ -21,7 +23,6 @@ from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.code_path import code_path
 from qserve.engines.transformers.worker.decoding import choose, stages
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
-from qserve.engines.transformers.worker.decoding.check import refused_operations
 from qserve.engines.transformers.worker.decoding.choose import Layers, choose_layers, take_on_cards
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
 from tests.tiny.engine.families import build
@@ -48,18 +49,26 @@ def _as_before() -> Iterator[None]:
     ON_CARDS.update(before)
 
 
+def take(tried: Callable[[], Any]) -> tuple[Refusal, ...]:
+    """Of kernels that `tried` brings."""
+    with mock.patch.object(choose, "_triton_kernels", tried):
+        return take_on_cards(CPU, HEADS, 128)
+
+
 def kernels_with(**broken: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """Kernels that are right, but for those; none is the function of `PLAIN` itself."""
     return {**{name: (lambda *of, name=name: PLAIN[name](*of)) for name in PLAIN}, **broken}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_one_that_does_not_compile_falls_back_alone(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_does_not_compile_falls_back_alone(
+    name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     tried = kernels_with(**{name: does_not_compile})
-    refused = take_on_cards(CPU, HEADS, 128, lambda: tried)
+    refused = take(lambda: tried)
     assert refused == (Refusal(name, f"AttributeError: {MESSAGE}", COSTS[name]),)
     assert {**tried, name: PLAIN[name]} == ON_CARDS
-    assert caplog.messages == [str(refused[0])] and "at 12:4:" in caplog.text
+    assert caplog.messages == [str(refused[0])] and "at 12:4:" in capfd.readouterr().err
 
 
 def test_those_that_are_wrong_or_raise_are_all_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -69,24 +78,24 @@ def test_those_that_are_wrong_or_raise_are_all_named(caplog: pytest.LogCaptureFi
     tried = kernels_with(
         add_rms_norm=does_not_compile, silu_and_multiply=lambda gate, up: gate * up, rotate_and_store=writes_nothing
     )
-    refused = {one.kernel: one.reason for one in refused_operations(CPU, HEADS, 128, tried)}
+    refused = {one.kernel: one.reason for one in take(lambda: tried)}
     assert refused.pop("add_rms_norm") == f"AttributeError: {MESSAGE}"
     assert refused == dict.fromkeys(("silu_and_multiply", "rotate_and_store"), "it is wrong on this card")
     assert len(caplog.messages) == 3
 
 
-def test_a_choice_holds_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_on_cards(CPU, HEADS, 128, lambda: kernels_with(add_rms_norm=does_not_compile))
+def test_a_choice_holds_until_the_next() -> None:
+    take(lambda: kernels_with(add_rms_norm=does_not_compile))
     right = kernels_with()
-    assert take_on_cards(CPU, HEADS, 128, lambda: right) == () and right == ON_CARDS
+    assert take(lambda: right) == () and right == ON_CARDS
 
 
-def test_without_triton_all_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_all_fall_back() -> None:
     def find() -> Any:
         raise ModuleNotFoundError("No module named 'triton'")
 
-    take_on_cards(CPU, HEADS, 128, kernels_with)
-    refused = take_on_cards(CPU, HEADS, 128, find)
+    take(kernels_with)
+    refused = take(find)
     assert [one.kernel for one in refused] == list(PLAIN) and ON_CARDS == PLAIN
     assert {one.reason for one in refused} == {"ModuleNotFoundError: No module named 'triton'"}
 
@@ -143,6 +152,12 @@ async def test_refused_operations_and_attention_reach_the_code_path(monkeypatch:
     assert path.refused == (of_attention, of_layers) and not path.is_as_intended and path.path == "dense layers"
 
 
+def offer(monkeypatch: pytest.MonkeyPatch, **sources: Callable[[], Any]) -> None:
+    """To a CPU, by name."""
+    monkeypatch.setattr(kernels, "kernel_candidates", lambda *_: Candidates(tuple(sources), {}))
+    monkeypatch.setattr(kernels, "_sources", lambda: sources)
+
+
 def test_attention_is_refused_where_all_that_were_tried_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,7 +168,7 @@ def test_attention_is_refused_where_all_that_were_tried_failed(
     def wrong() -> Any:
         yield lambda query, *_: torch.zeros_like(query)
 
-    monkeypatch.setattr(kernels, "_candidates", lambda *_: iter([("torch_varlen", raises), ("flash", wrong)]))
+    offer(monkeypatch, torch_varlen=raises, flash=wrong)
     (refused,) = choose_kernel(CPU, HEADS).refused
     assert refused.kernel == PAGED_ATTENTION and refused.cost == COSTS[PAGED_ATTENTION]
     assert refused.reason == (
@@ -167,9 +182,9 @@ def test_attention_is_refused_where_all_that_were_tried_failed(
     def right() -> Any:
         yield read_in_place
 
-    monkeypatch.setattr(kernels, "_candidates", lambda *_: iter([("torch_varlen", raises), ("flash", right)]))
+    offer(monkeypatch, torch_varlen=raises, flash=right)
     assert choose_kernel(CPU, HEADS).refused == ()  # another one took its place
-    monkeypatch.setattr(kernels, "_candidates", lambda *_: iter([]))
+    offer(monkeypatch)
     assert choose_kernel(CPU, HEADS).refused == ()  # none is for this card
 
 
@@ -201,7 +216,7 @@ def test_a_release_that_reads_no_pages_is_no_refusal(monkeypatch: pytest.MonkeyP
     def varlen_attn(query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any) -> None: ...
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
-    monkeypatch.setattr(kernels, "_candidates", lambda *_: iter([("torch_varlen", kernels._torch_varlen)]))
+    offer(monkeypatch, torch_varlen=kernels._torch_varlen)
     found = kernels.choose_kernel(CPU, Heads(4, 2, 32, torch.float32))
     assert (found.name, found.refused) == (GATHERED, ())
     assert "does not read page tables; torch 2.12 does" in found.passed_over["torch_varlen"]

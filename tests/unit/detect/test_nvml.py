@@ -13,7 +13,7 @@ import pytest
 from qserve.core.hardware import Device
 from qserve.detect import nvml
 from qserve.detect.host import HostMemory
-from qserve.detect.nvml import read_devices
+from qserve.detect.nvml import driver_version, read_devices
 from qserve.units import GIB, MIB
 
 HOST = HostMemory(120 * GIB, 100 * GIB)
@@ -57,6 +57,7 @@ def _driver(cards: list[Card]) -> SimpleNamespace:
         nvmlMemory_v2=2,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: b"580.65.06",
         nvmlDeviceGetCount=lambda: len(cards),
         nvmlDeviceGetHandleByIndex=lambda index: cards[index],
         nvmlDeviceGetName=lambda card: card.name,
@@ -90,7 +91,7 @@ def test_no_driver_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     driver.nvmlInit = refuse
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     monkeypatch.setattr(nvml, "_DRIVER_FILE", tmp_path / "nvidiactl")
-    assert read_devices({}, HOST) == ((), ())
+    assert read_devices({}, HOST) == ((), ()) and driver_version() == ""
     (tmp_path / "nvidiactl").touch()
     devices, (note,) = read_devices({}, HOST)
     assert devices == ()
@@ -115,6 +116,7 @@ def test_a_card_that_fell_off_the_bus_leaves_the_others(monkeypatch: pytest.Monk
 def test_a_card_is_read_as_cuda_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     card = Card("Some Card", 24 * GIB, used_bytes=GIB, reserved_bytes=400 * MIB)
     (device,), notes = _read(monkeypatch, [card])
+    assert driver_version() == "580.65.06"
     assert device.total_bytes == 24 * GIB - 400 * MIB
     assert device.used_by_others_bytes == GIB
     assert device.sm_count == 128

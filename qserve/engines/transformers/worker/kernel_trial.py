@@ -1,7 +1,8 @@
 """python -m qserve.engines.transformers.worker.kernel_trial: tries the engine's kernels on each card, as workers do.
 
 Standard output has one JSON object a card: `card`, `tried` and `refused` (`Refusal`). Standard error has all that the
-compiler said. Without a model: its shapes are those of an 8B's layer.
+compiler said. Without a model: its shapes are those of an 8B's layer. Whatever verdicts are kept, all is tried again,
+and what comes of it is kept.
 """
 
 from __future__ import annotations
@@ -34,14 +35,13 @@ from qserve.engines.transformers.worker.decoding.forward import capture_on_card
 from qserve.engines.transformers.worker.decoding.operations import add_rms_norm, silu_and_multiply
 from qserve.model.cuda.choices import refusals_for
 from qserve.model.cuda.linear import CardLinear
+from qserve.model.cuda.samples import Shape, random_weight
 from qserve.model.cuda.trial import choose_products
-from qserve.model.cuda.weights import FourBitWeight, Int8Weight
 
 __all__ = ["main", "try_kernels"]
 
 _log = logging.getLogger("qserve.worker")
 _WIDTH, _HEADS = 4096, Heads(32, 8, 128, torch.bfloat16)
-_BLOCK = 64
 
 
 def main() -> None:
@@ -59,9 +59,9 @@ def try_kernels(device: torch.device, heads: Heads = _HEADS, width: int = _WIDTH
     """`tried`: the names; `refused`: each `Refusal` as a dict."""
     tried = [*OPERATIONS, CAPTURE, PAGED_ATTENTION]
     refused = [
-        *take_on_cards(device, heads, width),
+        *take_on_cards(device, heads, width, afresh=True),
         *_refused_capture(device, heads, width),
-        *choose_kernel(device, heads).refused,
+        *choose_kernel(device, heads, afresh=True).refused,
     ]
     if find_spec("bitsandbytes"):
         tried += [INT8_PRODUCT, FOUR_BIT_PRODUCT]
@@ -88,23 +88,10 @@ def _refused_capture(device: torch.device, heads: Heads, width: int) -> Iterator
 
 
 def _refused_products(device: torch.device, heads: Heads, width: int) -> tuple[Refusal, ...]:
-    weight = torch.randn(width, width, device=device, generator=torch.Generator(device).manual_seed(0))
-    layers = nn.Sequential(CardLinear(_int8(weight), None), CardLinear(_four_bit(weight), None))
-    choose_products(layers, heads.dtype)
+    shapes = [Shape.as_made_by(scheme, width, width, has_bias=False) for scheme in ("bnb-int8", "bnb-nf4")]
+    layers = nn.Sequential(*(CardLinear(random_weight(shape, device), None) for shape in shapes))
+    choose_products(layers, heads.dtype, afresh=True)
     return refusals_for(layers)
-
-
-def _int8(weight: torch.Tensor) -> Int8Weight:
-    scales = weight.abs().amax(dim=1) / 127
-    return Int8Weight((weight / scales[:, None]).round().to(torch.int8), scales)
-
-
-def _four_bit(weight: torch.Tensor) -> FourBitWeight:
-    from bitsandbytes.functional import quantize_4bit
-
-    packed, state = quantize_4bit(weight, blocksize=_BLOCK, quant_type="nf4", compress_statistics=True)
-    nested = state.state2.code, state.state2.absmax, state.offset
-    return FourBitWeight("nf4", packed.flatten(), state.code, state.absmax, nested, _BLOCK, weight.shape[1])
 
 
 if __name__ == "__main__":

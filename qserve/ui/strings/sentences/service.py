@@ -39,6 +39,7 @@ _PHASES = {
     "importing gradio": "导入 gradio",
     "importing torch and transformers": "导入 torch 与 transformers",
     "importing torch": "导入 torch",
+    "trying kernels": "试运行内核",
     "loading weights": "加载权重",
     "loading weights and warming up": "加载权重并预热",
     "making the KV pool": "建立 KV 池",

@@ -1,8 +1,9 @@
 """Which kernel reads keys in their pages on this card: the first that is there and gives the right answer.
 
 Whether a package is installed and a card new enough does not say that its kernel takes tables of pages, of this size,
-for these heads: releases of torch and of flash-attn differ in it. So each is tried once, at start, on a few pages, and
-compared with torch's SDPA; one that raises or is wrong is named with its reason, and the next is tried.
+for these heads: releases of torch and of flash-attn differ in it. So each is tried once on a few pages, in a process of
+its own (`model/trials`), and compared with torch's SDPA; one that raises, faults, hangs or is wrong is named with its
+reason, and the next is tried.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import is_offline_mode
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from qserve.engines.transformers.kernels.attention_kernels import (
     FLASH_2,
@@ -27,13 +33,15 @@ from qserve.engines.transformers.kernels.attention_kernels import (
     TORCH_VARLEN,
     kernel_candidates,
 )
-from qserve.engines.transformers.kernels.compiler_errors import reason_of
 from qserve.engines.transformers.kernels.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
 from qserve.engines.transformers.kernels.refusals import PAGED_ATTENTION, Refusal, log_refusal, refusal
 from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
 from qserve.model.sdpa import causal_prompt
+from qserve.model.trials.ask import tried
+from qserve.model.trials.children import first_right
+from qserve.model.trials.verdicts import Trial, TrialRefused
 
-__all__ = ["GATHERED", "ChosenKernel", "Heads", "choose_kernel", "is_right"]
+__all__ = ["GATHERED", "ChosenKernel", "Heads", "choose_kernel", "is_right", "kernel_trials", "try_kernel"]
 
 _log = logging.getLogger("qserve.worker")
 # Modules that bring kernels, and the distributions that they come with.
@@ -62,6 +70,15 @@ class Heads:
         heads_of_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         return cls(config.num_attention_heads, heads_of_keys, size, model.dtype)
 
+    def to_json(self) -> dict[str, Any]:
+        """Arguments of a trial."""
+        return {**vars(self), "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Heads:
+        """What `to_json` made."""
+        return cls(**{**document, "dtype": getattr(torch, document["dtype"])})
+
 
 @dataclass(frozen=True)
 class ChosenKernel:
@@ -83,37 +100,60 @@ class ChosenKernel:
     refused: tuple[Refusal, ...] = ()
 
 
-def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
-    """The kernel for `device`: tries those that could be right there."""
+def choose_kernel(device: torch.device, heads: Heads, *, afresh: bool = False) -> ChosenKernel:
+    """The kernel for `device`: of those that could be right there, the first whose trial passed.
+
+    `afresh`: whatever earlier trials said.
+    """
     passed_over: dict[str, str] = {}
-    reasons: list[str] = []
-    for name, find in _candidates(device, heads, passed_over):
-        try:
-            for kernel in find():
-                if is_right(kernel, device, heads, FLASH_PAGE_TOKENS):
-                    return ChosenKernel(name, kernel, FLASH_PAGE_TOKENS, passed_over)
-            passed_over.setdefault(name, "it is wrong on this card")
-        except NotImplementedError as error:  # as a package that is not there: no fault of the card
-            passed_over[name] = str(error)
-            continue
-        except Exception as error:
-            passed_over[name] = reason_of(error)
-            _log.info("%s is not used", name, exc_info=True)
-        reasons.append(f"{name}: {passed_over[name]}")
+    trials = kernel_trials(device, heads, passed_over)
+    verdicts = tried(device, [trials], afresh=afresh)
+    right = first_right(trials, verdicts)
+    if right is not None:
+        tried_before = trials[: trials.index(right)]
+        passed_over.update({one.name: verdicts[one].reason for one in tried_before})
+        read = next(islice(_sources()[right.name](), verdicts[right].result, None))
+        return ChosenKernel(right.name, read, FLASH_PAGE_TOKENS, passed_over)
+    passed_over.update({one.name: verdicts[one].reason for one in trials})
+    reasons = [f"{one.name}: {verdicts[one].reason}" for one in trials if not verdicts[one].is_absent]
     refused = (refusal(PAGED_ATTENTION, "; ".join(reasons)),) if reasons else ()
     for one in refused:
         log_refusal(_log, one)
     return ChosenKernel(GATHERED, gathered, PAGE_TOKENS, passed_over, refused)
 
 
-def _candidates(
-    device: torch.device, heads: Heads, passed_over: dict[str, str]
-) -> Iterator[tuple[str, Callable[[], Iterator[PagedKernel]]]]:
+def kernel_trials(device: torch.device, heads: Heads, passed_over: dict[str, str] | None = None) -> list[Trial]:
+    """Of the kernels that could be right on `device`, in their order; `passed_over` hears why others could not."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    dtype = str(heads.dtype).removeprefix("torch.")
-    found = kernel_candidates(capability, _installed(), dtype, heads.size)
-    passed_over.update(found.passed_over)
-    sources: dict[str, Callable[[], Iterator[PagedKernel]]] = {
+    found = kernel_candidates(capability, _installed(), str(heads.dtype).removeprefix("torch."), heads.size)
+    if passed_over is not None:
+        passed_over.update(found.passed_over)
+    of = heads.to_json()
+    return [Trial.of(name, f"{__name__}:try_kernel", snapshots=_snapshots(name), **of) for name in found.names]
+
+
+def _snapshots(name: str) -> list[str]:
+    """Of a kernel of the hub, where it may not be fetched, what is on this machine: one that comes later is tried."""
+    if name not in _HUB_VERSIONS or not is_offline_mode():
+        return []
+    root = Path(os.environ.get("KERNELS_CACHE") or HF_HUB_CACHE)
+    return sorted(path.name for path in root.glob(f"*--{name.replace('/', '--')}/snapshots/*"))
+
+
+def try_kernel(device: str, *, name: str, snapshots: list[str], **heads: Any) -> int:
+    """Which of the kernels that `name` brings is right on `device`: the first one.
+
+    Raises TrialRefused where all are wrong, NotImplementedError where none is installed, and what a kernel raises.
+    """
+    for index, kernel in enumerate(_sources()[name]()):
+        if is_right(kernel, torch.device(device), Heads.from_json(heads), FLASH_PAGE_TOKENS):
+            return index
+    raise TrialRefused("it is wrong on this card")
+
+
+def _sources() -> dict[str, Callable[[], Iterator[PagedKernel]]]:
+    """Where kernels come from, by name; one that passes arguments in two ways is there twice."""
+    return {
         FLASH_3: _flash_3,
         HUB_FLASH_3: partial(_hub, HUB_FLASH_3, _read_by_flash_3),
         HUB_VLLM_FLASH_3: partial(_hub, HUB_VLLM_FLASH_3, _read_by_vllm_flash_3),
@@ -121,8 +161,6 @@ def _candidates(
         FLASH_2: _flash_2,
         HUB_FLASH_2: partial(_hub, HUB_FLASH_2, _read_by_flash_2),
     }
-    for name in found.names:
-        yield name, sources[name]
 
 
 def _installed() -> frozenset[str]:
@@ -224,7 +262,11 @@ def _hub(repository: str, reader: Callable[[Any], PagedKernel]) -> Iterator[Page
 
     Who installs the package `kernels` wants them; it takes none but those of organisations that it trusts.
     """
-    yield reader(importlib.import_module("kernels").get_kernel(repository, version=_HUB_VERSIONS[repository]))
+    try:
+        module = importlib.import_module("kernels").get_kernel(repository, version=_HUB_VERSIONS[repository])
+    except OSError as error:  # it is not on this machine, and can't be fetched: by another start, perhaps
+        raise NotImplementedError(str(error)) from None if is_offline_mode() else error
+    yield reader(module)
 
 
 def _read_by_flash_3(module: Any) -> PagedKernel:

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from qserve.engines.transformers.kernels.compiler_errors import reason_of
-from qserve.engines.transformers.kernels.refusals import Refusal, log_refusal, refusal
 from qserve.engines.transformers.worker.attention.kernels import Heads
 from qserve.engines.transformers.worker.decoding.operations import PLAIN
+from qserve.model.trials.verdicts import TrialRefused
 
-__all__ = ["refused_operations"]
+__all__ = ["check_operation"]
 
-_log = logging.getLogger("qserve.worker")
 # Of values of about one: bf16 rounds to 1/256.
 _TOLERANCE = 0.03
 
 
-def refused_operations(
-    device: torch.device, heads: Heads, width: int, tried: Mapping[str, Callable[..., Any]]
-) -> tuple[Refusal, ...]:
-    """Of those `tried` on `device` the ones that raise, or do something else than torch's small operations.
-
-    Each is tried whatever became of the others; the log hears of each refusal, with the whole exception.
-    """
-    found: dict[str, Refusal] = {}
-    for name, arguments in _cases(device, heads, width):
-        if name in found or name not in tried:
-            continue
-        try:
-            if not _same(tried[name], PLAIN[name], arguments):
-                found[name] = refusal(name, "it is wrong on this card")
-                log_refusal(_log, found[name])
-        except Exception as error:
-            found[name] = refusal(name, reason_of(error))
-            log_refusal(_log, found[name])
-    return tuple(found.values())
+def check_operation(name: str, kernel: Callable[..., Any], device: torch.device, heads: Heads, width: int) -> None:
+    """Raises TrialRefused where `kernel` does something else than torch's small operations, and what it raises."""
+    for of, arguments in _cases(device, heads, width):
+        if of == name and not _same(kernel, PLAIN[name], arguments):
+            raise TrialRefused("it is wrong on this card")
 
 
 def _cases(device: torch.device, heads: Heads, width: int) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -13,15 +13,16 @@ from typing import Any
 
 import torch
 
-from qserve.engines.transformers.kernels.compiler_errors import reason_of
 from qserve.engines.transformers.kernels.refusals import Refusal, log_refusal, refusal
 from qserve.engines.transformers.worker.attention.kernels import Heads
-from qserve.engines.transformers.worker.decoding import check
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
+from qserve.engines.transformers.worker.decoding.check import check_operation
 from qserve.engines.transformers.worker.decoding.forward import Capture, capture_on_card
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
+from qserve.model.trials.ask import tried
+from qserve.model.trials.verdicts import Trial
 
-__all__ = ["Layers", "can_be_captured", "choose_layers", "take_on_cards"]
+__all__ = ["Layers", "can_be_captured", "choose_layers", "operation_trials", "take_on_cards", "try_operation"]
 
 _log = logging.getLogger("qserve.worker")
 
@@ -57,25 +58,31 @@ def choose_layers(model: Any) -> Layers:
     return Layers(dense, capture_on_card, refused)
 
 
-def take_on_cards(
-    device: torch.device, heads: Heads, width: int, find: Callable[[], Mapping[str, Callable[..., Any]]] | None = None
-) -> tuple[Refusal, ...]:
+def take_on_cards(device: torch.device, heads: Heads, width: int, *, afresh: bool = False) -> tuple[Refusal, ...]:
     """Let cards take those kernels that are right on `device` for such layers; the others, which are refused.
 
-    `find` brings kernels by the names of `PLAIN`: Triton's, unless it is given. The last call holds for all models of a
-    process.
+    The last call holds for all models of a process. `afresh`: whatever earlier trials said.
     """
-    try:
-        tried = (find or _triton_kernels)()
-    except Exception as error:  # there is no Triton, or one that can't be imported
-        refused = tuple(refusal(name, reason_of(error)) for name in PLAIN)
-        for one in refused:
-            log_refusal(_log, one)
-        ON_CARDS.update(PLAIN)
-        return refused
-    refused = check.refused_operations(device, heads, width, tried)
-    ON_CARDS.update({**tried, **{one.kernel: PLAIN[one.kernel] for one in refused}})
+    trials = operation_trials(heads, width)
+    verdicts = tried(device, [[one] for one in trials], afresh=afresh)
+    refused = tuple(refusal(one.name, verdicts[one].reason) for one in trials if not verdicts[one].is_right)
+    for one in refused:
+        log_refusal(_log, one)
+    right = {one.name for one in trials} - {one.kernel for one in refused}
+    ON_CARDS.update(PLAIN)
+    if right:
+        ON_CARDS.update({name: kernel for name, kernel in _triton_kernels().items() if name in right})
     return refused
+
+
+def operation_trials(heads: Heads, width: int) -> list[Trial]:
+    """Of each kernel that takes the place of small operations, for such layers."""
+    return [Trial.of(name, f"{__name__}:try_operation", width=width, **heads.to_json()) for name in PLAIN]
+
+
+def try_operation(device: str, *, name: str, width: int, **heads: Any) -> None:
+    """Raises where Triton's kernel `name` is not there, does not compile, or is not right on `device`."""
+    check_operation(name, _triton_kernels()[name], torch.device(device), Heads.from_json(heads), width)
 
 
 def _triton_kernels() -> Mapping[str, Callable[..., Any]]:
