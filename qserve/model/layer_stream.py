@@ -1,14 +1,19 @@
 """Layers in RAM beside a card, each copied there while the one before it computes.
 
 accelerate brings the weights of every module when it is called: the card waits for each copy, and the bus for each
-product. Here a layer's weights are one piece of pinned memory, and there are two buffers on the card: while a layer
+product. Here a layer's weights are a few pieces of pinned memory, and there are two buffers on the card: while a layer
 computes in one, the next layer is copied to the other, on a stream of its own. Events order the two streams, so the
 host waits for nothing, and a step takes the longer of computing and copying in place of their sum.
+
+torch pins memory in powers of two, whatever was asked for: a layer of 0.97 GB would take 1.07 GB, all layers in one
+block up to twice their size. So a layer is cut into pieces that are powers of two, of 1 MiB and more, and wastes less
+than 1 MiB. (Newer releases of torch have pinned_max_round_threshold_mb of PYTORCH_ALLOC_CONF, for a whole process.)
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,19 +23,24 @@ import torch
 from torch import nn
 
 from qserve.core.offload import NUM_BUFFERS, are_streamed
-from qserve.units import format_bytes
+from qserve.engines.transformers.kernels.compiler_errors import reason_of
+from qserve.units import MIB, format_bytes
 
 __all__ = ["Lane", "LayerStream", "stream_offloaded"]
 
 _log = logging.getLogger("qserve.worker")
 _ALIGNMENT = 256
+_LEAST_PIECE_BYTES = MIB
 
 
 class Lane(Protocol):
     """Copies to the buffers of a card, beside what is computed there."""
 
-    def copy(self, source: torch.Tensor, target: torch.Tensor, buffer: int) -> None:
-        """Launch it: it begins when all that was launched to compute so far has ended. The host does not wait."""
+    def copy(self, pieces: Sequence[torch.Tensor], target: torch.Tensor, buffer: int) -> None:
+        """Launch copies of `pieces` to `target`, end to end; the host does not wait.
+
+        They begin when all that was launched to compute so far has ended.
+        """
 
     def wait(self, buffer: int) -> None:
         """What is launched to compute from now on begins when the last copy to `buffer` has ended."""
@@ -43,12 +53,12 @@ class _CardLane:
         self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._arrived = [torch.cuda.Event() for _ in range(NUM_BUFFERS)]  # type: ignore[no-untyped-call]
 
-    def copy(self, source: torch.Tensor, target: torch.Tensor, buffer: int) -> None:
+    def copy(self, pieces: Sequence[torch.Tensor], target: torch.Tensor, buffer: int) -> None:
         """See `Lane`."""
         self._launched.record(torch.cuda.current_stream(self._device))
         self._stream.wait_event(self._launched)
         with torch.cuda.stream(self._stream):
-            target.copy_(source, non_blocking=True)
+            _copy(pieces, target)
             self._arrived[buffer].record(self._stream)
 
     def wait(self, buffer: int) -> None:
@@ -59,12 +69,19 @@ class _CardLane:
 class _HostLane:
     """Of a CPU, which computes one thing after another."""
 
-    def copy(self, source: torch.Tensor, target: torch.Tensor, buffer: int) -> None:
+    def copy(self, pieces: Sequence[torch.Tensor], target: torch.Tensor, buffer: int) -> None:
         """See `Lane`."""
-        target.copy_(source)
+        _copy(pieces, target)
 
     def wait(self, buffer: int) -> None:
         """See `Lane`."""
+
+
+def _copy(pieces: Sequence[torch.Tensor], target: torch.Tensor) -> None:
+    start = 0
+    for piece in pieces:
+        target[start : start + len(piece)].copy_(piece, non_blocking=True)
+        start += len(piece)
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,6 @@ class LayerStream:
 
     Attributes:
         num_copies: of layers, to the card, so far.
-        is_pinned: whether the card reads them while it computes; without a card, nobody asks.
     """
 
     def __init__(self, layers: Sequence[nn.Module], device: torch.device, lane: Lane | None = None) -> None:
@@ -106,20 +122,33 @@ class LayerStream:
         ]
         self._in_buffer: list[int | None] = [None] * len(self._buffers)
         self._views = [[part.of(buffer) for part in self._parts] for buffer in self._buffers]
-        self.is_pinned = True
-        self._held = [self._taken(layer) for layer in self._layers]
+        self._why_not_pinned = ""
+        self._pointing: list[int | None] = [None] * len(self._layers)
+        self._held: list[list[torch.Tensor]] = []
+        for index, layer in enumerate(self._layers):
+            self._held.append(self._taken(layer))
+            self._point(index, index % len(self._buffers))  # gives back what was taken
         if not self.is_pinned:
             _log.warning("%s", self.sentence)
-        self._pointing: list[int | None] = [None] * len(self._layers)
         self.num_copies = 0
         for index, layer in enumerate(self._layers):
-            self._point(index, index % len(self._buffers))
             layer.register_forward_pre_hook(partial(self._before, index))
+
+    def __del__(self) -> None:
+        """Gives pinned memory back to the system; torch would keep it for who pins next."""
+        self.__dict__.pop("_held", None)
+        if not sys.is_finalizing() and any(one.device.type == "cuda" for one in self.__dict__.get("_buffers", ())):
+            _empty_host_cache()
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the card reads all of them while it computes; without a card, nobody asks."""
+        return not self._why_not_pinned
 
     @property
     def held_bytes(self) -> int:
-        """In RAM."""
-        return sum(one.nbytes for one in self._held)
+        """In RAM, with what is left over of the last piece of each layer."""
+        return sum(piece.untyped_storage().nbytes() for pieces in self._held for piece in pieces)
 
     @property
     def sentence(self) -> str:
@@ -127,18 +156,24 @@ class LayerStream:
         lying = f"{len(self._held)} layers ({format_bytes(self.held_bytes)}) are in RAM"
         if self.is_pinned:
             return f"{lying}, pinned: each is copied to the card while the one before computes"
-        return f"{lying} and can't be pinned (see ulimit -l): the card waits for each copy"
+        return f"{lying} and can't be pinned ({self._why_not_pinned}): the card waits for each copy"
 
-    def _taken(self, layer: nn.Module) -> torch.Tensor:
-        """The parameters of `layer` in one piece, pinned for a card."""
-        whole = torch.empty(self._parts[-1].end, dtype=torch.uint8)
+    def _taken(self, layer: nn.Module) -> list[torch.Tensor]:
+        """The parameters of `layer` in a few pieces, pinned for a card."""
+        pieces = [self._piece(size) for size in _piece_sizes(self._parts[-1].end)]
+        pieces[-1] = pieces[-1][: self._parts[-1].end - sum(map(len, pieces[:-1]))]
         for part in self._parts:
-            part.of(whole).copy_(layer.get_parameter(part.name).data)
-        if self._buffers[0].device.type == "cuda":
-            # Registered where it lies: torch's own pinned memory comes in powers of two.
-            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            self.is_pinned &= int(runtime.cudaHostRegister(whole.data_ptr(), whole.nbytes, 0)) == 0
-        return whole
+            _write(layer.get_parameter(part.name).data.contiguous().view(-1).view(torch.uint8), part.start, pieces)
+        return pieces
+
+    def _piece(self, size: int) -> torch.Tensor:
+        """Pinned, until that fails once: then a card would wait for the copy anyhow."""
+        if self._buffers[0].device.type == "cuda" and self.is_pinned:
+            try:
+                return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            except RuntimeError as error:  # torch has taken CUDA's error back: the next launch does not meet it
+                self._why_not_pinned = reason_of(error)
+        return torch.empty(size, dtype=torch.uint8)
 
     def _before(self, index: int, layer: nn.Module, args: Any) -> None:
         """`index` is about to compute: it waits for its own weights, and those of the next one are sent."""
@@ -172,6 +207,28 @@ def _parts_of(layer: nn.Module) -> list[_Part]:
         parts.append(_Part(name, parameter.shape, parameter.dtype, start, start + parameter.nbytes))
         start += -(-parameter.nbytes // _ALIGNMENT) * _ALIGNMENT
     return parts
+
+
+def _piece_sizes(num_bytes: int) -> list[int]:
+    """Powers of two, the largest first, that have room for `num_bytes` and less than the least of them to spare."""
+    units = -(-num_bytes // _LEAST_PIECE_BYTES)
+    return [_LEAST_PIECE_BYTES << bit for bit in reversed(range(units.bit_length())) if units >> bit & 1]
+
+
+def _write(values: torch.Tensor, start: int, pieces: Sequence[torch.Tensor]) -> None:
+    """`values`, bytes, to their place from `start` on in `pieces` that lie end to end."""
+    for piece in pieces:
+        begin, end = max(0, start), min(len(piece), start + len(values))
+        if begin < end:
+            piece[begin:end].copy_(values[begin - start : end - start])
+        start -= len(piece)
+
+
+def _empty_host_cache() -> None:
+    if hasattr(torch.accelerator, "empty_host_cache"):
+        torch.accelerator.empty_host_cache()
+    else:  # before torch 2.12
+        torch._C._host_emptyCache()
 
 
 def stream_offloaded(model: Any) -> LayerStream | None:

@@ -75,6 +75,10 @@ class FakeCard:
         self.pinned[storage._cdata] = storage
         return tensor
 
+    def unpin_all(self) -> None:
+        """What torch keeps of pinned memory goes back to the system."""
+        self.pinned.clear()
+
     def know(self, tensor: torch.Tensor, values: Any) -> None:
         """The host has written these. Kept with its storage, since another could get its name."""
         self.known[_place(tensor)] = tensor.untyped_storage(), values

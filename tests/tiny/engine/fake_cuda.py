@@ -68,10 +68,6 @@ def in_place_of_cuda(card: Any) -> Iterator[None]:
         _GRAPH.bind(*args, **kwargs)
         return card.capture()
 
-    def register(place: int, size: int, flags: int) -> int:
-        card.pinned[place] = None
-        return 0
-
     current = Stream()
     # Where it is available fake tensors compute constants on the card; whether it is may be asked of `device_count`.
     stands_for = {
@@ -95,11 +91,11 @@ def in_place_of_cuda(card: Any) -> Iterator[None]:
         "memory_reserved": lambda device=None: _GIB,
         "memory_allocated": lambda device=None: _GIB,
         "memory_stats": lambda device=None: {},
-        "cudart": lambda: SimpleNamespace(cudaHostRegister=register),
     }
     with ExitStack() as stack:
         for name, one in stands_for.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, one))
+        stack.enter_context(mock.patch.object(torch.accelerator, "empty_host_cache", card.unpin_all))
         stack.enter_context(mock.patch.object(torch, "get_device_module", lambda device=None: torch.cuda))
         stack.enter_context(mock.patch.object(torch, "Generator", lambda device=None: _GENERATOR()))
         stack.enter_context(mock.patch.object(forward, "_pools", []))

@@ -6,6 +6,7 @@ No tensor of it is left in RAM, a capture asks for nothing, and Triton's kernels
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from dataclasses import replace
 from functools import partial
@@ -297,7 +298,38 @@ def test_layers_in_ram_are_sent_and_not_waited_for(card: FakeCard) -> None:
     card.waits.clear()  # of the weights on their way to RAM
     for _ in range(3):
         assert model(input_ids=ids, use_cache=False).logits.device.type == "cuda"
-    assert card.waits == [] and stream.num_copies == 2
+    assert card.waits == [] and stream.num_copies == 2 and stream.is_pinned
+    sizes = [storage.nbytes() for storage in card.pinned.values()]
+    assert sizes and all(size & (size - 1) == 0 for size in sizes)  # as torch pins them
+    del model, stream
+    gc.collect()
+    assert not card.pinned
+
+
+@pytest.mark.parametrize("num_pinned", [0, 1])
+def test_layers_that_can_t_be_pinned_are_waited_for(
+    card: FakeCard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, num_pinned: int
+) -> None:
+    """As under WSL, which pins half of the RAM: said once, and asked for once more than it went well."""
+    pinned: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor)
+        if len(pinned) > num_pinned:
+            raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+        return FakeCard.pin(card, tensor)
+
+    monkeypatch.setattr(card, "pin", pin)
+    model = build("qwen3")
+    stream = LayerStream(list(model.model.layers), CUDA)
+    assert not stream.is_pinned and len(pinned) == num_pinned + 1
+    assert caplog.messages == [stream.sentence]
+    assert "can't be pinned (AcceleratorError: CUDA error: out of memory): the card waits" in stream.sentence
+    card.waits.clear()
+    model(input_ids=torch.ones(1, 5, dtype=torch.long, device=CUDA), use_cache=False)
+    assert len(card.waits) == stream.num_copies - num_pinned > 0
+    del model, stream
+    gc.collect()  # while the card is there
 
 
 def test_a_prompt_s_log_probabilities_are_all_that_is_read(card: FakeCard) -> None:

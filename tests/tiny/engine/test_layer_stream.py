@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +24,11 @@ from qserve.engines.transformers.worker.decoding import stages
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.hub import resolve
+from qserve.model import layer_stream
 from qserve.model.layer_stream import LayerStream, stream_offloaded
 from qserve.model.load import load
 from qserve.planner import make_plan, plan_request
+from qserve.units import GIB, MIB
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
 
@@ -36,18 +39,18 @@ class Late:
     """Copies arrive when they are waited for, and no sooner; of two to one buffer the second, as on a stream."""
 
     def __init__(self) -> None:
-        self.under_way: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.under_way: dict[int, tuple[Sequence[torch.Tensor], torch.Tensor]] = {}
         self.order: list[str] = []
 
-    def copy(self, source: torch.Tensor, target: torch.Tensor, buffer: int) -> None:
+    def copy(self, pieces: Sequence[torch.Tensor], target: torch.Tensor, buffer: int) -> None:
         target.fill_(255)  # what a layer that does not wait would read: NaNs
-        self.under_way[buffer] = source, target
+        self.under_way[buffer] = pieces, target
         self.order.append("copy")
 
     def wait(self, buffer: int) -> None:
         if buffer in self.under_way:
-            source, target = self.under_way.pop(buffer)
-            target.copy_(source)
+            pieces, target = self.under_way.pop(buffer)
+            target.copy_(torch.cat(list(pieces)))
         self.order.append("wait")
 
 
@@ -57,7 +60,11 @@ def streamed(first: int, lane: Any = None) -> tuple[Any, LayerStream]:
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3])  # an even number, an odd one, two and one
-async def test_answers_are_those_of_generate(first: int) -> None:
+@pytest.mark.parametrize("least_piece_bytes", [MIB, 512])  # one piece a layer, and several
+async def test_answers_are_those_of_generate(
+    first: int, least_piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_stream, "_LEAST_PIECE_BYTES", least_piece_bytes)
     model, stream = streamed(first, Late())
     reference = build("qwen3")
     asked = prompts(3, 20, 33)
@@ -66,6 +73,7 @@ async def test_answers_are_those_of_generate(first: int) -> None:
             said = await tokens_of(batcher, sequence(f"r{number}", prompt, 8))
             assert said == generated(reference, prompt, 8)
     assert stream.num_copies > 0
+    assert (len(stream._held[0]) > 3) is (least_piece_bytes == 512)
 
 
 async def test_runs_of_decoding_steps_find_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +105,29 @@ def test_each_layer_is_copied_once_a_forward_and_one_ahead() -> None:
     assert lane.order == ["copy", "wait"] * count
 
 
+@pytest.mark.parametrize("num_bytes", [1, MIB - 1, MIB, MIB + 1, 974_143_488, 33 * GIB + 5])
+def test_pieces_are_powers_of_two_and_waste_less_than_the_least(num_bytes: int) -> None:
+    """So torch, which pins powers of two, adds nothing: a layer of Qwen3-32B (974 MB) would take 1.07 GB whole."""
+    sizes = layer_stream._piece_sizes(num_bytes)
+    assert all(size & (size - 1) == 0 for size in sizes)
+    assert 0 <= sum(sizes) - num_bytes < MIB
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_ram_does_not_hold_a_layer_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken over is given back before the next layer is."""
+    model = build("qwen3")
+    first = model.model.layers[0].mlp.up_proj.weight
+    places = []
+    taken = LayerStream._taken
+    monkeypatch.setattr(
+        LayerStream, "_taken", lambda self, layer: (places.append(first.data.data_ptr()), taken(self, layer))[1]
+    )
+    stream = LayerStream(model.model.layers, CPU)
+    assert places[1] in range(stream._buffers[0].data_ptr(), stream._buffers[0].data_ptr() + len(stream._buffers[0]))
+    assert places[0] != places[1]
+
+
 def test_copies_are_all_that_a_forward_does_beside() -> None:
     class Operations(TorchDispatchMode):
         def __init__(self) -> None:
@@ -116,7 +147,8 @@ def test_copies_are_all_that_a_forward_does_beside() -> None:
                 model(ids)
         counts.append(operations.names)
     plain, beside = counts
-    assert beside - plain == Counter({"aten.copy_.default": len(model.model.layers)})
+    num = len(model.model.layers)
+    assert beside - plain == Counter({"aten.copy_.default": num, "aten.slice.Tensor": num})  # and where a copy goes
     assert not plain - beside
 
 
