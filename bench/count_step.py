@@ -4,6 +4,7 @@ python bench/count_step.py                # 1, 8 and 64 rows, greedy and drawn: 
 python bench/count_step.py --names        # which operations a step of 8 rows has
 python bench/count_step.py --held nf4     # with weights as bitsandbytes holds them on a card: int8, nf4, fp4
 python bench/count_step.py --bytes Qwen/Qwen3-32B    # of weights that a step moves, from the shapes alone
+python bench/count_step.py --texts 64     # of a layer of a reward model that reads so many texts in a row
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
+from bench.row_counts import layer_launches
 from bench.step_bytes import bytes_table
 from bench.step_counts import GREEDY, SAMPLED, count_steps, names_of
 
@@ -25,12 +27,17 @@ def main() -> None:
     parser.add_argument("--names", action="store_true")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--held", default="bf16", choices=["bf16", "int8", "nf4", "fp4"])
+    parser.add_argument("--texts", type=int)
     parser.add_argument("--bytes", metavar="MODEL", help="a model of configs/models.toml")
     args = parser.parse_args()
     if args.bytes:
         print(bytes_table(args.bytes, args.rows))
         return
     torch.set_num_threads(1)
+    if args.texts:
+        each, together = (layer_launches(args.texts, by_one_call=one) for one in (False, True))
+        print(f"a layer of a row of {args.texts} texts: {each} launches text by text, {together} by one call")
+        return
     if args.names:
         for name, number in names_of(4, 8, SAMPLED, args.held).most_common():
             print(f"{number:5} {name}")

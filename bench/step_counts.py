@@ -43,7 +43,7 @@ from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
 from qserve.model.cuda.linear import CardLinear
 from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
-__all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps", "hold", "names_of"]
+__all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps", "hold", "launches_of", "names_of"]
 
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, seed=0)  # Qwen3's own generation_config.json
@@ -150,6 +150,14 @@ class _Waits(TorchFunctionMode):
             self._step.waits += 1
             self._step.names[f"wait: {name}"] += 1
         return func(*args, **kwargs)
+
+
+def launches_of(call: Callable[[], object]) -> Counter[str]:
+    """By operation, those that `call` launches."""
+    step = _Step()
+    with _Launches(step):
+        call()
+    return step.names
 
 
 def count_steps(rows: int, params: SamplingParams, held: str = "bf16") -> StepCounts:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from transformers import MODEL_MAPPING, AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from qserve.core.schemes import SCHEMES
+from qserve.engines.transformers.kernels.refusals import Refusal
+from qserve.engines.transformers.worker.attention.kernels import Heads
+from qserve.engines.transformers.worker.attention.texts import refused_texts, text_trials
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.served_folder import clean_folder
 from qserve.model import reference_kernels
@@ -23,7 +27,7 @@ from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
-from qserve.model.cuda.before_load import try_products_before_loading
+from qserve.model.cuda.before_load import try_before_loading
 from qserve.model.cuda.trial import use_card_products
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
@@ -45,6 +49,7 @@ from qserve.model.quantize import (
 )
 from qserve.model.stored.arguments import own_quantization
 from qserve.model.stored.linear import compile_stored
+from qserve.model.trials.verdicts import Trial
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.head import ScoreHead
@@ -61,7 +66,8 @@ class LoadedReward:
 
     `packs`: rows of texts laid end to end can go through the body; without it they are padded on the right (hybrids,
     whose linear attention carries a state along the row, and sliding windows). `row_pass`: a faster way through
-    the body for packed rows, where there is one.
+    the body for packed rows, where there is one. `by_one_call`: whether texts of a row that share nothing are one call
+    of attention; `refused` has the kernel for it where the card refused that.
     """
 
     checkpoint: RewardCheckpoint
@@ -73,6 +79,8 @@ class LoadedReward:
     weights_bytes: int
     packs: bool
     row_pass: RowPass | None = None
+    by_one_call: bool = False
+    refused: tuple[Refusal, ...] = ()
     cost: LoadCost = field(default_factory=LoadCost)
     notes: tuple[str, ...] = ()
 
@@ -102,7 +110,7 @@ def load_reward_model(
     meter = LoadMeter()
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     quiet_bitsandbytes()
-    try_products_before_loading(plan, DTYPES[plan.dtype], lambda: _skeleton(checkpoint))
+    try_before_loading(plan, DTYPES[plan.dtype], lambda: _skeleton(checkpoint), partial(_text_trials, checkpoint, plan))
     body, notes = _cached_or_built(checkpoint, plan, on_progress, packed)
     notes += rounded_activations(body, plan.cpu_activations)
     notes += use_card_products(body, DTYPES[plan.dtype])
@@ -116,6 +124,7 @@ def load_reward_model(
         reference_kernels.expect_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     gc.collect()
     row_pass, slower = (RowPass.of(body), RowPass.why_not(body)) if packs else (None, None)
+    by_one_call, refused = _one_call(body) if packs else (False, ())
     return LoadedReward(
         checkpoint=checkpoint,
         body=body,
@@ -126,6 +135,8 @@ def load_reward_model(
         weights_bytes=weights_bytes(body) + weights_bytes(head),
         packs=packs,
         row_pass=row_pass,
+        by_one_call=by_one_call,
+        refused=refused,
         cost=meter.read(body),
         notes=(*checkpoint.notes, *notes, *left_in_16_bit(body, plan), *([slower] if slower else [])),
     )
@@ -251,6 +262,20 @@ def _folder(checkpoint: RewardCheckpoint) -> Path:
 def _config(checkpoint: RewardCheckpoint) -> Any:
     values = dict(checkpoint.config)
     return AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def _text_trials(checkpoint: RewardCheckpoint, plan: Plan, device: torch.device) -> list[list[Trial]]:
+    """Before there is a body."""
+    heads = Heads.of(SimpleNamespace(config=_config(checkpoint), dtype=DTYPES[plan.dtype]))
+    return [[one] for one in text_trials(device, heads)]
+
+
+def _one_call(body: Any) -> tuple[bool, tuple[Refusal, ...]]:
+    """Whether a row's texts are one call of attention, and the refusal of a kernel that could have been it."""
+    heads, places = Heads.of(body), dict.fromkeys(one.device for one in body.parameters())
+    cards = [device for device in places if text_trials(device, heads)]
+    found = next((one for one in (refused_texts(device, heads) for device in cards) if one is not None), None)
+    return bool(cards) and found is None, () if found is None else (found,)
 
 
 def _skeleton(checkpoint: RewardCheckpoint) -> nn.Module:

@@ -12,10 +12,11 @@ from qserve.core.schemes import SCHEMES
 from qserve.model.cuda.samples import Shape
 from qserve.model.cuda.trial import product_trials
 from qserve.model.trials.ask import tried
+from qserve.model.trials.children import Groups
 from qserve.model.trials.verdicts import Trial
 from qserve.planner.plan import Plan
 
-__all__ = ["cards_of", "product_trials_ahead", "try_products_before_loading"]
+__all__ = ["cards_of", "product_trials_ahead", "try_before_loading"]
 
 _CARD = re.compile(r"(?:cuda:)?(\d+)")
 
@@ -32,12 +33,17 @@ def cards_of(plan: Plan) -> list[torch.device]:
     return [torch.device("cuda", index) for index in dict.fromkeys(int(one[1]) for one in found if one)]
 
 
-def try_products_before_loading(plan: Plan, dtype: torch.dtype, skeleton: Callable[[], nn.Module]) -> None:
-    """On each card of the plan: a trial's process takes half a GiB of it for itself, and what it says is kept."""
+def try_before_loading(
+    plan: Plan, dtype: torch.dtype, skeleton: Callable[[], nn.Module], others: Callable[[torch.device], Groups]
+) -> None:
+    """The products that the plan's layers will ask for and `others`, on each card of the plan.
+
+    A trial's process takes half a GiB of the card for itself, and what it says is kept: who asks later finds it.
+    """
     if torch.cuda.is_available():
-        trials = [[one] for one in product_trials_ahead(plan, dtype, skeleton)]
-        for device in cards_of(plan) if trials else []:
-            tried(device, trials)
+        products = [[one] for one in product_trials_ahead(plan, dtype, skeleton)]
+        for device in cards_of(plan):
+            tried(device, [*others(device), *products])
 
 
 def product_trials_ahead(plan: Plan, dtype: torch.dtype, skeleton: Callable[[], nn.Module]) -> list[Trial]:

@@ -2,19 +2,23 @@
 
 Known to transformers through `AttentionInterface`, as flash-attn's `varlen` is. Each segment of the row is one causal
 SDPA call over its own keys, with the keys of the shared beginning before them; nothing is masked away between texts,
-and no mask of the whole row exists.
+and no mask of the whole row exists. On a card whose kernel was found right, segments that share nothing are one call
+together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from qserve.engines.transformers.worker.attention.texts import attend_texts
 from qserve.model.sdpa import grouped_sdpa, leave_out_cudnn
+from qserve.model.transfers import upload
 
 __all__ = ["NAME", "RowLayout", "Segment", "register", "segment_sdpa"]
 
@@ -33,10 +37,38 @@ class Segment:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The segments of one row, which they fill. `masks` keeps what one layer made for the next one on its device."""
+    """The segments of one row, which they fill, in order.
+
+    `by_one_call`: whether the card has the kernel for those that share nothing. `masks` and `bounds_on` keep what one
+    layer made for the next one on its device.
+    """
 
     segments: tuple[Segment, ...]
+    by_one_call: bool = False
     masks: dict[tuple[int, int, torch.device], torch.Tensor] = field(default_factory=dict)
+    bounds_on: dict[torch.device, torch.Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def alone(self) -> tuple[Segment, ...]:
+        """Those that share no beginning."""
+        return tuple(one for one in self.segments if one.shared_stop <= one.shared_start)
+
+    @property
+    def takes_one_call(self) -> bool:
+        """Of all segments; those that share a beginning are then computed again, with it."""
+        return self.by_one_call and len(self.alone) > 1
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of a segment."""
+        return max(one.stop - one.start for one in self.segments)
+
+    def bounds(self, device: torch.device) -> torch.Tensor:
+        """Where each segment begins and the last one ends, int32."""
+        if device not in self.bounds_on:
+            ends = [0, *(one.stop for one in self.segments)]
+            self.bounds_on[device] = upload(ends, torch.int32, device)
+        return self.bounds_on[device]
 
     def mask(self, num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
         """Causal, aligned to the end of the keys: [num_queries, num_keys], true where a key is seen."""
@@ -84,8 +116,13 @@ def segment_sdpa(
     """
     if layout is None:
         raise ValueError("this attention needs the layout of the row; the model was called without one")
-    output = torch.empty_like(query)
-    for one in layout.segments:
+    if layout.takes_one_call:
+        device = query.device
+        output = attend_texts(query, key, value, layout.bounds(device), layout.longest, scaling).transpose(1, 2)
+        left = [one for one in layout.segments if one not in layout.alone]
+    else:
+        output, left = torch.empty_like(query), list(layout.segments)
+    for one in left:
         own = slice(one.start, one.stop)
         keys, values = key[:, :, own], value[:, :, own]
         mask = None

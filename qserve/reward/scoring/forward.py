@@ -59,7 +59,7 @@ def forward_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[P
         segments.append(Segment(len(ids), len(ids) + num_padding))
         ids += [0] * num_padding
         positions += range(num_padding)
-    layout = RowLayout(tuple(segments))
+    layout = RowLayout(tuple(segments), loaded.by_one_call)
     if loaded.row_pass is not None:
         places = sorted({place for of_text in wanted.values() for place in of_text})
         padded = places + places[-1:] * (padded_length(len(places)) - len(places))

@@ -29,7 +29,10 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
         "total_bytes": sum(held.values()),
         "resident_bytes": memory.rss,
         "resident": resident_terms(0 if beside.cards else loaded.weights_bytes),
-        "kernels": {"products": chosen_for(loaded.body), "refused": [asdict(one) for one in refusals_for(loaded.body)]},
+        "kernels": {
+            "products": chosen_for(loaded.body),
+            "refused": [asdict(one) for one in (*refusals_for(loaded.body), *loaded.refused)],
+        },
         "unique_bytes": memory.uss,
         "proportional_bytes": memory.pss,
         "devices": beside.cards,

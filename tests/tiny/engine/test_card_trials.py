@@ -161,13 +161,8 @@ def test_all_is_asked_before_there_are_weights(monkeypatch: pytest.MonkeyPatch) 
     asked: dict[torch.device, list[list[Trial]]] = {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
-    monkeypatch.setattr(card_trials, "tried", lambda device, groups: asked.update({device: groups}))
-    card_trials.try_before_loading(chat_model_path(), plan_for("bnb-nf4", "cuda:0"))
+    monkeypatch.setattr(before_load, "tried", lambda device, groups: asked.update({device: groups}))
+    card_trials.try_kernels_of(chat_model_path(), plan_for("bnb-nf4", "cuda:0"))
     ((device, (attention, *rest)),) = asked.items()
     assert device == CARD and attention[0].name == TORCH_VARLEN
     assert {one.name for (one,) in rest[:3]} == set(PLAIN) and len(rest) > 3
-    monkeypatch.setattr(before_load, "tried", lambda device, groups: asked.update({device: groups}))
-    before_load.try_products_before_loading(
-        plan_for("bnb-nf4", "cuda:0"), torch.bfloat16, lambda: skeleton(chat_model_path())
-    )
-    assert asked[CARD] == rest[3:]

@@ -22,6 +22,7 @@ __all__ = [
     "LAYER_LAUNCHES",
     "OPERATIONS",
     "PAGED_ATTENTION",
+    "TEXT_ATTENTION",
     "Refusal",
     "layer_launches_without",
     "log_refusal",
@@ -33,6 +34,7 @@ CAPTURE = "CUDA graph capture"
 INT8_PRODUCT = "int8 product"
 FOUR_BIT_PRODUCT = "4-bit product"
 PAGED_ATTENTION = "paged attention"
+TEXT_ATTENTION = "attention over texts"
 
 LAYER_LAUNCHES = int(load("speed")["transformers"]["launches"]["dense_layer"])
 """Kernels of a dense layer in a decoding step where all of ours run."""
@@ -107,5 +109,7 @@ COSTS = {
     FOUR_BIT_PRODUCT: f"steps of {LIBRARY_ROWS + 1} to {ROW_TILES[-1]} rows move {_times_the_bytes(4)} times the bytes "
     "of weights",
     PAGED_ATTENTION: "each step first copies the keys of all rows",
+    # reward/scoring/attention.py: a call and a copy of what it says.
+    TEXT_ATTENTION: "a layer takes two launches for each text to score",
 }
 """What a refusal costs, by kernel, in words that leave the screen room for the reason. The plan's speed has none."""

@@ -53,7 +53,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         from qserve.engines.transformers.worker.batching.make import make_batcher
         from qserve.engines.transformers.worker.batching.progress import beat_with_layers
         from qserve.engines.transformers.worker.batching.scoring import PromptScorer
-        from qserve.engines.transformers.worker.card_trials import try_before_loading
+        from qserve.engines.transformers.worker.card_trials import try_kernels_of
         from qserve.engines.transformers.worker.engine import Engine
         from qserve.hub.chat_template import read_template
         from qserve.hub.served_folder import clean_folder
@@ -68,7 +68,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
     spec = replace(spec, folder=clean_folder(spec.folder))
     if not spec.plan.on_cpu:
         report_phase("trying kernels")
-        try_before_loading(spec.folder, spec.plan)
+        try_kernels_of(spec.folder, spec.plan)
     report_phase("loading weights")
     keep_to_plan(spec.plan)
     packed = packed_folder(spec.packed_cache_bytes)

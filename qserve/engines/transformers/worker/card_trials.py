@@ -1,10 +1,8 @@
-"""Kernels are tried before the weights are loaded: a trial's process takes half a GiB of the card for itself.
-
-What it says is kept, so those who choose later (`choose_kernel`, `take_on_cards`, `choose_products`) find it.
-"""
+"""Kernels that a worker asks for are tried before the weights are loaded (`model/cuda/before_load.py`)."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,28 +11,22 @@ from transformers import AutoConfig
 
 from qserve.engines.transformers.worker.attention.kernels import Heads, kernel_trials
 from qserve.engines.transformers.worker.decoding.choose import operation_trials
-from qserve.model.cuda.before_load import cards_of, product_trials_ahead
+from qserve.model.cuda.before_load import try_before_loading
 from qserve.model.load import DTYPES
 from qserve.model.placement import skeleton
-from qserve.model.trials.ask import tried
 from qserve.model.trials.children import Groups
 from qserve.planner.plan import Plan
 
-__all__ = ["groups_of", "try_before_loading"]
+__all__ = ["try_kernels_of"]
 
 
-def try_before_loading(folder: Path, plan: Plan) -> None:
-    """On each card that the plan places modules of the checkpoint on. Nothing on a CPU."""
-    if torch.cuda.is_available():
-        for device in cards_of(plan):
-            tried(device, groups_of(folder, plan, device))
-
-
-def groups_of(folder: Path, plan: Plan, device: torch.device) -> Groups:
-    """What a worker asks about kernels while it loads and serves the checkpoint in `folder` on `device`."""
+def try_kernels_of(folder: Path, plan: Plan) -> None:
+    """All that `choose_kernel`, `take_on_cards` and `choose_products` will ask of the checkpoint in `folder`."""
     dtype = DTYPES[plan.dtype]
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    heads = Heads.of(SimpleNamespace(config=config, dtype=dtype))
-    operations = operation_trials(heads, config.get_text_config().hidden_size)
-    products = product_trials_ahead(plan, dtype, lambda: skeleton(folder))
-    return [kernel_trials(device, heads), *([one] for one in (*operations, *products))]
+    heads, width = Heads.of(SimpleNamespace(config=config, dtype=dtype)), config.get_text_config().hidden_size
+
+    def others(device: torch.device) -> Groups:
+        return [kernel_trials(device, heads), *([one] for one in operation_trials(heads, width))]
+
+    try_before_loading(plan, dtype, partial(skeleton, folder), others)

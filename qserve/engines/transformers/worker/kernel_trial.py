@@ -25,11 +25,13 @@ from qserve.engines.transformers.kernels.refusals import (
     INT8_PRODUCT,
     OPERATIONS,
     PAGED_ATTENTION,
+    TEXT_ATTENTION,
     Refusal,
     log_refusal,
     refusal,
 )
 from qserve.engines.transformers.worker.attention.kernels import Heads, choose_kernel
+from qserve.engines.transformers.worker.attention.texts import refused_texts, text_trials
 from qserve.engines.transformers.worker.decoding.choose import take_on_cards
 from qserve.engines.transformers.worker.decoding.forward import capture_on_card
 from qserve.engines.transformers.worker.decoding.operations import add_rms_norm, silu_and_multiply
@@ -57,12 +59,14 @@ def main() -> None:
 
 def try_kernels(device: torch.device, heads: Heads = _HEADS, width: int = _WIDTH) -> dict[str, Any]:
     """`tried`: the names; `refused`: each `Refusal` as a dict."""
-    tried = [*OPERATIONS, CAPTURE, PAGED_ATTENTION]
+    tried = [*OPERATIONS, CAPTURE, PAGED_ATTENTION, *([TEXT_ATTENTION] if text_trials(device, heads) else [])]
     refused = [
         *take_on_cards(device, heads, width, afresh=True),
         *_refused_capture(device, heads, width),
         *choose_kernel(device, heads, afresh=True).refused,
     ]
+    if TEXT_ATTENTION in tried and (of_texts := refused_texts(device, heads, afresh=True)) is not None:
+        refused.append(of_texts)
     if find_spec("bitsandbytes"):
         tried += [INT8_PRODUCT, FOUR_BIT_PRODUCT]
         refused += _refused_products(device, heads, width)
