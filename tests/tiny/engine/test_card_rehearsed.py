@@ -341,14 +341,15 @@ def test_a_prompt_s_log_probabilities_are_all_that_is_read(card: FakeCard) -> No
     assert not [one for one in card.waits if one.startswith("a copy")]
 
 
-def test_a_row_of_rewards_is_waited_for_once(card: FakeCard) -> None:
+@pytest.mark.parametrize("by_one_call", [True, False])
+def test_a_row_of_rewards_is_waited_for_once(card: FakeCard, by_one_call: bool) -> None:
     body = build("qwen3").model
     attention.register()
     body.set_attn_implementation(attention.NAME)
     head = torch.nn.Linear(256, 1, device=CUDA)
     texts = [PooledText([1] * 30 + [i] * 5, Pooled((34,))) for i in range(6)]
     texts += [PooledText([9] * 20, Pooled((3, 7))), PooledText([8] * 20, Pooled(tuple(range(20)), mean=True))]
-    loaded: Any = SimpleNamespace(body=body, head=head, device=body.device, row_pass=None)
+    loaded: Any = SimpleNamespace(body=body, head=head, device=body.device, row_pass=None, by_one_call=by_one_call)
     card.waits.clear()
     said = forward_packed(loaded, grouped([one.token_ids for one in texts]), texts)
     assert [tuple(one.shape) for _, one in sorted(said.items())] == [(1, 1)] * 6 + [(2, 1), (1, 1)]

@@ -20,6 +20,7 @@ from qserve.engines.transformers.worker.attention import kernels
 from qserve.engines.transformers.worker.attention.kernels import GATHERED, Heads, choose_kernel
 from qserve.engines.transformers.worker.decoding import choose
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
+from qserve.errors import BrokenCheckpoint
 from qserve.hub import resolve
 from qserve.model.cuda import before_load
 from qserve.model.cuda.before_load import cards_of, product_trials_ahead
@@ -157,7 +158,7 @@ def test_products_are_foreseen_by_the_shapes_that_the_loaded_model_has(scheme: s
     assert product_trials_ahead(plan_for("bf16", "cuda:0"), torch.bfloat16, lambda: pytest.fail("asked for")) == []
 
 
-def test_all_is_asked_before_there_are_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_asked_before_there_are_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[torch.device, list[list[Trial]]] = {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
@@ -166,3 +167,6 @@ def test_all_is_asked_before_there_are_weights(monkeypatch: pytest.MonkeyPatch) 
     ((device, (attention, *rest)),) = asked.items()
     assert device == CARD and attention[0].name == TORCH_VARLEN
     assert {one.name for (one,) in rest[:3]} == set(PLAIN) and len(rest) > 3
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BrokenCheckpoint, match="config"):
+        card_trials.try_kernels_of(tmp_path, plan_for("bnb-nf4", "cuda:0"))

@@ -11,6 +11,7 @@ from transformers import AutoConfig
 
 from qserve.engines.transformers.worker.attention.kernels import Heads, kernel_trials
 from qserve.engines.transformers.worker.decoding.choose import operation_trials
+from qserve.model.checkpoint_errors import explain
 from qserve.model.cuda.before_load import try_before_loading
 from qserve.model.load import DTYPES
 from qserve.model.placement import skeleton
@@ -21,9 +22,15 @@ __all__ = ["try_kernels_of"]
 
 
 def try_kernels_of(folder: Path, plan: Plan) -> None:
-    """All that `choose_kernel`, `take_on_cards` and `choose_products` will ask of the checkpoint in `folder`."""
+    """All that `choose_kernel`, `take_on_cards` and `choose_products` will ask of the checkpoint in `folder`.
+
+    Raises BrokenCheckpoint where its config.json can't be read.
+    """
     dtype = DTYPES[plan.dtype]
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # as loading would say it
+        raise explain(error, folder, "the configuration") from error
     heads, width = Heads.of(SimpleNamespace(config=config, dtype=dtype)), config.get_text_config().hidden_size
 
     def others(device: torch.device) -> Groups:
