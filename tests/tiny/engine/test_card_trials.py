@@ -4,6 +4,8 @@ find a CPU where a card would be."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +18,14 @@ from qserve.demo import chat_model_path
 from qserve.detect import detect
 from qserve.engines.transformers.kernels.attention_kernels import TORCH_VARLEN, Candidates
 from qserve.engines.transformers.worker import card_trials
-from qserve.engines.transformers.worker.attention import kernels
+from qserve.engines.transformers.worker.attention import kernels, texts
 from qserve.engines.transformers.worker.attention.kernels import GATHERED, Heads, choose_kernel
-from qserve.engines.transformers.worker.decoding import choose
+from qserve.engines.transformers.worker.decoding import check, choose
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
 from qserve.errors import BrokenCheckpoint
 from qserve.hub import resolve
 from qserve.model.cuda import before_load
+from qserve.model.cuda import trial as trial_of_products
 from qserve.model.cuda.before_load import cards_of, product_trials_ahead
 from qserve.model.cuda.samples import Shape
 from qserve.model.cuda.trial import product_trials
@@ -114,7 +117,7 @@ def test_operations_that_were_refused_are_torch_s(kept: list[KeptVerdicts], monk
     pytest.importorskip("triton")
     for name, one in ON_CARDS.items():
         monkeypatch.setitem(ON_CARDS, name, one)
-    trials = {one.name: one for one in choose.operation_trials(HEADS, 128)}
+    trials = {one.name: one for one in check.operation_trials(HEADS, 128)}
     kept[0].add({trials["add_rms_norm"].key: Verdict(), trials["silu_and_multiply"].key: Verdict("its trial hung")})
     refused = {one.kernel: one.reason for one in choose.take_on_cards(CARD, HEADS, 128)}
     assert refused.pop("silu_and_multiply") == "its trial hung" and list(refused) == ["rotate_and_store"]  # of a CPU
@@ -170,3 +173,12 @@ def test_all_is_asked_before_there_are_weights(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BrokenCheckpoint, match="config"):
         card_trials.try_kernels_of(tmp_path, plan_for("bnb-nf4", "cuda:0"))
+
+
+def test_a_trial_imports_torch_and_little_beside() -> None:
+    """A process is started for them, and a start waits for it: transformers alone would take longer than torch."""
+    modules = {one.function.partition(":")[0] for one in check.operation_trials(HEADS, 128)}
+    modules |= {kernels.__name__, trial_of_products.__name__, texts.__name__, "qserve.model.trials.process"}
+    code = f"import sys, {', '.join(sorted(modules))}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"transformers", "accelerate", "torch._dynamo"} & set(found) and "torch" in found

@@ -21,7 +21,7 @@ from qserve.engines.transformers.worker.attention.pages import gathered
 from qserve.engines.transformers.worker.batching import paged
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.code_path import code_path
-from qserve.engines.transformers.worker.decoding import choose, stages
+from qserve.engines.transformers.worker.decoding import check, choose, stages
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.choose import Layers, choose_layers, take_on_cards
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
@@ -51,7 +51,7 @@ def _as_before() -> Iterator[None]:
 
 def take(tried: Callable[[], Any]) -> tuple[Refusal, ...]:
     """Of kernels that `tried` brings."""
-    with mock.patch.object(choose, "_triton_kernels", tried):
+    with mock.patch.object(check, "triton_kernels", tried):
         return take_on_cards(CPU, HEADS, 128)
 
 

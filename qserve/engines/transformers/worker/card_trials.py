@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig
 
 from qserve.engines.transformers.worker.attention.kernels import Heads, kernel_trials
-from qserve.engines.transformers.worker.decoding.choose import operation_trials
+from qserve.engines.transformers.worker.decoding.check import operation_trials
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cuda.before_load import try_before_loading
 from qserve.model.load import DTYPES

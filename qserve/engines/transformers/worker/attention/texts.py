@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.nn.attention import varlen
 
 from qserve.engines.transformers.kernels.attention_kernels import TORCH_VARLEN, kernel_candidates
 from qserve.engines.transformers.kernels.refusals import TEXT_ATTENTION, Refusal, log_refusal, refusal
@@ -42,13 +42,20 @@ def attend_texts(
     `query` [1, heads, tokens, head_dim], keys and values as it with fewer heads; `bounds` int32 [texts + 1] on their
     device, where each text begins and the last one ends; `longest` of them in tokens; `scaling` None is 1/√head_dim.
     """
+    from torch.nn.attention import varlen  # takes seconds, and a CPU has no use for it
+
     kernel: Any = varlen.varlen_attn
-    # Before there was the argument, fewer heads of keys were taken as they are.
-    grouped = {"enable_gqa": True} if "enable_gqa" in inspect.signature(kernel).parameters else {}
     states = (one[0].transpose(0, 1) for one in (query, key, value))
-    mixed = kernel(*states, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0), **grouped)
+    named = {"scale": scaling, "window_size": (-1, 0), **_for_fewer_heads(kernel)}
+    mixed = kernel(*states, bounds, bounds, longest, longest, **named)
     assert isinstance(mixed, torch.Tensor)
     return mixed[None]
+
+
+@cache
+def _for_fewer_heads(kernel: Any) -> dict[str, bool]:
+    """Releases of torch without the argument take fewer heads of keys as they are."""
+    return {"enable_gqa": True} if "enable_gqa" in inspect.signature(kernel).parameters else {}
 
 
 def text_trials(device: torch.device, heads: Heads) -> list[Trial]:

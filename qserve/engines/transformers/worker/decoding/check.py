@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from qserve.engines.transformers.worker.attention.kernels import Heads
 from qserve.engines.transformers.worker.decoding.operations import PLAIN
-from qserve.model.trials.verdicts import TrialRefused
+from qserve.model.trials.verdicts import Trial, TrialRefused
 
-__all__ = ["check_operation"]
+__all__ = ["check_operation", "operation_trials", "triton_kernels", "try_operation"]
 
 # Of values of about one: bf16 rounds to 1/256.
 _TOLERANCE = 0.03
+
+
+def operation_trials(heads: Heads, width: int) -> list[Trial]:
+    """Of each kernel that takes the place of small operations, for such layers."""
+    return [Trial.of(name, f"{__name__}:try_operation", width=width, **heads.to_json()) for name in PLAIN]
+
+
+def try_operation(device: str, *, name: str, width: int, **heads: Any) -> None:
+    """Raises where Triton's kernel `name` is not there, does not compile, or is not right on `device`."""
+    check_operation(name, triton_kernels()[name], torch.device(device), Heads.from_json(heads), width)
+
+
+def triton_kernels() -> Mapping[str, Callable[..., Any]]:
+    """By the names of `PLAIN`. Raises where there is no Triton, or one that can't be imported."""
+    from qserve.engines.transformers.worker.decoding import triton_kernels as ours
+
+    return {name: getattr(ours, name) for name in PLAIN}
 
 
 def check_operation(name: str, kernel: Callable[..., Any], device: torch.device, heads: Heads, width: int) -> None:

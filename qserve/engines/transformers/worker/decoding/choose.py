@@ -7,7 +7,6 @@ torch's small operations take its place, and the others stay.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +14,13 @@ import torch
 
 from qserve.engines.transformers.kernels.refusals import Refusal, log_refusal, refusal
 from qserve.engines.transformers.worker.attention.kernels import Heads
+from qserve.engines.transformers.worker.decoding import check
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
-from qserve.engines.transformers.worker.decoding.check import check_operation
 from qserve.engines.transformers.worker.decoding.forward import Capture, capture_on_card
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
 from qserve.model.trials.ask import tried
-from qserve.model.trials.verdicts import Trial
 
-__all__ = ["Layers", "can_be_captured", "choose_layers", "operation_trials", "take_on_cards", "try_operation"]
+__all__ = ["Layers", "can_be_captured", "choose_layers", "take_on_cards"]
 
 _log = logging.getLogger("qserve.worker")
 
@@ -63,7 +61,7 @@ def take_on_cards(device: torch.device, heads: Heads, width: int, *, afresh: boo
 
     The last call holds for all models of a process. `afresh`: whatever earlier trials said.
     """
-    trials = operation_trials(heads, width)
+    trials = check.operation_trials(heads, width)
     verdicts = tried(device, [[one] for one in trials], afresh=afresh)
     refused = tuple(refusal(one.name, verdicts[one].reason) for one in trials if not verdicts[one].is_right)
     for one in refused:
@@ -71,24 +69,8 @@ def take_on_cards(device: torch.device, heads: Heads, width: int, *, afresh: boo
     right = {one.name for one in trials} - {one.kernel for one in refused}
     ON_CARDS.update(PLAIN)
     if right:
-        ON_CARDS.update({name: kernel for name, kernel in _triton_kernels().items() if name in right})
+        ON_CARDS.update({name: kernel for name, kernel in check.triton_kernels().items() if name in right})
     return refused
-
-
-def operation_trials(heads: Heads, width: int) -> list[Trial]:
-    """Of each kernel that takes the place of small operations, for such layers."""
-    return [Trial.of(name, f"{__name__}:try_operation", width=width, **heads.to_json()) for name in PLAIN]
-
-
-def try_operation(device: str, *, name: str, width: int, **heads: Any) -> None:
-    """Raises where Triton's kernel `name` is not there, does not compile, or is not right on `device`."""
-    check_operation(name, _triton_kernels()[name], torch.device(device), Heads.from_json(heads), width)
-
-
-def _triton_kernels() -> Mapping[str, Callable[..., Any]]:
-    from qserve.engines.transformers.worker.decoding import triton_kernels
-
-    return {name: getattr(triton_kernels, name) for name in PLAIN}
 
 
 def can_be_captured(model: Any) -> bool:
