@@ -53,6 +53,7 @@ class Device:
     `schemes` are the quantizations that what serves on it has, of a card that is planned for only.
     `model` is the table's name of a card that is described by it and has another `name`.
     `uuid` is the driver's name of a card that is here, under which CUDA_VISIBLE_DEVICES asks for it.
+    `kept_free_bytes` is what a service leaves of a memory that is the RAM as well (planner/memory/host.py).
     """
 
     name: str
@@ -66,6 +67,7 @@ class Device:
     uuid: str = ""
     schemes: tuple[str, ...] = ()
     model: str = ""
+    kept_free_bytes: int = 0
 
     @property
     def known_as(self) -> str:
@@ -79,8 +81,8 @@ class Device:
 
     @property
     def available_bytes(self) -> int:
-        """What is left for us: total less what others hold, never negative."""
-        return max(0, self.total_bytes - self.used_by_others_bytes)
+        """What is left for us: total less what others hold and what stays free, never negative."""
+        return max(0, self.total_bytes - self.used_by_others_bytes - self.kept_free_bytes)
 
     @property
     def shares_ram(self) -> bool:

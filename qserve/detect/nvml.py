@@ -15,7 +15,7 @@ from qserve.core.hardware import Device, formats_of, known_gpus
 from qserve.detect.host import HostMemory
 from qserve.units import format_bytes
 
-__all__ = ["driver_version", "read_devices"]
+__all__ = ["bytes_by_process", "driver_version", "read_devices"]
 
 _MIB = 1024**2
 _CLOCK_MEMORY = 2  # NVML_CLOCK_MEM
@@ -67,6 +67,27 @@ def driver_version() -> str:
             nvml.nvmlShutdown()
     except nvml.NVMLError:
         return ""
+
+
+def bytes_by_process() -> dict[int, int]:
+    """What the driver charges to each process on all cards, by process id.
+
+    Empty without a driver, and where it does not tell (Jetson; a container with process ids of its own).
+    """
+    nvml = importlib.import_module("pynvml")
+    held: dict[int, int] = {}
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return held
+    try:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            for process in _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, default=()):
+                held[process.pid] = held.get(process.pid, 0) + (process.usedGpuMemory or 0)
+    finally:
+        nvml.nvmlShutdown()
+    return held
 
 
 def _cards_at(nvml: Any, index: int, host: HostMemory) -> list[_Named]:

@@ -34,6 +34,7 @@ from qserve.gateway.relay.upstream import Observed, Upstream, watch
 from qserve.gateway.routes import BATCH_ROUTES, ROUTES
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.machine_memory import MachineMemory
 from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
 from qserve.worker.base import WorkerStatus
@@ -52,6 +53,7 @@ def build_gateway(
     files: Path | None = None,
     file_bounds: FileBounds | None = None,
     shared: Shared | None = None,
+    machine: MachineMemory | None = None,
 ) -> ASGIApp:
     """The ASGI app. Workers of one role are replicas of each other.
 
@@ -60,7 +62,8 @@ def build_gateway(
     `ui`: the web UI that browsers get at `/`. `runs`: the run store, read by routes and given finished requests.
     `restart`: starts a rolling restart and names the workers; returns None while one is running. `host`: memory of
     the processes without a model. `files`: folder of files and batches, which several processes may share; None:
-    these routes are off. `shared`: state in common with the other gateway processes of the port.
+    these routes are off. `shared`: state in common with the other gateway processes of the port. `machine`: its free
+    memory, where that is watched.
     """
     assert workers, "a gateway without workers has nothing to serve"
     shared = shared or Shared()
@@ -68,6 +71,8 @@ def build_gateway(
     upstreams = [Upstream(worker, settings) for worker in workers]
     roles = shared.replicas(upstreams)
     metrics.watch_workers(upstreams)
+    if machine is not None:
+        metrics.watch_machine(machine)
     runs = runs or RunHistory()
     bodies = Bodies(settings)
     administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)

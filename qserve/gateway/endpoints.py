@@ -118,7 +118,7 @@ class Endpoints:
                 "name": one.name,
                 "role": one.role,
                 "state": one.state.value,
-                "detail": one.detail,
+                "detail": one.detail or one.refusal,
                 "models": list(one.facts.models),
             }
             for one in statuses
@@ -145,7 +145,7 @@ class Endpoints:
         await send_json(send, 200, self._card(named(self._roles, name)[1], name))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ready = [upstream for upstream in self._upstreams if upstream.is_ready]
+        ready = [upstream for upstream in self._upstreams if upstream.is_up]
         own = await (self._exposition() if self._exposition else exposition_of(self._metrics, ready))
         texts = await asyncio.gather(*(upstream.get("/metrics") for upstream in ready), return_exceptions=True)
         of_workers = []

@@ -76,7 +76,8 @@ class DevicePlan:
     Each column is the sum of the `terms` that belong to it.
 
     `runtime_bytes` is what belongs to nobody's tensors: CUDA context, NCCL, libraries, the Python process.
-    `used_by_others_bytes` is held by other processes. `free_bytes` is negative where the plan does not fit.
+    `used_by_others_bytes` is held by other processes, or stays free for them where the device shares the RAM.
+    `free_bytes` is negative where the plan does not fit.
     """
 
     name: str
@@ -94,13 +95,14 @@ class DevicePlan:
     def of(cls, device: Device, terms: Sequence[Term]) -> DevicePlan:
         """`device` with what `terms` say is held there; without any it is not touched."""
         columns = columns_of(terms)
-        free = device.total_bytes - device.used_by_others_bytes - sum(columns.values())
+        others = device.used_by_others_bytes + device.kept_free_bytes
+        free = device.total_bytes - others - sum(columns.values())
         return cls(
             name=device.name,
             total_bytes=device.total_bytes,
             **{f"{name}_bytes": num_bytes for name, num_bytes in columns.items()},
             free_bytes=free,
-            used_by_others_bytes=device.used_by_others_bytes,
+            used_by_others_bytes=others,
             terms=tuple(terms),
         )
 

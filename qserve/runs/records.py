@@ -149,7 +149,7 @@ class StoredEvent(_Json):
     @property
     def is_fault(self) -> bool:
         """Whether something went wrong; `failed` for good."""
-        return self.event in ("down", "restart", "retry", "lost", "failed")
+        return self.event in ("down", "restart", "retry", "lost", "failed", "memory_low", "memory_end")
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,12 @@ class Machine:
         """A node of a Ray cluster, on which the driver's packages are installed as well."""
         return cls(hardware, _installed(), serves=True, is_driver=True)
 
-    def with_service(self, has_ui: bool, num_gateways: int) -> Hardware:
-        """The hardware with the RAM that the service's other processes hold (`qserve.planner.memory.host`)."""
-        return with_host(self.hardware, has_ui, num_gateways, self.is_driver)
+    def with_service(self, has_ui: bool, num_gateways: int, min_free_bytes: int | None = None) -> Hardware:
+        """The hardware with the RAM that the service's other processes hold, and what stays free of it.
+
+        `qserve.planner.memory.host`, `qserve.planner.memory.reserve`.
+        """
+        return with_host(self.hardware, has_ui, num_gateways, self.is_driver, min_free_bytes)
 
 
 def _installed() -> Packages:

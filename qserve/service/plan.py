@@ -182,7 +182,7 @@ def _of_lighter_replicas(models: Models, planned: Callable[[Models], ServicePlan
 
 
 def _planned(models: Models, request: ServiceRequest, machine: Machine, knowledge: Knowledge) -> ServicePlan:
-    hardware = machine.with_service(request.has_ui, request.num_gateways)
+    hardware = machine.with_service(request.has_ui, request.num_gateways, request.min_free_bytes)
     chat = None if models.chat is None else _chat(models.chat, request, machine, hardware, knowledge)
     reward = None if models.reward is None else _reward(models.reward, request, machine, hardware)
     placed = replace(_placed(chat, reward, hardware), request=request, reward_model=models.reward)
@@ -243,7 +243,10 @@ def rank_cards(request: ServiceRequest, machine: Machine, knowledge: Knowledge) 
 
     Runs on the cards that are here correct none of them. Raises UsageError where no card with a price holds the model.
     """
-    hardware, chat = machine.with_service(request.has_ui, request.num_gateways), checked_chat(request, machine)
+    hardware, chat = (
+        machine.with_service(request.has_ui, request.num_gateways, request.min_free_bytes),
+        checked_chat(request, machine),
+    )
     measured = replace(knowledge, learns=False).speed(chat, hardware)
     return cheapest_cards(chat, hardware, request.plan, _speed(request, measured))
 

@@ -53,7 +53,7 @@ LOAD_OPTIONS = (
     "tpot",
     "prices",
 )
-_OF_HOST = ("ui", "gateway_processes", "packed_cache_gib")
+_OF_HOST = ("ui", "gateway_processes", "packed_cache_gib", "min_free_ram")
 SERVICE_OPTIONS = (*_OF_CHAT, *_OF_REWARD, *LOAD_OPTIONS, *_OF_HOST)
 """Names of the options that `ServiceRequest.from_flags` reads, beside those of a `PlanRequest` and of the engines."""
 
@@ -87,6 +87,7 @@ class ServiceRequest:
         has_ui: the web UI may be opened.
         num_gateways: processes that relay requests.
         packed_cache_bytes: bound of the cache of packed weights; 0: off.
+        min_free_bytes: RAM that stays free while it serves; None: by the size of the RAM, 0: none.
     """
 
     model: str | None
@@ -101,6 +102,7 @@ class ServiceRequest:
     has_ui: bool = True
     num_gateways: int = 1
     packed_cache_bytes: int = int(PACKED_CACHE_GIB * GIB)
+    min_free_bytes: int | None = None
 
     @property
     def num_rewards(self) -> int:
@@ -128,6 +130,7 @@ class ServiceRequest:
             has_ui=values.get("ui") is not False,
             num_gateways=values.get("gateway_processes") or 1,
             packed_cache_bytes=int((PACKED_CACHE_GIB if packed_gib is None else packed_gib) * GIB),
+            min_free_bytes=values.get("min_free_ram"),
         )
 
 

@@ -91,7 +91,8 @@ def _reward_on_cpu(
 ) -> SharedPlan:
     reward_plan = make_plan(reward, replace(hardware, devices=()), _scored(reward_request))
     where = "the reward model runs on the CPU"
-    return SharedPlan(make_plan(chat, hardware, request), reward_plan, where, hardware.devices)
+    rest = _without(hardware, _num_held_bytes(reward_plan)) if hardware.devices[0].shares_ram else hardware
+    return SharedPlan(make_plan(chat, rest, request), reward_plan, where, hardware.devices)
 
 
 def _beside_chat(reward: Plan, chat: Plan) -> Plan:

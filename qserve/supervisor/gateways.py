@@ -142,6 +142,7 @@ class _InThisProcess:
             service.host,
             service.files,
             service.file_bounds,
+            machine=service.machine,
         )
         self._in_flight = InFlight(app)
         host, port = listener.getsockname()[:2]

@@ -23,6 +23,7 @@ from qserve.supervisor import ports
 from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.gateways import Processes, RunningGateway, make_gateway
 from qserve.supervisor.measure import measure_last, measure_on, reported_memory
+from qserve.supervisor.memory.watch import MemoryBounds, watch_of
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
@@ -60,6 +61,7 @@ class UpOptions:
         strict: a chat model that serves noise ends the service (`sanity.py`).
         start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
         beside: planned memory of the processes without a model.
+        memory: what of the machine's memory stays free.
         files: the folder of files and batches; None: none are kept.
         file_bounds: of that folder.
 
@@ -77,6 +79,7 @@ class UpOptions:
     strict: bool = False
     start_timeout_s: float | None = None
     beside: tuple[HostProcess, ...] = ()
+    memory: MemoryBounds = field(default_factory=MemoryBounds)
     files: Path | None = None
     file_bounds: FileBounds = field(default_factory=FileBounds)
 
@@ -125,13 +128,21 @@ async def _serve(
                 worker.start_limit_s = options.start_timeout_s
             statuses = [worker.status for worker in workers]
             host = HostMemory(options.beside)
-            rolling = RollingRestart(workers)
+            rolling, watch = RollingRestart(workers), watch_of(workers, options.memory, record)
             stop.on_hangup(rolling.begin)
             service = Service(
-                rolling.begin, host.documents, record.row, record.kept, options.files, options.file_bounds
+                rolling.begin,
+                host.documents,
+                record.row,
+                record.kept,
+                options.files,
+                options.file_bounds,
+                None if watch is None else watch.shown,
             )
             gateway = make_gateway(options.processes, options.gateway, statuses, service, ui, listener, record.event)
             gateway.begin()
+            if watch is not None:
+                watch.begin()
             end = None
             try:
                 if await _live(workers, gateway, host, url, options, record, screen, stop, runner):
@@ -139,6 +150,8 @@ async def _serve(
                     end = End(record.num_cut_off, num_left)
             finally:
                 screen.end_progress()
+                if watch is not None:
+                    await watch.stop()
                 await rolling.stop()
                 await measure_last(workers, host, record)
                 await asyncio.gather(*(worker.stop() for worker in workers))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qserve.errors import QserveError
+from qserve.errors import QserveError, WorkerFailed
 from qserve.planner.plan import Plan
 from qserve.supervisor.child import Child
 from qserve.supervisor.liveness import activity, stacks
@@ -86,11 +89,21 @@ class SupervisedWorker:
         self._log_file = log_file
         self._child: Child | None = None
         self._requests = WorkerRequests(status)
+        self._given_up = asyncio.Event()
+        self._why_given_up = ""
+        self.may_restart = asyncio.Event()
+        """Clear while the machine has no memory for it: it was ended to free some, and waits."""
+        self.may_restart.set()
 
     @property
     def pid(self) -> int | None:
         """The child's process id while there is one."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def running_pid(self) -> int | None:
+        """`pid` while the process runs; later it may be somebody else's."""
+        return None if self._child is None or self._child.returncode is not None else self._child.pid
 
     @property
     def plan(self) -> Plan | None:
@@ -115,7 +128,7 @@ class SupervisedWorker:
             await self._start_once()
         except QserveError as error:
             again = self.launch.retry_stuck() if isinstance(error, StartStuck) else self.launch.retry()
-            if again is None:
+            if again is None or self._given_up.is_set():
                 raise
             self.launch, plan = again.launch, again.plan
             self._restarts.event("retry", refused=str(error), reason=again.reason, plan=plan)
@@ -139,7 +152,27 @@ class SupervisedWorker:
                 pause_s = FIRST_PAUSE_S
             is_requested = self._restarts.is_requested
             self._restarts.clear_request()
-            pause_s = await self._restarts.start_again(self.start, reason, 0.0 if is_requested else pause_s)
+            pause_s = await self._restarts.start_again(self._start_again, reason, 0.0 if is_requested else pause_s)
+
+    def give_up(self, reason: str) -> None:
+        """Kill what computes at once, started or starting: the machine needs its memory. `watch` starts it again.
+
+        `reason` is what the log, the clients and the error of a start say.
+        """
+        pid = self.running_pid
+        if pid is None or self._given_up.is_set():
+            return
+        self._why_given_up = reason
+        self._given_up.set()
+        for one in self.launch.computing(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+
+    async def _start_again(self) -> None:
+        if not self.may_restart.is_set():
+            self.status.detail = f"{self._why_given_up}; it is started again when there is memory for it"
+            await self.may_restart.wait()
+        await self.start()
 
     async def restart(self) -> None:
         """See `Worker.restart`. Raises WorkerFailed if it does not come back."""
@@ -184,6 +217,7 @@ class SupervisedWorker:
 
     async def _spawn(self) -> None:
         self.launch.begin()
+        self._given_up.clear()
         self.phases_s = {}
         self._num_lines = 0
         self._phases = _Phases(self.phases_s, lambda name: self._restarts.event("phase", name=name))
@@ -203,7 +237,7 @@ class SupervisedWorker:
     async def _until_ready(self) -> None:
         child = self._running
         watch = StartWatch(self.start_limit_s)
-        while child.returncode is None:
+        while child.returncode is None and not self._given_up.is_set():
             if await self.launch.is_ready(self._send):
                 self._phases.enter("ready")
                 return
@@ -212,7 +246,11 @@ class SupervisedWorker:
             if stuck is not None:
                 await self._end_stuck()
                 raise StartStuck(stuck, self._log_file)
+        if self._given_up.is_set():
+            await self._end_now()
+            raise WorkerFailed(self._why_given_up)
         await self._reap()
+        assert child.returncode is not None, "it ended by itself"
         raise self.launch.failure(child.returncode)
 
     async def _until_down(self) -> str:
@@ -221,13 +259,18 @@ class SupervisedWorker:
         sick = asyncio.create_task(until_sick(self.launch, self._send))
         hung = asyncio.create_task(until_hung(self.launch, self._send, self.status, child.pid))
         drained = asyncio.create_task(self._until_drained())
-        tasks = (asyncio.create_task(child.ended()), sick, hung, drained)
+        given_up = asyncio.create_task(self._given_up.wait())
+        tasks = (asyncio.create_task(child.ended()), sick, hung, drained, given_up)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if self._given_up.is_set():
+            self._restarts.enter(WorkerState.RESTARTING, self._why_given_up)
+            await self._end_now()
+            return self._why_given_up
         if child.returncode is not None:
             self._restarts.enter(WorkerState.RESTARTING, "the worker ended")
             await self._reap()

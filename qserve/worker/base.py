@@ -27,7 +27,7 @@ __all__ = ["TcpAddress", "UnixAddress", "WorkerFacts", "WorkerLoad", "WorkerStat
 
 
 class WorkerState(enum.StrEnum):
-    """Written by the supervisor, read by the gateway: only READY gets requests.
+    """Written by the supervisor, read by the gateway: only READY gets requests (`WorkerStatus.refusal` apart).
 
     IDLE: it does not run, and is started when the load wants it.
     """
@@ -147,6 +147,7 @@ class WorkerStatus:
     Attributes:
         facts: those of its last start, or as planned before the first; replaced as a whole.
         detail: why it is not ready, for people; goes into the 503 that a client gets.
+        refusal: why a ready worker takes no new requests now, for people; "": it does.
         num_restarts: how often it had to be started again.
         start_phases_s: what the last start was spent on, in seconds.
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
@@ -157,6 +158,7 @@ class WorkerStatus:
     facts: WorkerFacts
     state: WorkerState = WorkerState.STARTING
     detail: str = "the worker is starting"
+    refusal: str = ""
     num_restarts: int = 0
     start_phases_s: Mapping[str, float] = field(default_factory=dict, repr=False)
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)

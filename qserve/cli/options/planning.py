@@ -19,7 +19,7 @@ from qserve.service import request as service
 from qserve.units import parse_bytes
 from qserve.yaml_errors import yaml_problem
 
-__all__ = ["is_plan_option", "plan_option", "plan_options"]
+__all__ = ["SIZE", "is_plan_option", "plan_option", "plan_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,6 +34,10 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]
             return value if isinstance(value, int) else parse_bytes(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
+
+
+SIZE = _Bytes()
+"""The type of an option that takes a size in memory."""
 
 
 class _EngineName(click.ParamType):  # type: ignore[type-arg]
@@ -87,7 +91,7 @@ _TYPES: dict[Kind, Any] = {
     "count": Count(min=1),
     "number": Count(min=0),
     "share": FiniteRange(0, 1, min_open=True),
-    "bytes": _Bytes(),
+    "bytes": SIZE,
     "engine": _EngineName(),
     "device map": _DeviceMap(),
 }

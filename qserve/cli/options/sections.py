@@ -103,7 +103,8 @@ SECTIONS = (
     _section(
         "Server",
         "host port up:api_key api_key_file ui",
-        "admin_key_file cors_origin gateway_processes shared_prefix_cache drain_timeout start_timeout ready_file",
+        "admin_key_file cors_origin gateway_processes shared_prefix_cache drain_timeout start_timeout min_free_ram "
+        "ready_file",
     ),
     _section("Several machines", "", "ray ray_ports ray_nodes min_replicas max_replicas scale_down_after"),
     _section(

@@ -81,7 +81,7 @@ def command(**values: Any) -> None:
                 "--reward"
             )
         machine = Machine.named(values["gpu"], serves=True) if cluster is None else Machine.node(cluster.hardware)
-        hardware = machine.with_service(request.has_ui, request.num_gateways)
+        hardware = machine.with_service(request.has_ui, request.num_gateways, request.min_free_bytes)
         options = server.options(gateway, processes, hardware, run_folder)
         with screen.working("planning"):
             if cluster is None:

@@ -10,6 +10,7 @@ import click
 
 from qserve.cli.options.command import model_options, reward_revision_option
 from qserve.cli.options.numbers import Count, FiniteRange, number_option
+from qserve.cli.options.planning import SIZE
 from qserve.planner.engine import SCORER, reward_engine_names
 from qserve.service.request import PACKED_CACHE_GIB
 
@@ -90,6 +91,12 @@ _OPTIONS = (
         "--start-timeout",
         type=FiniteRange(min=1),
         help="Seconds without progress that end a start [120 to 1800, by phase].",
+    ),
+    click.option(
+        "--min-free-ram",
+        type=SIZE,
+        help="RAM below which new requests are refused, and workers are ended before the kernel does it; 0: never "
+        "[2 %; 7.5 % where the GPU shares the RAM].",
     ),
     click.option(
         "--state-dir",

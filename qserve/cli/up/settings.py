@@ -19,6 +19,7 @@ from qserve.library.own_server import STARTED_BY
 from qserve.supervisor import UpOptions, ports
 from qserve.supervisor.gateways import Processes
 from qserve.supervisor.keys import keys_in_use, keys_of_file
+from qserve.supervisor.memory.watch import MemoryBounds
 from qserve.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ServerFlags:
     verbose: bool
     drain_timeout: float
     start_timeout: float | None
+    min_free_ram: int | None
     ready_file: Path | None
     state_dir: Path | None
     ui: bool | None
@@ -106,6 +108,7 @@ class ServerFlags:
             self.strict,
             self.start_timeout,
             hardware.host,
+            MemoryBounds(any(card.shares_ram for card in hardware.devices), self.min_free_ram),
             run_folder.parent.parent / "files",
             files,
         )

@@ -32,6 +32,7 @@ from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.machine_memory import MachineMemory
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.web import UiEndpoint
 from qserve.wire.errors import ApiError, internal_error
@@ -52,7 +53,7 @@ class Service:
         restart, host: as `build_gateway` has them.
         keep: stores a finished request, as the values of a `RequestRow`.
         runs: the store that is shown.
-        files, file_bounds: as `build_gateway` has them.
+        files, file_bounds, machine: as `build_gateway` has them.
     """
 
     restart: Restart
@@ -61,6 +62,7 @@ class Service:
     runs: RunHistory
     files: Path | None = None
     file_bounds: FileBounds = field(default_factory=FileBounds)
+    machine: MachineMemory | None = None
 
 
 class Coordinator:
@@ -250,6 +252,8 @@ class Coordinator:
         await self._collect()
         total = GatewayMetrics()
         total.watch_workers(self._upstreams)
+        if self._service.machine is not None:
+            total.watch_machine(self._service.machine)
         for counted in (self._of_ended.counted(), *(one.metrics for one in self._members)):
             total.add(counted)
         pids = [one.pid for one in self._members if one.pid is not None]

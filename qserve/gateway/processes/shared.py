@@ -43,5 +43,5 @@ class Shared:
 
 async def exposition_of(metrics: GatewayMetrics, upstreams: Sequence[Upstream]) -> str:
     """`metrics` as text, with the workers' current memory."""
-    await asyncio.gather(*(upstream.refresh_measured() for upstream in upstreams if upstream.is_ready))
+    await asyncio.gather(*(upstream.refresh_measured() for upstream in upstreams if upstream.is_up))
     return metrics.exposition().decode()

@@ -11,7 +11,7 @@ __all__ = ["changing", "document_of", "status_of", "update"]
 
 def changing(status: WorkerStatus) -> tuple[Any, ...]:
     """What the supervisor changes, for comparison."""
-    return status.facts, status.state, status.detail, status.num_restarts, status.start_phases_s
+    return status.facts, status.state, status.detail, status.refusal, status.num_restarts, status.start_phases_s
 
 
 def document_of(status: WorkerStatus) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def document_of(status: WorkerStatus) -> dict[str, Any]:
         "facts": status.facts.to_json(),
         "state": status.state.value,
         "detail": status.detail,
+        "refusal": status.refusal,
         "num_restarts": status.num_restarts,
         "start_phases_s": status.start_phases_s,
         "has_memory": status.memory is not None,
@@ -39,5 +40,6 @@ def update(status: WorkerStatus, document: dict[str, Any]) -> None:
     if document["facts"] != status.facts.to_json():
         status.facts = WorkerFacts.from_json(document["facts"])
     status.detail, status.num_restarts = document["detail"], document["num_restarts"]
+    status.refusal = document["refusal"]
     status.start_phases_s = document["start_phases_s"]
     status.state = WorkerState(document["state"])

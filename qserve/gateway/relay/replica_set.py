@@ -29,7 +29,7 @@ _LOOK_S = 0.05
 # Hashing takes 1 us per kB; the beginning and the length of a body identify it.
 _HASHED_BYTES = 64 * 1024
 # Ends waits at a replica that goes out of service: another one may answer.
-_ELSEWHERE = frozenset({"worker_not_ready", "draining"})
+_ELSEWHERE = frozenset({"worker_not_ready", "draining", "memory_low"})
 
 
 class ReplicaSet(Replicas):
@@ -98,7 +98,7 @@ class ReplicaSet(Replicas):
         for upstream in self.upstreams:
             upstream.observe()
             self.router.limit(upstream.name, upstream.status.facts.max_num_seqs)
-            if not upstream.is_ready and upstream.status.state is not WorkerState.DRAINING:
+            if not upstream.is_up and upstream.status.state is not WorkerState.DRAINING:
                 self.router.forget(upstream.name)
             self.even_out(upstream)
 
@@ -236,7 +236,7 @@ class _LocalSlot:
     async def _enter(self) -> None:
         """Waits in the queue of `upstream`, if there is one."""
         upstream, num_sequences = self.upstream, self._request.num_sequences
-        if upstream.status.state is not WorkerState.READY:
+        if not upstream.is_ready:
             upstream.check_ready()
         if num_sequences:
             is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
@@ -244,7 +244,7 @@ class _LocalSlot:
             num_waiting_elsewhere = self._replicas.num_waiting_elsewhere(upstream)
             self._places = await upstream.admission.enter(num_sequences, requester, num_waiting_elsewhere)
             self._granted_s = time.perf_counter()
-            if upstream.status.state is not WorkerState.READY:  # since the queue was left
+            if not upstream.is_ready:  # since the queue was left
                 upstream.admission.leave(self._places)
                 self._places = None
                 upstream.check_ready()

@@ -24,6 +24,8 @@ Life = tuple[str, int]
 
 
 _SCRAPE_TIMEOUT_S = 2.0
+# Memory comes back as answers end; a client that waits less is refused again.
+_RETRY_REFUSED_S = 10
 # A measurement trims the heap and reads page tables: too costly for each scraper.
 _MEASURED_FOR_S = 10.0
 _RETRY_AFTER_S = {
@@ -72,8 +74,14 @@ class Upstream:
         return self.name, self.status.num_restarts
 
     @property
-    def is_ready(self) -> bool:
+    def is_up(self) -> bool:
+        """Whether it runs, and answers what is asked about itself."""
         return self.status.state is WorkerState.READY
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes new requests."""
+        return self.is_up and not self.status.refusal
 
     @property
     def num_running_requests(self) -> int:
@@ -88,15 +96,22 @@ class Upstream:
         return self.admission.num_waiting
 
     def check_ready(self) -> None:
-        """503 with the worker's state unless it takes requests."""
-        if not self.is_ready:
+        """503 unless it takes requests: with the worker's state, or why it refuses them."""
+        self.check_up()
+        if self.status.refusal:
+            message = f"{self.status.facts.models[0]!r} takes no new requests now: {self.status.refusal}"
+            raise ApiError(503, message, "memory_low", retry_after_s=_RETRY_REFUSED_S)
+
+    def check_up(self) -> None:
+        """503 with the worker's state unless it runs."""
+        if not self.is_up:
             state = self.status.state
             code = "draining" if state is WorkerState.DRAINING else "worker_not_ready"
             message = f"the worker for {self.status.facts.models[0]!r} is {state.value}: {self.status.detail}"
             raise ApiError(503, message, code, retry_after_s=_RETRY_AFTER_S[state])
 
     def observe(self) -> None:
-        """Applies state changes: a worker that left READY loses its queue, a dead one all its requests.
+        """Applies state changes: a worker that takes no new requests loses its queue, a dead one all its requests.
 
         A worker may come back with fewer slots.
         """
@@ -107,7 +122,7 @@ class Upstream:
             self.check_ready()
         except ApiError as error:
             self.admission.turn_away(error)
-        if self.status.state is not WorkerState.DRAINING:
+        if self.status.state not in (WorkerState.READY, WorkerState.DRAINING):
             self.down.set()
             self.down = Down()
 
@@ -117,7 +132,7 @@ class Upstream:
             if self.status.memory is None:
                 self.measured = json.loads(await self.get("/v1/qserve/memory"))
             else:
-                self.check_ready()
+                self.check_up()
                 self.measured = await self.status.memory()
         except (QserveError, ValueError, OSError) as error:
             raise ApiError(502, f"the worker did not report its memory: {error}", "worker_error") from error
@@ -133,7 +148,7 @@ class Upstream:
 
     async def get(self, path: str) -> bytes:
         """GET of a small document from the worker. Raises ApiError after two seconds."""
-        self.check_ready()
+        self.check_up()
         try:
             async with asyncio.timeout(_SCRAPE_TIMEOUT_S), self.client.request("GET", path, "gateway") as reply:
                 body = await reply.read()

@@ -9,6 +9,7 @@ import psutil
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
 from qserve.gateway.telemetry.instruments import Counter, Histogram, Instrument, Series
+from qserve.gateway.telemetry.machine_memory import MachineMemory, MachineMemoryGauges
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.gateway.telemetry.worker_gauges import WorkerGauges, WorkerView
 
@@ -93,6 +94,10 @@ class GatewayMetrics:
         self._probes.labels("/v1/chat/completions", "200")
         for worker in watched:
             self._retries.labels(worker.name, "worker_died")  # exposed as 0 from the start, so that rates work
+
+    def watch_machine(self, memory: MachineMemory) -> None:
+        """Adds gauges of the machine's free memory."""
+        self.registry.register(MachineMemoryGauges(memory))
 
     def count_retry(self, worker: str, code: str) -> None:
         """Count a retry after a failure of `worker`."""

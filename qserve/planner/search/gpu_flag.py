@@ -12,7 +12,7 @@ __all__ = ["gpu_flag"]
 def gpu_flag(device: Device, count: int = 1) -> str:
     """`count` of the card: its name, or where it is not as in the table (another size, memory that others hold) its
     description. Not quoted: a name may have spaces."""
-    card = replace(device, uuid="")
+    card = replace(device, uuid="", kept_free_bytes=0)
     name = next((key for key, known in known_gpus().items() if known == card), None)
     if name is not None:
         return f"{name}:{count}" if count > 1 else name

@@ -12,6 +12,7 @@ from qserve.core.schemes import SCHEMES
 from qserve.errors import DoesNotFit, QserveError, UsageError
 from qserve.planner.engine import changed_request, most_tokens
 from qserve.planner.make import make_plan
+from qserve.planner.memory.host import shared_card
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.refusals import stretching_hint
@@ -100,7 +101,7 @@ def cheapest_cards(
         if device is None or hourly_price(device, wanted.prices) is None:
             continue
         for count in _COUNTS:
-            machine = replace(hardware, devices=(device,) * count, notes=())
+            machine = replace(hardware, devices=(shared_card(device, hardware.host_bytes),) * count, notes=())
             layouts = layouts_for(plans, machine, request, wanted, cards=count)
             if layouts:
                 best = choose_layout(layouts, wanted.targets)

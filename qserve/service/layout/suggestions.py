@@ -9,6 +9,7 @@ from typing import Any
 
 from qserve.core.hardware import Hardware, known_gpus
 from qserve.planner.engine import changed_request, option_value
+from qserve.planner.memory.host import shared_card
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.gpu_flag import gpu_flag
@@ -114,7 +115,7 @@ def _other_cards(hardware: Hardware, request: PlanRequest, load: Load, wanted: S
     known = ((key, known_gpus().get(key)) for key in price_table(wanted.prices))
     others = [(hourly_price(card, wanted.prices), key, card) for key, card in known if card and card.name not in mine]
     for _, key, card in sorted((one for one in others if one[0] is not None), key=lambda one: (one[0], one[1])):
-        machine = replace(hardware, devices=(card,) * count, notes=())
+        machine = replace(hardware, devices=(shared_card(card, hardware.host_bytes),) * count, notes=())
         name = f"{key}:{count}" if count > 1 else key
         yield f"{count} × {card.name}", f"--gpu {name}", machine, free, load
 

@@ -35,6 +35,10 @@ STRINGS: dict[str, tuple[str, str]] = {
         "对话超过了模型能读取的长度。请新建对话，或缩短消息。",
     ),
     "failure.worker_unreachable": ("The model's process can't be reached.", "无法连接模型进程。"),
+    "failure.memory_low": (
+        "The machine has little memory left and takes no new requests now.",
+        "机器剩余内存不足，暂不接受新请求。",
+    ),
     "failure.worker_not_ready": ("The model is starting or restarting.", "模型正在启动或重新启动。"),
     "failure.draining": ("The service is stopping.", "服务正在停止，不再接受新请求。"),
     "failure.empty_input": ("An empty text can't be scored.", "文本为空，无法评分。"),

@@ -13,7 +13,7 @@ import pytest
 from qserve.core.hardware import Device
 from qserve.detect import nvml
 from qserve.detect.host import HostMemory
-from qserve.detect.nvml import driver_version, read_devices
+from qserve.detect.nvml import bytes_by_process, driver_version, read_devices
 from qserve.units import GIB, MIB
 
 HOST = HostMemory(120 * GIB, 100 * GIB)
@@ -176,3 +176,17 @@ def test_unlike_cards_are_told_to_set_the_order(monkeypatch: pytest.MonkeyPatch)
     cards = [Card("a", GIB, uuid="GPU-aa11"), Card("b", GIB, uuid="GPU-bb22")]
     assert any("CUDA_DEVICE_ORDER" in note for note in _read(monkeypatch, cards)[1])
     assert not any("PCI order" in note for note in _read(monkeypatch, cards, CUDA_DEVICE_ORDER="PCI_BUS_ID")[1])
+
+
+def test_what_each_process_holds_is_summed_over_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _driver([Card("A", 24 * GIB), Card("B", 24 * GIB), Card("Silent", 24 * GIB)])
+    running = {"A": [(7, GIB), (8, None)], "B": [(7, 2 * GIB)]}
+
+    def processes(card: Card) -> list[SimpleNamespace]:
+        if card.name not in running:
+            raise NVMLError("not supported")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in running[card.name]]
+
+    driver.nvmlDeviceGetComputeRunningProcesses = processes
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    assert bytes_by_process() == {7: 3 * GIB, 8: 0}

@@ -309,7 +309,9 @@ class TransformersEstimate:
         if self.candidate.on_cpu:
             cards = [replace(cards[0], name="cpu")]
         elif self.options.offloads_to("cpu") and not self.why_no_offload:
-            overflow.append(DeviceBudget("cpu", self._allowed("cpu", hardware.ram_for_models_bytes)))
+            # A card that shares the RAM has all of it already.
+            ram_bytes = 0 if self.candidate.devices[0].shares_ram else hardware.ram_for_models_bytes
+            overflow.append(DeviceBudget("cpu", self._allowed("cpu", ram_bytes)))
         if self.options.offloads_to("disk") and not self.why_no_offload:
             # A safetensors checkpoint is read where it lies; only what has to be written anew takes room.
             overflow.append(DeviceBudget("disk", max(hardware.disk_free_bytes, self.weights_bytes)))

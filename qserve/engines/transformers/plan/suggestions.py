@@ -34,5 +34,6 @@ def suggestions(candidate: Candidate) -> Iterator[ChangeGroup]:
             base.with_options(replace(options, offload=offload)),
         )
         for offload, place, cost in costs
+        if offload == "disk" or not candidate.devices[0].shares_ram  # which has all of the RAM already
     )
     yield ChangeGroup(ChangeKind.OFFLOAD, tuple(changes))

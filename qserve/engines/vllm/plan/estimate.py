@@ -125,7 +125,7 @@ class VllmEstimate:
         """What the fullest card has left; negative where the plan overdraws it."""
         cache = max(0, self.cache_bytes)
         return min(
-            device.total_bytes - device.used_by_others_bytes - self.held_bytes(stage) - cache
+            device.total_bytes - device.used_by_others_bytes - device.kept_free_bytes - self.held_bytes(stage) - cache
             for device, stage in self._ranks()
         )
 

@@ -10,6 +10,7 @@ from qserve.engines.vllm.plan.defaults import default_max_num_batched_tokens, de
 from qserve.engines.vllm.plan.estimate import VllmEstimate
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.rank_shard import ram_table_bytes, stage_weights
+from qserve.engines.vllm.plan.terms.runtime import host_processes_bytes
 from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.engines.vllm.plan.versions import VllmVersion
 from qserve.planner.candidate import Candidate
@@ -139,8 +140,9 @@ def _utilizations(candidate: Candidate, version: VllmVersion) -> list[float]:
         return [_CPU_SHARE * candidate.devices[0].available_bytes / candidate.devices[0].total_bytes]
     free = min(device.available_bytes / device.total_bytes for device in candidate.devices)
     # vLLM refuses to start when less than its share is free, and the CUDA context is part of what is taken.
-    context = cuda_context(candidate).num_bytes / candidate.devices[0].total_bytes
-    most = _floor(min(_MOST_UTILIZATION, free - context - _HEADROOM))
+    card = candidate.devices[0]
+    beside = (cuda_context(candidate).num_bytes + host_processes_bytes(card)) / card.total_bytes
+    most = _floor(min(_MOST_UTILIZATION, free - beside - _HEADROOM))
     return sorted({min(version.default_utilization, most), most})
 
 

@@ -14,6 +14,7 @@ FORMULAS: dict[str, str] = {
     "held back": "预留",
     "safety margin": "安全余量",
     "CUDA context": "CUDA 上下文",
+    "host processes": "主机进程",
     "kept free": "不使用",
     "kept buffers": "保留的缓冲区",
     "compiled kernels": "编译的内核",
@@ -124,6 +125,9 @@ FORMULAS: dict[str, str] = {
     ),
     "what the layer does not split over ranks is whole on each": "层中不分到各进程的部分每个进程都有一份",
     "API server, and the engine with its worker, before the model": "加载模型前的 API 服务器与引擎进程",
+    "API server and engine core before the model, in the RAM that this card shares": (
+        "加载模型前的 API 服务器与引擎核心，位于与显卡共用的内存中"
+    ),
     "API server, engine core and worker before the model": "加载模型前的 API 服务器、引擎核心与工作进程",
     "{#} packed × {} B (embedding, lm_head), and a hole of one block a layer in the C library's heap": (
         "{} 个打包 × {} B（嵌入、lm_head），以及 C 库堆中每层一个块的空隙"

@@ -52,6 +52,9 @@ _NOTES = {
     "max_model_len is {} of the model's {}: --max-model-len sets more": (
         "max_model_len 为 {}（模型支持 {}）：可用 --max-model-len 提高"
     ),
+    "{} has its memory in the machine's RAM: {} of it stay free for the system and the service's other processes": (
+        "{} 与系统共用内存：其中 {} 留给系统和服务的其他进程"
+    ),
     "{} kept as a safety margin": "预留 {} 作为安全余量",
     "No room for a safety margin; a lower --max-model-len or --max-num-seqs makes some": (
         "没有空间留出安全余量；降低 --max-model-len 或 --max-num-seqs 可以腾出"

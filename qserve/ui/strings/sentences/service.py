@@ -32,6 +32,13 @@ _STATES = {
     "hung ({} requests waited for it {} and it did nothing)": "停止响应（{} 个请求等待了 {}，它没有任何动作）",
     "hung (it computed for {} without completing a step)": "停止响应（计算了 {} 仍未完成一步）",
     "killed by {}": "被 {} 终止",
+    "{}; it is started again when there is memory for it": "{}，内存足够时会重新启动",
+    "{}; new requests are refused until {} are free": "{}；空闲内存达到 {} 前不接受新请求",
+    "{}; new requests are refused until they wait no more": "{}；进程不再等待内存前不接受新请求",
+    "{}; {} holds {} (planned {}): it was ended to free memory": "{}；{} 占用 {}（计划 {}），已被终止以释放内存",
+    "the machine has {} of {} free": "机器的 {1} 内存中剩余 {0}",
+    "the cgroup {} has {} of {} free": "控制组 {0} 的 {2} 内存中剩余 {1}",
+    "{}, and processes wait for memory {} of the time": "{}，进程有 {} 的时间在等待内存",
 }
 
 _PHASES = {

@@ -8,7 +8,7 @@ from qserve.engines.vllm.plan.terms.cpu import CpuActivations, CpuKvCache, Pytho
 from qserve.engines.vllm.plan.terms.graphs import CudaGraphs
 from qserve.engines.vllm.plan.terms.kv import KvCache
 from qserve.engines.vllm.plan.terms.retained import Penalties, RetainedBuffers, RetainedSegment
-from qserve.engines.vllm.plan.terms.runtime import CudaContext, NonTorch
+from qserve.engines.vllm.plan.terms.runtime import CudaContext, HostProcesses, NonTorch
 from qserve.engines.vllm.plan.terms.safety_margin import SafetyMargin
 from qserve.engines.vllm.plan.terms.sleep import SleepPools
 from qserve.engines.vllm.plan.terms.weights import Weights
@@ -33,6 +33,7 @@ CARD_TERMS: tuple[TermKind[Trial], ...] = (
     *_BESIDE_THE_CACHE,
     SafetyMargin(_BESIDE_THE_CACHE),
     CudaContext(),
+    HostProcesses(),
 )
 CPU_TERMS: tuple[TermKind[Trial], ...] = (
     Weights(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qserve.core.hardware import Device
 from qserve.engines.vllm.plan import constants
 from qserve.engines.vllm.plan.backends import fuses_all_reduce
 from qserve.engines.vllm.plan.terms.retained import counts_formula
@@ -11,7 +12,7 @@ from qserve.planner.memory.allocator import cublas_workspace
 from qserve.planner.term import MeasuredKind
 from qserve.units import format_bytes
 
-__all__ = ["CudaContext", "NonTorch"]
+__all__ = ["CudaContext", "HostProcesses", "NonTorch"]
 
 
 class NonTorch(MeasuredKind[Trial]):
@@ -53,6 +54,35 @@ def _constant(sizes: Trial) -> Constant:
     if sizes.has_fp4_experts:  # five starts, which agree to 0.15 GiB
         kept += loaded
     return Constant(base.num_bytes + kept, base.low_bytes + kept - loaded * sizes.has_fp4_experts, high, base.source)
+
+
+class HostProcesses(MeasuredKind[Trial]):
+    """Where the card's memory is the RAM, vLLM's processes are in it: before vLLM takes its first look at it."""
+
+    name, column = "host processes", "runtime"
+
+    def num_bytes(self, sizes: Trial, stage: int) -> int:
+        return host_processes_bytes(sizes.device)
+
+    def formula(self, sizes: Trial, stage: int) -> str:
+        return "API server and engine core before the model, in the RAM that this card shares"
+
+    def source(self, sizes: Trial) -> str:
+        return constants.PYTHON_VLLM_CPU_JOINED.source
+
+    def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
+        if not num_bytes:
+            return 0, 0
+        return constants.PYTHON_VLLM_CPU_JOINED.low_bytes, 2 * constants.PYTHON_VLLM_CPU_JOINED.high_bytes
+
+    def is_charged(self, sizes: Trial) -> bool:
+        return False
+
+
+def host_processes_bytes(card: Device) -> int:
+    """vLLM's API server and engine core, where the card's memory is all of the RAM (of AMD's it is a part); else 0."""
+    is_the_ram = card.shares_ram and card.compute_capability is not None
+    return constants.PYTHON_VLLM_CPU_JOINED.num_bytes if is_the_ram else 0
 
 
 class CudaContext(MeasuredKind[Trial]):
