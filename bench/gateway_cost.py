@@ -106,7 +106,7 @@ def vllm_command(model: str, socket: Path) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "vllm.entrypoints.openai.api_server",
+        "vllm.entrypoints.launchers.api_server.entry",
         "--model",
         model,
         "--served-model-name",

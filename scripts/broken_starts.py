@@ -137,7 +137,8 @@ def start(name: str, scratch: Path) -> list[str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_COLOR": "0",
     }
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--uds", str(socket)]
+    module = "vllm.entrypoints.launchers.api_server.entry"
+    command = [sys.executable, "-m", module, "--model", str(folder), "--uds", str(socket)]
     with log_file.open("w") as log:
         server = subprocess.Popen(
             [*command, *BASE, *flags],

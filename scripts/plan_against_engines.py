@@ -150,7 +150,7 @@ def _vllm(folder: Path, plan: Plan) -> dict[str, float]:
     command = [
         sys.executable,
         "-m",
-        "vllm.entrypoints.openai.api_server",
+        "vllm.entrypoints.launchers.api_server.entry",
         "--model",
         str(folder),
         "--port",

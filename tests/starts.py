@@ -26,7 +26,7 @@ KIND_OF_MARK = {
     "/guard.py ": "other command",
     " -m accelerate.commands.launch ": "other command",
     " -m torch.distributed.run ": "other command",
-    " vllm.entrypoints.openai.api_server ": "vLLM server",
+    " vllm.entrypoints.launchers.api_server.entry ": "vLLM server",
     "VLLM::": "process of a vLLM server",
     " -m qserve.engines.transformers.worker ": "transformers worker",
     " -m qserve.reward ": "reward worker",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
+from qserve.detect.cuda_toolkit import cuda_toolkit
 from qserve.detect.toolchain import lacking_libraries, lacking_toolchain
 
 __all__ = ["Packages", "torch_has_cuda"]
@@ -23,6 +24,8 @@ _NAMES = (
     "bitsandbytes",
     "flash-attn",
     "flash-attn-3",
+    "flashinfer-cubin",
+    "flashinfer-jit-cache",
     "flashinfer-python",
     "gptqmodel",
     "optimum",
@@ -51,13 +54,14 @@ def torch_has_cuda(version_file: Path | None = None) -> bool:
 class Packages:
     """Installed versions by distribution name; what is not installed is not in it.
 
-    `lacking` is what compiling kernels for a card needs and this machine has not; `lacking_libraries` what vLLM's CPU
-    build is linked to.
+    `lacking` is what compiling kernels for a card needs and this machine has not; `lacking_for_cuda` what FlashInfer
+    and DeepGEMM need beside it, which vLLM starts without; `lacking_libraries` what vLLM's CPU build is linked to.
     """
 
     versions: dict[str, str]
     lacking: tuple[str, ...] = ()
     lacking_libraries: tuple[str, ...] = ()
+    lacking_for_cuda: tuple[str, ...] = ()
 
     @classmethod
     def installed(cls, read: Callable[[str], str] = version) -> Packages:
@@ -68,4 +72,4 @@ class Packages:
                 found[name] = read(name)
             except PackageNotFoundError:
                 continue
-        return cls(found, lacking_toolchain(), lacking_libraries())
+        return cls(found, lacking_toolchain(), lacking_libraries(), cuda_toolkit().lacking)

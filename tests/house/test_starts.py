@@ -13,7 +13,7 @@ import pytest
 
 from tests import starts
 
-_VLLM = ("-m", "qserve.engines.vllm.launch.plugins.server_process", "vllm.entrypoints.openai.api_server")
+_VLLM = ("-m", "qserve.engines.vllm.launch.plugins.server_process", "vllm.entrypoints.launchers.api_server.entry")
 
 
 @pytest.mark.parametrize(

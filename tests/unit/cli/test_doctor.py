@@ -65,6 +65,26 @@ def test_a_machine_with_cards():
 
 
 @pytest.mark.parametrize(
+    ("gpu", "lost"),
+    [
+        ("rtx-3090", "a KV cache in 8 bit needs --engine-args '--attention-backend TRITON_ATTN'"),
+        ("h100-sxm", "blocks of FP8 run on CUTLASS instead of DeepGEMM"),
+        ("b200", "FlashInfer's attention, this card's first choice, has only what its packages bring compiled"),
+    ],
+)
+def test_what_a_card_loses_without_nvcc_is_said_with_the_fix(gpu, lost):
+    lacking = Packages({**BASE, "vllm": "0.32.0"}, lacking_for_cuda=("nvcc", "ninja"))
+    check = checks(lacking, hardware(gpu))["nvcc"]
+    assert check.state == "warning", "vLLM starts without it"
+    assert check.found.startswith("no nvcc and no ninja, so Triton samples instead of FlashInfer; ")
+    assert check.found.endswith(lost)
+    assert "pip install ninja (or, for FlashInfer, `vllm download-kernels`)" in check.remedy
+    older = checks(replace(lacking, versions={**BASE, "vllm": "0.31.0"}), hardware(gpu))["nvcc"]
+    assert "download-kernels" not in older.remedy
+    assert checks(Packages({**BASE, "vllm": "0.32.0"}), hardware(gpu))["nvcc"].state == "ok"
+
+
+@pytest.mark.parametrize(
     ("name", "remedy"),
     [
         ("bitsandbytes", 'pip install "bitsandbytes>=0.50"'),

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from qserve.core.release import parse_release
 from qserve.engines.vllm.launch.chat_format import ChatFormat, chat_format_of, served_templates
+from qserve.engines.vllm.launch.compiled_kernels import compile_limit_s, kernel_settings
 from qserve.engines.vllm.launch.cpu_processes import joined_processes
 from qserve.engines.vllm.launch.parser import FlagParser, user_cache
 from qserve.engines.vllm.launch.plugins import structural_tags, token_rows
 from qserve.engines.vllm.launch.user_flags import COMPACT_JSON, merged, schema_library, writes_blanks
+from qserve.engines.vllm.launch.versions import release_of
 from qserve.engines.vllm.launch.weights import check_fused
 from qserve.errors import UsageError
 from qserve.hub.chat_template import takes_one_system
@@ -28,7 +30,7 @@ from qserve.worker.process import WorkerSpec
 
 __all__ = ["VllmCommand", "command", "ready_timeout_s"]
 
-_SERVER = ("-m", "qserve.engines.vllm.launch.plugins.server_process", "vllm.entrypoints.openai.api_server")
+_SERVER = ("-m", "qserve.engines.vllm.launch.plugins.server_process")
 
 # Set by qserve, whatever the user's environment says.
 _SETTINGS = {
@@ -43,7 +45,10 @@ _SETTINGS = {
     "VLLM_LOGGING_PREFIX": "",
     "PYTHONUNBUFFERED": "1",
 }
-_LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH")
+# The startup plan is a cache size that vLLM measured before; our plan names one, so it could only stand in the way of a
+# measurement (QSERVE_VLLM_PROFILES_MEMORY). Source: vllm 0.32 v1/worker/startup_plan.py.
+_LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH", "VLLM_ENABLE_STARTUP_PLAN")
+_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 # VLLM_ENGINE_READY_TIMEOUT_S of vLLM 0.32's envs.py; 65 GB from a disk of 50 MB/s take 1300 s before anything compiles.
 _READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
 # Imported by vLLM's workers alone: it asks for something when it is imported.
@@ -138,7 +143,7 @@ def command(
         **joined_processes(spec.plan, words, inherited),
     }
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
-    argv = (python, *_SERVER, *words)
+    argv = (python, *_SERVER, release_of(parser.version).server_module, *words)
     return VllmCommand(argv, environment, schema_library(words, parser), thinks_in_text, templates.default)
 
 
@@ -164,9 +169,12 @@ def _listening(address: UnixAddress | TcpAddress) -> tuple[str, ...]:
     return ("--host", address.host, "--port", str(address.port))
 
 
-def ready_timeout_s(num_bytes: int) -> int:
-    """How long vLLM's engine may take until it is ready: its own 600 s, or more for what a slow disk has to give."""
-    return max(_READY_TIMEOUT_S, _COMPILING_S + num_bytes // _SLOWEST_DISK_BYTES_PER_S)
+def ready_timeout_s(num_bytes: int, compile_s: int = 0) -> int:
+    """How long vLLM's engine may take until it is ready: its own 600 s, or more for what a slow disk has to give.
+
+    `compile_s`: on top, for kernels that nvcc compiles (`compile_limit_s`).
+    """
+    return max(_READY_TIMEOUT_S, _COMPILING_S + num_bytes // _SLOWEST_DISK_BYTES_PER_S) + compile_s
 
 
 def _bytes_to_load(folder: Path) -> int:
@@ -232,7 +240,15 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
             f"plan's KV cache of {spec.plan.placement.kv_cache_memory_bytes} bytes; unset it and use "
             "--kv-cache-memory-bytes"
         )
-    ready_timeout = inherited.get("VLLM_ENGINE_READY_TIMEOUT_S") or str(ready_timeout_s(_bytes_to_load(spec.folder)))
+    if inherited.get(_BATCH_INVARIANT, "0") != "0":
+        raise UsageError(
+            f"{_BATCH_INVARIANT}={inherited[_BATCH_INVARIANT]} in the environment: its kernels have other work buffers "
+            "(FlashInfer's of 2 GiB) and other graphs than the plan counts; unset it"
+        )
+    kernels = kernel_settings(spec.plan, inherited)
+    compile_s = compile_limit_s(spec.plan, {**inherited, **kernels})
+    usual_timeout = str(ready_timeout_s(_bytes_to_load(spec.folder), compile_s))
+    ready_timeout = inherited.get("VLLM_ENGINE_READY_TIMEOUT_S") or usual_timeout
     level = inherited.get("VLLM_LOGGING_LEVEL", "INFO").upper()
     kept = {name: value for name, value in inherited.items() if name not in _LEFT_OUT}
     # In the temporary folder, vLLM's default, every boot compiles anew what each first request for a log-probability
@@ -241,6 +257,7 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
     kept.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache() / "torchinductor"))
     return {
         **kept,
+        **kernels,
         **_SETTINGS,
         "VLLM_ENGINE_READY_TIMEOUT_S": ready_timeout,
         "VLLM_LOGGING_LEVEL": level if level in _LOG_LEVELS else "INFO",

@@ -1,6 +1,6 @@
 """Reads vLLM's log of a start: its phase, and the figures that it measured. Pure functions.
 
-The same lines in vLLM 0.26 to 0.32, on cards and on the CPU, except for the account of memory, which 0.26 words
+The same lines in vLLM 0.26 to 0.33, on cards and on the CPU, except for the account of memory, which 0.26 words
 differently; a test holds them to the installed engine's own source.
 """
 

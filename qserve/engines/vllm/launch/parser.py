@@ -92,7 +92,7 @@ class FlagParser:
         raise UsageError(
             f"vLLM {self.version} has no flag {name}"
             + (f"; similar flags are {', '.join(near)}" if near else "")
-            + ". `python -m vllm.entrypoints.openai.api_server --help=all` lists them"
+            + ". `vllm serve --help=all` lists them"
         )
 
     def _check_values(self, argument: Argument) -> None:

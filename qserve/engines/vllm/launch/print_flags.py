@@ -19,18 +19,19 @@ def main() -> None:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = importlib.import_module(module).make_arg_parser(FlexibleArgumentParser())
-    Path(file).write_text(json.dumps(_flags(parser)))
+    Path(file).write_text(json.dumps(flags_of(parser)))
 
 
-def _flags(parser: argparse.ArgumentParser) -> dict[str, dict[str, Any]]:
+def flags_of(parser: argparse.ArgumentParser) -> dict[str, dict[str, Any]]:
+    """Of every option string: the setting that it writes, how many values it takes, and which."""
     return {
         option: {
             "dest": action.dest,
             "nargs": action.nargs,
             "choices": None if action.choices is None else [str(choice) for choice in action.choices],
         }
-        for action in parser._actions
-        for option in action.option_strings
+        # What a release still takes and no longer shows is in no action's `option_strings` (`--no-enable-…` of 0.33).
+        for option, action in sorted(parser._option_string_actions.items())
     }
 
 

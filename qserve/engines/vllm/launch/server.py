@@ -58,7 +58,7 @@ _SEQUENCES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 class VllmLaunch:
-    """`python -m vllm.entrypoints.openai.api_server …` on a private socket, with a guard as its parent."""
+    """vLLM's own server on a private socket, with a guard as its parent."""
 
     takes_engine_args: ClassVar[bool] = True
     verifies_quant: ClassVar[bool] = False

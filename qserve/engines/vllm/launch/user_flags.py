@@ -11,7 +11,7 @@ from typing import Any
 
 from qserve.engines.vllm.launch.parser import Argument, FlagParser
 from qserve.engines.vllm.plan.counted_flags import MTP_METHODS
-from qserve.engines.vllm.plan.flag_table import flag_table
+from qserve.engines.vllm.plan.flag_table import flag_table, is_negative
 from qserve.errors import UsageError
 
 __all__ = ["COMPACT_JSON", "merged", "schema_library", "writes_blanks"]
@@ -24,6 +24,7 @@ _SAYS_NOTHING = (
     "--no-enforce-eager",
     "--no-language-model-only",
     "--no-enable-lora",
+    "--disable-lora",
     "--no-fully-sharded-loras",
     "--no-skip-mm-profiling",
 )
@@ -149,7 +150,7 @@ def _is_nothing(argument: Argument) -> bool:
 def _meaning(argument: Argument) -> Any:
     """Two arguments with the same meaning are equal: 8k and 8000, 0.90 and 0.9, JSON in any spacing."""
     if not argument.values:
-        return not argument.flag.name.startswith("--no-")
+        return not is_negative(argument.flag.name, argument.flag.dest)
     return argument.key, tuple(_number(value) for value in argument.values)
 
 

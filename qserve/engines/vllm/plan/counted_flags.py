@@ -179,6 +179,8 @@ def _found(words: list[str]) -> dict[str, Any]:
     parser.add_argument("--gpu-memory-utilization", "--device-memory-utilization", type=float)
     parser.add_argument("--spec-tokens", type=int)
     parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction)
+    # As 0.33 shows the negative.
+    parser.add_argument("--disable-prefix-caching", action="store_const", const=False, dest="enable_prefix_caching")
     parser.add_argument("--lora-target-modules", nargs="+")
     try:
         values = vars(parser.parse_known_args(words)[0])

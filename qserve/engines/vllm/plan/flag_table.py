@@ -12,7 +12,7 @@ from typing import Any
 from qserve.core.facts import load
 from qserve.core.nested import text_keys
 
-__all__ = ["FlagTable", "flag_table"]
+__all__ = ["FlagTable", "flag_table", "is_negative", "setting_of"]
 
 # Option strings that are not spelled as the setting that they write. Source: vllm 0.32's parser.
 _ALIASES = {
@@ -93,8 +93,21 @@ def setting_of(word: str) -> tuple[str, str]:
     if dashed in _ALIASES:
         return _ALIASES[dashed], key
     setting = dashed.lstrip("-").replace("-", "_")
+    known = flag_table().known
     positive = setting.removeprefix("no_")
-    return (positive if positive in flag_table().known else setting), key
+    return next((name for name in (positive, _other_way(positive)) if name in known), setting), key
+
+
+def is_negative(name: str, dest: str) -> bool:
+    """Whether a switch turns its setting off: `--no-enable-lora`, and from 0.33 on `--disable-lora` as well."""
+    return name.startswith("--no-") or name[2:].replace("-", "_") == _other_way(dest)
+
+
+def _other_way(setting: str) -> str:
+    """`disable_lora` of `enable_lora` and back; "" of any other. Source: vllm 0.33 utils/argparse_utils.py."""
+    verb, _, rest = setting.partition("_")
+    other = {"enable": "disable", "disable": "enable"}.get(verb)
+    return f"{other}_{rest}" if other else ""
 
 
 def _is_at_most(values: Sequence[str], limit: float) -> bool:

@@ -12,7 +12,7 @@ from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.rank_shard import ram_table_bytes
 from qserve.engines.vllm.plan.terms.adapters import FIRST_STAGE, LAST_STAGE, adapter_sizes
 from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
-from qserve.engines.vllm.plan.versions import TESTED_RELEASE, VllmVersion
+from qserve.engines.vllm.plan.versions import NEWEST_RELEASE, VllmVersion
 from qserve.planner.candidate import Candidate
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
@@ -79,7 +79,7 @@ def _about_quantization(candidate: Candidate) -> Iterator[str]:
 def _about_model(candidate: Candidate) -> Iterator[str]:
     spec, version = candidate.spec, VllmVersion.parse(candidate.engine_version)
     if version.is_unknown:
-        counted_as = TESTED_RELEASE.rpartition(".")[0]
+        counted_as = NEWEST_RELEASE.rpartition(".")[0]
         yield f"vLLM {candidate.engine_version} is newer than this planner, which counts it as {counted_as}"
     if spec.is_hybrid:
         yield ("Hybrid model: every sequence needs cache blocks for its state; --max-num-seqs is set so that they fit")

@@ -8,10 +8,14 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.release import parse_release, shown_release
 from qserve.errors import UsageError
 
-__all__ = ["TESTED_RELEASE", "VllmVersion", "check_knows"]
+__all__ = ["NEWEST_RELEASE", "OLDEST_RELEASE", "TESTED_RELEASE", "VllmVersion", "check_knows"]
 
 TESTED_RELEASE = "0.32.0"
 """The release that qserve is tested with, which constraints.txt pins: planned for where nobody names another."""
+
+OLDEST_RELEASE, NEWEST_RELEASE = "0.26.0", "0.33.0"
+"""The releases that qserve drives: from the last one for torch 2.11, which pyproject.toml allows, to the newest whose
+sources and flags were read."""
 
 
 def check_knows(spec: ModelSpec, engine_version: str) -> None:
@@ -52,7 +56,7 @@ class VllmVersion:
     @property
     def is_unknown(self) -> bool:
         """Newer than the newest that the planner was held against."""
-        return self.release[:2] > parse_release(TESTED_RELEASE)[:2]
+        return self.release[:2] > parse_release(NEWEST_RELEASE)[:2]
 
     def is_v0_engine(self, compute_capability: tuple[int, int] | None) -> bool:
         """The first engine, with its own defaults: 256 sequences, a whole prompt in one step.

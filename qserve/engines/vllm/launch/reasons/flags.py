@@ -12,8 +12,7 @@ RULES: tuple[Rule, ...] = (
         r"invalid (?P<what>tool call|reasoning) parser: (?P<name>[\w-]+)",
         says(
             FailureKind.FLAG,
-            "The installed vLLM has no {what} parser {name}; "
-            "`python -m vllm.entrypoints.openai.api_server --help=all` lists those it has.",
+            "The installed vLLM has no {what} parser {name}; `vllm serve --help=all` lists those it has.",
         ),
     ),
     rule(

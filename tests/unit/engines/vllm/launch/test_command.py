@@ -25,8 +25,16 @@ def demo_command(parser, extra="", environ=None, **fixed):
     return command(spec_of(plan), parser, extra, environ if environ is not None else {"PATH": "/bin"}, "python")
 
 
-def test_the_server_is_vllms_own(parser):
-    assert demo_command(parser).argv[:4] == ("python", "-m", SERVER_PROCESS, "vllm.entrypoints.openai.api_server")
+@pytest.mark.parametrize(
+    ("release", "module"),
+    [
+        ("0.28.0", "vllm.entrypoints.openai.api_server"),
+        ("0.29.0", "vllm.entrypoints.launchers.api_server.entry"),
+        ("0.33.0", "vllm.entrypoints.launchers.api_server.entry"),
+    ],
+)
+def test_the_server_is_vllms_own_and_no_deprecated_one(release, module):
+    assert demo_command(parser_for(release)).argv[:4] == ("python", "-m", SERVER_PROCESS, module)
 
 
 def test_every_decision_is_a_flag(parser):
@@ -132,6 +140,16 @@ def test_an_environment_that_overrules_the_plan_is_refused(parser):
     with pytest.raises(UsageError, match=r"VLLM_CPU_KVCACHE_SPACE=4 .* 70000000 bytes; unset it .*--kv-cache-memory"):
         demo_command(parser, environ={"VLLM_CPU_KVCACHE_SPACE": "4"})
     assert "VLLM_CPU_KVCACHE_SPACE" not in demo_command(parser, environ={"VLLM_CPU_KVCACHE_SPACE": ""}).env
+
+
+def test_kernels_that_no_plan_counts_are_refused(parser):
+    with pytest.raises(UsageError, match=r"VLLM_BATCH_INVARIANT=1 .* than the plan counts; unset it"):
+        demo_command(parser, environ={"VLLM_BATCH_INVARIANT": "1"})
+    assert demo_command(parser, environ={"VLLM_BATCH_INVARIANT": "0"}).env["VLLM_BATCH_INVARIANT"] == "0"
+
+
+def test_a_cache_that_vllm_measured_does_not_take_the_place_of_the_plans(parser):
+    assert "VLLM_ENABLE_STARTUP_PLAN" not in demo_command(parser, environ={"VLLM_ENABLE_STARTUP_PLAN": "1"}).env
 
 
 def test_tool_calls_are_parsed_as_the_template_writes_them(parser):

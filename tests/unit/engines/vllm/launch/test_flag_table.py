@@ -14,27 +14,33 @@ from tests.unit.engines.vllm.builders import parser_for, plan_of, spec_of
 
 PLAN = plan_of(quant="bf16", max_model_len=1000, max_num_seqs=8, kv_cache_memory_bytes=70_000_000)
 
+LATEST = ("0.32.0", "0.33.0")
+
 
 def settings(release: str = "0.32.0") -> set[str]:
     return {flag.dest for flag in parser_for(release).flags.values()}
 
 
-def test_every_flag_of_the_tested_release_has_a_row() -> None:
-    assert settings() - flag_table().known == set()
+@pytest.mark.parametrize("release", LATEST)
+def test_every_flag_of_the_latest_releases_has_a_row(release: str) -> None:
+    assert settings(release) - flag_table().known == set()
 
 
-def test_every_row_is_a_flag_of_that_release_and_stands_once() -> None:
+def test_every_row_is_a_flag_of_them_and_stands_once() -> None:
     table = flag_table()
     rows = [*table.planned, *table.owned, *table.refused, *table.limited, *table.harmless]
     assert len(rows) == len(set(rows))
-    assert set(rows) - settings() == {"model_tag"}  # vLLM's own command names the model without a flag
+    assert set(rows) - set().union(*map(settings, LATEST)) == {
+        "model_tag"
+    }  # vLLM's own command names the model without a flag
 
 
-def test_option_strings_lead_to_their_settings() -> None:
+@pytest.mark.parametrize("release", LATEST)
+def test_option_strings_lead_to_their_settings(release: str) -> None:
     """`qserve plan` reads --engine-args where no vLLM is installed, hence without its parser."""
     wrong = {
         name: setting_of(name)[0]
-        for name, flag in parser_for("0.32.0").flags.items()
+        for name, flag in parser_for(release).flags.items()
         if setting_of(name)[0] != flag.dest and not name.startswith("-dp") and flag.dest != "help"
     }
     assert wrong == {}
@@ -100,6 +106,19 @@ def test_and_where_it_is_started(parser, extra: str) -> None:
 )
 def test_what_is_planned_is_counted_wherever_it_is_given(extra: str, field: str, value: object) -> None:
     assert option_value(with_counted_flags(PlanRequest(engine="vllm"), extra), field) == value
+
+
+def test_negatives_that_0_33_shows_say_what_the_older_ones_do() -> None:
+    """`--disable-x` beside `--no-enable-x`, and `--enable-x` beside `--no-disable-x`."""
+    request = with_counted_flags(PlanRequest(engine="vllm"), "--disable-prefix-caching")
+    assert option_value(request, "enable_prefix_caching") is False
+    assert with_counted_flags(PlanRequest(engine="vllm"), "--disable-lora") == PlanRequest(engine="vllm")
+    newest = parser_for("0.33.0")
+    argv = command(spec_of(PLAN), newest, "--disable-lora --enable-custom-all-reduce", {}).argv
+    assert argv[-2:] == ("--disable-lora", "--enable-custom-all-reduce")
+    assert command(spec_of(PLAN), newest, "--disable-uvicorn-access-log", {}).argv.count("--disable-uvicorn-access-log")
+    with pytest.raises(UsageError, match="--enable-uvicorn-access-log contradicts --disable-uvicorn-access-log"):
+        command(spec_of(PLAN), newest, "--enable-uvicorn-access-log", {})
 
 
 def test_flags_of_qserves_own_win() -> None:

@@ -58,19 +58,20 @@ def test_what_the_engine_would_refuse_is_refused_before_it_starts(parser, words,
 
 
 @pytest.mark.parametrize(
-    ("version", "ok"), [("0.25.1", 0), ("0.26.0", 1), ("0.32.0+cu130", 1), ("0.33.0", 0), ("?", 0)]
+    ("version", "ok"), [("0.25.1", 0), ("0.26.0", 1), ("0.32.0+cu130", 1), ("0.33.0", 1), ("0.34.0", 0), ("?", 0)]
 )
 def test_releases_that_are_driven(version, ok):
     if ok:
         assert release_of(version).version == version
         return
-    with pytest.raises(UsageError, match=r"qserve drives vLLM 0.26 to 0.32 .*vllm==0.32.0.* --engine transformers"):
+    with pytest.raises(UsageError, match=r"qserve drives vLLM 0.26 to 0.33 .*vllm==0.32.0.* --engine transformers"):
         release_of(version)
 
 
 def test_the_release_that_moved_its_entry_points():
     assert release_of("0.28.3").parser_module == "vllm.entrypoints.openai.cli_args"
     assert release_of("0.29.0").parser_module == "vllm.entrypoints.launchers.cli_args"
+    assert release_of("0.33.0").parser_module == "vllm.entrypoints.common.cli_args"
 
 
 @pytest.fixture
