@@ -20,6 +20,7 @@ from transformers import (
 
 from qserve.engines.transformers.worker.attention.kernels import GATHERED, ChosenKernel
 from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
+from qserve.engines.transformers.worker.attention.triton_decode import PagedDecode
 from qserve.engines.transformers.worker.batching import paged
 from qserve.engines.transformers.worker.batching.batcher import BatchLimits, Sequence
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
@@ -132,7 +133,8 @@ class Steps:
 @contextmanager
 def stepping(card: FakeCard, model: Any, kernel: PagedKernel) -> Iterator[Steps]:
     """A batcher over `model` as it is where `kernel` was found to be right, and steps can be captured."""
-    chosen = ChosenKernel(GATHERED if kernel is gathered else "some", kernel, 256, {})
+    name = GATHERED if kernel is gathered else "some"
+    chosen = ChosenKernel(name, kernel, 256, {}, reads_prompts=not isinstance(kernel, PagedDecode))
 
     def fails(stages: Any, error: Exception, involved: Any) -> None:
         raise error

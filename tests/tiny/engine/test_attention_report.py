@@ -62,7 +62,7 @@ def test_the_first_that_is_there_and_right_is_taken(
 ) -> None:
     """Of kernels that are missing, refuse, or are wrong, each is named with its reason."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(kernels, "is_right", lambda kernel, *_: kernel())
+    monkeypatch.setattr(kernels, "is_right", lambda kernel, *_, **__: kernel())
     monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"flash-attn"}))
 
     def refuses() -> bool:
@@ -105,7 +105,7 @@ def test_a_kernel_of_the_hub_is_fetched_in_its_version_and_tried(monkeypatch: py
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"kernels"}))
     step: Any = SimpleNamespace(max_queries=1, query_bounds=0, max_keys=1, num_keys=0, block_table=0)
-    monkeypatch.setattr(kernels, "is_right", lambda kernel, *_: kernel(7, 8, 9, step, 1.0) == 7)
+    monkeypatch.setattr(kernels, "is_right", lambda kernel, *_, **__: kernel(7, 8, 9, step, 1.0) == 7)
     chosen = choose_kernel(CARD, BF16)
     assert chosen.name == HUB_VLLM_FLASH_3
     assert asked == [(HUB_FLASH_3, 1), (HUB_VLLM_FLASH_3, 1), (HUB_VLLM_FLASH_3, 1)]  # the last time by who runs it
@@ -124,5 +124,5 @@ def test_a_kernel_of_the_hub_is_tried_again_when_it_was_fetched(
     before = kernels.kernel_trials(CARD, BF16)
     (tmp_path / "models--kernels-community--flash-attn2" / "snapshots" / "0123abcd").mkdir(parents=True)
     after = kernels.kernel_trials(CARD, BF16)
-    assert [one.name for one in after] == [TORCH_VARLEN, HUB_FLASH_2]
-    assert before[0] == after[0] and before[1] != after[1]
+    assert [one.name for one in after[0]] == [TORCH_VARLEN, HUB_FLASH_2]
+    assert before[0][0] == after[0][0] and before[0][1] != after[0][1]

@@ -22,8 +22,10 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from qserve.core.hardware import Device, formats_of
 from qserve.detect import detect
+from qserve.engines.transformers.kernels.decode_sizes import batch_sizes
 from qserve.engines.transformers.worker.attention import kernels, packed
 from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
+from qserve.engines.transformers.worker.attention.triton_decode import PagedDecode
 from qserve.engines.transformers.worker.batching.batcher import BatchLimits
 from qserve.engines.transformers.worker.batching.prompt_logprobs import PromptToScore, score_prompts
 from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
@@ -98,32 +100,39 @@ def is_event(waits: list[str]) -> bool:
     ("family", "held", "kernel"),
     [
         ("qwen3", "bf16", in_place),
+        ("qwen3", "bf16", PagedDecode(132)),
         ("qwen3", "bf16", gathered),
-        ("qwen2", "bf16", in_place),
+        ("qwen2", "bf16", PagedDecode(132)),
         ("qwen3", "int8", in_place),
-        ("qwen3", "nf4", in_place),
+        ("qwen3", "nf4", PagedDecode(132)),
         ("qwen3", "fp4", gathered),
         ("qwen3-moe", "bf16", in_place),
     ],
-    ids=lambda one: getattr(one, "__name__", one),
+    ids=lambda one: getattr(one, "__name__", None) or type(one).__name__ if callable(one) else one,
 )
 def test_a_step_waits_for_its_tokens_alone(
     card: FakeCard, family: str, held: str, kernel: PagedKernel, launches: None
 ) -> None:
-    """A size that is met for the first time is captured, and replayed from the next step on."""
+    """Sizes are captured before the first step, and each step of a run is a replay; not of keys that are copied."""
     model = build(family, held)
     is_dense = family != "qwen3-moe"
+    is_captured = is_dense and kernel is not gathered
     assert (DenseSteps.of(model) is not None) == is_dense and can_be_captured(model)
     with stepping(card, model, kernel) as steps:
         steps.submit(*(sequence(f"r{i}", [1] * (20 + i), 30) for i in range(6)))
-        # Where no kernel reads pages, the bounds of prompts are read once a step.
-        assert ["packed.py" in one for one in of_ours(steps.take())] == [True, True] * (kernel is gathered)
+        num_captured = len(batch_sizes(32)) * is_captured
+        assert len(card.captured) == num_captured and card.num_replayed == 0
+        # Where no kernel reads the pages of prompts, their bounds are read once a step.
+        assert ["packed.py" in one for one in of_ours(steps.take())] == [True, True] * (kernel is not in_place)
         assert steps.take() == [] and steps.is_in_run
         for _ in range(3):
             assert is_event(steps.take())
-        assert len(card.captured) == is_dense and card.num_replayed == 3 * is_dense
-    if is_dense:
-        assert card.launched.count("_rotate_and_store") == 2 * 2
+        assert len(card.captured) == num_captured and card.num_replayed == 4 * is_captured
+    if is_captured:  # once as it stands and once in the graph, in each of two layers, and nothing since
+        assert card.launched.count("_rotate_and_store") == 2 * 2 * num_captured
+        in_each_layer = 2 * 2 * num_captured * isinstance(kernel, PagedDecode)
+        assert card.launched.count("_attend_parts") == card.launched.count("_combine_parts") == in_each_layer
+        assert card.launched.count("_divide_keys") == in_each_layer // 2
 
 
 def test_a_capture_writes_where_the_next_step_reads(card: FakeCard) -> None:
@@ -132,10 +141,9 @@ def test_a_capture_writes_where_the_next_step_reads(card: FakeCard) -> None:
         steps.submit(sequence("one", [1] * 20, 30))
         for _ in range(3):
             steps.take()
-        (captured,) = steps.forwards._captured.values()
-        cache = steps.processor.cache.cache_tensor
-        for kept in (captured.logits, captured.buffers.positions, cache):
-            assert kept.untyped_storage()._cdata in card.captured[0]
+        forwards, cache = steps.forwards, steps.processor.cache.cache_tensor
+        for kept in (forwards._logits, forwards._buffers.positions, cache):
+            assert all(kept.untyped_storage()._cdata in written for written in card.captured)
 
 
 DRAWS: dict[str, list[dict[str, Any]]] = {

@@ -105,9 +105,9 @@ def test_attention_is_tried_there_and_the_one_that_passed_is_taken(
     monkeypatch.setattr(kernels, "kernel_candidates", lambda *_: Candidates((TORCH_VARLEN,), {}))
     refused = choose_kernel(CARD, HEADS)
     assert refused.name == GATHERED and "CPU" in refused.passed_over[TORCH_VARLEN]
-    (asked,) = kernels.kernel_trials(CARD, HEADS)
+    ((asked,), _) = kernels.kernel_trials(CARD, HEADS)
     kept[0].add({asked.key: Verdict(result=1)})
-    monkeypatch.setattr(kernels, "is_right", lambda *_: pytest.fail("a kernel ran in this process"))
+    monkeypatch.setattr(kernels, "is_right", lambda *_, **__: pytest.fail("a kernel ran in this process"))
     chosen = choose_kernel(CARD, HEADS)
     assert (chosen.name, chosen.passed_over, chosen.refused) == (TORCH_VARLEN, {}, ())
     assert chosen.read.keywords == {"with_bounds": True}  # type: ignore[attr-defined]
@@ -167,8 +167,9 @@ def test_all_is_asked_before_there_are_weights(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
     monkeypatch.setattr(before_load, "tried", lambda device, groups: asked.update({device: groups}))
     card_trials.try_kernels_of(chat_model_path(), plan_for("bnb-nf4", "cuda:0"))
-    ((device, (attention, *rest)),) = asked.items()
-    assert device == CARD and attention[0].name == TORCH_VARLEN
+    ((device, (attention, of_prompts, *rest)),) = asked.items()
+    assert device == CARD and [one.name for one in attention[:2]] == [TRITON_PAGED, TORCH_VARLEN]
+    assert of_prompts == attention[1:]
     assert {one.name for (one,) in rest[:3]} == set(PLAIN) and len(rest) > 3
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BrokenCheckpoint, match="config"):

@@ -13,7 +13,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.step_counts import hold
+from qserve.engines.transformers.kernels.decode_sizes import batch_sizes
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
 from qserve.engines.transformers.kernels.refusals import CAPTURE, COSTS, OPERATIONS, refusal
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import gathered
 from qserve.engines.transformers.worker.batching import paged
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.batching.rows.batcher import RowBatcher
@@ -30,6 +34,8 @@ from tests.tiny.engine.running import prompts, running, sequence, tokens_of
 
 
 def as_on_a_card(monkeypatch: pytest.MonkeyPatch, layers: Callable[[Any], Layers]) -> None:
+    chosen = ChosenKernel("some", lambda *step: gathered(*step), PAGE_TOKENS, {}, reads_prompts=False)
+    monkeypatch.setattr(paged, "choose_kernel", lambda *_: chosen)
     monkeypatch.setattr(paged, "compile_steps", lambda model, cache: None)
     monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
     monkeypatch.setattr(stages, "choose_layers", layers)
@@ -63,7 +69,7 @@ async def test_captured_steps_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
         before = code_path(model, batcher)
         await tokens_of(batcher, sequence("one", prompts(1, 20)[0], 4))
         path = code_path(model, batcher)
-    assert (before.num_captured, path.num_captured) == (0, 1)
+    assert before.num_captured == path.num_captured == len(batch_sizes(16))
     assert path.path == "dense layers, captured" and path.is_dense and path.is_captured and not path.why_not_captured
     assert path.is_as_intended
 
@@ -75,10 +81,9 @@ async def test_a_capture_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, cap
     as_on_a_card(monkeypatch, lambda model: Layers(DenseSteps.of(model), refuses))
     model = build("qwen3")
     async with running(PagedBatcher, model) as batcher:
-        assert code_path(model, batcher).is_as_intended
         await tokens_of(batcher, sequence("one", prompts(1, 20)[0], 4))
         path = code_path(model, batcher)
-    reason = "RuntimeError: operation not permitted when stream is capturing (batch size 1)"
+    reason = "RuntimeError: operation not permitted when stream is capturing (batch size 16)"
     assert path.refused == (refusal(CAPTURE, reason),) and not path.is_as_intended
     assert path.path == "dense layers" and path.why_not_captured == reason
     assert caplog.text.count(COSTS[CAPTURE]) == 1 and "more lines of it" in caplog.text

@@ -7,21 +7,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from qserve.engines.transformers.kernels.decode_sizes import batch_size_of
+from qserve.engines.transformers.kernels.decode_sizes import MAX_GRAPHS, batch_sizes
 from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
-from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.kernels import GATHERED, ChosenKernel
 from qserve.engines.transformers.worker.attention.pages import gathered
 from qserve.engines.transformers.worker.batching import paged
 from qserve.engines.transformers.worker.batching.batcher import GraphMemory
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.decoding import stages
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
-from qserve.engines.transformers.worker.decoding.buffers import DecodeBuffers
 from qserve.engines.transformers.worker.decoding.choose import Layers, choose_layers
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
@@ -44,50 +44,61 @@ class Traced:
         return replay
 
 
-def test_batches_have_few_sizes() -> None:
-    sizes = [batch_size_of(rows) for rows in range(1, 257)]
-    assert all(size >= rows for rows, size in enumerate(sizes, start=1))
-    assert sizes[:9] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
-    assert sizes[63] == 64
-    assert len(set(sizes)) <= 24
+@pytest.mark.parametrize("most", [*range(1, 66), 100, 256, 1000, 1024])
+def test_batches_have_few_sizes(most: int) -> None:
+    sizes = batch_sizes(most)
+    assert sizes[-1] == most and sorted(set(sizes)) == list(sizes) and len(sizes) <= MAX_GRAPHS
+    assert sizes[:4] == (1, 2, 4, 8)[: len(sizes) - 1] + sizes[-1:] if most < 8 else sizes[:4] == (1, 2, 4, 8)
+    steps = [after - before for before, after in pairwise(sizes[4:])]
+    assert len(set(steps[:-1])) <= 1 and all(step % 8 == 0 for step in steps[:-1])
 
 
-@pytest.mark.parametrize("family", ["qwen3"])
-async def test_what_is_captured_says_what_generate_says(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that are filled up, that shrink, and that come back to a size that was captured."""
+async def test_what_is_captured_says_what_generate_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that are filled up, that shrink, and grow over several pages: all sizes at start, and none later."""
     traced = Traced()
-
-    def capture(forward: Callable[[], Any]) -> Callable[[], None]:
-        buffers = next(c.cell_contents for c in forward.__closure__ or () if isinstance(c.cell_contents, DecodeBuffers))
-        before = buffers.positions.clone()
-        replay = traced.capture(forward)
-        buffers.positions.copy_(before)  # a trace runs what it records, and a capture does not
-        return replay
-
-    monkeypatch.setattr(paged, "choose_kernel", lambda *_: ChosenKernel("gathered", gathered, PAGE_TOKENS, {}))
-    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
-    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), capture))
-    model, reference = build(family), build(family)
+    _as_on_a_card(monkeypatch, traced.capture)
+    model, reference = build("qwen3"), build("qwen3")
     asked = prompts(5, 20)
     async with running(PagedBatcher, model) as batcher:
+        assert traced.num_captured == len(batch_sizes(16)) == batcher.step_path.num_captured
         for _ in range(2):
-            ones = [sequence(f"r{i}", prompt, 10 + 6 * i) for i, prompt in enumerate(asked)]
+            ones = [sequence(f"r{i}", prompt, 10 + 16 * i) for i, prompt in enumerate(asked)]
             said = await asyncio.gather(*(tokens_of(batcher, one) for one in ones))
-            assert said == [generated(reference, prompt, 10 + 6 * i) for i, prompt in enumerate(asked)]
-    assert 2 <= traced.num_captured <= 8
+            assert said == [generated(reference, prompt, 10 + 16 * i) for i, prompt in enumerate(asked)]
+    assert traced.num_captured == len(batch_sizes(16))
     assert traced.num_replayed > 20
+
+
+async def test_keys_that_are_copied_together_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that serves every length would copy the longest each time."""
+    traced = Traced()
+    _as_on_a_card(monkeypatch, traced.capture)
+    monkeypatch.setattr(paged, "choose_kernel", lambda *_: ChosenKernel(GATHERED, gathered, PAGE_TOKENS, {}))
+    model, reference = build("qwen3"), build("qwen3")
+    prompt = prompts(1, 20)[0]
+    async with running(PagedBatcher, model) as batcher:
+        assert await tokens_of(batcher, sequence("one", prompt, 12)) == generated(reference, prompt, 12)
+        assert "no kernel reads keys in their pages" in batcher.step_path.why_not_captured
+    assert traced.num_captured == 0
+
+
+def _as_on_a_card(monkeypatch: pytest.MonkeyPatch, capture: Callable[[Callable[[], Any]], Callable[[], None]]) -> None:
+    chosen = ChosenKernel("some", lambda *step: gathered(*step), PAGE_TOKENS, {}, reads_prompts=False)
+    monkeypatch.setattr(paged, "choose_kernel", lambda *_: chosen)
+    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
+    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), capture))
 
 
 async def test_what_can_t_be_captured_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(forward: Callable[[], Any]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
-    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), refuses))
+    _as_on_a_card(monkeypatch, refuses)
     model, reference = build("qwen3"), build("qwen3")
     prompt = prompts(1, 20)[0]
     async with running(PagedBatcher, model) as batcher:
         assert await tokens_of(batcher, sequence("one", prompt, 12)) == generated(reference, prompt, 12)
+        assert "stream is capturing (batch size 16)" in batcher.step_path.why_not_captured
 
 
 def test_models_whose_layers_are_other_are_left_to_the_library() -> None:
@@ -127,8 +138,7 @@ def test_triton_s_kernels_do_what_torch_s_operations_do() -> None:
 async def test_a_plan_without_graphs_captures_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their memory would be nobody's."""
     traced = Traced()
-    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
-    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), traced.capture))
+    _as_on_a_card(monkeypatch, traced.capture)
     model, reference = build("qwen3"), build("qwen3")
     prompt = prompts(1, 20)[0]
     async with running(PagedBatcher, model, captures=False) as batcher:

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
+from qserve.engines.transformers.worker.attention import pages
 from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import PageStep, gathered
 from qserve.engines.transformers.worker.batching import paged
 from qserve.engines.transformers.worker.batching.batcher import Sequence
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
@@ -179,3 +181,29 @@ async def test_a_sequence_that_is_no_number_fails_alone(steps: list[int], monkey
         await idle(batcher)
     assert isinstance(said[1], SequenceFailed)
     assert [said[0], said[2]] == [generated(reference, asked[i], 30) for i in (0, 2)]
+
+
+def test_pages_are_copied_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long sequence among many would ask for memory that no plan has: each is padded to it."""
+    torch.manual_seed(0)
+    lengths = torch.tensor([90, 3, 40, 7, 1], dtype=torch.int32)
+    query, keys, values = torch.randn(5, 4, 16), torch.randn(30, 8, 2, 16), torch.randn(30, 8, 2, 16)
+    table = torch.randperm(30)[: 5 * 6].view(5, 6).int().repeat(1, 2)
+    bounds = torch.arange(6, dtype=torch.int32)
+    step = PageStep(lengths.long(), table, lengths, bounds, 1, 90, gathered)
+    whole = gathered(query, keys, values, step, 0.25)
+    assert torch.allclose(whole, read_in_place(query, keys, values, step, 0.25), atol=1e-5)
+    copied: list[int] = []
+    attend = pages.scaled_dot_product_attention
+
+    def noted(query: Any, key: Any, *of: Any, **named: Any) -> Any:
+        copied.append(2 * key.nbytes)
+        return attend(query, key, *of, **named)
+
+    monkeypatch.setattr(pages, "scaled_dot_product_attention", noted)
+    for most in (1, 60_000, 1 << 20):
+        monkeypatch.setattr(pages, "_COPIED_BYTES", most)
+        copied.clear()
+        assert torch.equal(gathered(query, keys, values, step, 0.25), whole)
+        assert max(copied) <= max(most, 2 * 12 * keys[0].nbytes)
+    assert len(copied) == 1

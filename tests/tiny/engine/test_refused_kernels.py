@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -192,14 +193,15 @@ async def test_memory_tells_and_a_capture_fails_before_the_first_request(monkeyp
     def refuses(forward: Callable[[], Any]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
+    chosen = ChosenKernel("some", read_in_place, PAGE_TOKENS, {})
+    monkeypatch.setattr(paged, "choose_kernel", lambda *_: chosen)
     monkeypatch.setattr(paged, "compile_steps", lambda model, cache: None)
     monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
     monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), refuses))
     made = paged.PagedBatcher.__init__
 
     def with_graphs(self: Any, model: Any, loop: Any, limits: Any) -> None:
-        made(self, model, loop, limits)
-        self._captures = True  # a plan for a CPU counts none
+        made(self, model, loop, replace(limits, captures=True))  # a plan for a CPU counts none
 
     monkeypatch.setattr(paged.PagedBatcher, "__init__", with_graphs)
     async with engine_running("demo", "bf16") as engine:

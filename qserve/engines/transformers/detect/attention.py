@@ -11,6 +11,7 @@ from qserve.engines.transformers.kernels.attention_kernels import (
     HUB_FLASH_3,
     HUB_VLLM_FLASH_3,
     TORCH_VARLEN,
+    TRITON_PAGED,
     kernel_candidates,
 )
 from qserve.packages import install_command
@@ -23,6 +24,7 @@ _TITLES = {
     HUB_FLASH_3: "flash-attn 3 of the hub",
     HUB_VLLM_FLASH_3: "vLLM's flash-attn 3 of the hub",
     TORCH_VARLEN: "torch's own flash-attention",
+    TRITON_PAGED: "qserve's own kernel for decoding",
     FLASH_2: "flash-attn 2",
     HUB_FLASH_2: "flash-attn 2 of the hub",
 }
@@ -39,7 +41,7 @@ def attention_kernels(capability: tuple[int, int] | None, versions: Mapping[str,
     """For a card of this compute capability, with these packages installed: a sentence for people."""
     found = kernel_candidates(capability or (0, 0), versions)
     if not found.names:
-        return f"{_GATHERED}: paged kernels need compute capability 8.0"
+        return f"{_GATHERED}: {'; '.join(found.passed_over.values())}"
     tried = ", then ".join(_title(name, versions) for name in found.names)
     return f"{tried}, then {_GATHERED}: the first that agrees with SDPA when the worker starts"
 

@@ -16,6 +16,7 @@ __all__ = [
     "HUB_FLASH_3",
     "HUB_VLLM_FLASH_3",
     "TORCH_VARLEN",
+    "TRITON_PAGED",
     "Candidates",
     "kernel_candidates",
 ]
@@ -26,6 +27,8 @@ TORCH_VARLEN = "torch_varlen"
 HUB_FLASH_3 = "kernels-community/flash-attn3"
 HUB_VLLM_FLASH_3 = "kernels-community/vllm-flash-attn3"
 HUB_FLASH_2 = "kernels-community/flash-attn2"
+TRITON_PAGED = "triton_paged"
+"""This project's own (`attention/triton_decode.py`), for steps of decoding: prompts take another beside it."""
 
 _LEAST = (8, 0)
 _HOPPER = 9
@@ -48,17 +51,23 @@ def kernel_candidates(
 ) -> Candidates:
     """For a card of this compute capability (None: a CPU) where `packages` (distributions) are installed.
 
-    The newest first on Hopper, where torch's own is flash-attn 2; elsewhere torch's own, which needs no package.
+    On Hopper the newest of flash-attn's kind first, which is built for it; elsewhere, and where none is installed,
+    our own, then torch's own, which needs no package.
     """
-    reason = _why_none(capability, dtype, head_size)
-    if capability is None or reason:
-        return Candidates((), {"flash-attn": reason})
+    if capability is None:
+        return Candidates((), {"flash-attn": "flash-attn has no kernels for a CPU"})
     names: list[str] = []
     passed_over: dict[str, str] = {}
-    if capability[0] == _HOPPER:
+    reason = _why_no_flash(capability, dtype, head_size)
+    if capability[0] == _HOPPER and not reason:
         _offer(FLASH_3, "flash-attn-3" in packages, f"flash-attn 3 is not installed; {_WHEELS}", names, passed_over)
         for name in (HUB_FLASH_3, HUB_VLLM_FLASH_3):
             _offer(name, "kernels" in packages, "the package kernels is not installed", names, passed_over)
+    _offer(
+        TRITON_PAGED, "triton" in packages, "Triton is not installed, which torch brings on Linux", names, passed_over
+    )
+    if reason:
+        return Candidates(tuple(names), {**passed_over, "flash-attn": reason})
     names.append(TORCH_VARLEN)
     missing = f"flash-attn is not installed; once installed, it is used. {_WHEELS}"
     _offer(FLASH_2, "flash-attn" in packages, missing, names, passed_over)
@@ -66,10 +75,8 @@ def kernel_candidates(
     return Candidates(tuple(names), passed_over)
 
 
-def _why_none(capability: tuple[int, int] | None, dtype: str, head_size: int) -> str:
+def _why_no_flash(capability: tuple[int, int], dtype: str, head_size: int) -> str:
     """Why no kernel of flash-attn's kind is for this; empty where some are."""
-    if capability is None:
-        return "flash-attn has no kernels for a CPU"
     if dtype not in _DTYPES:
         return f"flash-attn computes in 16 bit, and this model in {dtype}"
     if capability < _LEAST:

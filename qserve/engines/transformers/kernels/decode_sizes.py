@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from qserve.engines.transformers.kernels.kv_pages import FLASH_PAGE_TOKENS
+__all__ = ["MAX_GRAPHS", "batch_sizes", "num_graphs", "table_width_of"]
 
-__all__ = ["MAX_GRAPHS", "batch_size_of", "num_graphs", "table_width_of"]
+MAX_GRAPHS = 16
+"""Sizes of a batch that are captured at start: each takes a part of a second and its launches' memory."""
 
-MAX_GRAPHS = 48
-"""Kept at once; the one that was not used for the longest makes place for a new one."""
+_SMALL = (1, 2, 4, 8)
+_STEP = 8
 
 
-def batch_size_of(num_rows: int) -> int:
-    """What `num_rows` are padded to: 1, 2, 4, 8, 16, 24 … 64, 80, 96 …"""
-    if num_rows <= 8:
-        return 1 << (num_rows - 1).bit_length()
-    multiple = 8 if num_rows <= 64 else 16
-    return -(-num_rows // multiple) * multiple
+def batch_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """Batches are padded to one of these: 1, 2, 4, 8, and multiples of 8 (of more, where MAX_GRAPHS would not do)."""
+    small = [size for size in _SMALL if size < max_num_seqs]
+    if len(small) < len(_SMALL):
+        return (*small, max_num_seqs)
+    step = _STEP
+    while len(large := [*range(_SMALL[-1] + step, max_num_seqs, step), max_num_seqs]) > MAX_GRAPHS - len(small):
+        step += _STEP
+    return (*small, *large)
 
 
 def table_width_of(num_pages: int) -> int:
-    """What tables of `num_pages` are padded to: a power of two."""
+    """What tables of `num_pages` are padded to where a table's width matters: a power of two."""
     return 1 << (num_pages - 1).bit_length()
 
 
-def num_graphs(max_num_seqs: int, max_model_len: int) -> int:
-    """The most that are kept: every size of a batch with every width of a table, one page ahead of the longest."""
-    batches = {batch_size_of(rows) for rows in range(1, max_num_seqs + 1)}
-    pages = -(-max_model_len // FLASH_PAGE_TOKENS) + 1
-    widths = {table_width_of(num) for num in range(2, pages + 1)}
-    return min(MAX_GRAPHS, len(batches) * len(widths))
+def num_graphs(max_num_seqs: int) -> int:
+    """How many are captured, each for every length."""
+    return len(batch_sizes(max_num_seqs))

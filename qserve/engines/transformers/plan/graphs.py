@@ -15,10 +15,10 @@ __all__ = ["graphs_held", "num_captured"]
 
 
 def num_captured(candidate: Candidate, max_num_seqs: int) -> int:
-    """Steps that are captured where one card holds the model, at the longest that a request may be."""
+    """Steps that are captured where one card holds the model."""
     if candidate.on_cpu or parse_release(candidate.engine_version) < CAPTURES_SINCE or not _is_capturable(candidate):
         return 0
-    return num_graphs(max_num_seqs, candidate.request.max_model_len or candidate.spec.max_position_embeddings)
+    return num_graphs(max_num_seqs)
 
 
 def _is_capturable(candidate: Candidate) -> bool:

@@ -34,6 +34,6 @@ def try_kernels_of(folder: Path, plan: Plan) -> None:
     heads, width = Heads.of(SimpleNamespace(config=config, dtype=dtype)), config.get_text_config().hidden_size
 
     def others(device: torch.device) -> Groups:
-        return [kernel_trials(device, heads), *([one] for one in operation_trials(heads, width))]
+        return [*kernel_trials(device, heads), *([one] for one in operation_trials(heads, width))]
 
     try_before_loading(plan, dtype, partial(skeleton, folder), others)

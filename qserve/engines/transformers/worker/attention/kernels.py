@@ -13,7 +13,7 @@ import importlib.util
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -31,6 +31,7 @@ from qserve.engines.transformers.kernels.attention_kernels import (
     HUB_FLASH_3,
     HUB_VLLM_FLASH_3,
     TORCH_VARLEN,
+    TRITON_PAGED,
     kernel_candidates,
 )
 from qserve.engines.transformers.kernels.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
@@ -45,7 +46,12 @@ __all__ = ["GATHERED", "ChosenKernel", "Heads", "choose_kernel", "is_right", "ke
 
 _log = logging.getLogger("qserve.worker")
 # Modules that bring kernels, and the distributions that they come with.
-_MODULES = {"flash_attn_interface": "flash-attn-3", "flash_attn": "flash-attn", "kernels": "kernels"}
+_MODULES = {
+    "flash_attn_interface": "flash-attn-3",
+    "flash_attn": "flash-attn",
+    "kernels": "kernels",
+    "triton": "triton",
+}
 # Source: transformers 5.19, modeling_flash_attention_utils.py: FLASH_ATTN_KERNEL_VERSIONS.
 _HUB_VERSIONS = {HUB_FLASH_3: 1, HUB_VLLM_FLASH_3: 1, HUB_FLASH_2: 3}
 GATHERED = "sdpa"
@@ -85,11 +91,14 @@ class ChosenKernel:
     """What reads pages on a device.
 
     Attributes:
-        name: one of `engines/transformers/kernels/attention_kernels.py`, or `sdpa`.
+        name: one of `engines/transformers/kernels/attention_kernels.py`, or `sdpa`; two, joined by "+", where steps of
+            decoding have one and prompts another.
         read: the kernel; `gathered` where none reads pages in place.
         page_tokens: the size of pages that it reads.
         passed_over: why others were not taken, by name.
         refused: that the card refused all that could have read pages in place; empty where there were none to try.
+        reads_prompts: whether `read` takes several queries of a sequence, too; elsewhere those go through SDPA, by
+            lists of positions.
 
     """
 
@@ -98,38 +107,74 @@ class ChosenKernel:
     page_tokens: int
     passed_over: dict[str, str]
     refused: tuple[Refusal, ...] = ()
+    reads_prompts: bool = True
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether pages are read where they lie."""
+        return self.read is not gathered
 
 
 def choose_kernel(device: torch.device, heads: Heads, *, afresh: bool = False) -> ChosenKernel:
     """The kernel for `device`: of those that could be right there, the first whose trial passed.
 
-    `afresh`: whatever earlier trials said.
+    Ours is for steps of decoding alone: of those behind it, the first that passed is taken for prompts. `afresh`:
+    whatever earlier trials said.
     """
     passed_over: dict[str, str] = {}
-    trials = kernel_trials(device, heads, passed_over)
-    verdicts = tried(device, [trials], afresh=afresh)
-    right = first_right(trials, verdicts)
+    groups = kernel_trials(device, heads, passed_over)
+    verdicts = tried(device, groups, afresh=afresh)
+
+    def first(group: Sequence[Trial]) -> Trial | None:
+        right = first_right(group, verdicts)
+        before = group if right is None else group[: group.index(right)]
+        passed_over.update({one.name: verdicts[one].reason for one in before})
+        return right
+
+    def read(right: Trial) -> PagedKernel:
+        return next(islice(_sources(device, heads)[right.name](), verdicts[right].result, None))
+
+    right = first(groups[0])
+    if right is not None and right.name != TRITON_PAGED:
+        return ChosenKernel(right.name, read(right), FLASH_PAGE_TOKENS, passed_over)
     if right is not None:
-        tried_before = trials[: trials.index(right)]
-        passed_over.update({one.name: verdicts[one].reason for one in tried_before})
-        read = next(islice(_sources()[right.name](), verdicts[right].result, None))
-        return ChosenKernel(right.name, read, FLASH_PAGE_TOKENS, passed_over)
-    passed_over.update({one.name: verdicts[one].reason for one in trials})
-    reasons = [f"{one.name}: {verdicts[one].reason}" for one in trials if not verdicts[one].is_absent]
+        prompts = first(groups[1])
+        if prompts is None:
+            return ChosenKernel(right.name, read(right), PAGE_TOKENS, passed_over, reads_prompts=False)
+        both = partial(_by_queries, read(right), read(prompts))
+        return ChosenKernel(f"{right.name}+{prompts.name}", both, FLASH_PAGE_TOKENS, passed_over)
+    reasons = [f"{one.name}: {verdicts[one].reason}" for one in groups[0] if not verdicts[one].is_absent]
     refused = (refusal(PAGED_ATTENTION, "; ".join(reasons)),) if reasons else ()
     for one in refused:
         log_refusal(_log, one)
-    return ChosenKernel(GATHERED, gathered, PAGE_TOKENS, passed_over, refused)
+    return ChosenKernel(GATHERED, gathered, PAGE_TOKENS, passed_over, refused, reads_prompts=False)
 
 
-def kernel_trials(device: torch.device, heads: Heads, passed_over: dict[str, str] | None = None) -> list[Trial]:
-    """Of the kernels that could be right on `device`, in their order; `passed_over` hears why others could not."""
+def _by_queries(
+    decode: PagedKernel,
+    prompts: PagedKernel,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    step: PageStep,
+    scaling: float,
+) -> torch.Tensor:
+    return (decode if step.max_queries == 1 else prompts)(query, keys, values, step, scaling)
+
+
+def kernel_trials(device: torch.device, heads: Heads, passed_over: dict[str, str] | None = None) -> list[list[Trial]]:
+    """Of the kernels that could be right on `device`, in their order; then of those for prompts behind our own.
+
+    `passed_over` hears why others could not.
+    """
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     found = kernel_candidates(capability, _installed(), str(heads.dtype).removeprefix("torch."), heads.size)
     if passed_over is not None:
         passed_over.update(found.passed_over)
     of = heads.to_json()
-    return [Trial.of(name, f"{__name__}:try_kernel", snapshots=_snapshots(name), **of) for name in found.names]
+    trials = [Trial.of(name, f"{__name__}:try_kernel", snapshots=_snapshots(name), **of) for name in found.names]
+    behind = found.names.index(TRITON_PAGED) + 1 if TRITON_PAGED in found.names else len(trials)
+    return [trials, trials[behind:]]
 
 
 def _snapshots(name: str) -> list[str]:
@@ -145,16 +190,20 @@ def try_kernel(device: str, *, name: str, snapshots: list[str], **heads: Any) ->
 
     Raises TrialRefused where all are wrong, NotImplementedError where none is installed, and what a kernel raises.
     """
-    for index, kernel in enumerate(_sources()[name]()):
-        if is_right(kernel, torch.device(device), Heads.from_json(heads), FLASH_PAGE_TOKENS):
+    place, met = torch.device(device), Heads.from_json(heads)
+    decodes_alone = name == TRITON_PAGED
+    pages = (PAGE_TOKENS, FLASH_PAGE_TOKENS) if decodes_alone else (FLASH_PAGE_TOKENS,)
+    for index, kernel in enumerate(_sources(place, met)[name]()):
+        if all(is_right(kernel, place, met, size, decodes_alone=decodes_alone) for size in pages):
             return index
     raise TrialRefused("it is wrong on this card")
 
 
-def _sources() -> dict[str, Callable[[], Iterator[PagedKernel]]]:
+def _sources(device: torch.device, heads: Heads) -> dict[str, Callable[[], Iterator[PagedKernel]]]:
     """Where kernels come from, by name; one that passes arguments in two ways is there twice."""
     return {
         FLASH_3: _flash_3,
+        TRITON_PAGED: partial(_triton, device, heads),
         HUB_FLASH_3: partial(_hub, HUB_FLASH_3, _read_by_flash_3),
         HUB_VLLM_FLASH_3: partial(_hub, HUB_VLLM_FLASH_3, _read_by_vllm_flash_3),
         TORCH_VARLEN: _torch_varlen,
@@ -168,19 +217,21 @@ def _installed() -> frozenset[str]:
     return frozenset(name for module, name in _MODULES.items() if importlib.util.find_spec(module) is not None)
 
 
-def is_right(kernel: PagedKernel, device: torch.device, heads: Heads, page_tokens: int) -> bool:
+def is_right(
+    kernel: PagedKernel, device: torch.device, heads: Heads, page_tokens: int, *, decodes_alone: bool = False
+) -> bool:
     """Whether `kernel` says what torch's SDPA says: of two sequences that decode, and of a chunk beside one.
 
-    Raises what the kernel raises.
+    `decodes_alone`: it takes one query of a sequence, and is not asked for more. Raises what the kernel raises.
     """
     generator = torch.Generator().manual_seed(0)
 
     def some(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(device, heads.dtype)
 
-    keys, values = (some(6, page_tokens, heads.num_of_keys, heads.size) for _ in range(2))
-    table, num_keys = [[4, 1], [2, 5]], [page_tokens + 9, 7]
-    for queries in ((1, 1), (5, 1)):
+    keys, values = (some(10, page_tokens, heads.num_of_keys, heads.size) for _ in range(2))
+    table, num_keys = [[4, 1, 9, 6, 3], [2, 5, 8, 7, 0]], [4 * page_tokens + 9, 7]
+    for queries in ((1, 1), (5, 1))[: 1 if decodes_alone else 2]:
         query = some(sum(queries), heads.num, heads.size)
         step = _step_of(kernel, table, num_keys, queries, device)
         said = kernel(query, keys, values, step, heads.size**-0.5).float()
@@ -245,6 +296,13 @@ def _torch_varlen() -> Iterator[PagedKernel]:
 
     yield partial(read, with_bounds=False)
     yield partial(read, with_bounds=True)
+
+
+def _triton(device: torch.device, heads: Heads) -> Iterator[PagedKernel]:
+    """This project's own, for steps of decoding."""
+    from qserve.engines.transformers.worker.attention.triton_decode import PagedDecode
+
+    yield PagedDecode.on(device, heads.dtype)
 
 
 def _flash_3() -> Iterator[PagedKernel]:

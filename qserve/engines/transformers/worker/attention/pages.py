@@ -7,8 +7,9 @@ of each sequence are brought together for torch's SDPA (`gathered`): on a CPU, o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -16,6 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from qserve.engines.transformers.worker.attention.step import PerDevice
 
 __all__ = ["PageStep", "PagedKernel", "attend_pages", "gathered"]
+
+Made = TypeVar("Made")
+_COPIED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,19 @@ class PageStep(PerDevice):
     max_queries: int
     max_keys: int
     kernel: PagedKernel
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     @cached_property
     def key_bounds(self) -> torch.Tensor:
         """int32 [sequences + 1], as if the keys lay end to end; made once a step and device."""
         return torch.nn.functional.pad(self.num_keys.cumsum(0, dtype=torch.int32), (1, 0))
+
+    def once(self, make: Callable[[PageStep, int], Made], number: int) -> Made:
+        """What `make` returns for this step and `number`: made in its first layer, and read in the others."""
+        if (make, number) not in self._made:
+            self._made[make, number] = make(self, number)
+        made: Made = self._made[make, number]
+        return made
 
 
 PagedKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageStep, float], torch.Tensor]
@@ -82,15 +94,23 @@ def attend_pages(
 def gathered(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
 ) -> torch.Tensor:
-    """A `PagedKernel` for steps of one query a sequence: the pages of each are brought together."""
+    """A `PagedKernel` for steps of one query a sequence: the pages of each are brought together.
+
+    Of so many sequences at once as the copies of _COPIED_BYTES hold, one at least: all are padded to the longest.
+    """
     assert step.max_queries == 1
-    rows, heads, size = query.shape
-    kv_heads = keys.shape[2]
-    table = step.block_table[:, : -(-step.max_keys // keys.shape[1])]
-    places = torch.arange(table.shape[1] * keys.shape[1], device=query.device)
-    own = (places < step.num_keys[:, None])[:, None, None, :]
-    key, value = (part[table].flatten(1, 2).transpose(1, 2) for part in (keys, values))
-    mixed = scaled_dot_product_attention(
-        query.reshape(rows, kv_heads, heads // kv_heads, size), key, value, attn_mask=own, scale=scaling
-    )
-    return mixed.reshape(rows, heads, size)
+    page_tokens, kv_heads = keys.shape[1:3]
+    table = step.block_table[:, : -(-step.max_keys // page_tokens)]
+    places = torch.arange(table.shape[1] * page_tokens, device=query.device)
+    at_once = max(1, _COPIED_BYTES // (2 * table.shape[1] * keys[0].numel() * keys.itemsize))
+    mixed = torch.empty_like(query)
+    for some in (slice(start, start + at_once) for start in range(0, len(query), at_once)):
+        key, value = (part[table[some]].flatten(1, 2).transpose(1, 2) for part in (keys, values))
+        mixed[some] = scaled_dot_product_attention(
+            query[some].unflatten(1, (kv_heads, -1)),
+            key,
+            value,
+            attn_mask=(places < step.num_keys[some, None])[:, None, None, :],
+            scale=scaling,
+        ).flatten(1, 2)
+    return mixed

@@ -11,6 +11,7 @@ from qserve.engines.transformers.kernels.attention_kernels import (
     HUB_FLASH_3,
     HUB_VLLM_FLASH_3,
     TORCH_VARLEN,
+    TRITON_PAGED,
 )
 from qserve.engines.transformers.worker.attention import compiled_rows, compiled_step
 from qserve.engines.transformers.worker.attention.compiled_step import COMPILED
@@ -24,14 +25,17 @@ _IN_PLACE = {
     HUB_VLLM_FLASH_3: "vLLM's flash-attn 3 of Hugging Face's hub, paged",
     HUB_FLASH_2: "flash-attn 2 of Hugging Face's hub, paged",
     TORCH_VARLEN: "torch's own flash-attention, paged",
+    TRITON_PAGED: "qserve's own kernel, paged",
 }
 
 
 def attention_report(model: Any, kernel: str, passed_over: dict[str, str] | None = None) -> str:
     """One sentence about `kernel`, the batcher's; `passed_over`: why others were not taken."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in (passed_over or {}).items())
-    if kernel in _IN_PLACE:
-        return f"{_IN_PLACE[kernel]}{f' ({reasons})' if reasons else ''}"
+    decode, _, prompts = kernel.partition("+")
+    if decode in _IN_PLACE:
+        others = f"; prompts: {_IN_PLACE[prompts]}" if prompts else ""
+        return f"{_IN_PLACE[decode]}{others}{f' ({reasons})' if reasons else ''}"
     if kernel == COMPILED:
         return "qserve's paged kernels for this CPU, since flash-attn has none"
     sdpa = "torch's SDPA, sequences of different lengths without padding"

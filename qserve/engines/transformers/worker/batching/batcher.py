@@ -128,12 +128,14 @@ class BatchLimits:
         max_num_seqs: sequences that share a step.
         max_num_batched_tokens: tokens of prompts in a step; longer prompts are split.
         captures: whether decoding steps may be captured on a card: graphs take memory that the plan has counted.
+        max_model_len: tokens of the longest sequence; None: as many as the pool has.
     """
 
     kv_cache_tokens: int
     max_num_seqs: int
     max_num_batched_tokens: int
     captures: bool = True
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True)

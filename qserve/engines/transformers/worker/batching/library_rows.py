@@ -92,6 +92,11 @@ class LibraryRows:
             and cache.cache_tensor.device.type != "meta"  # `layer_cache`
         )
 
+    def max_pages(self, max_model_len: int | None) -> int:
+        """Of one sequence of so many tokens, the page ahead of its last included; never more than there are."""
+        num_pages = int(self._cache.num_blocks)
+        return num_pages if max_model_len is None else min(num_pages, -(-max_model_len // self.page_tokens) + 1)
+
     @property
     def has_waiting(self) -> bool:
         """Whether some wait for a place."""

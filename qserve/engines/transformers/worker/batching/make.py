@@ -28,6 +28,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
         max_num_seqs=plan.workload.max_num_seqs,
         max_num_batched_tokens=plan.workload.max_num_batched_tokens,
         captures=any(device.cuda_graphs_bytes for device in plan.devices),
+        max_model_len=plan.workload.max_model_len,
     )
     if layers <= _PAGED_LAYERS and (supports_pages() or not layers <= _ROW_LAYERS):
         # Imports the library's continuous batching.

@@ -67,7 +67,7 @@ class PagedBatcher:
         self._inbox = PolledInbox()
         self._stages: FaultTolerantStages | None = None
         self._compiled: CompiledSteps | None = None
-        self._captures = limits.captures
+        self._limits = limits
         self._decoding: DecodingStages | None = None
 
     @property
@@ -105,7 +105,7 @@ class PagedBatcher:
         cache = self._library.processor.cache
         if layers is not None or (self._compiled is None and decodes_in_runs(self._model, cache)):
             self._decoding = DecodingStages(
-                self._library, original, self.kernel.read, deliver, captures=self._captures, layers=layers
+                self._library, original, self.kernel, deliver, limits=self._limits, layers=layers
             )
             return self._decoding
         return original

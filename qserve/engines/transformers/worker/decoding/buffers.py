@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -52,9 +52,21 @@ class DecodeBuffers:
             scratch_page=scratch_page,
         )
 
+    def first(self, num_rows: int, num_pages: int) -> DecodeBuffers:
+        """The same memory, of so many rows and pages; what it held is no longer anybody's."""
+        return replace(
+            self,
+            tokens=self.tokens[:num_rows],
+            positions=self.positions[:num_rows],
+            block_table=self.block_table[:num_rows, :num_pages],
+            advance=self.advance[:num_rows],
+            query_bounds=self.query_bounds[: num_rows + 1],
+        )
+
     def fill(self, tokens: Sequence[int], positions: Sequence[int], tables: Sequence[Sequence[int]]) -> None:
         """For sequences with these last tokens, their positions and pages."""
-        num_rows, num_pages = self.block_table.shape
+        num_rows = len(self.tokens)
+        num_pages = max(map(len, tables), default=1)  # what is behind them is not read
         more = [0] * (num_rows - len(tokens))
         numbers = upload(
             [[*tokens, *more], [*positions, *more], [*[1] * len(tokens), *more]], torch.long, self.tokens.device
@@ -63,7 +75,7 @@ class DecodeBuffers:
             buffer.copy_(values)
         table = [[*row, *[self.scratch_page] * (num_pages - len(row))] for row in tables]
         table += [[self.scratch_page] * num_pages] * len(more)
-        self.block_table.copy_(upload(table, torch.int32, self.tokens.device))
+        self.block_table[:, :num_pages].copy_(upload(table, torch.int32, self.tokens.device))
 
     def write_index(self) -> torch.Tensor:
         """Where each row's new key lies, int64 [rows]."""

@@ -1,25 +1,24 @@
-"""The forwards of decoding steps: one for each size of a batch, captured where that is possible.
+"""The forwards of decoding steps: one for each size of a batch, captured at start where that is possible.
 
-A batch is padded to one of a few sizes, and its tables to a width that is a power of two, so that few are captured.
-A size that is met for the first time runs as it stands, which readies its kernels; then it is captured, and replayed
-from the next step on.
+A batch is padded to one of a few sizes. A graph reads tables of pages as wide as the longest sequence may become, so it
+serves every length, and nothing is captured while requests are served.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from qserve.engines.transformers.kernels.compiler_errors import reason_of
-from qserve.engines.transformers.kernels.decode_sizes import MAX_GRAPHS, batch_size_of, table_width_of
+from qserve.engines.transformers.kernels.decode_sizes import batch_sizes, table_width_of
 from qserve.engines.transformers.kernels.refusals import CAPTURE, Refusal, log_refusal, refusal
-from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep
-from qserve.engines.transformers.worker.batching.batcher import GraphMemory
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.attention.pages import PageStep
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits, GraphMemory
 from qserve.engines.transformers.worker.batching.library_rows import LibraryRows
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.buffers import DecodeBuffers
@@ -41,13 +40,6 @@ def capture_on_card(forward: Callable[[], object]) -> Callable[[], None]:
     return replay
 
 
-@dataclass(frozen=True)
-class _Captured:
-    buffers: DecodeBuffers
-    replay: Callable[[], None]
-    logits: torch.Tensor
-
-
 class Forwards:
     """For one model and cache; belongs to the generating thread.
 
@@ -63,78 +55,77 @@ class Forwards:
         model: Any,
         cache: Any,
         books: LibraryRows,
-        kernel: PagedKernel,
+        kernel: ChosenKernel,
         *,
         dense: DenseSteps | None,
         capture: Capture | None,
-        max_num_seqs: int,
+        limits: BatchLimits,
     ) -> None:
         """`dense`: what runs its layers; None: the library's modules. `capture`: None where nothing is captured."""
-        self._max_rows = batch_size_of(max_num_seqs)
         self._model, self._cache, self._kernel = model, cache, kernel
         self._books, self._dense = books, dense
-        self._capture = capture if dense is not None else None
-        self._buffers: dict[tuple[int, int], DecodeBuffers] = {}
-        self._logits_of_all: torch.Tensor | None = None  # of what is captured: one for all sizes
-        self._captured: OrderedDict[tuple[int, int], _Captured] = OrderedDict()
+        self._sizes = batch_sizes(limits.max_num_seqs)
+        self._max_pages = books.max_pages(limits.max_model_len)
+        self._buffers = DecodeBuffers.of(
+            self._sizes[-1], self._max_pages, books.page_tokens, books.scratch_page, model.device
+        )
+        self._replays: dict[int, Callable[[], None]] = {}
+        self._logits: torch.Tensor | None = None  # of what is captured: one for all sizes
         self.graph_memory = GraphMemory()
+        if capture is not None and dense is not None:
+            self._capture_all(capture)
 
     @property
     def num_captured(self) -> int:
-        """Sizes that are captured now."""
-        return len(self._captured)
+        """Sizes that are captured."""
+        return len(self._replays)
 
     @property
     def is_captured(self) -> bool:
-        """Whether a size that is met for the first time is captured."""
-        return self._capture is not None
+        """Whether every size is captured."""
+        return bool(self._replays) and not self.refused
 
     def buffers(self, num_rows: int, num_pages: int) -> DecodeBuffers:
-        """For so many sequences, of at most so many pages each."""
-        if self._capture is not None:
-            num_rows = batch_size_of(num_rows)
-        size = num_rows, table_width_of(num_pages)
-        if size not in self._buffers:
-            if len(self._buffers) >= MAX_GRAPHS:
-                self._buffers = {kept: one.buffers for kept, one in self._captured.items()}
-            made = DecodeBuffers.of(*size, self._books.page_tokens, self._books.scratch_page, self._model.device)
-            self._buffers[size] = made
-        return self._buffers[size]
+        """For so many sequences, of at most so many pages each: until the next call, since all share their memory."""
+        if self._replays:
+            num_rows = self._sizes[bisect_left(self._sizes, num_rows)]
+        width = self._max_pages if self._kernel.is_in_place else min(self._max_pages, table_width_of(num_pages))
+        return self._buffers.first(num_rows, width)
 
     def __call__(self, buffers: DecodeBuffers) -> torch.Tensor:
         """Logits [rows, vocab] in float32 after one token of each row; the positions have moved on.
 
         They are read before the next forward writes over them.
         """
-        num_rows, num_pages = buffers.block_table.shape
-        size = num_rows, num_pages
-        captured = self._captured.get(size)
-        if captured is not None and captured.buffers is buffers:
-            self._captured.move_to_end(size)
-            captured.replay()
-            return captured.logits
-        logits = self._run(buffers)
-        if self._capture is not None:
-            self._try_to_capture(self._capture, size, buffers, logits.shape[1])
-        return logits
+        num_rows = len(buffers.tokens)
+        replay = self._replays.get(num_rows)
+        if replay is None:
+            return self._run(buffers)
+        assert self._logits is not None
+        replay()
+        return self._logits[:num_rows]
 
-    def _try_to_capture(self, capture: Capture, size: tuple[int, int], buffers: DecodeBuffers, vocab_size: int) -> None:
+    @torch.no_grad()
+    def _capture_all(self, capture: Capture) -> None:
+        """The largest first, whose memory the others use again. Each runs as it stands once: that readies kernels."""
         before = _free_and_reserved(self._model.device)
-        try:
-            if self._logits_of_all is None:
-                self._logits_of_all = torch.empty(self._max_rows, vocab_size, device=self._model.device)
-            logits = self._logits_of_all[: size[0]]
-            replay = capture(lambda: self._run(buffers, logits))
-        except Exception as error:
-            self.refused = (refusal(CAPTURE, f"{reason_of(error)} (batch size {size[0]})"),)
-            log_refusal(_log, self.refused[0])
-            self._capture = None
-            return
-        self.graph_memory += GraphMemory.since(before, _free_and_reserved(self._model.device))
-        self._captured[size] = _Captured(buffers, replay, logits)
-        while len(self._captured) > MAX_GRAPHS:
-            forgotten, _ = self._captured.popitem(last=False)
-            self._buffers.pop(forgotten, None)
+        for num_rows in reversed(self._sizes):
+            buffers = self._buffers.first(num_rows, self._max_pages)
+            buffers.fill([], [], [])
+            try:
+                logits = self._run(buffers)
+                if self._logits is None:
+                    self._logits = torch.empty_like(logits)
+                self._replays[num_rows] = capture(self._into(buffers, self._logits[:num_rows]))
+            except Exception as error:
+                self.refused = (refusal(CAPTURE, f"{reason_of(error)} (batch size {num_rows})"),)
+                log_refusal(_log, self.refused[0])
+                self._replays.clear()
+                break
+        self.graph_memory = GraphMemory.since(before, _free_and_reserved(self._model.device))
+
+    def _into(self, buffers: DecodeBuffers, out: torch.Tensor) -> Callable[[], object]:
+        return lambda: self._run(buffers, out)
 
     def _run(self, buffers: DecodeBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Logits, in `out` where it is given. Nothing depends on what is in the buffers, so it may be captured."""
@@ -145,13 +136,13 @@ class Forwards:
             query_bounds=buffers.query_bounds,
             max_queries=1,
             max_keys=buffers.block_table.shape[1] * buffers.page_tokens,
-            kernel=self._kernel,
+            kernel=self._kernel.read,
         )
-        logits = self._logits(buffers, step)
+        logits = self._logits_of(buffers, step)
         buffers.positions.add_(buffers.advance)
         return logits.float() if out is None else out.copy_(logits)
 
-    def _logits(self, buffers: DecodeBuffers, step: PageStep) -> torch.Tensor:
+    def _logits_of(self, buffers: DecodeBuffers, step: PageStep) -> torch.Tensor:
         if self._dense is not None:
             return self._dense(buffers.tokens, buffers.positions, step, self._cache)
         output: Any = self._model(

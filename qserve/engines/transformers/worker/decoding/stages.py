@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from qserve.engines.transformers.worker.attention.pages import PagedKernel, gathered
-from qserve.engines.transformers.worker.batching.batcher import Deliveries, GraphMemory
+from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
+from qserve.engines.transformers.worker.batching.batcher import BatchLimits, Deliveries, GraphMemory
 from qserve.engines.transformers.worker.batching.continuous import LibraryLoop
 from qserve.engines.transformers.worker.batching.library_rows import LibraryRows
 from qserve.engines.transformers.worker.batching.library_stages import LibraryStages, StepEntry
@@ -36,6 +36,14 @@ def decodes_in_runs(model: Any, cache: Any) -> bool:
     return model.device.type == "cuda" and LibraryRows.supports(cache)
 
 
+def _why_not_captured(kernel: ChosenKernel, limits: BatchLimits) -> str:
+    """Of steps that could be captured otherwise; empty where they are."""
+    if not limits.captures:
+        return "the plan has no memory for CUDA graphs"
+    # A graph serves every length: so it would copy the keys of the longest sequences, however short those at hand are.
+    return "" if kernel.is_in_place else "no kernel reads keys in their pages on this card"
+
+
 class DecodingStages:
     """Puts runs between the library's own stages, which prefill, admit, preempt and share (`Stages`).
 
@@ -47,16 +55,13 @@ class DecodingStages:
         self,
         library: LibraryLoop,
         original: LibraryStages,
-        kernel: PagedKernel,
+        kernel: ChosenKernel,
         deliver: Callable[[Deliveries], None],
         *,
-        captures: bool = True,
+        limits: BatchLimits,
         layers: CompiledLayers | None = None,
     ) -> None:
-        """`captures`: whether the plan has counted the memory of graphs; without it each operation is launched.
-
-        `layers`: of a model on a CPU whose steps are one call.
-        """
+        """`limits`: those of the batcher. `layers`: of a model on a CPU whose steps are one call."""
         self._library, self._original = library, original
         self._run_of: type[DecodeRun] = DecodeRun
         self._deliver = deliver
@@ -68,7 +73,7 @@ class DecodingStages:
             self._chosen_path = StepPath(COMPILED_LAYERS)
         else:
             chosen = choose_layers(library.model)
-            why_not = chosen.why_not_captured or ("" if captures else "the plan has no memory for CUDA graphs")
+            why_not = chosen.why_not_captured or _why_not_captured(kernel, limits)
             name = LIBRARY_LAYERS if chosen.dense is None else DENSE_LAYERS
             self._chosen_path = StepPath(name, why_not_captured=why_not, refused=chosen.refused)
             self._forwards = Forwards(
@@ -77,15 +82,15 @@ class DecodingStages:
                 self._books,
                 kernel,
                 dense=chosen.dense,
-                capture=chosen.capture if captures else None,
-                max_num_seqs=library.max_num_seqs,
+                capture=None if why_not else chosen.capture,
+                limits=limits,
             )
         self._sampler = BatchSampler()
         self._run: DecodeRun | None = None
         self._num_changes = -1
         self._decoded_alone = False
-        if kernel is not gathered and layers is None:
-            library.read_pages_by_table(kernel)
+        if kernel.is_in_place and kernel.reads_prompts and layers is None:
+            library.read_pages_by_table(kernel.read)
 
     @property
     def graph_memory(self) -> GraphMemory:

@@ -11,6 +11,7 @@ from qserve.engines.transformers.kernels.attention_kernels import (
     HUB_FLASH_3,
     HUB_VLLM_FLASH_3,
     TORCH_VARLEN,
+    TRITON_PAGED,
     kernel_candidates,
 )
 
@@ -21,20 +22,23 @@ HUB = "kernels"
     ("capability", "packages", "tried"),
     [
         ((8, 0), [], [TORCH_VARLEN]),
-        ((8, 9), ["flash-attn"], [TORCH_VARLEN, FLASH_2]),
-        ((8, 9), ["flash-attn", HUB], [TORCH_VARLEN, FLASH_2, HUB_FLASH_2]),
+        ((8, 0), ["triton"], [TRITON_PAGED, TORCH_VARLEN]),
+        ((8, 9), ["triton", "flash-attn"], [TRITON_PAGED, TORCH_VARLEN, FLASH_2]),
+        ((8, 9), ["triton", "flash-attn", HUB], [TRITON_PAGED, TORCH_VARLEN, FLASH_2, HUB_FLASH_2]),
         ((8, 9), ["flash-attn-3"], [TORCH_VARLEN]),  # is for Hopper
-        ((9, 0), [], [TORCH_VARLEN]),
-        ((9, 0), ["flash-attn-3"], [FLASH_3, TORCH_VARLEN]),
-        ((9, 0), [HUB], [HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, HUB_FLASH_2]),
+        ((9, 0), ["triton"], [TRITON_PAGED, TORCH_VARLEN]),
+        ((9, 0), ["triton", "flash-attn-3"], [FLASH_3, TRITON_PAGED, TORCH_VARLEN]),
+        ((9, 0), ["triton", HUB], [HUB_FLASH_3, HUB_VLLM_FLASH_3, TRITON_PAGED, TORCH_VARLEN, HUB_FLASH_2]),
         (
             (9, 0),
-            ["flash-attn-3", "flash-attn", HUB],
-            [FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, FLASH_2, HUB_FLASH_2],
+            ["flash-attn-3", "flash-attn", HUB, "triton"],
+            [FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TRITON_PAGED, TORCH_VARLEN, FLASH_2, HUB_FLASH_2],
         ),
         ((10, 0), [HUB], [TORCH_VARLEN, HUB_FLASH_2]),
-        ((12, 0), ["flash-attn"], [TORCH_VARLEN, FLASH_2]),
+        ((12, 0), ["triton", "flash-attn"], [TRITON_PAGED, TORCH_VARLEN, FLASH_2]),
+        ((7, 5), ["flash-attn", "flash-attn-3", HUB, "triton"], [TRITON_PAGED]),
         ((7, 5), ["flash-attn", "flash-attn-3", HUB], []),
+        (None, ["triton"], []),
         (None, ["flash-attn", HUB], []),
     ],
 )
@@ -54,6 +58,10 @@ def test_what_is_tried_on_a_card(capability: tuple[int, int] | None, packages: l
         ((9, 0), "bfloat16", 512, "flash-attn takes heads of 256 at most, and this model's are 512"),
     ],
 )
-def test_what_no_kernel_is_for(capability: tuple[int, int] | None, dtype: str, head_size: int, reason: str) -> None:
-    found = kernel_candidates(capability, ["flash-attn", HUB], dtype, head_size)
-    assert (found.names, found.passed_over) == ((), {"flash-attn": reason})
+def test_where_flash_attn_is_not_tried(
+    capability: tuple[int, int] | None, dtype: str, head_size: int, reason: str
+) -> None:
+    """Ours is for all cards, dtypes and heads."""
+    found = kernel_candidates(capability, ["flash-attn", HUB, "triton"], dtype, head_size)
+    assert found.names == (() if capability is None else (TRITON_PAGED,))
+    assert found.passed_over == {"flash-attn": reason}
