@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from transformers import (
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3_5ForCausalLM,
     Qwen3_5MoeForCausalLM,
     Qwen3_5MoeTextConfig,
@@ -62,6 +64,8 @@ def build(family: str, num_layers: int = 4, expert_width: int = 32, inner: int =
             model = Qwen3ForCausalLM(
                 Qwen3Config(**{**_BODY, "intermediate_size": inner, "num_hidden_layers": num_layers})
             )
+        case "qwen2":  # biases of q, k and v, no norms of heads
+            model = Qwen2ForCausalLM(Qwen2Config(**{**_BODY, "intermediate_size": inner}))
         case "qwen3-moe":
             model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**_BODY, **_DENSE, **experts))
         case "qwen3.5":

@@ -43,7 +43,7 @@ MOST_REGISTERS = {
     "divide_keys": 96,
     "attend_parts": 128,
     "attend_parts_by_head": 96,
-    "combine_parts": 80,
+    "combine_parts": 96,
 }
 # 16 bit on matrix units alone.
 _ONLY_16_BIT = ("attend_parts",)

@@ -16,7 +16,7 @@ import torch
 
 from qserve.demo import chat_model_path
 from qserve.detect import detect
-from qserve.engines.transformers.kernels.attention_kernels import TORCH_VARLEN, Candidates
+from qserve.engines.transformers.kernels.attention_kernels import TORCH_VARLEN, TRITON_PAGED, Candidates
 from qserve.engines.transformers.worker import card_trials
 from qserve.engines.transformers.worker.attention import kernels, texts
 from qserve.engines.transformers.worker.attention.kernels import GATHERED, Heads, choose_kernel

@@ -94,6 +94,7 @@ class PagedDecode:
                 sums,
                 scaling * _LOG2_E,
                 step.block_table.stride(0),
+                query.stride(0),
                 group,
                 kv_heads,
                 size=size,
@@ -103,7 +104,7 @@ class PagedDecode:
                 num_warps=4,
                 num_stages=2,
             )
-            out = torch.empty_like(query)
+            out = query.new_empty(query.shape)
             _combine_parts[(num_rows, heads)](
                 mixed,
                 sums,
@@ -210,6 +211,7 @@ def _attend_parts(  # type: ignore[no-untyped-def]
     sums,
     factor,
     table_width,
+    query_stride,
     group,
     kv_heads,
     group_block: tl.constexpr,
@@ -229,7 +231,7 @@ def _attend_parts(  # type: ignore[no-untyped-def]
         own_inside = own < group
         mask = own_inside[:, None] & (dims < size)[None, :]
         head = kv_head * group + own
-        asked = tl.load(query + (row * kv_heads * group + head)[:, None] * size + dims[None, :], mask=mask, other=0.0)
+        asked = tl.load(query + row * query_stride + head[:, None] * size + dims[None, :], mask=mask, other=0.0)
         largest = tl.full([group_block], -float("inf"), tl.float32)
         total = tl.zeros([group_block], tl.float32)
         sum_of = tl.zeros([group_block, size_block], tl.float32)
@@ -270,6 +272,7 @@ def _attend_parts_by_head(  # type: ignore[no-untyped-def]
     sums,
     factor,
     table_width,
+    query_stride,
     group,
     kv_heads,
     size: tl.constexpr,
@@ -286,7 +289,7 @@ def _attend_parts_by_head(  # type: ignore[no-untyped-def]
         stop = tl.minimum(start + tl.load(length), tl.load(num_keys + row))
         dims = tl.arange(0, size_block)
         mask = dims < size
-        asked = tl.load(query + (row * kv_heads * group + head) * size + dims, mask=mask, other=0.0).to(tl.float32)
+        asked = tl.load(query + row * query_stride + head * size + dims, mask=mask, other=0.0).to(tl.float32)
         largest = -float("inf")
         total = 0.0
         sum_of = tl.zeros([size_block], tl.float32)

@@ -28,6 +28,8 @@ from qserve.engines.transformers.worker.batching.library_stages import LibrarySt
 from qserve.engines.transformers.worker.batching.paged_faults import FaultTolerantStages
 from qserve.engines.transformers.worker.batching.queues import Outboxes, PolledInbox
 from qserve.engines.transformers.worker.batching.step_path import StepPath
+from qserve.engines.transformers.worker.decoding.choose import fuses_products
+from qserve.engines.transformers.worker.decoding.fused import fuse_products
 from qserve.engines.transformers.worker.decoding.stages import DecodingStages, decodes_in_runs
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
@@ -83,6 +85,8 @@ class PagedBatcher:
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""
+        if fuses_products(self._model):
+            fuse_products(self._model)
         wanted = f"a KV pool of {self.kv_cache_tokens} tokens"
         with placed_by_layer(self._model), as_memory_error(wanted), LazyPools():
             cache = self._library.allocate()

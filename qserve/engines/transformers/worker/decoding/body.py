@@ -1,7 +1,7 @@
 """A dense decoder's layers in a decoding step: products, attention, and three operations for all that stands between.
 
 The library's layers are the ones that compute: their matrices, norms and rotary angles are used as they were loaded.
-A layer is twelve launches where the library's modules make 56.
+A layer is ten launches, where weights are fused (`fused`) and attention takes two, and the library's modules make 56.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 
 from qserve.core.families import layer_classes
 from qserve.engines.transformers.worker.attention.pages import PageStep
+from qserve.engines.transformers.worker.decoding.fused import GATE_UP, QKV, products
 from qserve.engines.transformers.worker.decoding.operations import add_rms_norm, rotate_and_store, silu_and_multiply
 
 __all__ = ["DenseSteps"]
@@ -52,7 +53,7 @@ class DenseSteps:
             delta = _attention(layer.self_attn, normed, (cos, sin), step, cache)
             normed = add_rms_norm(states, delta, *_norm_of(layer.post_attention_layernorm))
             mlp = layer.mlp
-            delta = mlp.down_proj(silu_and_multiply(mlp.gate_proj(normed), mlp.up_proj(normed)))
+            delta = mlp.down_proj(silu_and_multiply(*products(mlp, GATE_UP, normed)))
         logits: torch.Tensor = self.model.get_output_embeddings()(add_rms_norm(states, delta, *_norm_of(body.norm)))
         return logits
 
@@ -65,10 +66,7 @@ def _attention(
     attention: Any, states: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], step: PageStep, cache: Any
 ) -> torch.Tensor:
     size, layer_idx = attention.head_dim, attention.layer_idx
-    query, key, value = (
-        product(states).view(len(states), -1, size)
-        for product in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
+    query, key, value = (part.unflatten(-1, (-1, size)) for part in products(attention, QKV, states))
     query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     norms = (
         None if query_norm is None else query_norm.weight,

@@ -20,7 +20,7 @@ from qserve.engines.transformers.worker.decoding.forward import Capture, capture
 from qserve.engines.transformers.worker.decoding.operations import ON_CARDS, PLAIN
 from qserve.model.trials.ask import tried
 
-__all__ = ["Layers", "can_be_captured", "choose_layers", "take_on_cards"]
+__all__ = ["Layers", "can_be_captured", "choose_layers", "fuses_products", "take_on_cards"]
 
 _log = logging.getLogger("qserve.worker")
 
@@ -41,6 +41,11 @@ class Layers:
     capture: Capture | None
     refused: tuple[Refusal, ...] = ()
     why_not_captured: str = ""
+
+
+def fuses_products(model: Any) -> bool:
+    """Whether weights are laid behind each other for steps of our own (`fused`); before there are pages of keys."""
+    return model.device.type == "cuda" and DenseSteps.of(model) is not None
 
 
 def choose_layers(model: Any) -> Layers:

@@ -42,7 +42,7 @@ def rotate_and_store(
     """Each head of query and key normed, where there are weights, and rotated: queries in place, keys into the pages.
 
     Args:
-        query: [tokens, heads, size]; written to.
+        query: [tokens, heads, size]; written to. Tokens may lie apart, here and in `key` and `value`.
         key: [tokens, kv_heads, size].
         value: as `key`; goes into the pages as it is.
         norms: weights [size] of queries and keys, and eps.
@@ -56,7 +56,7 @@ def rotate_and_store(
 
 
 def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) · up."""
+    """silu(gate) · up, both [tokens, width], whose rows may lie apart."""
     mixed: torch.Tensor = torch.ops.qserve.silu_and_multiply(gate, up)
     return mixed
 
@@ -133,7 +133,7 @@ _implement(
     {
         "add_rms_norm": lambda states, *_: torch.empty_like(states),
         "rotate_and_store": _nothing,
-        "silu_and_multiply": lambda gate, _: torch.empty_like(gate),
+        "silu_and_multiply": lambda gate, _: gate.new_empty(gate.shape),
     },
     "Meta",
 )

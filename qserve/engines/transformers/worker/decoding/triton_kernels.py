@@ -66,6 +66,9 @@ def rotate_and_store(
             write_index,
             heads,
             kv_heads,
+            query.stride(0),
+            key.stride(0),
+            value.stride(0),
             eps,
             size // 2,
             norms_query=query_weight is not None,
@@ -77,10 +80,12 @@ def rotate_and_store(
 
 def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """As `operations.silu_and_multiply`."""
-    out = torch.empty_like(gate)
-    number = gate.numel()
+    tokens, width = gate.shape
+    out = gate.new_empty(tokens, width)
     with _card_of(gate):
-        _silu_and_multiply[(triton.cdiv(number, _SILU_BLOCK),)](gate, up, out, number, block=_SILU_BLOCK)
+        _silu_and_multiply[(triton.cdiv(width, _SILU_BLOCK), tokens)](
+            gate, up, out, width, gate.stride(0), up.stride(0), block=_SILU_BLOCK
+        )
     return out
 
 
@@ -105,8 +110,8 @@ def _rotations(sizes: Sizes) -> Iterator[Callable[[], object]]:
 
 
 def _gates(sizes: Sizes) -> Iterator[Callable[[], object]]:
-    gate = _empty(sizes, 2, sizes.spec.intermediate_size)
-    yield lambda: silu_and_multiply(gate, gate)
+    gate = _empty(sizes, 2, 2 * sizes.spec.intermediate_size)
+    yield lambda: silu_and_multiply(*gate.chunk(2, dim=-1))
 
 
 def _empty(sizes: Sizes, *shape: int) -> torch.Tensor:
@@ -145,6 +150,9 @@ def _rotate_and_store(  # type: ignore[no-untyped-def]
     write_index,
     heads,
     kv_heads,
+    query_stride,
+    key_stride,
+    value_stride,
     eps,
     half,
     norms_query: tl.constexpr,
@@ -162,7 +170,7 @@ def _rotate_and_store(  # type: ignore[no-untyped-def]
     # One constant above both branches: a dtype that a run-time branch assigns compiles for no card.
     dtype: tl.constexpr = query.dtype.element_ty
     if head < heads:
-        start = (token * heads + head) * size
+        start = token * query_stride + head * size
         first = tl.load(query + start + places, mask=inside, other=0.0)
         second = tl.load(query + start + half + places, mask=inside, other=0.0)
         if norms_query:
@@ -172,7 +180,8 @@ def _rotate_and_store(  # type: ignore[no-untyped-def]
         tl.store(query + start + half + places, two, mask=inside)
     else:
         head -= heads
-        start = (token * kv_heads + head) * size
+        start = token * key_stride + head * size
+        value_start = token * value_stride + head * size
         target = (tl.load(write_index + token) * kv_heads + head) * size
         first = tl.load(key + start + places, mask=inside, other=0.0)
         second = tl.load(key + start + half + places, mask=inside, other=0.0)
@@ -181,8 +190,8 @@ def _rotate_and_store(  # type: ignore[no-untyped-def]
         one, two = _rotated(first, second, cos_of, sin_of, dtype)
         tl.store(keys + target + places, one, mask=inside)
         tl.store(keys + target + half + places, two, mask=inside)
-        tl.store(values + target + places, tl.load(value + start + places, mask=inside, other=0.0), mask=inside)
-        rest = tl.load(value + start + half + places, mask=inside, other=0.0)
+        tl.store(values + target + places, tl.load(value + value_start + places, mask=inside, other=0.0), mask=inside)
+        rest = tl.load(value + value_start + half + places, mask=inside, other=0.0)
         tl.store(values + target + half + places, rest, mask=inside)
 
 
@@ -207,12 +216,13 @@ def _rotated(first, second, cos_of, sin_of, dtype: tl.constexpr):  # type: ignor
 
 
 @card_kernel(_gates)
-def _silu_and_multiply(gate, up, out, number, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = places < number
-    values = tl.load(gate + places, mask=inside, other=0.0)
+def _silu_and_multiply(gate, up, out, width, gate_stride, up_stride, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(1).to(tl.int64)
+    places = tl.program_id(0) * block + tl.arange(0, block)
+    inside = places < width
+    values = tl.load(gate + row * gate_stride + places, mask=inside, other=0.0)
     dtype = values.dtype
     wide = values.to(tl.float32)
     silu = (wide / (1.0 + tl.exp(-wide))).to(dtype).to(tl.float32)
-    more = tl.load(up + places, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + places, (silu * more).to(dtype), mask=inside)
+    more = tl.load(up + row * up_stride + places, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * width + places, (silu * more).to(dtype), mask=inside)
