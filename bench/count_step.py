@@ -5,6 +5,7 @@ python bench/count_step.py --names        # which operations a step of 8 rows ha
 python bench/count_step.py --held nf4     # with weights as bitsandbytes holds them on a card: int8, nf4, fp4
 python bench/count_step.py --bytes Qwen/Qwen3-32B    # of weights that a step moves, from the shapes alone
 python bench/count_step.py --texts 64     # of a layer of a reward model that reads so many texts in a row
+python bench/count_step.py --models Qwen/Qwen3-8B    # kernels, waits and bytes of a step of it in bf16
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from bench.row_counts import layer_launches
-from bench.step_bytes import bytes_table
+from bench.step_bytes import bytes_table, step_table
 from bench.step_counts import GREEDY, SAMPLED, count_steps, names_of
 
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--held", default="bf16", choices=["bf16", "int8", "nf4", "fp4"])
     parser.add_argument("--texts", type=int)
     parser.add_argument("--bytes", metavar="MODEL", help="a model of configs/models.toml")
+    parser.add_argument("--models", metavar="MODEL", nargs="+", help="models of configs/models.toml")
     args = parser.parse_args()
     if args.bytes:
         print(bytes_table(args.bytes, args.rows))
@@ -37,6 +39,11 @@ def main() -> None:
     if args.texts:
         each, together = (layer_launches(args.texts, by_one_call=one) for one in (False, True))
         print(f"a layer of a row of {args.texts} texts: {each} launches text by text, {together} by one call")
+        return
+    if args.models:
+        step = count_steps(8, SAMPLED, "bf16")
+        beside = step.launches - 2 * step.layer_launches
+        print(step_table(args.models, args.rows, step.layer_launches, beside, step.waits))
         return
     if args.names:
         for name, number in names_of(4, 8, SAMPLED, args.held).most_common():

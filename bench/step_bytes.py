@@ -21,11 +21,12 @@ from qserve.core.model_spec import ModelSpec
 from qserve.engines.transformers.kernels.quantized_products import read_bytes
 from qserve.hub.bundled import bundled_config
 
-__all__ = ["bytes_table"]
+__all__ = ["bytes_table", "step_table"]
 
 # With a scale in 8 bits for 64 numbers, and one in 32 for 256 of those.
 _BITS = {"bf16": 16.0, "int8": 8.0, "nf4": 4 + 8 / 64 + 32 / (64 * 256)}
 _HOPPER = 132, 9, 0
+_KEYS = 1024
 
 
 def bytes_table(model: str, rows: Sequence[int]) -> str:
@@ -36,6 +37,24 @@ def bytes_table(model: str, rows: Sequence[int]) -> str:
             before = sum(_before(shape, held, bits, num) for shape in _shapes(model))
             after = sum(_after(shape, bits, num) for shape in _shapes(model))
             lines.append(f"| {held} | {num} | {before / 1e9:.1f} | {after / 1e9:.1f} |")
+    return "\n".join(lines)
+
+
+def step_table(models: Sequence[str], rows: Sequence[int], layer_launches: float, beside: float, waits: float) -> str:
+    """Markdown: what a bf16 step of a dense model asks of a card, each row behind `_KEYS` tokens."""
+    lines = [
+        "| model | rows | kernels, not captured | waits | weights, GB | keys and values, GB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model in models:
+        spec = ModelSpec.from_config(bundled_config(model) or {}, model)
+        launches = spec.num_hidden_layers * layer_launches + beside
+        weights = sum(2 * outputs * inputs * count for outputs, inputs, count, _ in _shapes(model)) / 1e9
+        token = 2 * 2 * spec.num_hidden_layers * spec.num_key_value_heads * spec.head_dim
+        lines += [
+            f"| {model} | {num} | {launches:g} | {waits:g} | {weights:.2f} | {num * _KEYS * token / 1e9:.3f} |"
+            for num in rows
+        ]
     return "\n".join(lines)
 
 

@@ -29,8 +29,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
 from qserve.engines.transformers.worker.attention.kernels import ChosenKernel
 from qserve.engines.transformers.worker.attention.pages import PageStep
+from qserve.engines.transformers.worker.attention.triton_decode import PagedDecode
 from qserve.engines.transformers.worker.batching import paged
 from qserve.engines.transformers.worker.batching.batcher import BatchLimits, Sequence
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
@@ -40,6 +42,7 @@ from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.engines.transformers.worker.sampling import batch
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.engines.transformers.worker.sampling.sampler import SequenceSampler
+from qserve.model.cuda.kernels import recording
 from qserve.model.cuda.linear import CardLinear
 from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
@@ -95,6 +98,7 @@ _READS = frozenset(
 _MADE = frozenset({"tensor", "as_tensor"})
 _PROMPT_TOKENS, _WARM_STEPS, _STEPS = 40, 4, 12
 _VOCABULARY, _BLOCK = 1000, 64
+_DECODE = PagedDecode(132)
 
 
 @dataclass(frozen=True)
@@ -251,14 +255,19 @@ async def _run(model: Any, rows: int, params: SamplingParams, what: str) -> list
     return steps[_WARM_STEPS : _WARM_STEPS + _STEPS]
 
 
-@torch.library.custom_op("qserve_bench::read_pages", mutates_args=())
-def _read_pages(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """As flash-attn's kernels do: one launch, which reads pages in place. What it says does not matter here."""
+@torch.library.custom_op("qserve_bench::launch", mutates_args=())
+def _launch(query: torch.Tensor) -> torch.Tensor:
+    """Counted as one kernel; what it says does not matter here."""
     return query.clone()
 
 
 def _kernel(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float) -> Any:
-    return _read_pages(query, keys, values)
+    """As many launches as our own kernel makes, which runs on no CPU."""
+    with recording() as launches:
+        _DECODE(query, keys, values, step, scaling)
+    for _ in launches:
+        query = _launch(query)
+    return query
 
 
 def _captured(forward: Callable[[], object]) -> Callable[[], None]:
@@ -273,7 +282,7 @@ def _as_on_a_card(what: str) -> Iterator[None]:
 
     Operations are those of a step that is not captured; Python is that around one that is.
     """
-    chosen = ChosenKernel("counted", _kernel, 256, {})
+    chosen = ChosenKernel("counted", _kernel, PAGE_TOKENS, {}, reads_prompts=False)
     capture = None if what == "operations" else _captured
     with (
         mock.patch.object(batch, "largest", lambda scores: scores.max(dim=-1)),
@@ -281,6 +290,7 @@ def _as_on_a_card(what: str) -> Iterator[None]:
         mock.patch.object(paged, "compile_steps", lambda model, cache: None),
         mock.patch.object(paged, "choose_kernel", lambda *_: chosen),
         mock.patch.object(paged, "decodes_in_runs", lambda *_: True),
+        mock.patch.object(paged, "fuses_products", lambda _: True),
     ):
         yield
 

@@ -26,7 +26,7 @@ from qserve.core.offload import NUM_BUFFERS, are_streamed
 from qserve.engines.transformers.kernels.compiler_errors import reason_of
 from qserve.units import MIB, format_bytes
 
-__all__ = ["Lane", "LayerStream", "stream_offloaded"]
+__all__ = ["Lane", "LayerStream", "is_streamed", "stream_offloaded"]
 
 _log = logging.getLogger("qserve.worker")
 _ALIGNMENT = 256
@@ -229,6 +229,12 @@ def _empty_host_cache() -> None:
         torch.accelerator.empty_host_cache()
     else:  # before torch 2.12
         torch._C._host_emptyCache()
+
+
+def is_streamed(layer: nn.Module) -> bool:
+    """Whether the parameters of `layer` are brought, and lie elsewhere in every other forward."""
+    hooks = (getattr(hook, "func", None) for hook in layer._forward_pre_hooks.values())
+    return any(getattr(hook, "__func__", None) is LayerStream._before for hook in hooks)
 
 
 def stream_offloaded(model: Any) -> LayerStream | None:

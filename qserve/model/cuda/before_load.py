@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -34,32 +34,51 @@ def cards_of(plan: Plan) -> list[torch.device]:
 
 
 def try_before_loading(
-    plan: Plan, dtype: torch.dtype, skeleton: Callable[[], nn.Module], others: Callable[[torch.device], Groups]
+    plan: Plan,
+    dtype: torch.dtype,
+    skeleton: Callable[[], nn.Module],
+    others: Callable[[torch.device], Groups],
+    fused: Sequence[tuple[str, ...]] = (),
 ) -> None:
-    """The products that the plan's layers will ask for and `others`, on each card of the plan.
+    """The products that the plan's layers will ask for (`product_trials_ahead`) and `others`, on each card of the plan.
 
     A trial's process takes half a GiB of the card for itself, and what it says is kept: who asks later finds it.
     """
     if torch.cuda.is_available():
-        products = [[one] for one in product_trials_ahead(plan, dtype, skeleton)]
+        products = [[one] for one in product_trials_ahead(plan, dtype, skeleton, fused)]
         for device in cards_of(plan):
             tried(device, [*others(device), *products])
 
 
-def product_trials_ahead(plan: Plan, dtype: torch.dtype, skeleton: Callable[[], nn.Module]) -> list[Trial]:
+def product_trials_ahead(
+    plan: Plan, dtype: torch.dtype, skeleton: Callable[[], nn.Module], fused: Sequence[tuple[str, ...]] = ()
+) -> list[Trial]:
     """Of the layers of `skeleton` (asked for where it is needed) that bitsandbytes will hold; else none.
 
-    One more than is held (a head) costs its trial; one that is not foreseen is tried beside the weights.
+    One more than is held (a head) costs its trial; one that is not foreseen is tried beside the weights. `fused`: names
+    of a module's layers that int8 holds as one.
     """
     scheme = plan.quant.scheme
     if not scheme.startswith("bnb-") or SCHEMES[scheme].bits >= 16:
         return []
+    model = skeleton()
     layers = [
-        module
-        for name, module in skeleton().named_modules()
+        [module]
+        for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in ("lm_head", "score")
     ]
+    if SCHEMES[scheme].bits == 8:
+        layers += [found for names in fused for module in model.modules() if (found := _children(module, names))]
     shapes = (
-        Shape.as_made_by(scheme, one.out_features, one.in_features, has_bias=one.bias is not None) for one in layers
+        Shape.as_made_by(
+            scheme, sum(one.out_features for one in parts), parts[0].in_features, has_bias=parts[0].bias is not None
+        )
+        for parts in layers
     )
     return product_trials(shapes, dtype)
+
+
+def _children(module: nn.Module, names: tuple[str, ...]) -> list[nn.Linear]:
+    """The layers of these names, where all are such."""
+    found = [child for name in names if isinstance(child := getattr(module, name, None), nn.Linear)]
+    return found if len(found) == len(names) else []

@@ -17,7 +17,7 @@ import triton  # type: ignore[import-untyped]
 
 from qserve.core.model_spec import ModelSpec
 
-__all__ = ["KERNELS", "CardKernel", "Launch", "Sizes", "card_kernel", "launches_of"]
+__all__ = ["KERNELS", "CardKernel", "Launch", "Sizes", "card_kernel", "launches_of", "recording"]
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,15 @@ def card_kernel(calls: Calls, any_number: tuple[str, ...] = ()) -> Callable[[Cal
 
 def launches_of(kernel: CardKernel, sizes: Sizes) -> Iterator[Launch]:
     """The launches that a service of `sizes` makes of `kernel`. Nothing runs."""
-    with _recording() as recorded:
+    with recording() as recorded:
         for call in kernel.calls(sizes):
             call()
     yield from (launch for launch in recorded if launch.kernel is kernel)
 
 
 @contextmanager
-def _recording() -> Iterator[list[Launch]]:
+def recording() -> Iterator[list[Launch]]:
+    """Launches are listed in its place, and none runs."""
     recorded: list[Launch] = []
     token = _recorded.set(recorded)
     try:

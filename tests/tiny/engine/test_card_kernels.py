@@ -41,9 +41,9 @@ MOST_REGISTERS = {
     "rotate_and_store": 64,
     "silu_and_multiply": 64,
     "divide_keys": 96,
-    "attend_parts": 128,
+    "attend_parts": 144,
     "attend_parts_by_head": 96,
-    "combine_parts": 96,
+    "combine_parts": 128,
 }
 # 16 bit on matrix units alone.
 _ONLY_16_BIT = ("attend_parts",)

@@ -146,18 +146,29 @@ def test_cards_of_a_plan(monkeypatch: pytest.MonkeyPatch, device_map: Any, cards
 
 
 @pytest.mark.parametrize("scheme", ["bnb-int8", "bnb-nf4"])
-def test_products_are_foreseen_by_the_shapes_that_the_loaded_model_has(scheme: str) -> None:
+def test_products_are_foreseen_by_the_shapes_that_the_loaded_model_has(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("bitsandbytes")
     from bench.step_counts import hold
-    from qserve.model.cuda.linear import card_linears
+    from qserve.engines.transformers.worker.decoding import fused
+    from qserve.engines.transformers.worker.decoding.fused import GATE_UP, QKV
+    from qserve.model.cuda.linear import CardLinear, card_linears
 
     plan = plan_for(scheme, "cuda:0")
     model = skeleton(chat_model_path())
-    foreseen = product_trials_ahead(plan, torch.bfloat16, lambda: model)
+    foreseen = product_trials_ahead(plan, torch.bfloat16, lambda: model, (QKV, GATE_UP))
     real = model.to_empty(device="cpu").bfloat16()
     hold(real.get_decoder(), scheme.removeprefix("bnb-"))
     asked = product_trials((Shape.of(one) for one in card_linears(real)), torch.bfloat16)
     assert asked and set(asked) <= set(foreseen)
+    made: list[torch.nn.Module] = []
+    monkeypatch.setattr(fused, "choose_products", lambda layers, dtype: made.extend(layers))
+    monkeypatch.setattr(CardLinear, "device", CARD)
+    saved = fused.fuse_products(real)
+    assert bool(saved) == bool(made) == (scheme == "bnb-int8")
+    asked = product_trials((Shape.of(one) for one in card_linears(torch.nn.ModuleList(made))), torch.bfloat16)
+    assert set(asked) <= set(foreseen)
     assert product_trials_ahead(plan_for("bf16", "cuda:0"), torch.bfloat16, lambda: pytest.fail("asked for")) == []
 
 

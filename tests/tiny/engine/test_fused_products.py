@@ -13,6 +13,7 @@ from bench.step_counts import hold
 from qserve.engines.transformers.worker.batching import paged
 from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.decoding.fused import GATE_UP, QKV, fuse_products, products
+from qserve.model.layer_stream import LayerStream
 from qserve.model.measured_weights import weights_by_kind, weights_bytes
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
@@ -64,6 +65,9 @@ def test_layers_that_are_more_than_a_product_stay_apart() -> None:
     layers[0].self_attn.k_proj._hf_hook = object()
     layers[1].mlp.up_proj.register_forward_hook(lambda *_: None)
     assert fuse_products(model) == 3 * len(layers) - 2 - 1
+    in_ram = build("qwen3")
+    LayerStream(in_ram.get_decoder().layers[1:], torch.device("cpu"))
+    assert fuse_products(in_ram) == 3
     wrapped = build("qwen3")
     for layer in wrapped.get_decoder().layers:
         layer.self_attn.q_proj = nn.Sequential(layer.self_attn.q_proj)  # as peft's layers stand around a product

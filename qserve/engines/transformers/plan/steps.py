@@ -131,7 +131,7 @@ def _decode_launches(plan: Plan, num_layers: int) -> int | None:
     if any(device.cuda_graphs_bytes for device in plan.devices):
         return int(counted["beside"]) + 1
     if are_streamed(plan.model.architecture, SCHEMES[plan.quant.scheme].bits, _places(plan)):
-        return int(counted["beside"] + num_layers * counted["dense_layer"])
+        return int(counted["beside"] + num_layers * counted["streamed_layer"])
     return None
 
 

@@ -11,6 +11,7 @@ from transformers import AutoConfig
 
 from qserve.engines.transformers.worker.attention.kernels import Heads, kernel_trials
 from qserve.engines.transformers.worker.decoding.check import operation_trials
+from qserve.engines.transformers.worker.decoding.fused import GATE_UP, QKV
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cuda.before_load import try_before_loading
 from qserve.model.load import DTYPES
@@ -36,4 +37,4 @@ def try_kernels_of(folder: Path, plan: Plan) -> None:
     def others(device: torch.device) -> Groups:
         return [*kernel_trials(device, heads), *([one] for one in operation_trials(heads, width))]
 
-    try_before_loading(plan, dtype, partial(skeleton, folder), others)
+    try_before_loading(plan, dtype, partial(skeleton, folder), others, (QKV, GATE_UP))

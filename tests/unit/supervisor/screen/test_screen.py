@@ -218,7 +218,7 @@ def test_a_kernel_that_a_card_refused_is_a_warning_of_two_lines_with_the_next_st
     worker = replace(chat(), memory=refused("rotate_and_store", told))
     shown = ready_rows("http://h", [worker], has_key=False, logs=Path("/logs"))
     assert dict(shown)["Warn"] == (
-        f"rotate_and_store refused ({told}): a decoding layer takes 40 launches, not 12; qserve doctor --kernels"
+        f"rotate_and_store refused ({told}): a decoding layer takes 38 launches, not 10; qserve doctor --kernels"
     )
     for kernel in COSTS:
         long = dict(

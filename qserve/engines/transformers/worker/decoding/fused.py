@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 from qserve.model.cuda.linear import CardLinear
 from qserve.model.cuda.trial import choose_products
 from qserve.model.cuda.weights import Int8Weight
+from qserve.model.layer_stream import is_streamed
 
 __all__ = ["GATE_UP", "QKV", "fuse_products", "products"]
 
@@ -48,11 +49,14 @@ def fuse_products(model: Any) -> int:
     """Lay weights behind each other in the layers of a dense decoder on one card; returns how many products that saves.
 
     Weights of 16 bit or more, and those of int8, which have a scale for each output. Those of 4 bits stay apart: each
-    has an offset of its own scales. So do layers with adapters and hooks, which are more than a product.
+    has an offset of its own scales. So do those with adapters and hooks, which are more than a product, and those of
+    layers in RAM.
     """
     made: list[CardLinear] = []
     num_saved = 0
     for layer in model.get_decoder().layers:
+        if is_streamed(layer):
+            continue
         for module, names in ((layer.self_attn, QKV), (layer.mlp, GATE_UP)):
             product = _fused([getattr(module, name) for name in names])
             if product is None:
