@@ -110,14 +110,18 @@ def _launching(card: Any) -> Any:
     """What takes the place of a launch of one of Triton's kernels."""
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        """Its arguments are those that it names; tensors lie on the card, end to end, and so does the launch."""
+        """Its arguments are those that it names; tensors lie on the card, as does the launch.
+
+        They lie end to end, but those whose rows' distance the kernel is told.
+        """
         constants = {name: one for name, one in kwargs.items() if name not in _OPTIONS}
         kernel.signature.bind(*args, **constants)
         assert all(part > 0 for part in grid)
         assert card.num_guards, f"{kernel.fn.__name__} is launched on whatever card is the current one"
-        for one in args:
+        for name, one in zip(kernel.arg_names, args, strict=False):
             if isinstance(one, torch.Tensor):
-                assert one.device.type == "cuda" and one.is_contiguous(), f"{kernel.fn.__name__}: {one}"
+                row = one[0] if f"{name}_stride" in kernel.arg_names else one
+                assert one.device.type == "cuda" and row.is_contiguous(), f"{kernel.fn.__name__}: {one}"
         card.launched.append(kernel.fn.__name__)
 
     return launch

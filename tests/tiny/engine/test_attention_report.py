@@ -17,6 +17,7 @@ from qserve.engines.transformers.kernels.attention_kernels import (
     HUB_FLASH_3,
     HUB_VLLM_FLASH_3,
     TORCH_VARLEN,
+    TRITON_PAGED,
 )
 from qserve.engines.transformers.worker.attention import kernels
 from qserve.engines.transformers.worker.attention.kernels import GATHERED, Heads, choose_kernel
@@ -44,6 +45,8 @@ def test_a_cpu() -> None:
 def test_cards_and_models_that_no_kernel_serves(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], reason: str
 ) -> None:
+    """Where Triton is not there, whose kernel serves them all."""
+    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"flash-attn"}))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     chosen = choose_kernel(CARD, Heads(8, 2, 64, dtype))
     assert (chosen.name, chosen.page_tokens, chosen.refused) == (GATHERED, 32, ())
@@ -53,8 +56,8 @@ def test_cards_and_models_that_no_kernel_serves(
 @pytest.mark.parametrize(
     ("capability", "passed_over"),
     [
-        ((9, 0), {FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, HUB_FLASH_2}),
-        ((8, 6), {TORCH_VARLEN, HUB_FLASH_2}),
+        ((9, 0), {FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TRITON_PAGED, TORCH_VARLEN, HUB_FLASH_2}),
+        ((8, 6), {TRITON_PAGED, TORCH_VARLEN, HUB_FLASH_2}),
     ],
 )
 def test_the_first_that_is_there_and_right_is_taken(
@@ -80,6 +83,39 @@ def test_the_first_that_is_there_and_right_is_taken(
     chosen = choose_kernel(CARD, BF16)
     assert chosen.name == GATHERED
     assert "flash_attention_2: it is wrong on this card" in attention_report(MODEL, GATHERED, chosen.passed_over)
+
+
+def test_prompts_take_the_first_behind_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours reads one query of a sequence, and is asked for no more; where nothing else is right, prompts have SDPA."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"triton", "flash-attn"}))
+    asked: list[tuple[str, int, bool]] = []
+
+    def is_right(kernel: Any, device: Any, heads: Any, page_tokens: int, *, decodes_alone: bool = False) -> bool:
+        name = kernel(None, None, None, SimpleNamespace(max_queries=1), 1.0)
+        asked.append((name, page_tokens, decodes_alone))
+        return bool(name != "varlen")
+
+    def named(name: str) -> Any:
+        return lambda *_: iter([lambda *_: name])
+
+    monkeypatch.setattr(kernels, "is_right", is_right)
+    monkeypatch.setattr(kernels, "_triton", named("ours"))
+    monkeypatch.setattr(kernels, "_torch_varlen", named("varlen"))
+    monkeypatch.setattr(kernels, "_flash_2", named("flash 2"))
+    chosen = choose_kernel(CARD, BF16)
+    assert (chosen.name, chosen.page_tokens) == (f"{TRITON_PAGED}+{FLASH_2}", 256)
+    assert chosen.reads_prompts and chosen.is_in_place
+    query: Any = None
+    for num_queries, name in ((1, "ours"), (7, "flash 2")):
+        step: Any = SimpleNamespace(max_queries=num_queries)
+        assert chosen.read(query, query, query, step, 1.0) == name
+    assert asked == [("ours", 32, True), ("ours", 256, True), ("varlen", 256, False), ("flash 2", 256, False)]
+    told = attention_report(MODEL, chosen.name, chosen.passed_over)
+    assert told.startswith("qserve's own kernel, paged; prompts: flash-attn 2, paged (")
+    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"triton"}))
+    alone = choose_kernel(CARD, BF16)
+    assert (alone.name, alone.page_tokens, alone.reads_prompts) == (TRITON_PAGED, 32, False) and not alone.refused
 
 
 @pytest.mark.parametrize("heads", [Heads(8, 2, 64, torch.float32), Heads(4, 4, 32, torch.bfloat16)])

@@ -156,7 +156,7 @@ async def test_refused_operations_and_attention_reach_the_code_path(monkeypatch:
 def offer(monkeypatch: pytest.MonkeyPatch, **sources: Callable[[], Any]) -> None:
     """To a CPU, by name."""
     monkeypatch.setattr(kernels, "kernel_candidates", lambda *_: Candidates(tuple(sources), {}))
-    monkeypatch.setattr(kernels, "_sources", lambda: sources)
+    monkeypatch.setattr(kernels, "_sources", lambda *_: sources)
 
 
 def test_attention_is_refused_where_all_that_were_tried_failed(

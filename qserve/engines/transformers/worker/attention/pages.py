@@ -107,7 +107,7 @@ def gathered(
     for some in (slice(start, start + at_once) for start in range(0, len(query), at_once)):
         key, value = (part[table[some]].flatten(1, 2).transpose(1, 2) for part in (keys, values))
         mixed[some] = scaled_dot_product_attention(
-            query[some].unflatten(1, (kv_heads, -1)),
+            query[some].reshape(-1, kv_heads, query.shape[1] // kv_heads, query.shape[2]),
             key,
             value,
             attn_mask=(places < step.num_keys[some, None])[:, None, None, :],

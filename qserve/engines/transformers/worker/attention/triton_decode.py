@@ -27,7 +27,8 @@ _PROGRAMS_EACH = 4
 _LEAST_PART = 64
 """Keys of a part; fewer would take longer to bring together than to read."""
 
-_ITEM_BLOCK = 64
+_MOST_ITEMS, _MOST_COMPARED = 64, 4096
+"""Of a program, and with how many sequences they are compared in all: more would not stay in registers."""
 _PARTS_AT_ONCE = 8
 _LEAST_DOT = 16  # rows of the smallest product that matrix units make
 _LEAST_MAJOR = 8  # of compute capability: Triton uses no matrix units of older cards
@@ -78,9 +79,9 @@ class PagedDecode:
             sums = torch.empty(num_items, heads, dtype=torch.float32, device=query.device)
             size_block = _power_of_2(size)
             group = heads // kv_heads
-            attend = partial(_attend_parts[(num_items, kv_heads)], group_block=max(_LEAST_DOT, _power_of_2(group)))
-            if not self.by_dot:
-                attend = _attend_parts_by_head[(num_items, heads)]
+            attend = _attend_parts_by_head[(num_items, heads)]
+            if self.by_dot:
+                attend = partial(_attend_parts[(num_items, kv_heads)], group_block=max(_LEAST_DOT, _power_of_2(group)))
             attend(
                 query,
                 keys,
@@ -123,8 +124,10 @@ class PagedDecode:
         wanted = -(-_PROGRAMS_EACH * self.multi_processors // kv_heads)
         num_items = num_rows + wanted  # each sequence has a part that is not full, at most
         made = torch.empty(2 * num_items + num_rows + 1, dtype=torch.int32, device=step.num_keys.device)
-        rows, starts, ends, length = made.split([num_items, num_items, num_rows, 1])
-        _divide_keys[(triton.cdiv(num_items, _ITEM_BLOCK),)](
+        rows, starts, ends, length = torch.split(made, [num_items, num_items, num_rows, 1])
+        row_block = _power_of_2(num_rows)
+        item_block = max(1, min(_MOST_ITEMS, _MOST_COMPARED // row_block))
+        _divide_keys[(triton.cdiv(num_items, item_block),)](
             step.num_keys,
             rows,
             starts,
@@ -134,8 +137,8 @@ class PagedDecode:
             num_items,
             wanted,
             least=_LEAST_PART,
-            row_block=_power_of_2(num_rows),
-            item_block=_ITEM_BLOCK,
+            row_block=row_block,
+            item_block=item_block,
             num_warps=4,
         )
         return _Parts(rows, starts, ends, length)
@@ -154,7 +157,7 @@ def _steps(sizes: Sizes) -> Iterator[Callable[[], object]]:
     spec, size = sizes.spec, sizes.spec.head_dim
     if not size or not spec.num_key_value_heads:
         return
-    for num_rows in (1, 64):
+    for num_rows in (1, 64, 1024):
         query = torch.empty(num_rows, spec.num_attention_heads, size, dtype=sizes.dtype, device="meta")
         for page_tokens in (32, 256):
             pages = torch.empty(64, page_tokens, spec.num_key_value_heads, size, dtype=sizes.dtype, device="meta")

@@ -66,7 +66,7 @@ def _attention(
     attention: Any, states: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], step: PageStep, cache: Any
 ) -> torch.Tensor:
     size, layer_idx = attention.head_dim, attention.layer_idx
-    query, key, value = (part.unflatten(-1, (-1, size)) for part in products(attention, QKV, states))
+    query, key, value = (part.view(len(states), -1, size) for part in products(attention, QKV, states))
     query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     norms = (
         None if query_norm is None else query_norm.weight,

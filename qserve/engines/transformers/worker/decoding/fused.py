@@ -33,7 +33,7 @@ class _Fused:
     """`product` of `parts` behind each other, which have `sizes` outputs."""
 
     product: Callable[[torch.Tensor], torch.Tensor]
-    sizes: tuple[int, ...]
+    sizes: list[int]
 
 
 def products(module: Any, names: tuple[str, ...], states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -41,7 +41,7 @@ def products(module: Any, names: tuple[str, ...], states: torch.Tensor) -> tuple
     fused: _Fused | None = getattr(module, _NAME, None)
     if fused is None:
         return tuple(getattr(module, name)(states) for name in names)
-    return fused.product(states).split(fused.sizes, dim=-1)
+    return torch.split(fused.product(states), fused.sizes, dim=-1)
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def fuse_products(model: Any) -> int:
             product = _fused([getattr(module, name) for name in names])
             if product is None:
                 continue
-            module.__dict__[_NAME] = _Fused(product, tuple(getattr(module, name).out_features for name in names))
+            module.__dict__[_NAME] = _Fused(product, [getattr(module, name).out_features for name in names])
             num_saved += len(names) - 1
             if isinstance(product, CardLinear):
                 made.append(product)
@@ -99,6 +99,6 @@ def _joined(layers: Sequence[Any], name: str) -> torch.Tensor:
     """The tensors `name` of all, of which each becomes a view."""
     parts = [getattr(one, name) for one in layers]
     joined = torch.cat([part.data for part in parts])
-    for part, view in zip(parts, joined.split([len(part) for part in parts]), strict=True):
+    for part, view in zip(parts, torch.split(joined, [len(part) for part in parts]), strict=True):
         part.data = view
     return joined

@@ -57,8 +57,8 @@ def rotate_and_store(
             query,
             key,
             value,
-            query if query_weight is None else query_weight,
-            key if key_weight is None else key_weight,
+            cos if query_weight is None else query_weight,  # what is not read
+            cos if key_weight is None else key_weight,
             cos,
             sin,
             keys,
