@@ -23,6 +23,7 @@ from qserve.engines.transformers.worker.batching.paged import PagedBatcher
 from qserve.engines.transformers.worker.decoding import stages
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.choose import Layers, choose_layers
+from qserve.engines.transformers.worker.decoding.forward import Forwards
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
 
@@ -61,6 +62,7 @@ async def test_what_is_captured_says_what_generate_says(monkeypatch: pytest.Monk
     asked = prompts(5, 20)
     async with running(PagedBatcher, model) as batcher:
         assert traced.num_captured == len(batch_sizes(16)) == batcher.step_path.num_captured
+        monkeypatch.setattr(Forwards, "_run", lambda *_: pytest.fail("a step ran that was not captured"))
         for _ in range(2):
             ones = [sequence(f"r{i}", prompt, 10 + 16 * i) for i, prompt in enumerate(asked)]
             said = await asyncio.gather(*(tokens_of(batcher, one) for one in ones))

@@ -48,6 +48,9 @@ for page, group, kv_heads, size in ((16, 1, 3, 64), (32, 7, 1, 128), (256, 8, 2,
     assert off_by(*case, torch.float32, PagedDecode(processors)) < 2e-6, case
     assert off_by(*case, torch.float32, PagedDecode(processors, by_dot=False)) < 2e-6, case
     assert off_by(*case, torch.float16, PagedDecode(processors)) < 2e-3, case
+# More parts than are brought together at once.
+many = PagedDecode(40)
+assert off_by([900, 1], 32, 2, 2, 32, torch.float32, many) < 2e-6
 # One long sequence among short ones is read by many programs: as many parts as the card has programs for.
 kernel = PagedDecode(8)
 lengths = torch.tensor([4000] + [3] * 15, dtype=torch.int32)
