@@ -24,6 +24,7 @@ _LIMITS_S = {
     "listening": 120.0,
     "starting the server": 120.0,
     "compiling": 1800.0,
+    "compiling kernels": 1800.0,
     "capturing CUDA graphs": 1800.0,
 }
 _CHECK_INTERVAL_S = 5.0

@@ -23,6 +23,7 @@ _PHASES = (
     ("loading weights", re.compile("Starting to load model")),
     ("making the KV cache", re.compile("Model loading took|Loading weights took")),
     ("compiling", re.compile(r"Starting torch\.compile|Dynamo bytecode transform")),
+    ("compiling kernels", re.compile("JIT kernel warmup starting")),
     ("capturing CUDA graphs", re.compile(r"Capturing (?:prefill )?CUDA graphs")),
     ("starting the server", re.compile("Starting vLLM server on|Starting vLLM API server")),
     ("ready", re.compile("Application startup complete")),

@@ -36,6 +36,9 @@ __all__ = [
     "NON_TORCH_INTEGRATED",
     "PYTHON_VLLM_CPU",
     "PYTHON_VLLM_CPU_JOINED",
+    "SAMPLED_BYTES",
+    "SAMPLED_BYTES_FIRST_RUNNER",
+    "SAMPLED_BYTES_FLASHINFER",
     "SAMPLER_BYTES_BONUS",
     "SAMPLER_BYTES_FLASHINFER",
     "SAMPLER_BYTES_GREEDY",
@@ -56,6 +59,13 @@ SAMPLER_BYTES_TRITON = 14  # vLLM 0.17 to 0.19, H100, 45 dense runs (llm-d-plann
 SAMPLER_BYTES_SORT = 38  # vLLM 0.10 to 0.16, H100 and H200: sorted logits, int64 indices, softmax, cumulative sum
 SAMPLER_BYTES_FLASHINFER = 14  # logits in 16 bit, fp32 copy, scores, probabilities: 0.10, A100 with FlashInfer
 SAMPLER_BYTES_GREEDY = 2  # second model runner: 16-bit logits, "may skip top_k, top_p, and logprobs" (model_runner.py)
+
+# A whole step of sampled rows. Second runner: its 16-bit logits, and a copy in fp32 that penalties and Triton's top-k
+# and top-p work on in place; FlashInfer masks into a second copy and has probabilities of that. First runner:
+# penalties make counts in int64 and masks, beside log-probabilities in fp32; tests/tiny/planner counts them.
+SAMPLED_BYTES = 6
+SAMPLED_BYTES_FLASHINFER = 14
+SAMPLED_BYTES_FIRST_RUNNER = 45
 
 # The first runner's rejection sampler, for a drafted and a bonus token of each sequence: the pair's logits, the bonus'
 # as they came and in fp32, the target's in fp32 and as processed, softmax, and noise. Before 0.17 the bonus' sorting is

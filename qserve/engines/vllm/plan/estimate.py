@@ -8,6 +8,7 @@ from functools import cached_property
 from qserve.core.hardware import Device
 from qserve.engines.vllm.plan.terms import cpu, terms_of
 from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
+from qserve.engines.vllm.plan.terms.sampled_step import SAMPLED_STEP
 from qserve.engines.vllm.plan.trial import Trial, cuda_context
 from qserve.planner.calibrate import Corrections, corrections_for
 from qserve.planner.calibration import Correction
@@ -58,7 +59,15 @@ class VllmEstimate:
     @property
     def has_margin(self) -> bool:
         """Whether a stage leaves something free for uncertain terms."""
-        held = [index for index, kind in enumerate(self.terms) if kind.name == SAFETY_MARGIN]
+        return self._holds(SAFETY_MARGIN)
+
+    @property
+    def has_sampling(self) -> bool:
+        """Whether a stage leaves something free for sampled steps."""
+        return self._holds(SAMPLED_STEP)
+
+    def _holds(self, name: str) -> bool:
+        held = [index for index, kind in enumerate(self.terms) if kind.name == name]
         return any(stage[index] for stage in self._stage_bytes for index in held)
 
     def column_bytes(self, column: Column, stage: int = 0) -> int:

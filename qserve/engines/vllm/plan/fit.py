@@ -18,7 +18,7 @@ from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
 from qserve.units import format_bytes
 
-__all__ = ["fit"]
+__all__ = ["fit", "unsampled_seqs"]
 
 _SEQS_LADDER = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _BATCHED_LADDER = (2048, 1024, 512)
@@ -43,6 +43,22 @@ def fit(candidate: Candidate, cache_tokens: int) -> Plan:
     left = estimate.cache_bytes
     short = max(sequence - left, states - left, -estimate.least_free_bytes, 1)
     return refused(plan, short, sequence, left, request.kv_cache_memory_bytes is not None, states)
+
+
+def unsampled_seqs(candidate: Candidate, plan: Plan) -> int | None:
+    """The next larger max_num_seqs, where only the room for sampled steps kept the planner from it; else None."""
+    request, share = candidate.request, plan.placement.gpu_memory_utilization
+    most = default_max_num_seqs(candidate.devices[0], VllmVersion.parse(candidate.engine_version))
+    limits = plan.workload
+    larger = [count for count in (most, *_SEQS_LADDER) if limits.max_num_seqs < count <= most]
+    count = min(larger, default=0)
+    if request.max_num_seqs or share is None or not count or count > limits.max_num_batched_tokens:
+        return None
+    steps = count, limits.max_num_batched_tokens, share, limits.max_model_len
+    trial = Trial(candidate, stage_weights(candidate), *steps)
+    held, free = (VllmEstimate(replace(trial, keeps_sampling=keeps)) for keeps in (True, False))
+    is_free = held.least_free_bytes + held.slack_bytes < 0 <= free.least_free_bytes + free.slack_bytes
+    return count if is_free else None
 
 
 def _within_ram(candidate: Candidate, plan: Plan) -> Plan:
@@ -79,17 +95,20 @@ def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
 
 
 def _first_that_fits(candidate: Candidate, need: int) -> tuple[VllmEstimate, bool]:
-    """With what is held back for uncertain terms; where nothing fits so, by the expected figures."""
+    """With what is held back for sampled steps and uncertain terms; where nothing fits so, without one, then both."""
     ladders = list(_ladders(candidate, need))
     least = [VllmEstimate(trials[-1]) for trials in ladders]
     for estimate, trials in zip(least, ladders, strict=True):
         if _fits(estimate, need):
             return _largest(trials, need), True
-    for index, trials in enumerate(ladders):
-        if least[index].has_margin:
-            least[index] = VllmEstimate(replace(trials[-1], keeps_margin=False))
+    for given_up in ("keeps_sampling", "keeps_margin"):
+        for index, estimate in enumerate(least):
+            if not (estimate.has_sampling if given_up == "keeps_sampling" else estimate.has_margin):
+                continue
+            ladders[index] = [replace(one, **{given_up: False}) for one in ladders[index]]
+            least[index] = VllmEstimate(ladders[index][-1])
             if _fits(least[index], need):
-                return _largest([replace(one, keeps_margin=False) for one in trials], need), True
+                return _largest(ladders[index], need), True
     return least[-1], False
 
 

@@ -8,10 +8,12 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.release import shown_release
 from qserve.core.schemes import SCHEMES
 from qserve.engines.vllm.plan import constants
+from qserve.engines.vllm.plan.fit import unsampled_seqs
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.rank_shard import ram_table_bytes
 from qserve.engines.vllm.plan.terms.adapters import FIRST_STAGE, LAST_STAGE, adapter_sizes
 from qserve.engines.vllm.plan.terms.safety_margin import SAFETY_MARGIN
+from qserve.engines.vllm.plan.terms.sampled_step import SAMPLED_STEP
 from qserve.engines.vllm.plan.versions import NEWEST_RELEASE, VllmVersion
 from qserve.planner.candidate import Candidate
 from qserve.planner.notes import length_note
@@ -29,6 +31,7 @@ def notes_on(candidate: Candidate, plan: Plan) -> Iterator[str]:
     yield from _about_products(candidate)
     yield from _about_layout(candidate)
     yield from _about_margin(plan)
+    yield from _about_sampling(candidate, plan)
     yield from _about_video(candidate)
     yield from _about_rope(candidate)
     yield from _about_sleep(candidate, plan)
@@ -44,6 +47,24 @@ def _about_margin(plan: Plan) -> Iterator[str]:
         yield f"{format_bytes(widest.num_bytes, 0 if widest.num_bytes < GIB else 1)} kept as a safety margin"
     else:
         yield "No room for a safety margin; a lower --max-model-len or --max-num-seqs makes some"
+
+
+def _about_sampling(candidate: Candidate, plan: Plan) -> Iterator[str]:
+    """Where the room for a sampled step limits the sequences, or is not there for those that were asked for."""
+    terms = [term for device in plan.devices for term in device.terms if term.name == SAMPLED_STEP]
+    if not terms or not plan.fits:
+        return
+    largest, seqs = max(terms, key=lambda term: term.high_bytes), plan.workload.max_num_seqs
+    if not largest.num_bytes:
+        yield (
+            f"No room for a step that samples {seqs} sequences at once: it takes {format_bytes(largest.high_bytes)} "
+            "beside vLLM's share of the card; a lower --max-num-seqs or --gpu-memory-utilization makes some"
+        )
+    elif more := unsampled_seqs(candidate, plan):
+        yield (
+            f"--max-num-seqs is {seqs} and not {more}, so that a step that samples them all has room beside vLLM's "
+            "share of the card; a lower --gpu-memory-utilization makes more"
+        )
 
 
 def _about_sleep(candidate: Candidate, plan: Plan) -> Iterator[str]:

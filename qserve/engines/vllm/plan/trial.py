@@ -128,7 +128,7 @@ class Trial:
     """One candidate at one max_num_seqs, max_num_batched_tokens, share of the card and max_model_len.
 
     `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes. `keeps_margin`: what
-    uncertain terms may take beyond the expected is left free.
+    uncertain terms may take beyond the expected is left free; `keeps_sampling`: so is what a sampled step may take.
     """
 
     candidate: Candidate
@@ -138,6 +138,7 @@ class Trial:
     gpu_memory_utilization: float
     max_model_len: int
     keeps_margin: bool = True
+    keeps_sampling: bool = True
 
     @property
     def spec(self) -> ModelSpec:
@@ -157,6 +158,11 @@ class Trial:
         is_able = (self.device.compute_capability or (0, 0)) >= (8, 0)
         has_flashinfer = is_able and "flashinfer-python" in (self.candidate.hardware.packages or ())
         return replace(VllmVersion.parse(self.candidate.engine_version), has_flashinfer=has_flashinfer)
+
+    @property
+    def samples_by_flashinfer(self) -> bool:
+        """Whether a start of ours samples by FlashInfer: where its kernels are installed compiled."""
+        return "flashinfer-jit-cache" in (self.candidate.hardware.packages or ())
 
     @property
     def joins_worker(self) -> bool:

@@ -87,12 +87,22 @@ class VllmVersion:
 
     @property
     def samples_with_flashinfer(self) -> bool:
-        """Top-k/top-p by FlashInfer, which sorts nothing either: the first engine core's default where it is installed.
+        """Whether the profile run samples by FlashInfer alone, which sorts nothing either, where it is installed.
 
         Source: vllm 0.8.5 to 0.10 v1/sample/ops/topk_topp_sampler.py (VLLM_USE_FLASHINFER_SAMPLER unset means yes);
-        from 0.11 on it must be asked for.
+        from 0.11 to 0.20 it must be asked for. From 0.21 on it is the default again (vllm#40376), and the profile run
+        takes Triton's way as well, which needs more; qserve starts vLLM without it (`launch/compiled_kernels.py`).
         """
         return self.has_flashinfer and (0, 8, 5) <= self.release < (0, 11)
+
+    @property
+    def profiles_sampled_steps(self) -> bool:
+        """The second runner's profile run samples with every setting as well. Source: vllm 0.33 gpu/model_runner.py."""
+        return self.release >= (0, 33)
+
+    @property
+    def is_older_than_driven(self) -> bool:
+        return self.release < parse_release(OLDEST_RELEASE)
 
     @property
     def holds_single_scales(self) -> bool:

@@ -57,6 +57,7 @@ _PHASES = {
     "starting vLLM": "启动 vLLM",
     "starting the engine's processes": "启动引擎进程",
     "compiling": "编译",
+    "compiling kernels": "编译内核",
     "capturing CUDA graphs": "捕获 CUDA 图",
     "starting the server": "启动服务器",
     "loading weights, as counted": "加载权重（引擎计时）",

@@ -10,6 +10,7 @@ from qserve.engines.vllm.plan.terms.kv import KvCache
 from qserve.engines.vllm.plan.terms.retained import Penalties, RetainedBuffers, RetainedSegment
 from qserve.engines.vllm.plan.terms.runtime import CudaContext, HostProcesses, NonTorch
 from qserve.engines.vllm.plan.terms.safety_margin import SafetyMargin
+from qserve.engines.vllm.plan.terms.sampled_step import SampledStep
 from qserve.engines.vllm.plan.terms.sleep import SleepPools
 from qserve.engines.vllm.plan.terms.weights import Weights
 from qserve.engines.vllm.plan.trial import Trial
@@ -32,6 +33,7 @@ CARD_TERMS: tuple[TermKind[Trial], ...] = (
     KvCache(),
     *_BESIDE_THE_CACHE,
     SafetyMargin(_BESIDE_THE_CACHE),
+    SampledStep(),
     CudaContext(),
     HostProcesses(),
 )

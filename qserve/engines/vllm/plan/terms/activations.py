@@ -48,8 +48,8 @@ def activation_peak(
     """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or encoder, whichever is more.
 
     sampler: 14·S·V + `sampler_buffer` + 2·T·H + base (before 0.17 without the buffer, and 38·S·V unless FlashInfer
-    samples; 2·S·V in the second model runner, which profiles greedy requests; 26·S·V or 46·S·V where the first runner
-    verifies `drafts`)
+    samples; 2·S·V in the second model runner, which profiles greedy requests up to 0.32, 6·S·V + `sampler_buffer` from
+    0.33 on; 26·S·V or 46·S·V where the first runner verifies `drafts`)
     layer: 2·T·(3I/tp + `layer_streams`) + base + `scratch_bytes`; fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
     encoder: `encoder_peak` of the `profiled_items`.
@@ -79,7 +79,7 @@ def activation_peak(
 def sampler_bytes(spec: ModelSpec, version: VllmVersion, drafts: bool = False) -> int:
     """Bytes of the profiled sampler per sequence and vocabulary entry; `drafts`: with the rejection sampler."""
     if version.runs_model_runner_v2(spec):
-        return constants.SAMPLER_BYTES_GREEDY
+        return constants.SAMPLED_BYTES if version.profiles_sampled_steps else constants.SAMPLER_BYTES_GREEDY
     if version.samples_with_flashinfer and not drafts:
         return constants.SAMPLER_BYTES_FLASHINFER
     if not version.samples_with_triton:
@@ -92,7 +92,8 @@ def sampler_buffer(spec: ModelSpec, device: Device, version: VllmVersion, num_se
 
     Source: vllm v1/sample/ops/topk_topp_triton.py, _TRITON_BUFFER_CACHE.
     """
-    if spec.head.kind == "score" or version.runs_model_runner_v2(spec) or not version.samples_with_triton:
+    is_greedy = version.runs_model_runner_v2(spec) and not version.profiles_sampled_steps
+    if spec.head.kind == "score" or is_greedy or not version.samples_with_triton:
         return 0
     return 4 * min(device.sm_count, num_seqs) * spec.vocab_size
 

@@ -107,6 +107,14 @@ def test_nothing_is_made_up():
     assert figures_of(["INFO:     Waiting for application startup."]) == LogFigures()
 
 
+def test_kernels_that_are_compiled_are_a_phase_of_the_start():
+    """Lines of vLLM 0.32's kernel_warmup.py; on a card alone."""
+    assert phase_of("(EngineCore pid=9) INFO 11-29 12:00:00 [kernel_warmup.py:176] JIT kernel warmup starting.") == (
+        "compiling kernels"
+    )
+    assert phase_of("INFO 11-29 12:00:40 [kernel_warmup.py:189] JIT kernel warmup finished in 40.00s.") is None
+
+
 def test_a_start_over_new_year():
     lines = [
         "(A pid=1) INFO 12-31 23:59:58 [api_utils.py:347] version 0.32.0",
@@ -132,6 +140,7 @@ READ = (
     "Model loading took %s GiB memory and",
     "Loading weights took %.2f seconds",
     "Starting torch.compile",
+    "JIT kernel warmup starting",
     "Capturing CUDA graphs",
     "Starting vLLM server on",
     "KV cache size: %s tokens",
@@ -175,6 +184,7 @@ def test_the_installed_engine_still_says_it_so():
         "entrypoints",
         "model_executor/model_loader",
         "model_executor/models/registry.py",
+        "model_executor/warmup",
         "config",
         "platforms",
         "renderers",
