@@ -27,6 +27,8 @@ _MOST_UTILIZATION = 0.95
 _HEADROOM = 0.02
 # On a CPU, of the RAM that is available.
 _CPU_SHARE = 0.9
+# Whether the safety margin and the room for sampled steps are kept, in the order in which they are given up.
+_LESS_HELD_BACK = ((False, True), (True, False), (False, False))
 
 
 def fit(candidate: Candidate, cache_tokens: int) -> Plan:
@@ -95,21 +97,22 @@ def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
 
 
 def _first_that_fits(candidate: Candidate, need: int) -> tuple[VllmEstimate, bool]:
-    """With what is held back for sampled steps and uncertain terms; where nothing fits so, without one, then both."""
+    """With what is held back for uncertain terms and sampled steps; where nothing fits so, with less of that."""
     ladders = list(_ladders(candidate, need))
     least = [VllmEstimate(trials[-1]) for trials in ladders]
     for estimate, trials in zip(least, ladders, strict=True):
         if _fits(estimate, need):
             return _largest(trials, need), True
-    for given_up in ("keeps_sampling", "keeps_margin"):
-        for index, estimate in enumerate(least):
-            if not (estimate.has_sampling if given_up == "keeps_sampling" else estimate.has_margin):
+    last = least[-1]
+    for keeps_margin, keeps_sampling in _LESS_HELD_BACK:
+        for estimate, trials in zip(least, ladders, strict=True):
+            if not (keeps_margin or estimate.has_margin) or not (keeps_sampling or estimate.has_sampling):
                 continue
-            ladders[index] = [replace(one, **{given_up: False}) for one in ladders[index]]
-            least[index] = VllmEstimate(ladders[index][-1])
-            if _fits(least[index], need):
-                return _largest(ladders[index], need), True
-    return least[-1], False
+            lighter = [replace(one, keeps_margin=keeps_margin, keeps_sampling=keeps_sampling) for one in trials]
+            last = VllmEstimate(lighter[-1])
+            if _fits(last, need):
+                return _largest(lighter, need), True
+    return last, False
 
 
 def _largest(trials: list[Trial], need: int) -> VllmEstimate:

@@ -46,7 +46,8 @@ class SampledStep(TermKind[Trial]):
 
     def band(self, sizes: Trial, num_bytes: int) -> tuple[int, int]:
         """A batch of greedy requests needs nothing of it."""
-        return 0, num_bytes or _beyond_profile(sizes, sizes.candidate.pipeline_parallel_size - 1)
+        last = sizes.candidate.pipeline_parallel_size - 1
+        return 0, num_bytes if sizes.keeps_sampling else _beyond_profile(sizes, last)
 
     def is_charged(self, sizes: Trial) -> bool:
         return False

@@ -80,8 +80,9 @@ def test_the_first_runner_counts_penalties_in_64_bit(release: str, each: str | N
 def test_only_the_last_stage_of_a_pipeline_samples() -> None:
     plan = plan_of("Qwen/Qwen3-8B", "rtx-3090:2", quant="bf16", pipeline_parallel_size=2)
     first, last = step_of(plan, 0), step_of(plan, 1)
-    assert first is None or first.num_bytes == 0
+    assert first is None
     assert last is not None and last.num_bytes > 0
+    assert not any("samples" in note for note in plan.notes)
 
 
 def test_fewer_sequences_run_where_others_took_the_room_and_the_plan_says_so() -> None:
@@ -93,6 +94,13 @@ def test_fewer_sequences_run_where_others_took_the_room_and_the_plan_says_so() -
     (note,) = (note for note in plan.notes if "samples them all" in note)
     assert note.startswith("--max-num-seqs is 16 and not 32,")
     assert not any("samples them all" in note for note in free.notes)
+
+
+def test_a_model_that_fits_only_without_a_safety_margin_keeps_the_room() -> None:
+    plan = plan_of("Qwen/Qwen3-32B", "rtx-4090", quant="nvfp4")
+    step = step_of(plan)
+    assert any("No room for a safety margin" in note for note in plan.notes)
+    assert step is not None and step.num_bytes > 0
 
 
 def test_sequences_that_were_asked_for_stay_with_a_warning() -> None:
