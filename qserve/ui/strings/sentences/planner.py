@@ -59,6 +59,16 @@ _NOTES = {
     "No room for a safety margin; a lower --max-model-len or --max-num-seqs makes some": (
         "没有空间留出安全余量；降低 --max-model-len 或 --max-num-seqs 可以腾出"
     ),
+    "No room for a step that samples {} sequences at once: it takes {} beside vLLM's share of the card; a lower "
+    "--max-num-seqs or --gpu-memory-utilization makes some": (
+        "没有空间容纳一步同时采样 {} 个序列：它在 vLLM 的显存份额之外占用 {}；降低 --max-num-seqs 或 "
+        "--gpu-memory-utilization 可以腾出"
+    ),
+    "--max-num-seqs is {} and not {}, so that a step that samples them all has room beside vLLM's share of the card; a "
+    "lower --gpu-memory-utilization makes more": (
+        "--max-num-seqs 为 {} 而不是 {}，使一步采样全部序列时在 vLLM 的显存份额之外有空间；降低 "
+        "--gpu-memory-utilization 可以腾出更多"
+    ),
     "{} of {} cards is enough; the others stay free": "{1} 张显卡中 {0} 张就够，其余空闲",
     "{} of {} cards are enough; the others stay free": "{1} 张显卡中 {0} 张就够，其余空闲",
     "Takes {} of {} cards: on {}, {}; --tensor-parallel-size {} takes fewer": (
