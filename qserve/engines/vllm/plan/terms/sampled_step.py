@@ -29,12 +29,12 @@ class SampledStep(TermKind[Trial]):
         return _beyond_profile(sizes, stage) if sizes.keeps_sampling else 0
 
     def formula(self, sizes: Trial, stage: int) -> str:
-        held = f"; of {_rows(sizes)} rows, {format_bytes(_top_k_rows(sizes))} are kept for top-k"
+        kept = _top_k_rows(sizes)
+        held = f" + {format_bytes(kept)} kept for top-k" if kept else ""
         left = "" if sizes.keeps_sampling else "; it does not fit beside the rest"
         return (
             f"{_bytes_an_entry(sizes)}·{_rows(sizes)}·{sizes.spec.vocab_size} + "
-            f"2·{sizes.max_num_batched_tokens}·{sizes.spec.hidden_size} less the profiled activations, which are free "
-            f"then{held}{left}"
+            f"2·{sizes.max_num_batched_tokens}·{sizes.spec.hidden_size}, less the profiled activations{held}{left}"
         )
 
     def source(self, sizes: Trial) -> str:
