@@ -69,10 +69,7 @@ SCHEMES = {
                 ("-FP8-(dynamic|static)", compressed(8, "float", strategy="channel")),
                 ("-FP8(-block)?", _BLOCKS_OF_128),
             ),
-            # From Ada on there are kernels, which come from the hub.
-            packages=("kernels",),
-            is_unpacked_without=True,
-            packed_from=(8, 9),
+            packed_from=(8, 0),
             in_panels=True,
             native=NATIVE_FP8_BLOCK,
             unpacked=FP8_MARLIN,

@@ -21,6 +21,7 @@ from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
 from qserve.model.cuda.trial import use_card_products
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
+from qserve.model.fp8.trial import use_fp8_products
 from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
@@ -101,6 +102,7 @@ def load(
         model, notes = _cached_or_built(folder, plan, on_progress, packed)
     notes += rounded_activations(model, plan.cpu_activations)
     notes += use_card_products(model, DTYPES[plan.dtype])
+    notes += use_fp8_products(model, DTYPES[plan.dtype])
     pad_linear_layers(model)
     stream = stream_offloaded(model)
     notes += () if stream is None else (stream.sentence,)

@@ -1,11 +1,11 @@
-"""bitsandbytes while loading: LLM.int8, NF4, FP4; what it touches, what it leaves alone, and what that costs.
+"""Quantizing while loading: bitsandbytes' LLM.int8, NF4, FP4, and on cards fp8; what it touches and what it costs.
 
 On a card what it holds is multiplied by products of ours (`model/cuda/`). On a CPU compiled ones compute, and the same
 numbers are made without it (`model/cpu/quantized.py`); it takes the layers whose shape these do not.
 Heads, embeddings, norms, routers and the small projections of linear attention stay in the plan's dtype, and
 core/packing.py counts them so. transformers 5 joins a layer's experts in one parameter that bitsandbytes does not see;
 on a CPU each is quantized as it would be by itself (`quantizer`), elsewhere those bytes are told
-(`left_in_16_bit`).
+(`left_in_16_bit`). fp8 needs no package, and experts are made fp8 as well (`model/fp8/`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.experts import CompiledExperts, Quantize
 from qserve.model.cpu.quantized import four_bit_weight, int8_weight
 from qserve.model.cpu.quantized_loading import in_flight, quantizing
+from qserve.model.fp8.loading import fp8_in_flight
 from qserve.planner.plan import Plan
 from qserve.units import format_bytes
 
@@ -60,6 +61,7 @@ _KEPT_MODULES = (
 # bitsandbytes' fused CPU kernel takes bf16, whole blocks of 64 along the input and of 32 along the output.
 _FUSED_IN, _FUSED_OUT = 64, 32
 _BNB_LAYERS = ("Linear4bit", "Linear8bitLt")
+_FP8 = "fp8_per_channel"
 
 
 def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
@@ -70,10 +72,12 @@ def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
     scheme = plan.quant.scheme
     if not plan.quant.in_flight or SCHEMES[scheme].bits >= 16:
         return None
+    if scheme == _FP8 and not plan.on_cpu:
+        return fp8_in_flight(_KEPT_MODULES)
     if scheme not in BNB_SCHEMES:
         raise UsageError(
             f"--quant {scheme} needs a checkpoint that is stored as {scheme}; while loading, the transformers engine "
-            f"can only quantize to {', '.join(BNB_SCHEMES)}"
+            f"can only quantize to {', '.join(BNB_SCHEMES)}, and on a card to {_FP8}"
         )
     if importlib.util.find_spec("bitsandbytes") is None:
         raise MissingExtra("bitsandbytes", f"--quant {scheme}")

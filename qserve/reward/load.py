@@ -29,6 +29,7 @@ from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
 from qserve.model.cuda.before_load import try_before_loading
 from qserve.model.cuda.trial import use_card_products
+from qserve.model.fp8.trial import use_fp8_products
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
@@ -114,6 +115,7 @@ def load_reward_model(
     body, notes = _cached_or_built(checkpoint, plan, on_progress, packed)
     notes += rounded_activations(body, plan.cpu_activations)
     notes += use_card_products(body, DTYPES[plan.dtype])
+    notes += use_fp8_products(body, DTYPES[plan.dtype])
     pad_linear_layers(body)
     head = _head(checkpoint, body)
     packs = _packs(body)

@@ -38,7 +38,6 @@ class Scheme:
     How transformers holds and computes it:
 
     - `packages` are what that needs, beside torch; source: transformers 5.19, quantizers/*.py (validate_environment).
-      `is_unpacked_without`: it is made 16 bit where they are missing.
     - `least_card` is the compute capability that their wheels begin at.
     - `packed_from` is the one from which a card computes with the packed weights: before it, on a CPU, and with None
       everywhere, they are made 16 bit while loading. `in_panels`: a CPU's products take them as they are stored.
@@ -68,7 +67,6 @@ class Scheme:
     config: Mapping[str, Any] | None = None
     endings: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     packages: tuple[str, ...] = ()
-    is_unpacked_without: bool = False
     least_card: Capability = (0, 0)
     packed_from: Capability | None = (0, 0)
     in_panels: bool = False

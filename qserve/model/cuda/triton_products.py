@@ -20,7 +20,7 @@ from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS,
 from qserve.model.cuda.kernels import Sizes, card_kernel
 from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
-__all__ = ["product"]
+__all__ = ["multi_processors_of", "output_block", "product"]
 
 # Of weights and rows that one step of a program's walk loads; four such steps are on their way at once.
 _STEP_BYTES, _STEPS = 16384, 4
@@ -40,7 +40,7 @@ _SCALE_BLOCK = 64
 def product(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:
     """`rows` [few, inputs] times the transposed weight, and `bias`: [few, outputs] in the dtype of `rows`."""
     with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
-        return _product(rows, weight, bias, _multi_processors(rows.device))
+        return _product(rows, weight, bias, multi_processors_of(rows.device))
 
 
 def _product(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None, multi_processors: int) -> torch.Tensor:
@@ -126,7 +126,7 @@ def output_block(outputs: int, multi_processors: int) -> int:
     return next((block for block in _OUTPUT_BLOCKS if 5 * (outputs // block) >= enough), _OUTPUT_BLOCKS[-1])
 
 
-def _multi_processors(device: torch.device) -> int:
+def multi_processors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _FOR_CPU
 
 

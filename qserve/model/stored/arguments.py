@@ -14,6 +14,7 @@ from qserve.core.nested import quantization_config
 from qserve.core.schemes import SCHEMES
 from qserve.errors import BrokenCheckpoint, MissingExtra, UsageError
 from qserve.hub.folder import read_config
+from qserve.model.fp8.loading import fp8_as_stored, is_held
 from qserve.model.stored.layouts import ReadableLayers, why_not_readable
 from qserve.model.stored.quantizer import as_stored
 from qserve.packages import install_command
@@ -50,7 +51,7 @@ def missing_packages(quantization: Mapping[str, Any]) -> None:
 
 def _needed(method: str) -> tuple[str, ...]:
     """Packages without which the library loads no checkpoint of this `quant_method`; none where it never does."""
-    rows = (scheme for scheme in SCHEMES.values() if not scheme.is_unpacked_without and method != _UNREAD_METHOD)
+    rows = (scheme for scheme in SCHEMES.values() if scheme.packages and method != _UNREAD_METHOD)
     by_row = (scheme.packages for scheme in rows if any(mark.method == method for mark in scheme.marks))
     return next(by_row, _OTHER_METHODS.get(method, ()))
 
@@ -58,9 +59,10 @@ def _needed(method: str) -> tuple[str, ...]:
 def stored_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
     """Arguments of `from_pretrained` for a checkpoint that may be stored quantized.
 
-    On a CPU layers are read as they are stored where they can be (layouts.py). Elsewhere formats of compressed-tensors
-    have no kernels: left to itself the library unpacks them for good in the first request. They are unpacked while
-    loading, but for fp8 on a card that computes in it. Raises UsageError or MissingExtra for what can't be loaded here.
+    On a CPU layers are read as they are stored where they can be (layouts.py), and on a card those in fp8. Other
+    formats of compressed-tensors have no kernels: left to itself the library unpacks them for good in the first
+    request. They are unpacked while loading, and so is fp8 on cards that are too old or in forms that qserve does not
+    read. Raises UsageError or MissingExtra for what can't be loaded here.
     """
     stored = stored_config(folder)
     if stored is None:
@@ -70,15 +72,11 @@ def stored_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
         return {"config": configured(folder, own)}
     missing_packages(stored)
     method = str(stored.get("quant_method", "")).lower()
-    if method == "fp8" and importlib.util.find_spec("kernels") is None:
-        return {"config": configured(folder, {**stored, "dequantize": True})}  # else the first forward fails
-    if method != "compressed-tensors":
-        return {}
-    on_card = torch.cuda.is_available() and plan.placement.device_map != "cpu"
-    least = SCHEMES[plan.quant.scheme].packed_from
-    is_packed = least is not None and on_card and torch.cuda.get_device_capability() >= least
-    changed = {**stored, "dequantize": not is_packed, "use_optimized_inference": is_packed}
-    return {"config": configured(folder, changed)}
+    # The library's own products by fp8 are a package's, and those of compressed-tensors unpack in the first request.
+    if method in ("fp8", "compressed-tensors"):
+        unpacked = {} if method == "fp8" else {"use_optimized_inference": False}
+        return {"config": configured(folder, {**stored, "dequantize": True, **unpacked})}
+    return {}
 
 
 def own_quantization(folder: Path, plan: Plan) -> dict[str, Any] | None:
@@ -87,12 +85,18 @@ def own_quantization(folder: Path, plan: Plan) -> dict[str, Any] | None:
     Raises BrokenCheckpoint where config.json says that weights are quantized and none is.
     """
     stored = stored_config(folder)
-    if stored is None or plan.placement.device_map != "cpu":  # what lies on disk comes through the library's hooks
+    if stored is None or why_not_readable(stored):
         return None
-    if why_not_readable(stored):
-        return None
-    _check_any(folder, stored)
-    return as_stored(folder, stored)
+    if plan.placement.device_map == "cpu":  # what lies on disk comes through the library's hooks
+        _check_any(folder, stored)
+        return as_stored(folder, stored)
+    return fp8_as_stored(folder, stored) if is_held(folder, stored) and _has_fp8_products(plan) else None
+
+
+def _has_fp8_products(plan: Plan) -> bool:
+    """Whether cards of the plan multiply by weights in fp8: as the planner has it (core/schemes.py: `packed_from`)."""
+    least = SCHEMES["fp8"].packed_from
+    return not plan.on_cpu and least is not None and torch.cuda.get_device_capability() >= least
 
 
 def _check_any(folder: Path, stored: Mapping[str, Any]) -> None:

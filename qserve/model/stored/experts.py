@@ -18,7 +18,7 @@ from qserve.model.stored.codes import Codes, Parts
 from qserve.model.stored.layouts import ReadableLayers, StoredLayer
 from qserve.model.stored.linear import Stored, codes_of, matrix_of
 
-__all__ = ["StoredExperts", "StoredFiles", "stored_experts_in"]
+__all__ = ["StoredExperts", "StoredFiles", "are_experts", "expert_layers", "stored_experts_in"]
 
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
@@ -89,10 +89,18 @@ class StoredExperts(Stored):
 
 def stored_experts_in(model: nn.Module, layers: ReadableLayers, folder: Path) -> dict[str, StoredExperts]:
     """What takes the place of `model`'s modules of experts that the file stores quantized. Raises UsageError."""
-    files: StoredFiles | None = None
+    found = expert_layers(model, layers)
+    files = StoredFiles(folder) if found else None
+    return {name: StoredExperts(module, known, files) for name, (module, known) in found.items() if files is not None}
+
+
+def expert_layers(
+    model: nn.Module, layers: ReadableLayers
+) -> dict[str, tuple[nn.Module, dict[str, tuple[str, StoredLayer]]]]:
+    """Modules of experts that the file stores quantized, with the layers of each by "3.up_proj". Raises UsageError."""
     found = {}
     for name, module in model.named_modules():
-        if not _are_experts(module):
+        if not are_experts(module):
             continue
         names = [f"{index}.{projection}" for index in range(module.num_experts) for projection in _PROJECTIONS]
         stored = {one: layers.find(f"{name}.{one}") for one in names}
@@ -104,12 +112,11 @@ def stored_experts_in(model: nn.Module, layers: ReadableLayers, folder: Path) ->
                 "weights; qserve reads the experts of a layer only where all of them are quantized"
             )
         if known:
-            files = files or StoredFiles(folder)
-            found[name] = StoredExperts(module, known, files)
+            found[name] = module, known
     return found
 
 
-def _are_experts(module: Any) -> bool:
+def are_experts(module: Any) -> bool:
     """A module that joins a layer's experts, as the library has them: their sizes stand in these attributes."""
     sizes = ("num_experts", "hidden_dim", "intermediate_dim")
     return isinstance(getattr(module, "gate_up_proj", None), nn.Parameter) and all(

@@ -13,7 +13,7 @@ from qserve.core.tensors import Tensor
 from qserve.hub.folder import read_tensors
 from qserve.model.stored.codes import Codes, Parts, awq_codes, fp8_codes, gptq_codes, int8_codes, packed_codes
 
-__all__ = ["ReadableLayers", "StoredLayer", "why_not_readable"]
+__all__ = ["ReadableLayers", "StoredLayer", "fp8_block", "why_not_readable"]
 
 _READ_BITS = (4, 8)
 _GPTQ_FORMATS = ("gptq", "gptq_v2")
@@ -125,10 +125,10 @@ def _reader(main: str, parts: Mapping[str, Tensor], stored: Mapping[str, Any]) -
         return partial(gptq_codes, has_low_zeros=stored.get("checkpoint_format", "gptq") == "gptq")
     if main == "weight_packed":
         return packed_codes
-    return int8_codes if parts["weight"].dtype == "I8" else partial(fp8_codes, block=_block(stored))
+    return int8_codes if parts["weight"].dtype == "I8" else partial(fp8_codes, block=fp8_block(stored))
 
 
-def _block(stored: Mapping[str, Any]) -> tuple[int, int] | None:
+def fp8_block(stored: Mapping[str, Any]) -> tuple[int, int] | None:
     """Rows and columns that share a scale of an fp8 weight."""
     weights = [group.get("weights") or {} for group in _groups(stored)]
     found = [stored.get("weight_block_size"), *(one.get("block_structure") for one in weights)]

@@ -29,20 +29,13 @@ _SIXTEEN_BIT = ("BF16", "F16", "bfloat16", "float16")
 _PANEL = 32  # outputs that lie together (model/cpu/matrix.h)
 
 
-def resident_in_16_bit(quantization: CheckpointQuantization, device: Device, has_packages: bool = True) -> bool:
-    """Whether weights that are stored quantized are made 16 bit again on `device`.
-
-    `has_packages`: those that the scheme needs to be computed are there.
-    """
-    row = SCHEMES[quantization.scheme]
-    if row.packed_from is None or (row.is_unpacked_without and not has_packages):
-        return True
-    return (device.compute_capability or (0, 0)) < row.packed_from
+def resident_in_16_bit(quantization: CheckpointQuantization, device: Device) -> bool:
+    """Whether weights that are stored quantized are made 16 bit again on `device`."""
+    least = SCHEMES[quantization.scheme].packed_from
+    return least is None or (device.compute_capability or (0, 0)) < least
 
 
-def resident_tensors(
-    spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, dtype: str, has_packages: bool = True
-) -> tuple[Tensor, ...]:
+def resident_tensors(spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, dtype: str) -> tuple[Tensor, ...]:
     """The tensors that lie in memory after loading a checkpoint that stores `tensors`, to compute in `dtype`."""
     stored = spec.quantization
     if stored is None:
@@ -50,7 +43,7 @@ def resident_tensors(
     if device.kind == "cpu" and all(SCHEMES[name].in_panels for name in stored.schemes):
         held = _in_panels(stored, spec) if dtype == "bfloat16" else None
         return tensors_of(replace(spec, quantization=held))
-    if resident_in_16_bit(stored, device, has_packages):
+    if resident_in_16_bit(stored, device):
         return tensors_of(replace(spec, quantization=None))
     held = resident_quantization(stored, dtype, device)
     return tensors if held == stored else tensors_of(replace(spec, quantization=held))

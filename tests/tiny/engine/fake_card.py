@@ -182,6 +182,7 @@ class _Operations(TorchDispatchMode):
             return
         if name in _PRODUCTS and len({one.dtype for one in tensors}) > 1:
             raise RuntimeError(f"{func} of {', '.join(str(one.dtype) for one in tensors)}")  # meta tensors let it pass
+        self._refuse_fp8(name, args)
         if on_card and name in _READS:
             card.wait(str(func))
             raise Waited(card.waits[-1])
@@ -197,6 +198,13 @@ class _Operations(TorchDispatchMode):
                 card.wait(f"{func} with a number in RAM")
         if card.capturing is not None:
             self._note_written(func, args)
+
+    def _refuse_fp8(self, name: str, args: Any) -> None:
+        """As torch does for a card that lacks it (aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
+        if name.startswith("_scaled_mm") and self._card.capability < (8, 9):
+            raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9")
+        if name == "_scaled_mm_v2" and self._card.capability[0] != 9:
+            raise NotImplementedError("DeepSeek style (1x128, 128x128) scaling only supported in CUDA for SM90")
 
     def _look_at_copy(self, name: str, args: Any, kwargs: Any) -> None:
         source = args[1] if name == "copy_" else args[0]

@@ -34,8 +34,6 @@ class TransformersChecks(EngineChecks):
         scheme = plan.quant.scheme
         if plan.on_cpu and SCHEMES[scheme].in_panels:
             return _why_not_compiled()
-        if SCHEMES[scheme].is_unpacked_without:
-            return None
         missing = _missing(scheme, packages)
         return f"{scheme} on the transformers engine needs {install_command(*missing)}" if missing else None
 
@@ -45,9 +43,8 @@ class TransformersChecks(EngineChecks):
             return _why_not_compiled()
         if not runs_stored(scheme, hardware.devices or (hardware.cpu_device,)):
             return "no kernels for this card" if hardware.devices else "no kernels for this CPU"
-        if row.is_unpacked_without and row.packed_from is not None:
-            is_new = _capability(hardware) >= row.packed_from
-            return None if is_new else f"needs a card of compute capability {shown(row.packed_from)}"
+        if hardware.devices and row.packed_from is not None and _capability(hardware) < row.packed_from:
+            return f"needs a card of compute capability {shown(row.packed_from)}"
         missing = _missing(scheme, packages)
         return install_command(*missing) if missing else None
 

@@ -45,7 +45,7 @@ class _Offer:
         return schemes.runs_stored(scheme, self._devices)
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
-        return schemes.online_scheme(scheme) if self._has_kernels(scheme) else None
+        return schemes.online_scheme(scheme, self._devices) if self._has_kernels(scheme) else None
 
     def _has_kernels(self, scheme: str) -> bool:
         return schemes.has_kernels(scheme, self._devices)
@@ -87,7 +87,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             engine_version=request.engine_version or TESTED_RELEASE,
             quant=weights.quant,
             spec=weights.spec,
-            tensors=_in_memory(checkpoint, weights, devices[0], dtype, not lacking(weights.quant.scheme, hardware)),
+            tensors=_in_memory(checkpoint, weights, devices[0], dtype),
             in_flight=None if in_flight is None else resident_quantization(in_flight, dtype, devices[0]),
             dtype=dtype,
             devices=devices,
@@ -99,11 +99,9 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         raise UsageError(nothing_runs(checkpoint, request, offer))
 
 
-def _in_memory(
-    checkpoint: Checkpoint, weights: Weights, device: Device, dtype: str, has_packages: bool
-) -> tuple[Tensor, ...]:
+def _in_memory(checkpoint: Checkpoint, weights: Weights, device: Device, dtype: str) -> tuple[Tensor, ...]:
     """What lies in memory after loading. What was never told by a file (--load-format dummy) has none to stay in."""
-    held = resident_tensors(weights.spec, weights.tensors, device, dtype, has_packages)
+    held = resident_tensors(weights.spec, weights.tensors, device, dtype)
     if device.kind != "cpu" or checkpoint.tensors is None:
         return held
     return without_mapped_embedding(weights.spec, held, weights.tensors, dtype)

@@ -16,8 +16,8 @@ from qserve.engines.transformers.plan.graphs import graphs_held, num_captured
 from qserve.engines.transformers.plan.loading import loading_of
 from qserve.engines.transformers.plan.memory import (
     activation_bytes,
-    bnb_scratch_bytes,
     exllama_scratch_bytes,
+    fp8_rows_bytes,
     generate_extra_bytes,
     int8_scratch_bytes,
     num_kernels,
@@ -26,11 +26,13 @@ from qserve.engines.transformers.plan.memory import (
     returned_logits_bytes,
     rotary_tables_bytes,
     shortlist_bytes,
+    unpacked_bytes,
 )
 from qserve.engines.transformers.plan.module_map import ModuleMap, overdrawn
 from qserve.engines.transformers.plan.modules import modules_of
 from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.releases import POOL_SINCE
+from qserve.engines.transformers.plan.schemes import holds_fp8
 from qserve.errors import UsageError
 from qserve.planner.calibrate import Corrections, corrections_for
 from qserve.planner.calibration import CalibratedTerm
@@ -136,7 +138,7 @@ class TransformersEstimate:
             step = activation_bytes(spec, self.candidate.dtype, tokens, sequences)
             if self.candidate.on_cpu and self.candidate.quant.scheme == "bnb-int8":
                 step += int8_scratch_bytes(spec, tokens)
-            step += self.bnb_scratch_bytes + self.kernels_bytes + self.readers_bytes
+            step += max(self.unpacked_bytes, self.fp8_rows_bytes) + self.kernels_bytes + self.readers_bytes
             return (step + self.workspace.num_bytes,) * count
         fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
         fixed += rotary_tables_bytes(spec, self.candidate.dtype, self.release) // count
@@ -197,15 +199,29 @@ class TransformersEstimate:
     @cached_property
     def graphs(self) -> Constant:
         """What CUDA graphs hold of the one card that holds the model."""
-        layers, scratch = self.candidate.spec.num_hidden_layers, self.bnb_scratch_bytes
+        layers, scratch = self.candidate.spec.num_hidden_layers, self.unpacked_bytes
         return graphs_held(self.num_graphs, layers, scratch, self.corrections.get("cuda_graphs"))
 
     @property
-    def bnb_scratch_bytes(self) -> int:
-        """Of a weight that bitsandbytes holds, in 16 bit at once on a card: in a step, and again in the graphs."""
-        if self.candidate.on_cpu or not SCHEMES[self.candidate.quant.scheme].by_bitsandbytes or not self.has_pool:
+    def unpacked_bytes(self) -> int:
+        """Of a weight in 8 or 4 bits, in 16 bit at once on a card: in a step, and again in the graphs."""
+        is_ours = SCHEMES[self.candidate.quant.scheme].by_bitsandbytes or self._holds_fp8
+        if self.candidate.on_cpu or not is_ours or not self.has_pool:
             return 0
-        return bnb_scratch_bytes(self.candidate.spec, self.candidate.dtype)
+        return unpacked_bytes(self.candidate.spec, self.candidate.dtype)
+
+    @property
+    def fp8_rows_bytes(self) -> int:
+        """Of a step's rows, in fp8 beside weights in fp8."""
+        if not self._holds_fp8 or not self.has_pool:
+            return 0
+        return fp8_rows_bytes(self.candidate.spec, self.candidate.dtype, self.max_num_batched_tokens)
+
+    @property
+    def _holds_fp8(self) -> bool:
+        """Whether weights are in fp8 on the cards, stored so or made so while loading."""
+        candidate = self.candidate
+        return not candidate.on_cpu and holds_fp8(candidate.quant.scheme, candidate.devices)
 
     def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
@@ -285,6 +301,8 @@ class TransformersEstimate:
     def why_no_offload(self) -> str | None:
         """Why nothing can be offloaded, where that is so (transformers 5.19, quantizer_bnb_4bit.py)."""
         in_flight, stored = self.candidate.in_flight, self.candidate.spec.quantization
+        if in_flight is not None and self._holds_fp8:
+            return "layers that are made fp8 while loading can't be offloaded; name a checkpoint in fp8"
         if stored is not None and SCHEMES[stored.scheme].by_bitsandbytes:
             return "transformers can't offload layers of a checkpoint that bitsandbytes quantized"
         if in_flight is not None and SCHEMES[in_flight.scheme].by_bitsandbytes and self.candidate.on_cpu:

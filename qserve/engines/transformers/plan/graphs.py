@@ -22,13 +22,10 @@ def num_captured(candidate: Candidate, max_num_seqs: int) -> int:
 
 
 def _is_capturable(candidate: Candidate) -> bool:
-    """Dense decoders, as engines/transformers/worker/decoding/choose.py has it.
-
-    fp8's products ask the card for numbers, which can't be captured.
-    """
+    """Dense decoders, as engines/transformers/worker/decoding/choose.py has it."""
     spec = candidate.spec
     is_plain = spec.head.kind != "score" and not spec.num_sliding_layers
-    return has_dense_decoder(spec.architecture) and is_plain and not candidate.quant.scheme.startswith("fp8")
+    return has_dense_decoder(spec.architecture) and is_plain
 
 
 def graphs_held(num: int, num_layers: int, scratch_bytes: int, correction: Correction | None) -> Constant:

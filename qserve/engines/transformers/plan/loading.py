@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qserve.core.schemes import SCHEMES
 from qserve.planner.candidate import Candidate
 from qserve.planner.memory.resident_weights import quantizes_experts
 from qserve.planner.memory.weights import Loading
@@ -16,7 +17,7 @@ def loading_of(candidate: Candidate, *, has_pool: bool) -> Loading:
     quantization = candidate.in_flight
     fuses_experts = candidate.spec.moe is not None and has_pool
     keeps_experts = fuses_experts and not quantizes_experts(candidate.spec, candidate.dtype, candidate.devices[0])
-    if quantization is not None and keeps_experts:
+    if quantization is not None and SCHEMES[quantization.scheme].by_bitsandbytes and keeps_experts:
         quantization = replace(quantization, skipped=(*quantization.skipped, ".experts."))
     return Loading(
         dtype=candidate.dtype,

@@ -13,8 +13,8 @@ from qserve.units import MIB
 
 __all__ = [
     "activation_bytes",
-    "bnb_scratch_bytes",
     "exllama_scratch_bytes",
+    "fp8_rows_bytes",
     "generate_extra_bytes",
     "int8_scratch_bytes",
     "num_kernels",
@@ -25,6 +25,7 @@ __all__ = [
     "rotary_tables_bytes",
     "scoring_logits_bytes",
     "shortlist_bytes",
+    "unpacked_bytes",
 ]
 
 SCORING_PIECE_BYTES = 64 * MIB
@@ -103,15 +104,20 @@ def int8_scratch_bytes(spec: ModelSpec, num_tokens: int) -> int:
     return 25 * num_tokens * max(spec.intermediate_size, spec.hidden_size)
 
 
-def bnb_scratch_bytes(spec: ModelSpec, dtype: str) -> int:
-    """What a card has in 16 bit at once of the largest weight that bitsandbytes holds, while many rows are multiplied.
+def unpacked_bytes(spec: ModelSpec, dtype: str) -> int:
+    """What a card has in 16 bit at once of the largest weight in 8 or 4 bits, while many rows are multiplied.
 
-    See engines/transformers/kernels/quantized_products.py; experts stay as they are.
+    See engines/transformers/kernels/quantized_products.py; bitsandbytes leaves experts as they are.
     """
     hidden, inner = spec.hidden_size, spec.intermediate_size
     heads = spec.num_attention_heads * spec.head_dim
     shapes = ((inner, hidden), (hidden, inner), (heads, hidden), (hidden, heads))
     return max(scratch_bytes(*shape, dtype_bytes(dtype)) for shape in shapes if all(shape))
+
+
+def fp8_rows_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
+    """What a product by a weight in fp8 takes of its rows: a copy that is scaled, and their codes (model/fp8/)."""
+    return num_tokens * max(spec.intermediate_size, spec.hidden_size) * (dtype_bytes(dtype) + 1)
 
 
 def prefill_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:

@@ -27,12 +27,7 @@ def package_notes(candidate: Candidate) -> Iterator[str]:
         return
     scheme = candidate.quant.scheme
     missing = lacking(scheme, candidate.hardware)
-    if missing and SCHEMES[scheme].is_unpacked_without:
-        yield (
-            f"{scheme} on the transformers engine needs the package {' and '.join(missing)} and a kernel from the hub; "
-            "without them its weights are made 16 bit while loading, as counted here"
-        )
-    elif missing:
+    if missing:
         yield f"{scheme} on the transformers engine needs more than the set-up installs: {install_command(*missing)}"
     for passed in _passed_over(candidate):
         needs = install_command(*lacking(passed, candidate.hardware))

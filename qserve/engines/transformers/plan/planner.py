@@ -75,4 +75,4 @@ class TransformersPlanner(EnginePlanner):
         return runs_stored(scheme, (device,))
 
     def quantizes(self, scheme: str, device: Device) -> bool:
-        return quantizes(scheme) and has_kernels(scheme, (device,))
+        return quantizes(scheme, (device,)) and has_kernels(scheme, (device,))

@@ -7,12 +7,14 @@ from qserve.core.quantization.stored import CheckpointQuantization
 from qserve.core.schemes import SCHEMES
 from qserve.core.wheels import too_old
 
-__all__ = ["has_kernels", "loads", "online_scheme", "pays", "quantizes", "runs_stored"]
+__all__ = ["has_kernels", "holds_fp8", "loads", "online_scheme", "pays", "quantizes", "runs_stored"]
 
 _LOADED = frozenset(
     {"fp32", "bf16", "fp16", "fp8", "gptq-int8", "bnb-int8", "awq", "gptq-int4", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"}
 )
 _MADE = frozenset({"bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"})
+# On cards that hold it, with a scale a row (model/fp8/).
+_MADE_FP8 = {"fp8": "fp8_per_channel", "fp8_per_channel": "fp8_per_channel"}
 _ON_CARDS_ONLY = frozenset({"gptq-int3", "gptq-int2"})
 
 
@@ -32,14 +34,24 @@ def has_kernels(scheme: str, devices: tuple[Device, ...]) -> bool:
     return too_old(devices, SCHEMES[scheme].least_card) is None
 
 
-def quantizes(scheme: str) -> bool:
-    """Whether it makes `scheme` while loading, wherever that is."""
-    return SCHEMES[scheme].bits >= 16 or scheme in _MADE
+def quantizes(scheme: str, devices: tuple[Device, ...]) -> bool:
+    """Whether it makes `scheme` while loading there."""
+    return SCHEMES[scheme].bits >= 16 or online_scheme(scheme, devices) is not None
 
 
-def online_scheme(scheme: str) -> CheckpointQuantization | None:
-    """What it makes of 16-bit weights; None of a scheme that it does not make."""
+def online_scheme(scheme: str, devices: tuple[Device, ...]) -> CheckpointQuantization | None:
+    """What it makes of 16-bit weights on `devices`; None of a scheme that it does not make."""
+    if holds_fp8(scheme, devices):
+        return SCHEMES[_MADE_FP8[scheme]].made
     return SCHEMES[scheme].made if scheme in _MADE else None
+
+
+def holds_fp8(scheme: str, devices: tuple[Device, ...]) -> bool:
+    """Whether `scheme` is one in fp8 that every card multiplies by as it is held (model/fp8/)."""
+    least = SCHEMES["fp8"].packed_from
+    if scheme not in _MADE_FP8 or least is None:
+        return False
+    return all((device.compute_capability or (0, 0)) >= least for device in devices)
 
 
 def pays(scheme: str, device: Device) -> bool:

@@ -93,7 +93,7 @@ class Activations(TermKind[DeviceShare]):
         return (
             f"2·T·(3I + 4H) with T={estimate.max_num_batched_tokens}, I={spec.intermediate_size}, "
             f"H={spec.hidden_size}, and the larger of logits of {estimate.max_num_seqs} sequences × {spec.vocab_size} "
-            f"× 6 B and of a piece of a scored prompt, {format_bytes(score)}{_scratch_text(estimate)}"
+            f"× 6 B and of a piece of a scored prompt, {format_bytes(score)}{_step_text(estimate)}"
         )
 
     def source(self, sizes: DeviceShare) -> str:
@@ -154,7 +154,7 @@ class PromptReaders(TermKind[DeviceShare]):
 
 
 class CudaGraphs(TermKind[DeviceShare]):
-    """Decoding steps that are captured: on one card, of dense models in 16 bit or held by bitsandbytes."""
+    """Decoding steps that are captured: on one card, of dense models whose products are torch's or ours."""
 
     name, column = "CUDA graphs", "cuda_graphs"
 
@@ -198,8 +198,13 @@ CARD_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CudaGraphs())
 CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CompiledKernels(), PromptReaders())
 
 
+def _step_text(estimate: TransformersEstimate) -> str:
+    rows = estimate.fp8_rows_bytes
+    return f" + {format_bytes(rows)} of rows in fp8" if rows > estimate.unpacked_bytes else _scratch_text(estimate)
+
+
 def _scratch_text(estimate: TransformersEstimate) -> str:
-    scratch = estimate.bnb_scratch_bytes
+    scratch = estimate.unpacked_bytes
     return f" + {format_bytes(scratch)} of a quantized weight in {estimate.candidate.dtype}" if scratch else ""
 
 

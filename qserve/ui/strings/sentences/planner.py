@@ -122,10 +122,6 @@ _NOTES = {
         "`vllm serve` 的 --hf-overrides 中还需写入 config.json 的 rope_theta，因为它会替换整个 rope；`qserve up` 会自动"
         "加上"
     ),
-    "fp8 on the transformers engine needs the package kernels and a kernel from the hub; without them its weights are "
-    "made 16 bit while loading, as counted here": (
-        "transformers 引擎的 fp8 需要 kernels 包和 hub 上的内核；没有时权重在加载时转为 16 位，这里即按此计算"
-    ),
     "A calibrated {} checkpoint was not taken: on the transformers engine it needs {}": (
         "没有采用校准过的 {} 检查点：在 transformers 引擎上需要 {}"
     ),
