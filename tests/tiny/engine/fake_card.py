@@ -202,7 +202,9 @@ class _Operations(TorchDispatchMode):
     def _refuse_fp8(self, name: str, args: Any) -> None:
         """As torch does for a card that lacks it (aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
         if name.startswith("_scaled_mm") and self._card.capability < (8, 9):
-            raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9")
+            raise RuntimeError(
+                "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9"
+            )
         if name == "_scaled_mm_v2" and self._card.capability[0] != 9:
             raise NotImplementedError("DeepSeek style (1x128, 128x128) scaling only supported in CUDA for SM90")
 

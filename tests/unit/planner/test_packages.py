@@ -42,10 +42,41 @@ def test_a_calibrated_checkpoint_is_taken_where_its_kernels_are_installed() -> N
     assert (plan.quant.scheme, plan.quant.checkpoint) == ("awq", "Qwen/Qwen3-8B-AWQ")
 
 
-def test_auto_takes_fp8_only_where_the_engine_has_kernels_for_it() -> None:
-    """32 GB of fp8 were downloaded, and the first forward failed for want of a package."""
-    assert plan_of("Qwen/Qwen3-32B").quant.scheme == "bnb-int8"
-    assert plan_of("Qwen/Qwen3-32B", packages=BARE | {"kernels"}).quant.scheme == "fp8"
+@pytest.mark.parametrize("packages", [None, BARE, BARE | {"kernels"}])
+def test_fp8_needs_no_package(packages: frozenset[str] | None) -> None:
+    """A plan for a named card is the same whatever this machine has."""
+    plan, plain = plan_of("Qwen/Qwen3-32B", packages=packages), plan_of("Qwen/Qwen3-32B", "bf16")
+    assert (plan.quant.scheme, plan.quant.checkpoint, plan.fits) == ("fp8", "Qwen/Qwen3-32B-FP8", True)
+    assert plan.devices[0].weights_bytes < 0.53 * plain.devices[0].weights_bytes
+    assert not any("package" in note or "16 bit while" in note for note in plan.notes)
+    assert why_not_served(plan, Packages(dict.fromkeys(BARE, "1"))) is None
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("a100-80gb", 0.52), ("rtx-3090", 0.52), ("h200", 0.52), ("t4", 1.0)])
+def test_cards_hold_fp8_as_it_is_stored(gpu: str, share: float) -> None:
+    """From Ampere on, experts among it; before, the library makes it 16 bit while loading."""
+    described = replace(DESCRIBED, devices=parse_gpu(gpu))
+    request = plan_request(engine="transformers")
+    for model in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"):
+        held, plain = (
+            make_plan(resolve(f"{model}{end}"), described, replace(request, quant=quant))
+            for end, quant in (("-FP8", "auto"), ("", "bf16"))
+        )
+        assert held.devices[0].weights_bytes == pytest.approx(share * plain.devices[0].weights_bytes, rel=0.15)
+
+
+def test_fp8_is_made_while_loading_on_cards_that_hold_it() -> None:
+    """A scale a row; experts as well, which bitsandbytes leaves. What is made so is not offloaded."""
+    checkpoint = checkpoint_of("Qwen/Qwen3-30B-A3B")
+    renamed = replace(checkpoint, id="mine", spec=replace(checkpoint.spec, id="mine"))
+    h200 = replace(DESCRIBED, devices=parse_gpu("h200"))
+    plan = make_plan(renamed, h200, plan_request(engine="transformers", quant="fp8"))
+    assert (plan.quant.scheme, plan.quant.in_flight, plan.quant.checkpoint) == ("fp8_per_channel", True, "mine")
+    parameters = checkpoint.parameters
+    assert 1.0 * parameters < plan.devices[0].weights_bytes < 1.05 * parameters
+    for hardware in (replace(DESCRIBED, devices=parse_gpu("t4")), ON_CPU):
+        with pytest.raises(UsageError, match="--quant fp8 of mine does not run on transformers"):
+            make_plan(renamed, hardware, plan_request(engine="transformers", quant="fp8"))
 
 
 def test_what_is_named_is_planned_with_what_it_needs() -> None:
@@ -54,14 +85,6 @@ def test_what_is_named_is_planned_with_what_it_needs() -> None:
     assert any("awq on the transformers engine needs more than the set-up installs" in note for note in awq.notes)
     assert "gptqmodel" in str(why_not_served(awq, Packages(dict.fromkeys(BARE, "1"))))
     assert why_not_served(awq, Packages(dict.fromkeys(BARE | {"gptqmodel"}, "1"))) is None
-
-
-def test_stored_fp8_without_kernels_is_counted_as_it_is_held() -> None:
-    held, plain = plan_of("Qwen/Qwen3-8B-FP8"), plan_of("Qwen/Qwen3-8B", "bf16")
-    assert held.devices[0].weights_bytes == pytest.approx(plain.devices[0].weights_bytes, rel=0.001)
-    assert any("16 bit while loading" in note for note in held.notes)
-    with_kernels = plan_of("Qwen/Qwen3-8B-FP8", packages=BARE | {"kernels"})
-    assert with_kernels.devices[0].weights_bytes < 0.6 * plain.devices[0].weights_bytes
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,17 @@ from qserve.core.facts import load
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.core.offload import are_streamed
+from qserve.core.release import parse_release
 from qserve.core.schemes import SCHEMES
 from qserve.engines.transformers.plan.offloaded_weights import NOTHING_OFFLOADED, OffloadedWeights
+from qserve.engines.transformers.plan.releases import POOL_SINCE
+from qserve.engines.transformers.plan.schemes import holds_fp8
 from qserve.planner.plan import Plan
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.formats import weight_format
+from qserve.planner.speed.terms.kernels import experts_read
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
 
 __all__ = ["TransformersSteps", "card_steps"]
@@ -28,7 +32,7 @@ __all__ = ["TransformersSteps", "card_steps"]
 _COPY_BYTES_PER_S = 300e9
 """Fitted to Qwen's tables of long prompts on A100 and H20: torch's repeat and copy of the cache."""
 _FP8_BYTES_PER_S = 760e9
-"""What the library's block-wise kernel reads of fp8 weights on an H20, beside its launches."""
+"""What the block-wise kernel of 4.51 reads of fp8 weights on an H20, beside its launches."""
 _NO_COPIES = ("awq",)
 """Measured with an attention that takes grouped heads as they are."""
 
@@ -37,7 +41,8 @@ _NO_COPIES = ("awq",)
 class TransformersSteps:
     """As `StepTimes`, for transformers: `layer_us` a layer of the library's, never faster than the kernels.
 
-    `decode_launches`: of a decoding step of our own; None where it is the library's.
+    `decode_launches`: of a decoding step of our own; None where it is the library's. `expert_launches`: of an expert in
+    fp8 that a token has, by products of ours; None where it is the library's loop over all of them.
     """
 
     kernels: StepTimes
@@ -46,6 +51,7 @@ class TransformersSteps:
     scheme: str
     offloaded: OffloadedWeights = NOTHING_OFFLOADED
     decode_launches: int | None = None
+    expert_launches: int | None = None
 
     @property
     def costs(self) -> EngineCosts:
@@ -63,6 +69,7 @@ class TransformersSteps:
         card: CardSpeed,
         offloaded: OffloadedWeights = NOTHING_OFFLOADED,
         decode_launches: int | None = None,
+        expert_launches: int | None = None,
     ) -> TransformersSteps:
         """The steps on one card; launches are those of the hosts on which Qwen measured (configs/speed.toml)."""
         table = load("speed")["transformers"]
@@ -72,7 +79,8 @@ class TransformersSteps:
         costs = EngineCosts("transformers", 0.0, 0.0, 0.0, 0.0, table["intake_ms"], mixes_prefill=True)
         kernels = StepTimes(card, rank_network(spec, weights), costs)
         expert_us = rows["expert_fp8" if scheme == "fp8" else "expert"]
-        return cls(kernels, rows.get(scheme, rows["bf16"]), expert_us, scheme, offloaded, decode_launches)
+        layer_us = rows.get(scheme, rows["bf16"])
+        return cls(kernels, layer_us, expert_us, scheme, offloaded, decode_launches, expert_launches)
 
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds of one step. One of our own reads keys in their pages, and is launched while the last one runs."""
@@ -80,7 +88,7 @@ class TransformersSteps:
             launching = self.decode_launches * self.launch_us / 1e6
             return self.offloaded.beside(max(launching, self.kernels.decode_s(batch, context)))
         computing = self.kernels.decode_s(batch, context) + self._repeated_s(batch, context)
-        return self.offloaded.beside(max(self._launches_s(), computing))
+        return self.offloaded.beside(max(self._launches_s(batch), computing))
 
     @property
     def launch_us(self) -> float:
@@ -89,7 +97,8 @@ class TransformersSteps:
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with prompts."""
-        return self.offloaded.beside(max(self._launches_s(), self.kernels.mixed_s(batch, context, chunks)))
+        tokens = batch + sum(new for new, _ in chunks)
+        return self.offloaded.beside(max(self._launches_s(tokens), self.kernels.mixed_s(batch, context, chunks)))
 
     def explained(self) -> Iterator[str]:
         """See `ExplainedSteps`."""
@@ -111,18 +120,27 @@ class TransformersSteps:
             return 0.0
         return batch * context * network.attention_layers * network.heads * network.head_dim * 4 / _COPY_BYTES_PER_S
 
-    def _launches_s(self) -> float:
+    def _launches_s(self, tokens: int) -> float:
         network = self.network
+        if self.expert_launches is not None:
+            experts_us = network.moe_layers * self._asked_experts(tokens) * self.expert_launches * self.launch_us
+            return (network.num_layers * self.layer_us + experts_us) / 1e6
         experts = network.moe_layers * network.experts * self.expert_us
         dequantized = network.linear_weights / _FP8_BYTES_PER_S if self.scheme == "fp8" else 0.0
         return (network.num_layers * self.layer_us + experts) / 1e6 + dequantized
+
+    def _asked_experts(self, tokens: int) -> float:
+        network = self.network
+        return experts_read(network.experts, network.experts_per_token, tokens, 1.0) if network.experts else 0.0
 
 
 def card_steps(plan: Plan, spec: ModelSpec, device: Device) -> TransformersSteps:
     """The steps of a plan on `device`, a card."""
     card = card_of(device)
     launches = _decode_launches(plan, spec.num_hidden_layers)
-    return TransformersSteps.of(spec, plan.quant.scheme, card, OffloadedWeights.of(plan, card), launches)
+    is_ours = parse_release(plan.engine_version) >= POOL_SINCE and holds_fp8(plan.quant.scheme, (device,))
+    of_expert = int(load("speed")["transformers"]["launches"]["fp8_expert"]) if is_ours else None
+    return TransformersSteps.of(spec, plan.quant.scheme, card, OffloadedWeights.of(plan, card), launches, of_expert)
 
 
 def _decode_launches(plan: Plan, num_layers: int) -> int | None:
