@@ -30,13 +30,15 @@ from qserve.model.cuda.ahead import (
     programs_of,
 )
 from qserve.model.cuda.kernels import KERNELS, Launch, Sizes, launches_of
+from qserve.model.fp8 import triton_product  # noqa: F401
 
 ROOT = Path(__file__).parents[3]
-PRODUCTS = ("int8_product", "four_bit_product")
+PRODUCTS = ("int8_product", "four_bit_product", "fp8_product")
 # Of 65,536 that a multiprocessor has: two programs of a product run beside each other, of int8 three.
 MOST_REGISTERS = {
     "int8_product": 168,
     "four_bit_product": 192,
+    "fp8_product": 168,
     "add_rms_norm": 64,
     "rotate_and_store": 64,
     "silu_and_multiply": 64,

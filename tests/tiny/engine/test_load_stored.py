@@ -25,7 +25,7 @@ from qserve.model.cpu.kernels import can_attend
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import has_int8_activations
 from qserve.model.load import LoadedModel, load
-from qserve.model.stored.arguments import missing_packages, stored_arguments, stored_config
+from qserve.model.stored.arguments import missing_packages, stored_config
 from qserve.model.stored.layouts import ReadableLayers
 from qserve.planner.plan import Plan
 from tests.tiny.engine.loading import load_planned, plan_of
@@ -265,21 +265,3 @@ def test_tensors_that_do_not_fit_each_other(tmp_path: Path, broken: str) -> None
     folder = make(tmp_path / "checkpoint", pack, GPTQ)
     with pytest.raises(BrokenCheckpoint, match=r"_proj: (its quantized tensors don't match each other|g_idx has)"):
         load_planned(folder)
-
-
-def test_block_fp8_without_its_kernels_is_made_16_bit_while_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a card the library would keep it in fp8 and fail in the first forward, after all of it was downloaded."""
-    folder = Path(make(tmp_path / "checkpoint", as_fp8, {"quant_method": "fp8", "weight_block_size": [128, 128]}))
-    there = {"kernels": False}
-    found = importlib.util.find_spec
-
-    def find_spec(name: str, package: str | None = None) -> Any:
-        return there["kernels"] or None if name == "kernels" else found(name, package)
-
-    monkeypatch.setattr("qserve.model.stored.arguments.importlib.util.find_spec", find_spec)
-    plan = plan_on_a_card()
-    assert stored_arguments(folder, plan)["config"].quantization_config["dequantize"] is True
-    there["kernels"] = True
-    assert stored_arguments(folder, plan) == {}

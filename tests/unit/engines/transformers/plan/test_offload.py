@@ -29,7 +29,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_of(model: str, **fixed: Any) -> Plan:
     machine = Hardware(CARD, 512 * GIB, 500 * GIB, 64)
-    return make_plan(resolve(model), machine, plan_request(engine="transformers", quant="bf16", **fixed))
+    return make_plan(resolve(model), machine, plan_request(**{"engine": "transformers", "quant": "bf16", **fixed}))
 
 
 def test_the_bus_decides_where_most_of_a_model_is_in_ram() -> None:
@@ -57,6 +57,20 @@ def test_decoding_steps_of_our_own_launch_less(fixed: dict[str, Any], launches: 
     if not fixed:
         assert steps.decode_s(1, 1000) == steps.kernels.decode_s(1, 1000) < steps.mixed_s(0, 0, [(16, 0)])
     assert steps.decode_s(1, 1000) >= 15.2e9 / 1008e9, "no faster than its bytes"
+
+
+def test_experts_in_fp8_are_asked_as_tokens_have_them() -> None:
+    """By products of ours; the library's loop runs over all of them, whatever a step asks for."""
+    spec = resolve("Qwen/Qwen3-30B-A3B-FP8").spec
+    ours, theirs = (
+        replica_of(plan_of("Qwen/Qwen3-30B-A3B-FP8", quant="fp8", engine_version=version), spec, CARD[0]).steps
+        for version in (None, "4.51.3")
+    )
+    assert isinstance(ours, TransformersSteps) and isinstance(theirs, TransformersSteps)
+    each_s = 48 * 8 * ours.launch_us / 1e6
+    assert ours.decode_s(1, 100) - 48 * ours.layer_us / 1e6 == pytest.approx(8 * each_s)
+    assert ours.decode_s(1000, 100) - 48 * ours.layer_us / 1e6 == pytest.approx(128 * each_s, rel=0.01)
+    assert theirs.decode_s(1, 100) == theirs.decode_s(4, 100) > 20 * ours.decode_s(1, 100)
 
 
 def test_what_is_not_streamed_adds_to_the_step() -> None:
