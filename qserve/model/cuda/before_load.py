@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -11,6 +11,8 @@ from torch import nn
 from qserve.core.schemes import SCHEMES
 from qserve.model.cuda.samples import Shape
 from qserve.model.cuda.trial import product_trials
+from qserve.model.fp8.trial import fp8_trials, shapes_ahead
+from qserve.model.stored.layouts import fp8_block
 from qserve.model.trials.ask import tried
 from qserve.model.trials.children import Groups
 from qserve.model.trials.verdicts import Trial
@@ -53,12 +55,16 @@ def try_before_loading(
 def product_trials_ahead(
     plan: Plan, dtype: torch.dtype, skeleton: Callable[[], nn.Module], fused: Sequence[tuple[str, ...]] = ()
 ) -> list[Trial]:
-    """Of the layers of `skeleton` (asked for where it is needed) that bitsandbytes will hold; else none.
+    """Of the layers of `skeleton` (asked for where it is needed) that is held in 8 or 4 bits; else none.
 
     One more than is held (a head) costs its trial; one that is not foreseen is tried beside the weights. `fused`: names
     of a module's layers that int8 holds as one.
     """
     scheme = plan.quant.scheme
+    if scheme.startswith("fp8"):
+        model = skeleton()
+        stored = None if plan.quant.in_flight else getattr(model.config, "quantization_config", None)
+        return fp8_trials(shapes_ahead(model, fp8_block(stored) if isinstance(stored, Mapping) else None), dtype)
     if not scheme.startswith("bnb-") or SCHEMES[scheme].bits >= 16:
         return []
     model = skeleton()

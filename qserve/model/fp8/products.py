@@ -33,30 +33,31 @@ _LEAST_SCALE = 1e-12
 def multiply(x: torch.Tensor, weight: Fp8Weight, bias: torch.Tensor | None) -> torch.Tensor:
     """`x` [..., inputs] times the transposed weight, and `bias`: [..., outputs] in the dtype of `x`."""
     rows = x.reshape(-1, weight.inputs).contiguous()
-    name = CHOSEN.get(key_of(rows, weight), BY_PIECES)
+    name = CHOSEN.get(key_of(len(rows), weight), BY_PIECES)
     return PRODUCTS[name](rows, weight, bias).view(*x.shape[:-1], weight.outputs)
 
 
-def key_of(rows: torch.Tensor, weight: Weight) -> Key:
+def key_of(num_rows: int, weight: Weight) -> Key:
     """What a choice depends on."""
-    tile = row_tile_of(len(rows)) or MANY
-    return str(rows.device), weight.kind, weight.outputs, weight.inputs, tile
+    assert isinstance(weight, Fp8Weight)
+    tile = row_tile_of(num_rows) or MANY
+    return str(weight.codes.device), weight.kind, weight.outputs, weight.inputs, tile
 
 
-def candidates(weight: Fp8Weight, num_rows: int) -> Iterator[str]:
-    """Products to be tried for so many rows, by name."""
+def candidates(outputs: int, inputs: int, block: tuple[int, int], num_rows: int) -> Iterator[str]:
+    """Products to be tried for a weight of this shape and so many rows, by name."""
     if row_tile_of(num_rows) is not None:
         yield KERNEL
-    if _takes_scales(weight):
+    if _takes_scales(outputs, inputs, block):
         yield SCALED
     yield BY_PIECES
 
 
-def _takes_scales(weight: Fp8Weight) -> bool:
+def _takes_scales(outputs: int, inputs: int, block: tuple[int, int]) -> bool:
     """Whether torch's product has a form for it, on some card."""
-    if weight.kind == ROWS:
-        return not weight.outputs % _STEP and not weight.inputs % _STEP
-    return weight.block == (_SIDE, _SIDE) and not weight.outputs % _SIDE and not weight.inputs % _SIDE
+    if block == (1, inputs):
+        return not outputs % _STEP and not inputs % _STEP
+    return block == (_SIDE, _SIDE) and not outputs % _SIDE and not inputs % _SIDE
 
 
 def by_scales(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:

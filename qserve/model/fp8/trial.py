@@ -1,41 +1,73 @@
-"""Which product by weights in fp8 the card at hand takes: tried at start on the model's own, the fastest right one.
+"""Which product by weights in fp8 the card at hand takes: the fastest right one, tried on weights of its shapes.
 
 Nothing here has a figure for a card: what a card refuses is passed over by its reason, and of the others the time
-decides, for every shape and number of rows that decoding has, and for many rows at once.
+decides, for every shape and number of rows that decoding has, and for many rows at once. Each is tried in a process of
+its own, once (`model/trials`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
 from itertools import cycle, islice
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
 
-from qserve.engines.transformers.kernels.compiler_errors import reason_of
 from qserve.engines.transformers.kernels.quantized_products import ROW_TILES
 from qserve.model.cuda.products import BY_PIECES, Key, by_pieces
 from qserve.model.fp8.experts import Fp8Experts
 from qserve.model.fp8.linear import fp8_linears
 from qserve.model.fp8.products import CHOSEN, MANY, PRODUCTS, SCALED, candidates, key_of, rounded
-from qserve.model.fp8.weight import Fp8Weight
+from qserve.model.fp8.weight import CODES, Fp8Weight
+from qserve.model.stored.experts import are_experts
+from qserve.model.trials.ask import tried
+from qserve.model.trials.verdicts import Trial, TrialRefused
 
-__all__ = ["Fp8Trials", "choose_fp8_products", "use_fp8_products"]
+__all__ = [
+    "Fp8Shape",
+    "Fp8Trials",
+    "choose_fp8_products",
+    "fp8_trials",
+    "shapes_ahead",
+    "try_fp8_product",
+    "use_fp8_products",
+]
 
 _log = logging.getLogger("qserve.worker")
 
 _MANY_ROWS = 1024
 # Of the largest number: 16 bit rounds to 1/256, and a piece of a weight is rounded before it is multiplied.
 _TOLERANCE = 0.02
-# Weights of one shape that are read in turn, so that none is found in the card's cache.
+# Weights of one shape that are read in turn, so that none is found in the card's cache (128 MiB at most).
 _WEIGHTS, _ROUNDS = 8, 5
+_CACHE_BYTES = 256 * 1024**2
 
-Seconds = Callable[[Callable[[], object]], float]
-Held = tuple[Fp8Weight, torch.Tensor | None]
+
+@dataclass(frozen=True)
+class Fp8Shape:
+    """Of a weight: what a product is chosen by."""
+
+    outputs: int
+    inputs: int
+    block_rows: int
+    block_columns: int
+
+    @classmethod
+    def of(cls, weight: Fp8Weight) -> Fp8Shape:
+        """Of one that is there."""
+        return cls(weight.outputs, weight.inputs, *weight.block)
+
+    def random_weight(self, device: torch.device, seed: int = 0) -> Fp8Weight:
+        """Codes of all sizes."""
+        drawn = partial(torch.randn, generator=torch.Generator(device).manual_seed(seed), device=device)
+        codes = drawn(self.outputs, self.inputs).mul_(100).clamp_(-448, 448).to(CODES)
+        sizes = -(-self.outputs // self.block_rows), -(-self.inputs // self.block_columns)
+        return Fp8Weight(codes, drawn(*sizes).abs_().div_(1000), (self.block_rows, self.block_columns))
 
 
 @dataclass
@@ -70,68 +102,106 @@ def _rows_of(tile: int) -> str:
     return "1 row by" if tile == 1 else f"{before + 1} to {tile} by"
 
 
+def shapes_ahead(skeleton: nn.Module, block: tuple[int, int] | None) -> set[Fp8Shape]:
+    """Of what will be in fp8 of a model that has no weights yet: in blocks, or with a scale a row."""
+    found: set[tuple[int, int]] = set()
+    for name, module in skeleton.named_modules():
+        sizes: Any = module
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in ("lm_head", "score"):
+            found.add((module.out_features, module.in_features))
+        elif are_experts(module):
+            found |= {(2 * sizes.intermediate_dim, sizes.hidden_dim), (sizes.hidden_dim, sizes.intermediate_dim)}
+    return {
+        Fp8Shape(*shape, *(min(block[0], shape[0]), min(block[1], shape[1])) if block else (1, shape[1]))
+        for shape in found
+    }
+
+
 def use_fp8_products(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
     """Let cards multiply by weights in fp8 in the way that is fastest on them; says which. Nothing changes on a CPU."""
-    if not any(weight.codes.device.type == "cuda" for weight, _ in _held(model)):
+    if not any(weight.codes.device.type == "cuda" for weight in _held(model)):
         return ()
     trials = choose_fp8_products(model, dtype)
     torch.cuda.empty_cache()
     return (trials.sentence,)
 
 
+def choose_fp8_products(model: nn.Module, dtype: torch.dtype, *, afresh: bool = False) -> Fp8Trials:
+    """Try all products by the shapes of `model`'s weights, and keep the choice for `products.multiply`.
+
+    `afresh`: whatever earlier trials said.
+    """
+    found = Fp8Trials()
+    asked: dict[torch.device, dict[Fp8Shape, Fp8Weight]] = {}
+    for weight in _held(model):
+        asked.setdefault(weight.codes.device, {}).setdefault(Fp8Shape.of(weight), weight)
+    for device, weights in asked.items():
+        trials = fp8_trials(weights, dtype)
+        verdicts = tried(device, [[one] for one in trials], afresh=afresh)
+        seconds: dict[Key, dict[str, float]] = {}
+        for shape, weight in weights.items():
+            for num in (*ROW_TILES, _MANY_ROWS):
+                times = seconds.setdefault(key_of(num, weight), {})
+                for one in _trials(shape, num, dtype):
+                    if verdicts[one].is_right:
+                        times[one.name] = verdicts[one].result
+                    else:
+                        found.pass_over(one.name, verdicts[one].reason)
+        found.chosen |= {
+            key: min(times, key=lambda name: times[name], default=BY_PIECES) for key, times in seconds.items()
+        }
+    CHOSEN.update(found.chosen)
+    return found
+
+
+def fp8_trials(shapes: Iterable[Fp8Shape], dtype: torch.dtype) -> list[Trial]:
+    """All that `choose_fp8_products` wants to know of weights of `shapes`."""
+    return [
+        one for shape in dict.fromkeys(shapes) for num in (*ROW_TILES, _MANY_ROWS) for one in _trials(shape, num, dtype)
+    ]
+
+
+def _trials(shape: Fp8Shape, num: int, dtype: torch.dtype) -> list[Trial]:
+    of = {"dtype": str(dtype).removeprefix("torch."), "num_rows": num, **asdict(shape)}
+    names = candidates(shape.outputs, shape.inputs, (shape.block_rows, shape.block_columns), num)
+    return [Trial.of(name, f"{__name__}:try_fp8_product", **of) for name in names]
+
+
 @torch.no_grad()
-def choose_fp8_products(model: nn.Module, dtype: torch.dtype, seconds: Seconds | None = None) -> Fp8Trials:
-    """Try all products on `model`'s weights, and keep the choice for `products.multiply`. `seconds` measures a call."""
-    trials = Fp8Trials()
-    for held in _by_shape(model).values():
-        for num in (*ROW_TILES, _MANY_ROWS):
-            weight = held[0][0]
-            rows = _some_rows(weight, num, dtype)
-            trials.chosen[key_of(rows, weight)] = _fastest(held, rows, seconds or _on_card, trials.pass_over)
-    CHOSEN.update(trials.chosen)
-    return trials
+def try_fp8_product(device: str, *, name: str, dtype: str, num_rows: int, **shape: Any) -> float:
+    """Seconds that the product `name` takes for weights of `shape`; raises where it is not for them."""
+    weights, generator = _weights(device, Fp8Shape(**shape)), torch.Generator().manual_seed(num_rows)
+    rows = torch.randn(num_rows, shape["inputs"], generator=generator).to(device, getattr(torch, dtype))
+    bias = torch.randn(shape["outputs"], generator=generator).to(device, rows.dtype)
+    reason = _why_not(name, weights[0], bias, rows)
+    if reason:
+        raise TrialRefused(reason)
+    return _on_card(partial(_run, name, weights, rows))
 
 
-def _held(model: nn.Module) -> Iterator[Held]:
-    """Weights and biases that lie where they compute; of a layer's experts a few."""
+@lru_cache(maxsize=1)
+def _weights(device: str, shape: Fp8Shape) -> list[Fp8Weight]:
+    """With more bytes than a card's cache has, where so many weights have them."""
+    num = min(_WEIGHTS, 1 + _CACHE_BYTES // (shape.outputs * shape.inputs))
+    return [shape.random_weight(torch.device(device), seed) for seed in range(num)]
+
+
+def _held(model: nn.Module) -> Iterator[Fp8Weight]:
+    """Weights that lie where they compute; of a layer's experts the first."""
     for layer in fp8_linears(model):
-        yield layer.held, layer.bias
+        yield layer.held
     for module in model.modules():
         if isinstance(module, Fp8Experts) and not hasattr(module, "_hf_hook"):
-            for expert in range(min(_WEIGHTS, module.num_experts)):
-                upper, down = module.held(expert)
-                yield from ((one, None) for one in (*upper, down))
+            upper, down = module.held(0)
+            yield from (*upper, down)
 
 
-def _by_shape(model: nn.Module) -> dict[tuple[object, ...], list[Held]]:
-    found: dict[tuple[object, ...], list[Held]] = {}
-    for weight, bias in _held(model):
-        shape = str(weight.codes.device), weight.kind, weight.block, weight.outputs, weight.inputs
-        found.setdefault(shape, []).append((weight, bias))
-    return {shape: held[:_WEIGHTS] for shape, held in found.items()}
-
-
-def _fastest(held: list[Held], rows: torch.Tensor, seconds: Seconds, pass_over: Callable[[str, str], None]) -> str:
-    """Of the products that are right; pieces where none is. `pass_over` hears of the others: name and reason."""
-    times: dict[str, float] = {}
-    for name in candidates(held[0][0], len(rows)):
-        try:
-            reason = _why_not(name, *held[0], rows)
-            if reason:
-                pass_over(name, reason)
-            else:
-                times[name] = seconds(partial(_run, name, held, rows))
-        except Exception as error:
-            pass_over(name, reason_of(error))
-    return min(times, key=lambda name: times[name], default=BY_PIECES)
-
-
-def _why_not(name: str, weight: Fp8Weight, bias: torch.Tensor | None, most: torch.Tensor) -> str:
-    """Compared with the product in float32 of what it takes the rows for; also for an odd number of them."""
-    for rows in (most, most[: max(1, len(most) - 3)]):
+def _why_not(name: str, weight: Fp8Weight, bias: torch.Tensor, most: torch.Tensor) -> str:
+    """Compared with the product in float32 of what it takes the rows for; also for an odd number, and with no bias."""
+    for rows, added in ((most, bias), (most[: max(1, len(most) - 3)], None)):
         taken = rounded(rows, weight) if name == SCALED else rows.float()
-        meant = by_pieces(taken, weight, None if bias is None else bias.float())
-        said = PRODUCTS[name](rows, weight, bias)
+        meant = by_pieces(taken, weight, None if added is None else added.float())
+        said = PRODUCTS[name](rows, weight, added)
         off = float((said.float() - meant).abs().max() / meant.abs().max())
         if not off <= _TOLERANCE:
             shape = f"{weight.outputs} × {weight.inputs}, {len(rows)} rows"
@@ -139,14 +209,9 @@ def _why_not(name: str, weight: Fp8Weight, bias: torch.Tensor | None, most: torc
     return ""
 
 
-def _some_rows(weight: Fp8Weight, num: int, dtype: torch.dtype) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(num)
-    return torch.randn(num, weight.inputs, generator=generator).to(weight.codes.device, dtype)
-
-
-def _run(name: str, held: list[Held], rows: torch.Tensor) -> None:
-    for weight, bias in islice(cycle(held), _WEIGHTS):
-        PRODUCTS[name](rows, weight, bias)
+def _run(name: str, weights: list[Fp8Weight], rows: torch.Tensor) -> None:
+    for weight in islice(cycle(weights), _WEIGHTS):
+        PRODUCTS[name](rows, weight, None)
 
 
 def _on_card(call: Callable[[], object]) -> float:

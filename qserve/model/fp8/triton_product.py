@@ -156,7 +156,7 @@ def _fp8_product(  # type: ignore[no-untyped-def]
         tl.store(target, answers.to(out.dtype.element_ty), mask=is_own[:, None] & is_row[None, :])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _numbers(codes):  # type: ignore[no-untyped-def]
     """Sign, 4 bits of exponent and 3 of fraction, as they lie in 16 bits with 5 of exponent: 256 times too small."""
     wide = codes.to(tl.uint16)

@@ -28,6 +28,7 @@ _log = logging.getLogger("qserve.worker")
 _PACKAGES = ("torch", "triton", "transformers", "bitsandbytes", "flash-attn", "flash-attn-3", "kernels")
 _SOURCES = (
     "model/cuda",
+    "model/fp8",
     "model/trials",
     "engines/transformers/kernels",
     "engines/transformers/worker/attention",

@@ -301,7 +301,8 @@ def some_model() -> nn.Sequential:
 
 def chosen(kernel: Any, seconds: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> trial.Fp8Trials:
     monkeypatch.setitem(PRODUCTS, KERNEL, kernel)
-    return trial.choose_fp8_products(some_model(), torch.bfloat16, lambda call: seconds[call.args[0]])  # type: ignore[attr-defined]
+    monkeypatch.setattr(trial, "_on_card", lambda call: seconds[call.args[0]])
+    return trial.choose_fp8_products(some_model(), torch.bfloat16)
 
 
 def test_the_fastest_right_product_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

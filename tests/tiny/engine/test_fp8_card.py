@@ -23,12 +23,15 @@ from qserve.engines.transformers.kernels import quantized_products
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.choose import can_be_captured
 from qserve.hub import resolve
+from qserve.model.cuda.before_load import product_trials_ahead
 from qserve.model.cuda.products import BY_PIECES, KERNEL
 from qserve.model.fp8 import trial
 from qserve.model.fp8.loading import fp8_as_stored, fp8_in_flight
 from qserve.model.fp8.products import CHOSEN, PRODUCTS, SCALED, candidates
+from qserve.model.fp8.trial import Fp8Shape
 from qserve.model.fp8.weight import CODES, Fp8Weight
 from qserve.model.load import load
+from qserve.model.placement import skeleton
 from qserve.model.stored.arguments import configured
 from qserve.planner import PlanRequest, make_plan
 from tests.tiny.engine.fake_card import FakeCard, fake_card
@@ -100,11 +103,12 @@ def test_a_card_takes_what_it_has(
 ) -> None:
     """Of many rows torch's product in fp8 where the card has it; of few the kernel that reads codes as they are."""
     monkeypatch.setattr(trial, "_why_not", runs)
+    monkeypatch.setattr(trial, "_on_card", by_order)
     with fake_card(capability), torch.no_grad():
         for block, has_unit in (((1, 768), rows), ((128, 128), blocks)):
             weight = weight_of(256, 768, block)
-            monkeypatch.setattr(trial, "_held", lambda model, weight=weight: [(weight, None)])
-            trials = trial.choose_fp8_products(nn.Module(), torch.bfloat16, by_order)
+            monkeypatch.setattr(trial, "_held", lambda model, weight=weight: [weight])
+            trials = trial.choose_fp8_products(nn.Module(), torch.bfloat16)
             assert list(trials.chosen.values()) == [KERNEL] * 4 + [SCALED if has_unit else BY_PIECES]
             assert (SCALED in trials.passed_over) == (not has_unit)
 
@@ -132,12 +136,9 @@ def by_order(call: Any) -> float:
         (256, 768, (256, 768), False),
     ],
 )
-def test_shapes_that_torch_s_product_takes(
-    card: FakeCard, outputs: int, inputs: int, block: tuple[int, int], has_form: bool
-) -> None:
-    weight = weight_of(outputs, inputs, block)
-    assert (SCALED in candidates(weight, 1024)) == has_form
-    assert BY_PIECES in candidates(weight, 1024) and KERNEL not in candidates(weight, 1024)
+def test_shapes_that_torch_s_product_takes(outputs: int, inputs: int, block: tuple[int, int], has_form: bool) -> None:
+    assert list(candidates(outputs, inputs, block, 1024)) == [SCALED] * has_form + [BY_PIECES]
+    assert KERNEL in candidates(outputs, inputs, block, 64)
 
 
 class Largest(TorchDispatchMode):
@@ -163,6 +164,24 @@ def plan_on_h100(folder: Path, config: dict[str, Any], quant: str) -> Any:
     h100 = Device("H100", "cuda", 80 * 1024**3, 0, 132, formats=formats_of((9, 0)), compute_capability=(9, 0))
     request = PlanRequest(engine="transformers", quant=quant, max_model_len=4096)
     return make_plan(resolve(str(folder)), replace(detect(), devices=(h100,)), request)
+
+
+@pytest.mark.parametrize(("quant", "block"), [("fp8", None), ("auto", (128, 128))])
+def test_all_that_is_tried_is_told_before_loading(
+    quant: str, block: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a plan and a model without weights: while the card is empty."""
+    plan = plan_on_h100(tmp_path, SPARSE if block is None else {**SPARSE, "quantization_config": BLOCK}, quant)
+    assert plan.quant.scheme == ("fp8_per_channel" if block is None else "fp8")
+    ahead = product_trials_ahead(plan, torch.bfloat16, lambda: skeleton(tmp_path))
+    asked: list[Any] = []
+    monkeypatch.setattr(trial, "tried", lambda device, groups, **_: asked.extend(groups) or {})
+    shapes = [(512, 256), (256, 256), (256, 512), (256, 256), (256, 128)]  # q, k, o, experts' gate above up, and down
+    weights = [Fp8Shape(*shape, *(block or (1, shape[1]))).random_weight(torch.device("cpu")) for shape in shapes]
+    monkeypatch.setattr(trial, "_held", lambda model: weights)
+    with pytest.raises(KeyError):  # there are no verdicts
+        trial.choose_fp8_products(nn.Module(), torch.bfloat16)
+    assert {one for (one,) in asked} <= set(ahead) and len(asked) == len({one.key for (one,) in asked})
 
 
 @pytest.mark.parametrize("config", [DENSE, SPARSE], ids=["dense", "sparse"])
