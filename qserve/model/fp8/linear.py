@@ -66,5 +66,5 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
 
 
 def fp8_linears(model: nn.Module) -> list[Fp8Linear]:
-    """Those of `model` that lie where they compute, in its order."""
-    return [one for one in model.modules() if isinstance(one, Fp8Linear) and not hasattr(one, "_hf_hook")]
+    """Those of `model` whose weights are in memory, in its order: accelerate brings others when they are called."""
+    return [one for one in model.modules() if isinstance(one, Fp8Linear) and one.weight.device.type != "meta"]

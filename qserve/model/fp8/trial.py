@@ -187,11 +187,11 @@ def _weights(device: str, shape: Fp8Shape) -> list[Fp8Weight]:
 
 
 def _held(model: nn.Module) -> Iterator[Fp8Weight]:
-    """Weights that lie where they compute; of a layer's experts the first."""
+    """Weights that are in memory; of a layer's experts the first."""
     for layer in fp8_linears(model):
         yield layer.held
     for module in model.modules():
-        if isinstance(module, Fp8Experts) and not hasattr(module, "_hf_hook"):
+        if isinstance(module, Fp8Experts) and module.down_proj.device.type != "meta":
             upper, down = module.held(0)
             yield from (*upper, down)
 

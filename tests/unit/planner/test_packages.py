@@ -74,6 +74,9 @@ def test_fp8_is_made_while_loading_on_cards_that_hold_it() -> None:
     assert (plan.quant.scheme, plan.quant.in_flight, plan.quant.checkpoint) == ("fp8_per_channel", True, "mine")
     parameters = checkpoint.parameters
     assert 1.0 * parameters < plan.devices[0].weights_bytes < 1.05 * parameters
+    old = plan_request(engine="transformers", quant="fp8", engine_version="4.51.3", max_model_len=4096)
+    with pytest.raises(UsageError, match="--quant fp8 of mine does not run on transformers"):
+        make_plan(renamed, h200, old)
     for hardware in (replace(DESCRIBED, devices=parse_gpu("t4")), ON_CPU):
         with pytest.raises(UsageError, match="--quant fp8 of mine does not run on transformers"):
             make_plan(renamed, hardware, plan_request(engine="transformers", quant="fp8"))

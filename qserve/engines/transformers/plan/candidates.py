@@ -9,6 +9,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization.stored import CheckpointQuantization
+from qserve.core.release import parse_release
 from qserve.core.schemes import SCHEMES
 from qserve.core.tensors import Tensor
 from qserve.engines.transformers.plan import schemes
@@ -16,6 +17,7 @@ from qserve.engines.transformers.plan.activations import activations_of
 from qserve.engines.transformers.plan.constants import TESTED_RELEASE
 from qserve.engines.transformers.plan.options import TransformersOptions
 from qserve.engines.transformers.plan.packages import lacking
+from qserve.engines.transformers.plan.releases import POOL_SINCE
 from qserve.errors import UsageError
 from qserve.planner.candidate import Candidate
 from qserve.planner.memory.resident_weights import resident_quantization, resident_tensors, without_mapped_embedding
@@ -31,6 +33,7 @@ class _Offer:
 
     device: Device
     hardware: Hardware
+    release: tuple[int, ...]
     name: str = TransformersOptions.engine
     title: str = "the transformers engine"
 
@@ -45,6 +48,8 @@ class _Offer:
         return schemes.runs_stored(scheme, self._devices)
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
+        if self.release < POOL_SINCE and schemes.holds_fp8(scheme, self._devices):
+            return None  # a worker of ours makes it
         return schemes.online_scheme(scheme, self._devices) if self._has_kernels(scheme) else None
 
     def _has_kernels(self, scheme: str) -> bool:
@@ -71,7 +76,7 @@ class _Offer:
 def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
     """Candidates in the order in which they are preferred. Raises UsageError where none runs."""
     devices = hardware.devices or (hardware.cpu_device,)
-    offer = _Offer(devices[0], hardware)
+    offer = _Offer(devices[0], hardware, parse_release(request.engine_version or TESTED_RELEASE))
     found = False
     for weights in quantizations(checkpoint, request, offer):
         found = True
