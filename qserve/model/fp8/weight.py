@@ -12,7 +12,8 @@ __all__ = ["BLOCKS", "CODES", "LARGEST", "ROWS", "Fp8Weight", "block_of", "quant
 
 CODES = torch.float8_e4m3fn
 LARGEST = torch.finfo(CODES).max
-BLOCKS, ROWS = "fp8 in blocks", "fp8 in rows"
+BLOCKS = "fp8 in blocks"
+ROWS = "fp8 in rows"
 _LEAST_SCALE = 1e-12  # a row of zeros is divided by it
 
 

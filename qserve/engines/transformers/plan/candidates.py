@@ -48,9 +48,13 @@ class _Offer:
         return schemes.runs_stored(scheme, self._devices)
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
-        if self.release < POOL_SINCE and schemes.holds_fp8(scheme, self._devices):
-            return None  # a worker of ours makes it
+        if self._is_held_by_later(scheme):
+            return None
         return schemes.online_scheme(scheme, self._devices) if self._has_kernels(scheme) else None
+
+    def _is_held_by_later(self, scheme: str) -> bool:
+        """Whether workers of ours make and multiply by it, and the library of this release did not, or slowly."""
+        return self.release < POOL_SINCE and schemes.holds_fp8(scheme, self._devices)
 
     def _has_kernels(self, scheme: str) -> bool:
         return schemes.has_kernels(scheme, self._devices)
@@ -66,6 +70,8 @@ class _Offer:
         """A word takes what runs with the packages that are there; bitsandbytes' schemes name what they lack."""
         if self.device.kind == "cpu" and SCHEMES[scheme].in_panels:
             return True
+        if self._is_held_by_later(scheme):
+            return False
         is_there = SCHEMES[scheme].by_bitsandbytes or not lacking(scheme, self.hardware)
         return is_there and self._has_kernels(scheme) and schemes.pays(scheme, self.device)
 

@@ -13,8 +13,9 @@ _LOADED = frozenset(
     {"fp32", "bf16", "fp16", "fp8", "gptq-int8", "bnb-int8", "awq", "gptq-int4", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"}
 )
 _MADE = frozenset({"bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4"})
-# On cards that hold it, with a scale a row (model/fp8/).
-_MADE_FP8 = {"fp8": "fp8_per_channel", "fp8_per_channel": "fp8_per_channel"}
+# On cards that hold it; asked for by the one name or the other, it has a scale a row (model/fp8/).
+_MADE_FP8 = "fp8_per_channel"
+_FP8 = frozenset({"fp8", _MADE_FP8})
 _ON_CARDS_ONLY = frozenset({"gptq-int3", "gptq-int2"})
 
 
@@ -42,14 +43,14 @@ def quantizes(scheme: str, devices: tuple[Device, ...]) -> bool:
 def online_scheme(scheme: str, devices: tuple[Device, ...]) -> CheckpointQuantization | None:
     """What it makes of 16-bit weights on `devices`; None of a scheme that it does not make."""
     if holds_fp8(scheme, devices):
-        return SCHEMES[_MADE_FP8[scheme]].made
+        return SCHEMES[_MADE_FP8].made
     return SCHEMES[scheme].made if scheme in _MADE else None
 
 
 def holds_fp8(scheme: str, devices: tuple[Device, ...]) -> bool:
     """Whether `scheme` is one in fp8 that every card multiplies by as it is held (model/fp8/)."""
     least = SCHEMES["fp8"].packed_from
-    if scheme not in _MADE_FP8 or least is None:
+    if scheme not in _FP8 or least is None:
         return False
     return all((device.compute_capability or (0, 0)) >= least for device in devices)
 

@@ -13,7 +13,8 @@ __all__ = ["NEWEST_RELEASE", "OLDEST_RELEASE", "TESTED_RELEASE", "VllmVersion", 
 TESTED_RELEASE = "0.32.0"
 """The release that qserve is tested with, which constraints.txt pins: planned for where nobody names another."""
 
-OLDEST_RELEASE, NEWEST_RELEASE = "0.26.0", "0.33.0"
+OLDEST_RELEASE = "0.26.0"
+NEWEST_RELEASE = "0.33.0"
 """The releases that qserve drives: from the last one for torch 2.11, which pyproject.toml allows, to the newest whose
 sources and flags were read."""
 
