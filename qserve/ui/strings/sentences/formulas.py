@@ -140,6 +140,7 @@ FORMULAS: dict[str, str] = {
         "2·T·(3I + 4H)，T={}、I={}、H={}，以及 {} 个序列的 logits × {} × 6 B 与一段评分提示中的较大者 {}"
     ),
     "{#} of a quantized weight in {}": "{} 的 {} 量化权重",
+    "{#} of rows in fp8": "{} 的 fp8 行",
     "with {#} of buffers for layers in RAM, which come one ahead": "含 {} 缓冲区，用于提前一层读入内存中的层",
     "{#} shapes of matrices × {#} row counts, {#} each": "{} 种矩阵形状 × {} 种行数，每个 {}",
     "{#} kernels of {#}: no more are kept": "{} 个 {} 的内核：不保留更多",
