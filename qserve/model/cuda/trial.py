@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, ROW_TILES, SCRATCH_BYTES
+from qserve.engines.transformers.kernels.quantized_products import ROW_TILES, SCRATCH_BYTES
 from qserve.engines.transformers.kernels.refusals import log_refusal, product_name, refusal
 from qserve.model.cuda.linear import CardLinear, card_linears, compute_on_cards
 from qserve.model.cuda.products import BY_PIECES, CHOSEN, KERNEL, LIBRARY, PRODUCTS, REFUSED, Key, Product, by_pieces
@@ -124,7 +124,7 @@ def product_trials(shapes: Iterable[Shape], dtype: torch.dtype) -> list[Trial]:
 
 def _trials(shape: Shape, tile: int, dtype: torch.dtype) -> list[Trial]:
     of = {"dtype": str(dtype).removeprefix("torch."), "tile": tile, **shape.to_json()}
-    return [Trial.of(name, f"{__name__}:try_product", **of) for name in _candidates(shape.kind, tile)]
+    return [Trial.of(name, f"{__name__}:try_product", **of) for name in _candidates(shape.kind)]
 
 
 @torch.no_grad()
@@ -148,11 +148,10 @@ def _layers(device: str, shape: Shape, dtype: torch.dtype) -> list[CardLinear]:
     return [first, *(CardLinear(random_weight(shape, place, seed), bias) for seed in range(1, num))]
 
 
-def _candidates(kind: str, tile: int) -> Iterator[str]:
+def _candidates(kind: str) -> Iterator[str]:
     if kind != INT8:
         yield LIBRARY
-    if kind == INT8 or tile > LIBRARY_ROWS:
-        yield KERNEL
+    yield KERNEL
     yield BY_PIECES
 
 

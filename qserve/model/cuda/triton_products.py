@@ -16,7 +16,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 from qserve.core.dimensions import tensors_of
-from qserve.engines.transformers.kernels.quantized_products import LIBRARY_ROWS, ROW_TILES, row_tile_of
+from qserve.engines.transformers.kernels.quantized_products import ROW_TILES, row_tile_of
 from qserve.model.cuda.kernels import Sizes, card_kernel
 from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
@@ -85,6 +85,7 @@ def _launch_int8(
         weight.inputs,
         has_bias=bias is not None,
         **sizes,
+        stages=_STEPS,
         num_warps=_num_warps(sizes),
         num_stages=_STEPS,
     )
@@ -110,7 +111,7 @@ def _launch_four_bit(
         is_nested=weight.nested is not None,
         has_bias=bias is not None,
         **sizes,
-        num_warps=_num_warps(sizes),
+        num_warps=8 if sizes["tile"] > ROW_TILES[1] else 4,  # with four, more rows take too many registers
         num_stages=_STEPS,
     )
 
@@ -147,9 +148,8 @@ def _four_bit_products(sizes: Sizes) -> Iterator[Callable[[], object]]:
         packed, blocks = _meta(outputs * inputs // 2, dtype=torch.uint8), outputs * inputs // _SCALE_BLOCK
         for scales, deeper in ((_meta(blocks, dtype=torch.uint8), nested), (_meta(blocks), None)):
             weight = FourBitWeight("nf4", packed, _meta(16), scales, deeper, _SCALE_BLOCK, inputs)
-            for tile in ROW_TILES:
-                if tile > LIBRARY_ROWS:
-                    yield partial(_example, tile, weight, has_bias, sizes)
+            for tile in ROW_TILES[1:]:  # one row takes the program of sixteen
+                yield partial(_example, tile, weight, has_bias, sizes)
 
 
 def _matrices(sizes: Sizes) -> Iterator[tuple[int, int, bool]]:
@@ -184,6 +184,7 @@ def _int8_product(  # type: ignore[no-untyped-def]
     tile: tl.constexpr,
     block: tl.constexpr,
     step: tl.constexpr,
+    stages: tl.constexpr,
 ):
     own = tl.program_id(0) * block + tl.arange(0, block)
     is_own = own < outputs
@@ -196,7 +197,8 @@ def _int8_product(  # type: ignore[no-untyped-def]
         added = tl.zeros([block], tl.float32)
     if tile == 1:
         total = tl.zeros([block, step], tl.float32)
-        for start in range(0, inputs, step):
+        # The stages are said here: without a product of matrices, Triton launches no loads ahead by itself.
+        for start in tl.range(0, inputs, step, num_stages=stages):
             inside = start + places < inputs
             held = tl.load(weights + start, mask=is_own[:, None] & inside[None, :], other=0)
             row = tl.load(rows + start + places, mask=inside, other=0.0)
@@ -250,11 +252,16 @@ def _four_bit_product(  # type: ignore[no-untyped-def]
     row = tl.arange(0, tile)
     is_row = row < num_rows
     first_of_row = own.to(tl.int64)[:, None] * inputs
+    half = tl.multiple_of(inputs // 2, 16)  # a block of scales divides `inputs`: loads of 16 bytes
+    packed_rows = packed + own.to(tl.int64)[:, None] * half
     totals = tl.zeros([block, tile], tl.float32)
-    for start in range(0, inputs // 2, step):
-        inside = start + places < inputs // 2
+    # `gather` reads it in shared memory. As a load in the loop, four bytes would be copied ahead for every code.
+    table = tl.load(code + tl.arange(0, 16))
+    both = tl.arange(0, 2 * step)
+    for start in range(0, half, step):
+        inside = start + places < half
         is_held = is_own[:, None] & inside[None, :]
-        pair = tl.load(packed + first_of_row // 2 + (start + places)[None, :], mask=is_held, other=0).to(tl.int32)
+        pair = tl.load(packed_rows + (start + places)[None, :], mask=is_held, other=0).to(tl.int32)
         in_row = 2 * start + group * scale_block
         is_scale = is_own[:, None] & (in_row < inputs)[None, :]
         place = (first_of_row + in_row[None, :]) // scale_block
@@ -262,14 +269,14 @@ def _four_bit_product(  # type: ignore[no-untyped-def]
         if is_nested:
             wide = tl.load(nested_code + scale.to(tl.int32), mask=is_scale, other=0.0)
             scale = wide * tl.load(nested_scales + place // 256, mask=is_scale, other=0.0) + tl.load(offset)
-        along = rows + row[None, :] * inputs + 2 * (start + places)[:, None]
-        is_value = is_row[None, :] & inside[:, None]
-        evens = tl.load(along, mask=is_value, other=0.0)
-        odds = tl.load(along + 1, mask=is_value, other=0.0)
-        upper = _scaled(tl.load(code + (pair >> 4)), scale, block, step, groups)
-        lower = _scaled(tl.load(code + (pair & 15)), scale, block, step, groups)
-        totals += tl.dot(upper.to(evens.dtype), evens, input_precision="ieee")
-        totals += tl.dot(lower.to(odds.dtype), odds, input_precision="ieee")
+        along = 2 * start + both
+        is_value = is_row[:, None] & (along < inputs)[None, :]
+        values = tl.load(rows + row[:, None] * inputs + along[None, :], mask=is_value, other=0.0)
+        evens, odds = tl.split(tl.reshape(values, [tile, step, 2]))
+        upper = _scaled(tl.gather(table, tl.reshape(pair >> 4, [block * step]), axis=0), scale, block, step, groups)
+        lower = _scaled(tl.gather(table, tl.reshape(pair & 15, [block * step]), axis=0), scale, block, step, groups)
+        totals += tl.dot(upper.to(evens.dtype), tl.trans(evens), input_precision="ieee")
+        totals += tl.dot(lower.to(odds.dtype), tl.trans(odds), input_precision="ieee")
     if has_bias:
         totals += tl.load(bias + own, mask=is_own, other=0.0).to(tl.float32)[:, None]
     target = out + row[None, :] * outputs + own[:, None]

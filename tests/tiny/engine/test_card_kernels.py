@@ -7,6 +7,8 @@ A kernel that only the interpreter has run may compile for no card at all. All p
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
+from qserve.engines.transformers.kernels.quantized_products import ROW_TILES
 from qserve.engines.transformers.worker.attention import triton_decode  # noqa: F401  # lists its kernels
 from qserve.engines.transformers.worker.decoding import triton_kernels  # noqa: F401
 from qserve.model.cuda import triton_products  # noqa: F401
@@ -37,7 +40,7 @@ PRODUCTS = ("int8_product", "four_bit_product", "fp8_product")
 # Of 65,536 that a multiprocessor has: two programs of a product run beside each other, of int8 three.
 MOST_REGISTERS = {
     "int8_product": 168,
-    "four_bit_product": 192,
+    "four_bit_product": 208,
     "fp8_product": 168,
     "add_rms_norm": 64,
     "rotate_and_store": 64,
@@ -49,6 +52,7 @@ MOST_REGISTERS = {
 }
 # 16 bit on matrix units alone.
 _ONLY_16_BIT = ("attend_parts",)
+_COPIED = re.compile(r"cp\.async\.c[ag]\.shared\.global[^;]*?, (0x\w+|\d+),")  # bytes that are copied ahead
 _SMALL_CHANGES = ("has_bias", "is_nested")
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -103,6 +107,17 @@ def test_it_compiles_and_fits(name: str, program: Program, capability: int) -> N
     by_matrix_units = name in (*PRODUCTS, *_ONLY_16_BIT) and ("tile", 1) not in program.constants
     if by_matrix_units:  # and loads are launched ahead of products
         assert "mma" in made.ptx and "cp.async" in made.ptx
+
+
+@pytest.mark.parametrize("name", ["int8_product", "four_bit_product"])
+def test_weights_come_ahead_in_wide_pieces(name: str) -> None:
+    """Whatever the rows: 16 bytes at once of rows and of what is packed; four bytes for scales alone."""
+    by_tile = {dict(program.constants)["tile"]: program for program in programs(name)}
+    assert set(by_tile) == set(ROW_TILES) - ({1} if name == "four_bit_product" else set())
+    for program in by_tile.values():
+        ptx = compile_for(program, KERNELS[name].function, 90).ptx
+        sizes = Counter(int(size, 0) for size in _COPIED.findall(ptx))
+        assert sizes[16] and sizes[4] <= 16, sizes
 
 
 def test_a_kernel_is_made_by_registering_it() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from bench.step_counts import hold
 from qserve.engines.transformers.kernels import quantized_products
+from qserve.engines.transformers.kernels.quantized_products import ROW_TILES
 from qserve.engines.transformers.worker.decoding.choose import can_be_captured, choose_layers
 from qserve.model.cuda import products, trial
 from qserve.model.cuda.linear import CardLinear, compute_on_cards
@@ -148,9 +149,11 @@ def test_the_fastest_right_product_is_taken(monkeypatch: pytest.MonkeyPatch, cap
     assert "it unpacks whole weights" in chosen("int8", by_meaning, fast, monkeypatch).passed_over[KERNEL]
 
 
-def test_of_4_bits_the_library_reads_the_fewest_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = chosen("nf4", by_meaning, {KERNEL: 1.0, LIBRARY: 2.0, BY_PIECES: 3.0}, monkeypatch)
-    assert [trials.chosen[key] for key in trials.chosen] == [LIBRARY, KERNEL, KERNEL, KERNEL]
+@pytest.mark.parametrize("fastest", [KERNEL, LIBRARY, BY_PIECES])
+def test_of_4_bits_all_are_tried_for_all_rows(monkeypatch: pytest.MonkeyPatch, fastest: str) -> None:
+    seconds = {name: float(1 + (name != fastest)) for name in (KERNEL, LIBRARY, BY_PIECES)}
+    trials = chosen("nf4", by_meaning, seconds, monkeypatch)
+    assert [trials.chosen[key] for key in trials.chosen] == [fastest] * len(ROW_TILES)
 
 
 def test_their_steps_are_captured_and_bitsandbytes_own_are_not() -> None:
