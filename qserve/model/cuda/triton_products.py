@@ -25,7 +25,7 @@ __all__ = ["multi_processors_of", "output_block", "product"]
 # Of weights and rows that one step of a program's walk loads; four such steps are on their way at once.
 _STEP_BYTES, _STEPS = 16384, 4
 # Of codes of 4 bits, that a program holds unpacked at once.
-_MOST_PAIRS = 4096
+_MOST_PAIRS = 2048
 _OUTPUT_BLOCKS = (64, 32, 16)
 # Outputs and inputs of a step for one row, without matrix units: small programs, several on each multiprocessor, whose
 # loads cover one another's latency.
@@ -111,14 +111,14 @@ def _launch_four_bit(
         is_nested=weight.nested is not None,
         has_bias=bias is not None,
         **sizes,
-        num_warps=8 if sizes["tile"] > ROW_TILES[1] else 4,  # with four, more rows take too many registers
+        num_warps=_num_warps(sizes),
         num_stages=_STEPS,
     )
 
 
 def _num_warps(sizes: dict[str, int]) -> int:
-    """With four, programs of the most rows spill registers on some cards."""
-    return 8 if sizes["tile"] == ROW_TILES[-1] else 4
+    """With four, programs of the most rows, and of more rows than outputs, spill registers on some cards."""
+    return 8 if sizes["tile"] == ROW_TILES[-1] or sizes["tile"] > sizes["block"] else 4
 
 
 def output_block(outputs: int, multi_processors: int) -> int:
