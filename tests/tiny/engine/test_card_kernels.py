@@ -59,9 +59,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _planted(gate, up, out, number, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _planted(gate, up, out, width, gate_stride, up_stride, block: tl.constexpr):  # type: ignore[no-untyped-def]
     places = tl.arange(0, block)
-    if tl.program_id(0) < number:
+    if tl.program_id(0) < width:
         values = tl.load(gate + places)
         dtype = values.dtype
     else:

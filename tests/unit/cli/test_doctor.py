@@ -176,10 +176,12 @@ def test_the_cache_is_the_one_that_models_go_to(monkeypatch, environment, cache)
     [
         ((9, 0), {"kernels": "0.17.2"}, "flash-attn 3 of the hub (0.17.2), then vLLM's", "then torch's own"),
         ((8, 9), {"kernels": "0.17.2"}, "torch's own flash-attention, then flash-attn 2 of the hub", "SDPA"),
-        ((7, 5), {"flash-attn": "2.8"}, "torch's SDPA over gathered keys", "need compute capability 8.0"),
+        ((7, 5), {"flash-attn": "2.8"}, "torch's SDPA over gathered keys", "needs compute capability 8.0"),
+        ((7, 5), {"triton": "3.9.0"}, "qserve's own kernel for decoding, then torch's SDPA", "agrees with SDPA"),
+        ((8, 9), {"triton": "3.9.0"}, "qserve's own kernel for decoding, then torch's own", "then torch's SDPA"),
         ((8, 9), {"flash-attn-3": "3.0"}, "torch's own flash-attention, then torch's SDPA", "agrees with SDPA"),
         ((9, 0), {"flash-attn-3": "3.0", "flash-attn": "2.8"}, "flash-attn 3 (3.0), then torch's own", "flash-attn 2"),
-        (None, {}, "torch's SDPA over gathered keys", "need compute capability"),
+        (None, {}, "torch's SDPA over gathered keys: Triton is not installed", "on Linux"),
     ],
 )
 def test_the_attention_that_will_run_is_named(capability, versions, first, later):

@@ -41,7 +41,8 @@ def attention_kernels(capability: tuple[int, int] | None, versions: Mapping[str,
     """For a card of this compute capability, with these packages installed: a sentence for people."""
     found = kernel_candidates(capability or (0, 0), versions)
     if not found.names:
-        return f"{_GATHERED}: {'; '.join(found.passed_over.values())}"
+        reasons = (reason for name, reason in found.passed_over.items() if name == TRITON_PAGED or capability)
+        return f"{_GATHERED}: {'; '.join(reasons)}"
     tried = ", then ".join(_title(name, versions) for name in found.names)
     return f"{tried}, then {_GATHERED}: the first that agrees with SDPA when the worker starts"
 
