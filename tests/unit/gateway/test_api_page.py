@@ -16,6 +16,7 @@ from qserve.engines.vllm.wire import requests
 from qserve.engines.vllm.wire.closed import CLOSED
 from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.telemetry.machine_memory import MachineMemory
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.wire import refused_fields, structured
 from qserve.wire.engine_fields import fields_of
@@ -111,6 +112,7 @@ def test_every_error_code_is_there():
 def test_every_metric_is_there_and_no_other():
     metrics = GatewayMetrics()
     metrics.watch_workers([])
+    metrics.watch_machine(MachineMemory(total_bytes=1))
     names = set()
     for family in metrics.registry.collect():
         names.add(family.name + "_total" if family.type == "counter" else family.name)
