@@ -63,6 +63,10 @@ def test_a_launch_that_is_not_right(card: FakeCard) -> None:
     with pytest.raises(AssertionError, match="_silu_and_multiply"):
         triton_kernels.silu_and_multiply(gate, torch.empty(2, 8))
     with pytest.raises(AssertionError, match="whatever card"):
-        triton_kernels._silu_and_multiply[(1,)](gate, gate, gate, 16, block=16)
+        triton_kernels._silu_and_multiply[(1, 2)](gate, gate, gate, 8, 8, 8, block=16)
     with pytest.raises(TypeError, match="block"), card.guard(gate):
-        triton_kernels._silu_and_multiply[(1,)](gate, gate, gate, 16)
+        triton_kernels._silu_and_multiply[(1, 2)](gate, gate, gate, 8, 8, 8)
+    apart = torch.empty(2, 16, device=CUDA)[:, :8]
+    triton_kernels.silu_and_multiply(apart, gate)  # rows may lie apart, whose distance it is told
+    with pytest.raises(AssertionError, match="_silu_and_multiply"):
+        triton_kernels.silu_and_multiply(gate, torch.empty(8, 2, device=CUDA).t())
