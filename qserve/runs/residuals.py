@@ -3,8 +3,8 @@
 Only a figure that means what the plan's term means is taken, and only in the direction that it proves:
 
     weights          summed up by the engine: exact
-    CUDA graphs      vLLM's own account of its capturing: exact; of transformers what has been captured so far, which
-                     may only raise the term
+    CUDA graphs      vLLM's own account of its capturing: exact; of transformers what the card had less of after it,
+                     which may only raise the term, since other processes may have given some back meanwhile
     activations      vLLM's profile of a whole step: exact; else the highest seen so far, which may only raise the term,
                      since a step that nobody asked for yet may need more
     runtime          the process before loading and what loading left (transformers): exact. Of vLLM only where the

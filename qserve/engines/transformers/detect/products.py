@@ -14,4 +14,5 @@ def quantized_products(versions: Mapping[str, str]) -> str:
     library = f"4 bit: bitsandbytes {versions['bitsandbytes']} up to {LIBRARY_ROWS} rows"
     if "triton" not in versions:
         return f"{library}; more rows unpack the weights, which is slower: Triton is not installed"
-    return f"{library}, Triton {versions['triton']} up to {ROW_TILES[-1]}; more rows unpack the weights"
+    kernel = f"Triton {versions['triton']} up to {ROW_TILES[-1]}"
+    return f"{library}, {kernel}, the faster of the two where both do; more rows unpack the weights"

@@ -108,7 +108,7 @@ COSTS = {
     INT8_PRODUCT: f"steps of up to {ROW_TILES[-1]} rows move {_times_the_bytes(8)} times the bytes of weights",
     FOUR_BIT_PRODUCT: f"steps of {LIBRARY_ROWS + 1} to {ROW_TILES[-1]} rows move {_times_the_bytes(4)} times the bytes "
     "of weights",
-    PAGED_ATTENTION: "each step first copies the keys of all rows",
+    PAGED_ATTENTION: "each step first copies the keys of all rows, and is not captured",
     # reward/scoring/attention.py: a call and a copy of what it says.
     TEXT_ATTENTION: "a layer takes two launches for each text to score",
 }

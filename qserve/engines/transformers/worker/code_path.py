@@ -25,8 +25,8 @@ class CodePath:
         attention: the kernel: `sdpa`, `compiled`, or one of `engines/transformers/kernels/attention_kernels.py`.
         path: `dense layers, captured` · `dense layers` · `compiled layers` · `library's modules`.
         is_dense: whether our own layers for cards run decoding steps.
-        is_captured: whether decoding steps are captured as CUDA graphs, each size when it is first met.
-        num_captured: sizes that are captured so far.
+        is_captured: whether decoding steps are captured as CUDA graphs.
+        num_captured: sizes of a batch that were captured at start.
         why_not_captured: empty where steps are captured.
         products: by kind of quantized weight (int8, nf4, fp4) and the most rows, the products that were chosen; empty
             on a CPU and for models whose weights no product of ours takes.

@@ -238,7 +238,7 @@ class Engine:
             async for _ in self.generate(Generation(prompt, params, max_tokens=1)):
                 pass
             await self.score([prompt], params, draw_next=False)
-            if self.batcher.step_path.is_captured:  # so that a capture that fails is told before the first request
+            if self.batcher.step_path.is_captured:  # a replay, before the first request needs one
                 async for _ in self.generate(Generation(prompt[:1], params, max_tokens=2)):
                     pass
         except SequenceFailed as error:

@@ -21,8 +21,8 @@ class StepPath:
 
     Attributes:
         layers: one of the names above.
-        is_captured: whether each size of a step is captured as a CUDA graph when it is first met.
-        num_captured: sizes that are captured now.
+        is_captured: whether each size of a step is captured as a CUDA graph.
+        num_captured: sizes that were captured at start.
         why_not_captured: empty where steps are captured.
         refused: kernels of steps, and captures, that did not come about on this card.
 
