@@ -19,7 +19,7 @@ from qserve.engines.transformers.kernels.attention_kernels import (
     TORCH_VARLEN,
     TRITON_PAGED,
 )
-from qserve.engines.transformers.worker.attention import kernels
+from qserve.engines.transformers.worker.attention import kernels, sources
 from qserve.engines.transformers.worker.attention.kernels import GATHERED, Heads, choose_kernel
 from qserve.engines.transformers.worker.attention.report import attention_report
 from tests.tiny.engine.paged_reference import read_in_place
@@ -46,7 +46,7 @@ def test_cards_and_models_that_no_kernel_serves(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], reason: str
 ) -> None:
     """Where Triton is not there, whose kernel serves them all."""
-    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"flash-attn"}))
+    monkeypatch.setattr(sources, "installed", lambda: frozenset({"flash-attn"}))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     chosen = choose_kernel(CARD, Heads(8, 2, 64, dtype))
     assert (chosen.name, chosen.page_tokens, chosen.refused) == (GATHERED, 32, ())
@@ -66,20 +66,20 @@ def test_the_first_that_is_there_and_right_is_taken(
     """Of kernels that are missing, refuse, or are wrong, each is named with its reason."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(kernels, "is_right", lambda kernel, *_, **__: kernel())
-    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"flash-attn"}))
+    monkeypatch.setattr(sources, "installed", lambda: frozenset({"flash-attn"}))
 
     def refuses() -> bool:
         raise RuntimeError("block_table is not for this kernel")
 
-    monkeypatch.setattr(kernels, "_torch_varlen", lambda: iter([refuses]))
-    monkeypatch.setattr(kernels, "_flash_2", lambda: iter([lambda: False, lambda: True]))
+    monkeypatch.setattr(sources, "_torch_varlen", lambda: iter([refuses]))
+    monkeypatch.setattr(sources, "_flash_2", lambda: iter([lambda: False, lambda: True]))
     chosen = choose_kernel(CARD, BF16)
     assert (chosen.name, chosen.page_tokens) == (FLASH_2, 256)
     assert set(chosen.passed_over) == passed_over
     told = attention_report(MODEL, chosen.name, chosen.passed_over)
     assert told.startswith("flash-attn 2, paged (")
     assert "block_table is not for this kernel" in told
-    monkeypatch.setattr(kernels, "_flash_2", lambda: iter([lambda: False]))
+    monkeypatch.setattr(sources, "_flash_2", lambda: iter([lambda: False]))
     chosen = choose_kernel(CARD, BF16)
     assert chosen.name == GATHERED
     assert "flash_attention_2: it is wrong on this card" in attention_report(MODEL, GATHERED, chosen.passed_over)
@@ -88,7 +88,7 @@ def test_the_first_that_is_there_and_right_is_taken(
 def test_prompts_take_the_first_behind_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours reads one query of a sequence, and is asked for no more; where nothing else is right, prompts have SDPA."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"triton", "flash-attn"}))
+    monkeypatch.setattr(sources, "installed", lambda: frozenset({"triton", "flash-attn"}))
     asked: list[tuple[str, int, bool]] = []
 
     def is_right(kernel: Any, device: Any, heads: Any, page_tokens: int, *, decodes_alone: bool = False) -> bool:
@@ -100,9 +100,9 @@ def test_prompts_take_the_first_behind_ours(monkeypatch: pytest.MonkeyPatch) -> 
         return lambda *_: iter([lambda *_: name])
 
     monkeypatch.setattr(kernels, "is_right", is_right)
-    monkeypatch.setattr(kernels, "_triton", named("ours"))
-    monkeypatch.setattr(kernels, "_torch_varlen", named("varlen"))
-    monkeypatch.setattr(kernels, "_flash_2", named("flash 2"))
+    monkeypatch.setattr(sources, "_triton", named("ours"))
+    monkeypatch.setattr(sources, "_torch_varlen", named("varlen"))
+    monkeypatch.setattr(sources, "_flash_2", named("flash 2"))
     chosen = choose_kernel(CARD, BF16)
     assert (chosen.name, chosen.page_tokens) == (f"{TRITON_PAGED}+{FLASH_2}", 256)
     assert chosen.reads_prompts and chosen.is_in_place
@@ -113,7 +113,7 @@ def test_prompts_take_the_first_behind_ours(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [("ours", 32, True), ("ours", 256, True), ("varlen", 256, False), ("flash 2", 256, False)]
     told = attention_report(MODEL, chosen.name, chosen.passed_over)
     assert told.startswith("qserve's own kernel, paged; prompts: flash-attn 2, paged (")
-    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"triton"}))
+    monkeypatch.setattr(sources, "installed", lambda: frozenset({"triton"}))
     alone = choose_kernel(CARD, BF16)
     assert (alone.name, alone.page_tokens, alone.reads_prompts) == (TRITON_PAGED, 32, False) and not alone.refused
 
@@ -139,7 +139,7 @@ def test_a_kernel_of_the_hub_is_fetched_in_its_version_and_tried(monkeypatch: py
 
     monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(get_kernel=get_kernel))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"kernels"}))
+    monkeypatch.setattr(sources, "installed", lambda: frozenset({"kernels"}))
     step: Any = SimpleNamespace(max_queries=1, query_bounds=0, max_keys=1, num_keys=0, block_table=0)
     monkeypatch.setattr(kernels, "is_right", lambda kernel, *_, **__: kernel(7, 8, 9, step, 1.0) == 7)
     chosen = choose_kernel(CARD, BF16)
@@ -155,8 +155,8 @@ def test_a_kernel_of_the_hub_is_tried_again_when_it_was_fetched(
 ) -> None:
     monkeypatch.setenv("KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"kernels"}))
-    monkeypatch.setattr(kernels, "is_offline_mode", lambda: True)
+    monkeypatch.setattr(sources, "installed", lambda: frozenset({"kernels"}))
+    monkeypatch.setattr(sources, "is_offline_mode", lambda: True)
     before = kernels.kernel_trials(CARD, BF16)
     (tmp_path / "models--kernels-community--flash-attn2" / "snapshots" / "0123abcd").mkdir(parents=True)
     after = kernels.kernel_trials(CARD, BF16)

@@ -23,7 +23,7 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from qserve.core.hardware import Device, formats_of
 from qserve.detect import detect
 from qserve.engines.transformers.kernels.decode_sizes import batch_sizes
-from qserve.engines.transformers.worker.attention import kernels, packed
+from qserve.engines.transformers.worker.attention import kernels, packed, sources
 from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
 from qserve.engines.transformers.worker.attention.triton_decode import PagedDecode
 from qserve.engines.transformers.worker.batching.batcher import BatchLimits
@@ -262,7 +262,7 @@ def test_torch_s_own_kernel_reads_pages_in_a_capture(card: FakeCard) -> None:
         query, pages = (torch.empty(*shape, dtype=torch.bfloat16) for shape in ((3, 4, 128), (6, 256, 2, 128)))
         int32 = partial(torch.zeros, dtype=torch.int32)
         step = PageStep(torch.zeros(3, dtype=torch.long), int32(3, 2), int32(3), int32(4), 1, 512, in_place)
-    for read in kernels._torch_varlen():
+    for read in sources._torch_varlen():
         with card.capture():
             assert read(query, pages, pages, step, 0.1).shape == query.shape
 
@@ -272,7 +272,7 @@ def test_a_torch_whose_kernel_reads_no_pages_says_so(card: FakeCard, monkeypatch
     monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value, *, scale, window_size: query)
     chosen = kernels.choose_kernel(CUDA, kernels.Heads(4, 2, 128, torch.bfloat16))
     assert chosen.name == kernels.GATHERED
-    assert "does not read page tables" in chosen.passed_over[kernels.TORCH_VARLEN]
+    assert "does not read page tables" in chosen.passed_over[sources.TORCH_VARLEN]
 
 
 @pytest.mark.parametrize("has_bias", [True, False])

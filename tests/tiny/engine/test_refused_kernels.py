@@ -16,7 +16,7 @@ from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
 from qserve.engines.transformers.kernels.refusals import CAPTURE, COSTS, OPERATIONS, PAGED_ATTENTION, Refusal, refusal
 from qserve.engines.transformers.worker import kernel_trial
 from qserve.engines.transformers.worker.api.memory import measured_memory
-from qserve.engines.transformers.worker.attention import kernels
+from qserve.engines.transformers.worker.attention import kernels, sources
 from qserve.engines.transformers.worker.attention.kernels import GATHERED, ChosenKernel, Heads, choose_kernel
 from qserve.engines.transformers.worker.attention.pages import gathered
 from qserve.engines.transformers.worker.batching import paged
@@ -153,10 +153,10 @@ async def test_refused_operations_and_attention_reach_the_code_path(monkeypatch:
     assert path.refused == (of_attention, of_layers) and not path.is_as_intended and path.path == "dense layers"
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, **sources: Callable[[], Any]) -> None:
+def offer(monkeypatch: pytest.MonkeyPatch, **offered: Callable[[], Any]) -> None:
     """To a CPU, by name."""
-    monkeypatch.setattr(kernels, "kernel_candidates", lambda *_: Candidates(tuple(sources), {}))
-    monkeypatch.setattr(kernels, "_sources", lambda *_: sources)
+    monkeypatch.setattr(kernels, "kernel_candidates", lambda *_: Candidates(tuple(offered), {}))
+    monkeypatch.setattr(sources, "found_in", lambda *_: offered)
 
 
 def test_attention_is_refused_where_all_that_were_tried_failed(
@@ -218,7 +218,7 @@ def test_a_release_that_reads_no_pages_is_no_refusal(monkeypatch: pytest.MonkeyP
     def varlen_attn(query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any) -> None: ...
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
-    offer(monkeypatch, torch_varlen=kernels._torch_varlen)
+    offer(monkeypatch, torch_varlen=sources._torch_varlen)
     found = kernels.choose_kernel(CPU, Heads(4, 2, 32, torch.float32))
     assert (found.name, found.refused) == (GATHERED, ())
     assert "does not read page tables; torch 2.12 does" in found.passed_over["torch_varlen"]

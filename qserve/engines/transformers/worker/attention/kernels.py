@@ -8,34 +8,19 @@ reason, and the next is tried.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import is_offline_mode
-from huggingface_hub.constants import HF_HUB_CACHE
 
-from qserve.engines.transformers.kernels.attention_kernels import (
-    FLASH_2,
-    FLASH_3,
-    HUB_FLASH_2,
-    HUB_FLASH_3,
-    HUB_VLLM_FLASH_3,
-    TORCH_VARLEN,
-    TRITON_PAGED,
-    kernel_candidates,
-)
+from qserve.engines.transformers.kernels.attention_kernels import TRITON_PAGED, kernel_candidates
 from qserve.engines.transformers.kernels.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
 from qserve.engines.transformers.kernels.refusals import PAGED_ATTENTION, Refusal, log_refusal, refusal
+from qserve.engines.transformers.worker.attention import sources
 from qserve.engines.transformers.worker.attention.pages import PagedKernel, PageStep, gathered
 from qserve.model.sdpa import causal_prompt
 from qserve.model.trials.ask import tried
@@ -45,15 +30,6 @@ from qserve.model.trials.verdicts import Trial, TrialRefused
 __all__ = ["GATHERED", "ChosenKernel", "Heads", "choose_kernel", "is_right", "kernel_trials", "try_kernel"]
 
 _log = logging.getLogger("qserve.worker")
-# Modules that bring kernels, and the distributions that they come with.
-_MODULES = {
-    "flash_attn_interface": "flash-attn-3",
-    "flash_attn": "flash-attn",
-    "kernels": "kernels",
-    "triton": "triton",
-}
-# Source: transformers 5.19, modeling_flash_attention_utils.py: FLASH_ATTN_KERNEL_VERSIONS.
-_HUB_VERSIONS = {HUB_FLASH_3: 1, HUB_VLLM_FLASH_3: 1, HUB_FLASH_2: 3}
 GATHERED = "sdpa"
 # Of values of about one: bf16 rounds to 1/256.
 _TOLERANCE = 0.03
@@ -132,7 +108,7 @@ def choose_kernel(device: torch.device, heads: Heads, *, afresh: bool = False) -
         return right
 
     def read(right: Trial) -> PagedKernel:
-        return next(islice(_sources(device, heads)[right.name](), verdicts[right].result, None))
+        return next(islice(sources.found_in(device, heads.dtype)[right.name](), verdicts[right].result, None))
 
     right = first(groups[0])
     if right is not None and right.name != TRITON_PAGED:
@@ -168,21 +144,13 @@ def kernel_trials(device: torch.device, heads: Heads, passed_over: dict[str, str
     `passed_over` hears why others could not.
     """
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    found = kernel_candidates(capability, _installed(), str(heads.dtype).removeprefix("torch."), heads.size)
+    found = kernel_candidates(capability, sources.installed(), str(heads.dtype).removeprefix("torch."), heads.size)
     if passed_over is not None:
         passed_over.update(found.passed_over)
     of = heads.to_json()
-    trials = [Trial.of(name, f"{__name__}:try_kernel", snapshots=_snapshots(name), **of) for name in found.names]
+    trials = [Trial.of(name, f"{__name__}:try_kernel", snapshots=sources.snapshots(name), **of) for name in found.names]
     behind = found.names.index(TRITON_PAGED) + 1 if TRITON_PAGED in found.names else len(trials)
     return [trials, trials[behind:]]
-
-
-def _snapshots(name: str) -> list[str]:
-    """Of a kernel of the hub, where it may not be fetched, what is on this machine: one that comes later is tried."""
-    if name not in _HUB_VERSIONS or not is_offline_mode():
-        return []
-    root = Path(os.environ.get("KERNELS_CACHE") or HF_HUB_CACHE)
-    return sorted(path.name for path in root.glob(f"*--{name.replace('/', '--')}/snapshots/*"))
 
 
 def try_kernel(device: str, *, name: str, snapshots: list[str], **heads: Any) -> int:
@@ -193,28 +161,10 @@ def try_kernel(device: str, *, name: str, snapshots: list[str], **heads: Any) ->
     place, met = torch.device(device), Heads.from_json(heads)
     decodes_alone = name == TRITON_PAGED
     pages = (PAGE_TOKENS, FLASH_PAGE_TOKENS) if decodes_alone else (FLASH_PAGE_TOKENS,)
-    for index, kernel in enumerate(_sources(place, met)[name]()):
+    for index, kernel in enumerate(sources.found_in(place, met.dtype)[name]()):
         if all(is_right(kernel, place, met, size, decodes_alone=decodes_alone) for size in pages):
             return index
     raise TrialRefused("it is wrong on this card")
-
-
-def _sources(device: torch.device, heads: Heads) -> dict[str, Callable[[], Iterator[PagedKernel]]]:
-    """Where kernels come from, by name; one that passes arguments in two ways is there twice."""
-    return {
-        FLASH_3: _flash_3,
-        TRITON_PAGED: partial(_triton, device, heads),
-        HUB_FLASH_3: partial(_hub, HUB_FLASH_3, _read_by_flash_3),
-        HUB_VLLM_FLASH_3: partial(_hub, HUB_VLLM_FLASH_3, _read_by_vllm_flash_3),
-        TORCH_VARLEN: _torch_varlen,
-        FLASH_2: _flash_2,
-        HUB_FLASH_2: partial(_hub, HUB_FLASH_2, _read_by_flash_2),
-    }
-
-
-def _installed() -> frozenset[str]:
-    """Of the packages that bring kernels, those that can be imported, by their distributions' names."""
-    return frozenset(name for module, name in _MODULES.items() if importlib.util.find_spec(module) is not None)
 
 
 def is_right(
@@ -259,131 +209,3 @@ def _step_of(
         max_keys=max(num_keys),
         kernel=kernel,
     )
-
-
-def _torch_varlen() -> Iterator[PagedKernel]:
-    """torch's own flash-attention with `block_table` (from torch 2.12 on); with or without bounds of the keys."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    if "block_table" not in inspect.signature(varlen_attn).parameters:
-        raise NotImplementedError(f"torch {torch.__version__} does not read page tables; torch 2.12 does")
-
-    def read(
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        step: PageStep,
-        scaling: float,
-        *,
-        with_bounds: bool,
-    ) -> torch.Tensor:
-        mixed = varlen_attn(
-            query,
-            keys,
-            values,
-            step.query_bounds,
-            step.key_bounds if with_bounds else None,
-            step.max_queries,
-            step.max_keys,
-            scale=scaling,
-            window_size=(-1, 0),
-            enable_gqa=True,
-            seqused_k=step.num_keys,
-            block_table=step.block_table,
-        )
-        assert isinstance(mixed, torch.Tensor)
-        return mixed
-
-    yield partial(read, with_bounds=False)
-    yield partial(read, with_bounds=True)
-
-
-def _triton(device: torch.device, heads: Heads) -> Iterator[PagedKernel]:
-    """This project's own, for steps of decoding."""
-    from qserve.engines.transformers.worker.attention.triton_decode import PagedDecode
-
-    yield PagedDecode.on(device, heads.dtype)
-
-
-def _flash_3() -> Iterator[PagedKernel]:
-    """flash-attn 3, for Hopper."""
-    yield _read_by_flash_3(importlib.import_module("flash_attn_interface"))
-
-
-def _flash_2() -> Iterator[PagedKernel]:
-    """flash-attn 2, whose pages are whole multiples of 256 tokens."""
-    yield _read_by_flash_2(importlib.import_module("flash_attn"))
-
-
-def _hub(repository: str, reader: Callable[[Any], PagedKernel]) -> Iterator[PagedKernel]:
-    """A kernel of Hugging Face's hub, built for this torch and card: fetched once, and not where HF_HUB_OFFLINE is set.
-
-    Who installs the package `kernels` wants them; it takes none but those of organisations that it trusts.
-    """
-    try:
-        module = importlib.import_module("kernels").get_kernel(repository, version=_HUB_VERSIONS[repository])
-    except OSError as error:  # it is not on this machine, and can't be fetched: by another start, perhaps
-        raise NotImplementedError(str(error)) from None if is_offline_mode() else error
-    yield reader(module)
-
-
-def _read_by_flash_3(module: Any) -> PagedKernel:
-    def read(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
-    ) -> torch.Tensor:
-        mixed: torch.Tensor = module.flash_attn_with_kvcache(
-            query,
-            keys,
-            values,
-            cache_seqlens=step.num_keys,
-            page_table=step.block_table,
-            cu_seqlens_q=step.query_bounds,
-            max_seqlen_q=step.max_queries,
-            softmax_scale=scaling,
-            causal=True,
-        )
-        return mixed
-
-    return read
-
-
-def _read_by_vllm_flash_3(module: Any) -> PagedKernel:
-    def read(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
-    ) -> torch.Tensor:
-        mixed: torch.Tensor = module.flash_attn_varlen_func(
-            query,
-            keys,
-            values,
-            max_seqlen_q=step.max_queries,
-            cu_seqlens_q=step.query_bounds,
-            max_seqlen_k=step.max_keys,
-            seqused_k=step.num_keys,
-            softmax_scale=scaling,
-            causal=True,
-            block_table=step.block_table,
-        )
-        return mixed
-
-    return read
-
-
-def _read_by_flash_2(module: Any) -> PagedKernel:
-    def read(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
-    ) -> torch.Tensor:
-        mixed: torch.Tensor = module.flash_attn_varlen_func(
-            query,
-            keys,
-            values,
-            step.query_bounds,
-            step.key_bounds,
-            step.max_queries,
-            step.max_keys,
-            softmax_scale=scaling,
-            causal=True,
-            block_table=step.block_table,
-        )
-        return mixed
-
-    return read
