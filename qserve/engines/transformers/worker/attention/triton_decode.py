@@ -200,6 +200,20 @@ def _divide_keys(  # type: ignore[no-untyped-def]
         tl.store(length, part)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _bounds(starts, length, num_keys, item, row):  # type: ignore[no-untyped-def]
+    """Of the keys of `item`, a part of the sequence `row`."""
+    start = tl.load(starts + item)
+    return start, tl.minimum(start + tl.load(length), tl.load(num_keys + row))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _lines(table, places, inside, page_tokens: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the keys at `places` of a sequence lie in the pages laid end to end."""
+    page = tl.load(table + places // page_tokens, mask=inside, other=0).to(tl.int64)
+    return page * page_tokens + places % page_tokens
+
+
 @card_kernel(_steps, any_number=("table_width", "group", "kv_heads"))
 def _attend_parts(  # type: ignore[no-untyped-def]
     query,
@@ -227,8 +241,7 @@ def _attend_parts(  # type: ignore[no-untyped-def]
     kv_head = tl.program_id(1)
     row = tl.load(rows + item)
     if row >= 0:
-        start = tl.load(starts + item)
-        stop = tl.minimum(start + tl.load(length), tl.load(num_keys + row))
+        start, stop = _bounds(starts, length, num_keys, item, row)
         dims = tl.arange(0, size_block)
         own = tl.arange(0, group_block)
         own_inside = own < group
@@ -242,9 +255,8 @@ def _attend_parts(  # type: ignore[no-untyped-def]
         for begin in tl.range(start, stop, tile):
             places = begin + offsets
             inside = places < stop
-            page = tl.load(block_table + row * table_width + places // page_tokens, mask=inside, other=0).to(tl.int64)
-            line = ((page * page_tokens + places % page_tokens) * kv_heads + kv_head) * size
-            at = line[:, None] + dims[None, :]
+            line = _lines(block_table + row * table_width, places, inside, page_tokens) * kv_heads + kv_head
+            at = line[:, None] * size + dims[None, :]
             is_there = inside[:, None] & (dims < size)[None, :]
             key = tl.load(keys + at, mask=is_there, other=0.0)
             scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * factor
@@ -288,8 +300,7 @@ def _attend_parts_by_head(  # type: ignore[no-untyped-def]
     head = tl.program_id(1)
     row = tl.load(rows + item)
     if row >= 0:
-        start = tl.load(starts + item)
-        stop = tl.minimum(start + tl.load(length), tl.load(num_keys + row))
+        start, stop = _bounds(starts, length, num_keys, item, row)
         dims = tl.arange(0, size_block)
         mask = dims < size
         asked = tl.load(query + row * query_stride + head * size + dims, mask=mask, other=0.0).to(tl.float32)
@@ -300,9 +311,8 @@ def _attend_parts_by_head(  # type: ignore[no-untyped-def]
         for begin in tl.range(start, stop, tile):
             places = begin + offsets
             inside = places < stop
-            page = tl.load(block_table + row * table_width + places // page_tokens, mask=inside, other=0).to(tl.int64)
-            line = ((page * page_tokens + places % page_tokens) * kv_heads + head // group) * size
-            at = line[:, None] + dims[None, :]
+            line = _lines(block_table + row * table_width, places, inside, page_tokens) * kv_heads + head // group
+            at = line[:, None] * size + dims[None, :]
             is_there = inside[:, None] & mask[None, :]
             key = tl.load(keys + at, mask=is_there, other=0.0).to(tl.float32)
             scores = tl.where(inside, tl.sum(key * asked[None, :], axis=1) * factor, -float("inf"))
