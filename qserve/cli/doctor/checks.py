@@ -131,7 +131,7 @@ def _toolchain(packages: Packages) -> Check:
 def _nvcc(hardware: Hardware, packages: Packages) -> Check:
     """What compiles the kernels of FlashInfer and DeepGEMM, and what vLLM runs without on these cards."""
     if not packages.lacking_for_cuda:
-        found = "nvcc, cuobjdump and ninja: vLLM compiles FlashInfer's and DeepGEMM's kernels, once, for minutes"
+        found = "nvcc, cuobjdump and ninja: vLLM can compile DeepGEMM's and FlashInfer's kernels, once, for minutes"
         return Check("machine", "nvcc", "ok", found)
     lost = lost_without_nvcc(tuple(device.compute_capability for device in hardware.devices))
     missing = " and no ".join(packages.lacking_for_cuda)

@@ -129,12 +129,13 @@ def downloads_kernels(packages: Packages) -> bool:
 
 
 def lost_without_nvcc(capabilities: Collection[tuple[int, int] | None]) -> list[str]:
-    """What vLLM does otherwise on cards of these compute capabilities, as half sentences.
+    """What vLLM can't do, or does otherwise, on cards of these compute capabilities, as half sentences.
 
+    qserve leaves FlashInfer's sampler off in any case, unless the user asks for it (launch/compiled_kernels.py).
     Source: vllm 0.32 platforms/cuda.py, support_deep_gemm and _get_backend_priorities; plan/backends.py.
     """
     known = {capability for capability in capabilities if capability is not None}
-    lost = ["Triton samples instead of FlashInfer"]
+    lost = ["VLLM_USE_FLASHINFER_SAMPLER=1 is refused, and Triton samples"]
     if any(capability == (9, 0) or capability[0] in (10, 12) for capability in known):
         lost.append("blocks of FP8 run on CUTLASS instead of DeepGEMM")
     if any(capability[0] == 10 for capability in known):

@@ -76,7 +76,9 @@ def test_what_a_card_loses_without_nvcc_is_said_with_the_fix(gpu, lost):
     lacking = Packages({**BASE, "vllm": "0.32.0"}, lacking_for_cuda=("nvcc", "ninja"))
     check = checks(lacking, hardware(gpu))["nvcc"]
     assert check.state == "warning", "vLLM starts without it"
-    assert check.found.startswith("no nvcc and no ninja, so Triton samples instead of FlashInfer; ")
+    assert check.found.startswith(
+        "no nvcc and no ninja, so VLLM_USE_FLASHINFER_SAMPLER=1 is refused, and Triton samples; "
+    )
     assert check.found.endswith(lost)
     assert "pip install ninja (or, for FlashInfer, `vllm download-kernels`)" in check.remedy
     older = checks(replace(lacking, versions={**BASE, "vllm": "0.31.0"}), hardware(gpu))["nvcc"]
