@@ -283,7 +283,7 @@ def _four_bit_product(  # type: ignore[no-untyped-def]
     tl.store(target, totals.to(out.dtype.element_ty), mask=is_own[:, None] & is_row[None, :])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _scaled(values, scale, block: tl.constexpr, step: tl.constexpr, groups: tl.constexpr):  # type: ignore[no-untyped-def]
     parts = tl.reshape(values, [block, groups, step // groups]) * scale[:, :, None]
     return tl.reshape(parts, [block, step])

@@ -200,14 +200,14 @@ def _divide_keys(  # type: ignore[no-untyped-def]
         tl.store(length, part)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _bounds(starts, length, num_keys, item, row):  # type: ignore[no-untyped-def]
     """Of the keys of `item`, a part of the sequence `row`."""
     start = tl.load(starts + item)
     return start, tl.minimum(start + tl.load(length), tl.load(num_keys + row))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _lines(table, places, inside, page_tokens: tl.constexpr):  # type: ignore[no-untyped-def]
     """Where the keys at `places` of a sequence lie in the pages laid end to end."""
     page = tl.load(table + places // page_tokens, mask=inside, other=0).to(tl.int64)

@@ -207,7 +207,7 @@ def _normed(first, second, weight, places, inside, half, eps):  # type: ignore[n
     return one, two
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _rotated(first, second, cos_of, sin_of, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
     one, two = first.to(tl.float32), second.to(tl.float32)
     along_one, along_two = (one * cos_of).to(dtype).to(tl.float32), (two * cos_of).to(dtype).to(tl.float32)
