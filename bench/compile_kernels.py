@@ -24,6 +24,7 @@ import triton  # type: ignore[import-untyped]
 
 from qserve.engines.transformers.worker.attention import triton_decode  # noqa: F401  # lists its kernels
 from qserve.engines.transformers.worker.decoding import triton_kernels  # noqa: F401
+from qserve.engines.transformers.worker.sampling import triton_nucleus  # noqa: F401
 from qserve.model.cuda import triton_products  # noqa: F401
 from qserve.model.cuda.ahead import CAPABILITIES, MAX_SHARED_BYTES, Program, compile_for, known_specs, programs_of
 from qserve.model.cuda.kernels import KERNELS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,14 @@ import torch
 from bench.gpu_steps.machine import Machine, config_of
 from bench.gpu_steps.timing import microseconds
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.transformers.kernels.refusals import TOP_P_DRAW
 from qserve.engines.transformers.worker.attention.kernels import Heads, choose_kernel
 from qserve.engines.transformers.worker.attention.pages import PageStep
 from qserve.engines.transformers.worker.decoding.choose import take_on_cards
 from qserve.engines.transformers.worker.decoding.operations import PLAIN, REGISTERED
+from qserve.engines.transformers.worker.sampling.draw import Truncation, drawn, drawn_by_sort
+from qserve.engines.transformers.worker.sampling.nucleus import choose_draw
+from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.model.cuda import products
 from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
@@ -60,7 +65,8 @@ def _refused(machine: Machine, spec: ModelSpec) -> dict[str, str]:
     if not machine.is_card:
         return {}
     heads = Heads(spec.num_attention_heads, spec.num_key_value_heads, spec.head_dim, _dtype(machine))
-    return {one.kernel: one.reason for one in take_on_cards(machine.device, heads, spec.hidden_size)}
+    refused = take_on_cards(machine.device, heads, spec.hidden_size) + choose_draw(machine.device, spec.vocab_size)
+    return {one.kernel: one.reason for one in refused}
 
 
 def _dtype(machine: Machine) -> torch.dtype:
@@ -123,6 +129,8 @@ def _cases(kernel: str, machine: Machine, spec: ModelSpec, rows: int) -> Iterato
         moved = 2 * rows * size * (2 * heads + 4 * kv + 2)
         yield kernel, _operation(kernel, arguments, 8, moved)
         yield f"{kernel}, queries", _operation(kernel, arguments, 0, moved)
+    elif kernel == TOP_P_DRAW:
+        yield from _draws(machine, spec.vocab_size, rows)
     elif kernel == "attention":
         yield _attention(machine, Heads(heads, kv, size, dtype), rows, some)
     else:
@@ -144,6 +152,22 @@ def _operation(name: str, make: Callable[[], list[Any]], written: int | None, mo
         return (lambda: once(REGISTERED[name], first)), (lambda: once(PLAIN[name], again))
 
     return Case(made, moved_bytes, _TOLERANCE)
+
+
+def _draws(machine: Machine, vocab_size: int, rows: int) -> Iterator[tuple[str, Case]]:
+    """Of a nucleus of a few hundred tokens, and of one that is not gathered; the first by a sort as well."""
+    for way, temperature, function in (("as it runs", 0.8, drawn), ("wide", 40.0, drawn), ("by a sort", 0.8, None)):
+
+        def made(
+            temperature: float = temperature, function: Callable[..., torch.Tensor] | None = function
+        ) -> tuple[Callable[[], Any], Callable[[], Any]]:
+            scores = 3.0 * torch.randn(rows, vocab_size, device=machine.device) / temperature
+            asked = Truncation.of([SamplingParams(top_p=0.8)] * rows, vocab_size, machine.device)
+            numbers = torch.rand(rows, device=machine.device, dtype=torch.float64)
+            by_sort = partial(drawn_by_sort, scores, asked, numbers)
+            return by_sort if function is None else partial(function, scores, None, asked, numbers), by_sort
+
+        yield way, Case(made, 4 * rows * vocab_size, 0.0)
 
 
 def _attention(machine: Machine, heads: Heads, rows: int, some: Callable[..., torch.Tensor]) -> tuple[str, Case]:

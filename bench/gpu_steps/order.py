@@ -11,7 +11,7 @@ __all__ = ["GROUPS", "KERNELS", "VARIANTS", "Row", "rows_of"]
 GROUPS = ("kernels", "quality", "bf16", "quantized", "service", "pair", "rewards", "offload", "sizes", "fp8")
 """What follows the machine itself: versions, batcher and limits come first in every run."""
 
-KERNELS = ("add_rms_norm", "rotate_and_store", "silu_and_multiply", "attention", "bf16", "int8", "nf4")
+KERNELS = ("add_rms_norm", "rotate_and_store", "silu_and_multiply", "attention", "top-p draw", "bf16", "int8", "nf4")
 VARIANTS = ("as it runs", "captures off", "library's modules")
 """How steps run: as a service runs them; each kernel launched by itself; by the library's layers."""
 

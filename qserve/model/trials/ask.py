@@ -33,6 +33,7 @@ _SOURCES = (
     "engines/transformers/kernels",
     "engines/transformers/worker/attention",
     "engines/transformers/worker/decoding",
+    "engines/transformers/worker/sampling",
 )
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 # What this process does not try again, and the next one does: later there is less memory.

@@ -22,6 +22,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 from qserve.engines.transformers.kernels.quantized_products import ROW_TILES
 from qserve.engines.transformers.worker.attention import triton_decode  # noqa: F401  # lists its kernels
 from qserve.engines.transformers.worker.decoding import triton_kernels  # noqa: F401
+from qserve.engines.transformers.worker.sampling import triton_nucleus  # noqa: F401
 from qserve.model.cuda import triton_products  # noqa: F401
 from qserve.model.cuda.ahead import (
     CAPABILITIES,
@@ -49,6 +50,9 @@ MOST_REGISTERS = {
     "attend_parts": 144,
     "attend_parts_by_head": 96,
     "combine_parts": 128,
+    "count_scores": 64,
+    "gather_likeliest": 128,
+    "draw_by_mass": 64,
 }
 # 16 bit on matrix units alone.
 _ONLY_16_BIT = ("attend_parts",)

@@ -13,7 +13,15 @@ import torch
 
 from qserve.engines.transformers.kernels.attention_kernels import Candidates
 from qserve.engines.transformers.kernels.kv_pages import PAGE_TOKENS
-from qserve.engines.transformers.kernels.refusals import CAPTURE, COSTS, OPERATIONS, PAGED_ATTENTION, Refusal, refusal
+from qserve.engines.transformers.kernels.refusals import (
+    CAPTURE,
+    COSTS,
+    OPERATIONS,
+    PAGED_ATTENTION,
+    TOP_P_DRAW,
+    Refusal,
+    refusal,
+)
 from qserve.engines.transformers.worker import kernel_trial
 from qserve.engines.transformers.worker.api.memory import measured_memory
 from qserve.engines.transformers.worker.attention import kernels, sources
@@ -225,10 +233,10 @@ def test_a_release_that_reads_no_pages_is_no_refusal(monkeypatch: pytest.MonkeyP
 
 
 def test_the_trial_of_doctor_names_each_kernel() -> None:
-    """A CPU refuses all that are for cards alone, each by its own error."""
+    """A CPU refuses those that are for cards alone, each by its own error; draws by top-p are its own."""
     pytest.importorskip("triton")
     pytest.importorskip("bitsandbytes")
     found = kernel_trial.try_kernels(CPU, HEADS, 128)
-    assert found["tried"] == [*OPERATIONS, CAPTURE, PAGED_ATTENTION, "int8 product", "4-bit product"]
-    assert {one["kernel"] for one in found["refused"]} == set(found["tried"]) - {PAGED_ATTENTION}
+    assert found["tried"] == [*OPERATIONS, CAPTURE, PAGED_ATTENTION, TOP_P_DRAW, "int8 product", "4-bit product"]
+    assert {one["kernel"] for one in found["refused"]} == set(found["tried"]) - {PAGED_ATTENTION, TOP_P_DRAW}
     assert all(one["reason"] and "\n" not in one["reason"] for one in found["refused"])

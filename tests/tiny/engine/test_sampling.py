@@ -55,7 +55,7 @@ def survivors(logits: torch.Tensor, **params: Any) -> set[int]:
 
 def left_by_sampler(logits: torch.Tensor, **params: Any) -> set[int]:
     asked = SamplingParams(**params)
-    is_cut, number = _kind_of(asked, len(logits))
+    is_cut, _, number = _kind_of(asked, len(logits))
     if not is_cut:
         return set(range(len(logits)))
     ids, shares = left((logits / asked.temperature)[None], number, Truncation.of([asked], len(logits), CPU))
@@ -112,7 +112,7 @@ def test_draws_follow_the_distribution(params: dict[str, Any]) -> None:
     expected = torch.softmax(logits[kept].double() / params.get("temperature", 1.0), -1) * num
     uniforms = Uniforms(42)
     asked = SamplingParams(**params)
-    is_cut, number = _kind_of(asked, len(logits))
+    is_cut, _, number = _kind_of(asked, len(logits))
     truncation = Truncation.of([asked] * num, len(logits), CPU) if is_cut else None
     numbers = torch.tensor([uniforms.at(position) for position in range(num)], dtype=torch.float64)
     counts = Counter(draw((logits / asked.temperature).expand(num, -1), number, truncation, numbers).tolist())

@@ -243,7 +243,7 @@ def test_what_was_measured_is_on_disk_when_the_rest_is_interrupted(tmp_path: Pat
             return super().ask(request, limit_s)
 
     _, result = measured(tmp_path, Interrupted())
-    assert len(result["kernels"]) == 7
+    assert len(result["kernels"]) == 8
     assert result["machine"][-1]["skipped"] == "interrupted"
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "OPERATIONS",
     "PAGED_ATTENTION",
     "TEXT_ATTENTION",
+    "TOP_P_DRAW",
     "Refusal",
     "layer_launches_without",
     "log_refusal",
@@ -35,6 +36,7 @@ INT8_PRODUCT = "int8 product"
 FOUR_BIT_PRODUCT = "4-bit product"
 PAGED_ATTENTION = "paged attention"
 TEXT_ATTENTION = "attention over texts"
+TOP_P_DRAW = "top-p draw"
 
 LAYER_LAUNCHES = int(load("speed")["transformers"]["launches"]["dense_layer"])
 """Kernels of a dense layer in a decoding step where all of ours run."""
@@ -111,5 +113,6 @@ COSTS = {
     PAGED_ATTENTION: "each step first copies the keys of all rows, and is not captured",
     # reward/scoring/attention.py: a call and a copy of what it says.
     TEXT_ATTENTION: "a layer takes two launches for each text to score",
+    TOP_P_DRAW: "top-p without top-k sorts the whole vocabulary in each step",
 }
 """What a refusal costs, by kernel, in words that leave the screen room for the reason. The plan's speed has none."""

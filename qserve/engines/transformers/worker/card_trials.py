@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from qserve.engines.transformers.worker.attention.kernels import Heads, kernel_trials
 from qserve.engines.transformers.worker.decoding.check import operation_trials
 from qserve.engines.transformers.worker.decoding.fused import GATE_UP, QKV
+from qserve.engines.transformers.worker.sampling.nucleus import draw_trial
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cuda.before_load import try_before_loading
 from qserve.model.load import DTYPES
@@ -23,7 +24,7 @@ __all__ = ["try_kernels_of"]
 
 
 def try_kernels_of(folder: Path, plan: Plan) -> None:
-    """All that `choose_kernel`, `take_on_cards` and `choose_products` will ask of the checkpoint in `folder`.
+    """All that `choose_kernel`, `take_on_cards`, `choose_draw` and `choose_products` will ask of the model in `folder`.
 
     Raises BrokenCheckpoint where its config.json can't be read.
     """
@@ -32,9 +33,10 @@ def try_kernels_of(folder: Path, plan: Plan) -> None:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as loading would say it
         raise explain(error, folder, "the configuration") from error
-    heads, width = Heads.of(SimpleNamespace(config=config, dtype=dtype)), config.get_text_config().hidden_size
+    heads, text = Heads.of(SimpleNamespace(config=config, dtype=dtype)), config.get_text_config()
 
     def others(device: torch.device) -> Groups:
-        return [*kernel_trials(device, heads), *([one] for one in operation_trials(heads, width))]
+        alone = [*operation_trials(heads, text.hidden_size), draw_trial(text.vocab_size)]
+        return [*kernel_trials(device, heads), *([one] for one in alone)]
 
     try_before_loading(plan, dtype, partial(skeleton, folder), others, (QKV, GATE_UP))

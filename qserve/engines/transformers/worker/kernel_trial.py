@@ -26,6 +26,7 @@ from qserve.engines.transformers.kernels.refusals import (
     OPERATIONS,
     PAGED_ATTENTION,
     TEXT_ATTENTION,
+    TOP_P_DRAW,
     Refusal,
     log_refusal,
     refusal,
@@ -35,6 +36,7 @@ from qserve.engines.transformers.worker.attention.texts import refused_texts, te
 from qserve.engines.transformers.worker.decoding.choose import take_on_cards
 from qserve.engines.transformers.worker.decoding.forward import capture_on_card
 from qserve.engines.transformers.worker.decoding.operations import add_rms_norm, silu_and_multiply
+from qserve.engines.transformers.worker.sampling.nucleus import choose_draw
 from qserve.model.cuda.choices import refusals_for
 from qserve.model.cuda.linear import CardLinear
 from qserve.model.cuda.samples import Shape, random_weight
@@ -43,7 +45,7 @@ from qserve.model.cuda.trial import choose_products
 __all__ = ["main", "try_kernels"]
 
 _log = logging.getLogger("qserve.worker")
-_WIDTH, _HEADS = 4096, Heads(32, 8, 128, torch.bfloat16)
+_WIDTH, _VOCAB_SIZE, _HEADS = 4096, 151_936, Heads(32, 8, 128, torch.bfloat16)
 
 
 def main() -> None:
@@ -59,11 +61,13 @@ def main() -> None:
 
 def try_kernels(device: torch.device, heads: Heads = _HEADS, width: int = _WIDTH) -> dict[str, Any]:
     """`tried`: the names; `refused`: each `Refusal` as a dict."""
-    tried = [*OPERATIONS, CAPTURE, PAGED_ATTENTION, *([TEXT_ATTENTION] if text_trials(device, heads) else [])]
+    tried = [*OPERATIONS, CAPTURE, PAGED_ATTENTION, TOP_P_DRAW]
+    tried += [TEXT_ATTENTION] if text_trials(device, heads) else []
     refused = [
         *take_on_cards(device, heads, width, afresh=True),
         *_refused_capture(device, heads, width),
         *choose_kernel(device, heads, afresh=True).refused,
+        *choose_draw(device, _VOCAB_SIZE, afresh=True),
     ]
     if TEXT_ATTENTION in tried and (of_texts := refused_texts(device, heads, afresh=True)) is not None:
         refused.append(of_texts)

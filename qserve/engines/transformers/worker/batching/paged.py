@@ -31,6 +31,7 @@ from qserve.engines.transformers.worker.batching.step_path import StepPath
 from qserve.engines.transformers.worker.decoding.choose import fuses_products
 from qserve.engines.transformers.worker.decoding.fused import fuse_products
 from qserve.engines.transformers.worker.decoding.stages import DecodingStages, decodes_in_runs
+from qserve.engines.transformers.worker.sampling.nucleus import choose_draw
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
 
@@ -51,6 +52,7 @@ class PagedBatcher:
         """
         self._model = model
         self.kernel = choose_kernel(model.device, Heads.of(model))
+        self._refused_draw = choose_draw(model.device, model.config.get_text_config().vocab_size)
         page_size = self.kernel.page_tokens
         num_blocks = max(1, limits.kv_cache_tokens // page_size)
         self.kv_cache_tokens = num_blocks * page_size
@@ -81,7 +83,7 @@ class PagedBatcher:
     def step_path(self) -> StepPath:
         """How decoding steps run now, and which kernels the card refused."""
         path = StepPath() if self._decoding is None else self._decoding.step_path
-        return replace(path, refused=(*self.kernel.refused, *path.refused))
+        return replace(path, refused=(*self.kernel.refused, *self._refused_draw, *path.refused))
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""

@@ -26,6 +26,8 @@ from qserve.model.transfers import HostCopy, upload
 __all__ = ["BatchSampler", "Drawn", "choose_one", "choose_tokens", "deliveries", "top_logprobs"]
 
 Choice = TokenChoice | Exception
+# Of a row: whether anything is left out, whether by top-k, and among how many candidates.
+_Kind = tuple[bool, bool, int | None]
 _TOKEN, _HIGHEST, _LOGPROB, _TOP = range(4)
 
 
@@ -282,7 +284,7 @@ class _Rows:
         params = [one.params for one in samplers]
         self.adjust = Adjustment(samplers, vocab_size, device)
         self.num_top = max((one.num_logprobs for one in params if one.num_logprobs is not None), default=None)
-        kinds: dict[tuple[bool, int | None], list[int]] = {}
+        kinds: dict[_Kind, list[int]] = {}
         for row, one in enumerate(params):
             if not one.is_greedy:
                 kinds.setdefault(_kind_of(one, vocab_size), []).append(row)
@@ -299,27 +301,21 @@ class _Rows:
         return tokens
 
 
-def _kind_of(params: SamplingParams, vocab_size: int) -> tuple[bool, int | None]:
-    """Whether anything is left out of a row, and among how many candidates: no row is drawn together with others that
-    change how its own scores are sorted.
-    """
-    number = num_candidates(params.top_k, vocab_size)
-    return number is not None or 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0, number
+def _kind_of(params: SamplingParams, vocab_size: int) -> _Kind:
+    """No row is drawn together with others that change how its own scores are sorted."""
+    has_top_k = 0 < params.top_k < vocab_size
+    is_cut = has_top_k or params.top_p < 1.0 or params.min_p > 0.0
+    return is_cut, has_top_k, num_candidates(params.top_k, vocab_size)
 
 
 class _Group:
     """Rows that are drawn in the same way."""
 
     def __init__(
-        self,
-        kind: tuple[bool, int | None],
-        rows: list[int],
-        params: list[SamplingParams],
-        vocab_size: int,
-        device: torch.device,
+        self, kind: _Kind, rows: list[int], params: list[SamplingParams], vocab_size: int, device: torch.device
     ) -> None:
         asked = [params[row] for row in rows]
-        is_cut, self._number = kind
+        is_cut, _, self._number = kind
         self.rows = rows
         self.index = upload(rows, torch.long, device)
         self._temperature = upload([[one.temperature] for one in asked], torch.float32, device)

@@ -7,21 +7,26 @@ by their ids. No row's token depends on which other rows are drawn with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from qserve.engines.transformers.kernels.refusals import TOP_P_DRAW
 from qserve.engines.transformers.worker.sampling.params import SamplingParams
 from qserve.model.transfers import upload
 
-__all__ = ["Truncation", "drawn", "largest", "left", "likeliest", "num_candidates"]
+__all__ = ["ON_CARDS", "Truncation", "drawn", "drawn_by_sort", "largest", "left", "likeliest", "num_candidates"]
 
 # Equal scores at the border of top-k are told apart by their ids; so many more are looked at for it.
 _SPARE = 32
 _CANDIDATES = (64, 256, 1056)
 _LOWEST = float("-inf")
 _NO_TOP_K = 1 << 40
+
+ON_CARDS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {}
+"""What cards take in place of a sort, once `nucleus.choose_draw` has found it right: of scores [rows, vocab],
+`log_min_p` and `top_p` of a `Truncation`, and the rows' numbers, tokens [rows]."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,13 @@ class Truncation:
         top_k: the largest number kept (int64); from `_NO_TOP_K` on: any.
         log_min_p: by how much less than the largest a score may be; minus infinity: by any.
         top_p: tokens are kept until their shares sum to it; above one: all.
+        has_top_k: whether any row has a `top_k`.
     """
 
     top_k: torch.Tensor
     log_min_p: torch.Tensor
     top_p: torch.Tensor
+    has_top_k: bool
 
     @classmethod
     def of(cls, params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> Truncation:
@@ -50,7 +57,8 @@ class Truncation:
             for one in params
         ]
         top_k, log_min_p, top_p = upload(list(zip(*asked, strict=True)), torch.float64, device)
-        return cls(top_k.long(), log_min_p.float(), top_p)
+        has_top_k = any(0 < one.top_k < vocab_size for one in params)
+        return cls(top_k.long(), log_min_p.float(), top_p, has_top_k)
 
 
 def num_candidates(top_k: int, vocab_size: int) -> int | None:
@@ -89,7 +97,17 @@ def drawn(
     """
     if truncation is None:
         return _found(torch.softmax(scores, dim=-1), uniforms)
-    ids, shares = left(scores, number, truncation)
+    if number is None and scores.device.type == "cuda" and not truncation.has_top_k and TOP_P_DRAW in ON_CARDS:
+        return ON_CARDS[TOP_P_DRAW](scores, truncation.log_min_p, truncation.top_p, uniforms)
+    return _drawn_of(*left(scores, number, truncation), uniforms)
+
+
+def drawn_by_sort(scores: torch.Tensor, truncation: Truncation, uniforms: torch.Tensor) -> torch.Tensor:
+    """As `drawn`, where any number of tokens may be kept, by a sort of whole rows."""
+    return _drawn_of(*_left_of_all(scores, truncation), uniforms)
+
+
+def _drawn_of(ids: torch.Tensor, shares: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     return ids.gather(-1, _found(shares, uniforms)[:, None])[:, 0]
 
 
@@ -121,7 +139,7 @@ def _left_of_likeliest(scores: torch.Tensor, truncation: Truncation) -> tuple[to
 
 
 def _left_of_all(scores: torch.Tensor, truncation: Truncation) -> tuple[torch.Tensor, torch.Tensor]:
-    """`left` of whole rows, sorted: what a card does, which would have to be waited for to know more."""
+    """`left` of whole rows, sorted: also what a card does that has no kernel for it."""
     values, ids = scores.sort(dim=-1, descending=True, stable=True)
     return ids, _shares(values, truncation, None)
 

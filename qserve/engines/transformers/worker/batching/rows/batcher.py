@@ -39,6 +39,7 @@ from qserve.engines.transformers.worker.batching.step_path import StepPath
 from qserve.engines.transformers.worker.sampling.batch import BatchSampler, choose_tokens
 from qserve.engines.transformers.worker.sampling.late import late_rows, wait_for_one
 from qserve.engines.transformers.worker.sampling.likeliest import only_likeliest
+from qserve.engines.transformers.worker.sampling.nucleus import choose_draw
 from qserve.model import reference_kernels
 from qserve.model.cpu.delta import replace_delta_nets
 from qserve.model.failures import SequenceFailed, WorkerStopping
@@ -71,7 +72,8 @@ class RowBatcher:
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
         self.graph_memory = GraphMemory()
-        self.step_path = StepPath(why_not_captured="steps of the row batcher are not captured")
+        refused = choose_draw(self._device, model.config.get_text_config().vocab_size)
+        self.step_path = StepPath(why_not_captured="steps of the row batcher are not captured", refused=refused)
         self.passed_over = {"flash-attn": "it does not serve hybrids here"}
         self._max_num_seqs = limits.max_num_seqs
         self._budget = limits.max_num_batched_tokens
