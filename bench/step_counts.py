@@ -194,7 +194,7 @@ def _model(layers: int, held: str) -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=_VOCABULARY,
-        hidden_size=64,
+        hidden_size=256,  # of whole blocks of nested scales, as known models are
         intermediate_size=128,
         num_hidden_layers=layers,
         num_attention_heads=4,
@@ -225,7 +225,7 @@ def _held(weight: torch.Tensor, held: str) -> Weight:
     from bitsandbytes.functional import quantize_4bit
 
     packed, state = quantize_4bit(weight, blocksize=_BLOCK, quant_type=held, compress_statistics=True)
-    nested = state.state2.code, state.state2.absmax, state.offset
+    nested = state.state2.code, state.state2.absmax, state.offset.view(1)
     return FourBitWeight(held, packed.flatten(), state.code, state.absmax, nested, _BLOCK, weight.shape[1])
 
 

@@ -147,12 +147,13 @@ def program_of(launch: Launch) -> Program:
     signature, constants, aligned = [], [], set()
     for param in launch.kernel.function.params:
         name, value = param.name, launch.arguments[param.name]
-        is_number = isinstance(value, int) and not param.do_not_specialize
+        is_looked_at = not param.do_not_specialize
+        is_number = isinstance(value, int) and is_looked_at
         is_constant = param.is_constexpr or (is_number and value == 1)
         signature.append((name, "constexpr" if is_constant else _type_of(value)))
         if is_constant:
             constants.append((name, value))
-        elif isinstance(value, torch.Tensor) or (is_number and value % _ALIGNMENT == 0):
+        elif (isinstance(value, torch.Tensor) and is_looked_at) or (is_number and value % _ALIGNMENT == 0):
             aligned.add(name)
     options = tuple(sorted(launch.options.items()))
     return Program(launch.kernel.name, tuple(signature), tuple(constants), frozenset(aligned), options)

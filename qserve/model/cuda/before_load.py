@@ -58,30 +58,32 @@ def product_trials_ahead(
     """Of the layers of `skeleton` (asked for where it is needed) that is held in 8 or 4 bits; else none.
 
     One more than is held (a head) costs its trial; one that is not foreseen is tried beside the weights. `fused`: names
-    of a module's layers that int8 holds as one.
+    of a module's layers that are held as one where they can be.
     """
     scheme = plan.quant.scheme
     if scheme.startswith("fp8"):
         model = skeleton()
         stored = None if plan.quant.in_flight else getattr(model.config, "quantization_config", None)
-        return fp8_trials(shapes_ahead(model, fp8_block(stored) if isinstance(stored, Mapping) else None), dtype)
+        block = fp8_block(stored) if isinstance(stored, Mapping) else None
+        return fp8_trials(shapes_ahead(model, block, _together(model, fused)), dtype)
     if not scheme.startswith("bnb-") or SCHEMES[scheme].bits >= 16:
         return []
     model = skeleton()
-    layers = [
-        [module]
+
+    def shape(layer: nn.Linear) -> Shape:
+        return Shape.as_made_by(scheme, layer.out_features, layer.in_features, has_bias=layer.bias is not None)
+
+    shapes = [
+        shape(module)
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in ("lm_head", "score")
     ]
-    if SCHEMES[scheme].bits == 8:
-        layers += [found for names in fused for module in model.modules() if (found := _children(module, names))]
-    shapes = (
-        Shape.as_made_by(
-            scheme, sum(one.out_features for one in parts), parts[0].in_features, has_bias=parts[0].bias is not None
-        )
-        for parts in layers
-    )
-    return product_trials(shapes, dtype)
+    joined = (Shape.behind_each_other([shape(one) for one in layers]) for layers in _together(model, fused))
+    return product_trials([*shapes, *(one for one in joined if one is not None)], dtype)
+
+
+def _together(model: nn.Module, fused: Sequence[tuple[str, ...]]) -> list[list[nn.Linear]]:
+    return [found for names in fused for module in model.modules() if (found := _children(module, names))]
 
 
 def _children(module: nn.Module, names: tuple[str, ...]) -> list[nn.Linear]:

@@ -72,8 +72,8 @@ _recorded: ContextVar[list[Launch] | None] = ContextVar("recorded launches", def
 def card_kernel(calls: Calls, any_number: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], CardKernel]:
     """Compile a function by Triton, and list it with the `calls` that a service makes of it.
 
-    `any_number`: arguments that change from step to step. Without this Triton compiles anew, in the middle of serving,
-    when such a number is first one, or first divided by 16.
+    `any_number`: arguments that change from step to step, and pointers into the middle of a tensor. Without this Triton
+    compiles anew, in the middle of serving, when such a number is first one, or such an address first divided by 16.
     """
 
     def register(function: Callable[..., None]) -> CardKernel:

@@ -29,7 +29,10 @@ class CardLinear(nn.Module):
         for name, tensor in _tensors(weight):
             self.register_buffer(name, tensor)
             self._names.append(name)
-        self._block = weight.block if isinstance(weight, FourBitWeight) else 0
+        self._block = 0
+        self._part_rows: tuple[int, ...] = ()
+        if isinstance(weight, FourBitWeight):
+            self._block, self._part_rows = weight.block, weight.part_rows
 
     @property
     def device(self) -> torch.device:
@@ -44,10 +47,9 @@ class CardLinear(nn.Module):
         parts: dict[str, Any] = {name: getattr(self, name) for name in self._names}
         if not self._block:
             return Int8Weight(parts["weight"], parts["scales"])
-        nested = (parts["nested_code"], parts["nested_scales"], parts["offset"]) if "offset" in parts else None
-        return FourBitWeight(
-            self.kind, parts["weight"], parts["code"], parts["scales"], nested, self._block, self.in_features
-        )
+        nested = (parts["nested_code"], parts["nested_scales"], parts["offsets"]) if "offsets" in parts else None
+        sizes = self._block, self.in_features, self._part_rows
+        return FourBitWeight(self.kind, parts["weight"], parts["code"], parts["scales"], nested, *sizes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` [..., in_features] to [..., out_features], in the dtype of `x`."""
@@ -66,7 +68,7 @@ def _tensors(weight: Weight) -> Iterator[tuple[str, torch.Tensor]]:
     assert isinstance(weight, FourBitWeight)
     yield from (("weight", weight.packed), ("code", weight.code), ("scales", weight.scales))
     if weight.nested is not None:
-        yield from zip(("nested_code", "nested_scales", "offset"), weight.nested, strict=True)
+        yield from zip(("nested_code", "nested_scales", "offsets"), weight.nested, strict=True)
 
 
 def compute_on_cards(model: nn.Module, device_type: str = "cuda") -> int:

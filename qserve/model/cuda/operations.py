@@ -16,7 +16,7 @@ _LIBRARY = torch.library.Library("qserve_card", "DEF")  # type: ignore[no-untype
 _LIBRARY.define("int8_linear(Tensor x, Tensor codes, Tensor scales, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
 _LIBRARY.define(  # type: ignore[no-untyped-call]
     "four_bit_linear(Tensor x, Tensor packed, Tensor code, Tensor scales, Tensor[] nested, str kind, int block, "
-    "Tensor? bias) -> Tensor"
+    "int[] part_rows, Tensor? bias) -> Tensor"
 )
 
 
@@ -29,7 +29,7 @@ def multiply(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torc
         assert isinstance(weight, FourBitWeight)
         nested = list(weight.nested or ())
         answer = torch.ops.qserve_card.four_bit_linear(
-            x, weight.packed, weight.code, weight.scales, nested, weight.kind, weight.block, bias
+            x, weight.packed, weight.code, weight.scales, nested, weight.kind, weight.block, weight.part_rows, bias
         )
     return answer
 
@@ -59,10 +59,11 @@ def _implement(device: str, product: object) -> None:
         nested: list[torch.Tensor],
         kind: str,
         block: int,
+        part_rows: list[int],
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
         deeper = (nested[0], nested[1], nested[2]) if nested else None
-        weight = FourBitWeight(kind, packed, code, scales, deeper, block, x.shape[-1])
+        weight = FourBitWeight(kind, packed, code, scales, deeper, block, x.shape[-1], tuple(part_rows))
         return _of_any_shape(product, x, weight, bias)
 
     _LIBRARY.impl("int8_linear", int8, device)  # type: ignore[no-untyped-call]

@@ -84,8 +84,19 @@ def _by_kernel(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) ->
 
 
 def _by_library(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:
-    """bitsandbytes' product of 4 bits, which reads them as they are, or unpacks the whole weight: by rows and card."""
+    """bitsandbytes' product of 4 bits, which reads them as they are, or unpacks the whole weight: by rows and card.
+
+    It takes one offset of nested scales, so weights that lie behind each other are multiplied by one after the other.
+    """
     assert isinstance(weight, FourBitWeight), f"bitsandbytes' product of {weight.kind} waits for the card"
+    parts = weight.parts
+    if len(parts) == 1:
+        return _by_one_offset(rows, weight, bias)
+    added = [None] * len(parts) if bias is None else torch.split(bias, list(weight.part_rows))
+    return torch.cat([_by_one_offset(rows, *one) for one in zip(parts, added, strict=True)], dim=-1)
+
+
+def _by_one_offset(rows: torch.Tensor, weight: FourBitWeight, bias: torch.Tensor | None) -> torch.Tensor:
     scales, nested = (weight.scales, {}) if weight.nested is None else _nested(weight)
     answer: torch.Tensor = torch.ops.bitsandbytes.gemm_4bit(
         rows,
@@ -102,8 +113,8 @@ def _by_library(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -
 
 def _nested(weight: FourBitWeight) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     assert weight.nested is not None
-    code, scales, offset = weight.nested
-    return scales, {"absmax_8bit": weight.scales, "absmax_code": code, "absmax_offset": offset}
+    code, scales, offsets = weight.nested
+    return scales, {"absmax_8bit": weight.scales, "absmax_code": code, "absmax_offset": offsets[0]}
 
 
 PRODUCTS: dict[str, Product] = {KERNEL: _by_kernel, LIBRARY: _by_library, BY_PIECES: by_pieces}

@@ -130,7 +130,7 @@ def _trials(shape: Shape, tile: int, dtype: torch.dtype) -> list[Trial]:
 @torch.no_grad()
 def try_product(device: str, *, name: str, dtype: str, tile: int, **shape: Any) -> float:
     """Seconds that the product `name` takes for layers of `shape` and `tile` rows; raises where it is not for them."""
-    layers = _layers(device, Shape(**shape), getattr(torch, dtype))
+    layers = _layers(device, Shape.from_json(shape), getattr(torch, dtype))
     rows = _some_rows(layers[0], tile, getattr(torch, dtype))
     reason = _why_not(PRODUCTS[name], layers[0], rows)
     if reason:

@@ -94,7 +94,9 @@ def _launch_int8(
 def _launch_four_bit(
     rows: torch.Tensor, weight: FourBitWeight, bias: torch.Tensor | None, out: torch.Tensor, sizes: dict[str, int]
 ) -> None:
-    code, scales, offset = weight.nested or (weight.code, weight.scales, weight.code)
+    code, scales, offsets = weight.nested or (weight.code, weight.scales, weight.code)
+    second, third = (*weight.later_starts, weight.outputs, weight.outputs)[:2]
+    assert len(weight.later_starts) <= 2, f"{len(weight.part_rows)} parts: the kernel takes three"
     _four_bit_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
         rows,
         weight.packed,
@@ -102,7 +104,9 @@ def _launch_four_bit(
         weight.scales,
         code,
         scales,
-        offset,
+        offsets,
+        second,
+        third,
         weight.code if bias is None else bias,
         out,
         len(rows),
@@ -223,7 +227,7 @@ def _int8_product(  # type: ignore[no-untyped-def]
         tl.store(target, answers.to(out.dtype.element_ty), mask=is_own[:, None] & is_row[None, :])
 
 
-@card_kernel(_four_bit_products, any_number=("num_rows",))
+@card_kernel(_four_bit_products, any_number=("num_rows", "nested_scales", "offsets", "second_start", "third_start"))
 def _four_bit_product(  # type: ignore[no-untyped-def]
     rows,
     packed,
@@ -231,7 +235,9 @@ def _four_bit_product(  # type: ignore[no-untyped-def]
     scales,
     nested_code,
     nested_scales,
-    offset,
+    offsets,
+    second_start,
+    third_start,
     bias,
     out,
     num_rows,
@@ -255,6 +261,9 @@ def _four_bit_product(  # type: ignore[no-untyped-def]
     half = tl.multiple_of(inputs // 2, 16)  # a block of scales divides `inputs`: loads of 16 bytes
     packed_rows = packed + own.to(tl.int64)[:, None] * half
     totals = tl.zeros([block, tile], tl.float32)
+    if is_nested:
+        part = (own >= second_start).to(tl.int32) + (own >= third_start).to(tl.int32)
+        offset = tl.load(offsets + part, mask=is_own, other=0.0)
     # `gather` reads it in shared memory. As a load in the loop, four bytes would be copied ahead for every code.
     table = tl.load(code + tl.arange(0, 16))
     both = tl.arange(0, 2 * step)
@@ -268,7 +277,7 @@ def _four_bit_product(  # type: ignore[no-untyped-def]
         scale = tl.load(scales + place, mask=is_scale, other=0)
         if is_nested:
             wide = tl.load(nested_code + scale.to(tl.int32), mask=is_scale, other=0.0)
-            scale = wide * tl.load(nested_scales + place // 256, mask=is_scale, other=0.0) + tl.load(offset)
+            scale = wide * tl.load(nested_scales + place // 256, mask=is_scale, other=0.0) + offset[:, None]
         along = 2 * start + both
         is_value = is_row[:, None] & (along < inputs)[None, :]
         values = tl.load(rows + row[:, None] * inputs + along[None, :], mask=is_value, other=0.0)

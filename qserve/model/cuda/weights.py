@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import torch
 
-__all__ = ["INT8", "FourBitWeight", "Int8Weight", "Weight", "quantized_weight_of"]
+__all__ = ["INT8", "FourBitWeight", "Int8Weight", "Weight", "has_whole_blocks", "quantized_weight_of"]
 
 INT8 = "int8"
 _INT8_RANGE = 127
@@ -74,9 +75,12 @@ class FourBitWeight:
         packed: uint8 [outputs · inputs / 2], row by row; a byte holds two codes, the first one in its upper half.
         code: float32 [16], what a code stands for beside a scale of one.
         scales: of blocks of codes: float32 [blocks], or uint8 where they are quantized themselves.
-        nested: of quantized scales: what each of the 256 stands for, the scales of their blocks, and what is added.
+        nested: of quantized scales: what each of the 256 stands for, the scales of their blocks, and float32 [parts],
+            what is added.
         block: codes that share a scale; divides `inputs`.
         inputs: columns.
+        part_rows: rows of each part, where weights lie behind each other whose nested scales have offsets of their
+            own; each has whole blocks of scales. None: all is one.
 
     """
 
@@ -87,11 +91,33 @@ class FourBitWeight:
     nested: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
     block: int
     inputs: int
+    part_rows: tuple[int, ...] = ()
 
     @property
     def outputs(self) -> int:
         """See `Weight`."""
         return 2 * self.packed.numel() // self.inputs
+
+    @property
+    def later_starts(self) -> tuple[int, ...]:
+        """First rows of the parts behind the first one."""
+        return tuple(accumulate(self.part_rows[:-1]))
+
+    @property
+    def parts(self) -> list[FourBitWeight]:
+        """Weights of one offset each: this one, or views of it."""
+        if self.nested is None or not self.later_starts:
+            return [self]
+        code, wide, offsets = self.nested
+        blocks = self.inputs // self.block
+        found = []
+        for index, (start, end) in enumerate(pairwise((0, *self.later_starts, self.outputs))):
+            packed = self.packed[start * self.inputs // 2 : end * self.inputs // 2]
+            scales = slice(start * blocks, end * blocks)
+            outer = slice(scales.start // _SCALE_BLOCK, scales.stop // _SCALE_BLOCK)
+            nested = code, wide[outer], offsets[index : index + 1]
+            found.append(replace(self, packed=packed, scales=self.scales[scales], nested=nested, part_rows=()))
+        return found
 
     def unpack(self, start: int, out: torch.Tensor) -> None:
         """See `Weight`."""
@@ -110,9 +136,17 @@ class FourBitWeight:
         """float32, of the blocks from `start` to `end`."""
         if self.nested is None:
             return self.scales[start:end]
-        code, scales, offset = self.nested
-        places = torch.arange(start, end, device=scales.device) // _SCALE_BLOCK
-        return code[self.scales[start:end].int()] * scales[places] + offset
+        code, scales, offsets = self.nested
+        places = torch.arange(start, end, device=scales.device)
+        added = offsets[0]
+        for first, own in zip(self.later_starts, offsets[1:], strict=False):
+            added = torch.where(places < first * (self.inputs // self.block), added, own)
+        return code[self.scales[start:end].int()] * scales[places // _SCALE_BLOCK] + added
+
+
+def has_whole_blocks(outputs: int, inputs: int, block: int) -> bool:
+    """Whether the nested scales of such a weight fill their blocks, so that another's can lie behind them."""
+    return outputs * inputs % (block * _SCALE_BLOCK) == 0
 
 
 def quantized_weight_of(linear: Any) -> Weight | None:
@@ -140,6 +174,6 @@ def _four_bit(linear: Any) -> FourBitWeight | None:
     inputs, block = state.shape[1], state.blocksize
     if inputs % block or (state.nested and state.state2.blocksize != _SCALE_BLOCK):
         return None
-    nested = (state.state2.code, state.state2.absmax, state.offset.float()) if state.nested else None
+    nested = (state.state2.code, state.state2.absmax, state.offset.float().view(1)) if state.nested else None
     packed = linear.weight.data.contiguous().view(torch.uint8).flatten()
     return FourBitWeight(state.quant_type, packed, state.code, state.absmax, nested, block, inputs)

@@ -38,7 +38,7 @@ class Fp8Linear(nn.Module):
                 f"scales of shape {list(shape)} don't match an fp8 weight {[self.out_features, self.in_features]} in "
                 f"blocks of {block}: is weight_block_size of another model?"
             )
-        self._scale, self._block = scale, found
+        self.scale_name, self._block = scale, found
         self.weight = _empty((self.out_features, self.in_features), CODES)
         self.register_parameter(scale, _empty(shape, torch.float32))
         self.register_parameter("bias", linear.bias)
@@ -46,7 +46,7 @@ class Fp8Linear(nn.Module):
     @property
     def held(self) -> Fp8Weight:
         """What is multiplied by."""
-        scales = self.get_parameter(self._scale).data.float()
+        scales = self.get_parameter(self.scale_name).data.float()
         rows, columns = self._block
         shape = (math.ceil(self.out_features / rows), math.ceil(self.in_features / columns))
         return Fp8Weight(self.weight.data, scales.view(shape), self._block)

@@ -8,8 +8,8 @@ its own, once (`model/trials`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import cycle, islice
 from statistics import median
@@ -31,6 +31,7 @@ from qserve.model.trials.verdicts import Trial, TrialRefused
 __all__ = [
     "Fp8Shape",
     "Fp8Trials",
+    "choose_for_weights",
     "choose_fp8_products",
     "fp8_trials",
     "shapes_ahead",
@@ -61,6 +62,14 @@ class Fp8Shape:
     def of(cls, weight: Fp8Weight) -> Fp8Shape:
         """Of one that is there."""
         return cls(weight.outputs, weight.inputs, *weight.block)
+
+    @classmethod
+    def behind_each_other(cls, parts: Sequence[Fp8Shape]) -> Fp8Shape | None:
+        """Of one weight in the memory of all `parts`; None where a block would reach from one into the next."""
+        first = parts[0]
+        if len({replace(part, outputs=0) for part in parts}) > 1 or any(one.outputs % one.block_rows for one in parts):
+            return None
+        return replace(first, outputs=sum(part.outputs for part in parts))
 
     def random_weight(self, device: torch.device, seed: int = 0) -> Fp8Weight:
         """Codes of all sizes."""
@@ -102,8 +111,17 @@ def _rows_of(tile: int) -> str:
     return "1 row by" if tile == 1 else f"{before + 1} to {tile} by"
 
 
-def shapes_ahead(skeleton: nn.Module, block: tuple[int, int] | None) -> set[Fp8Shape]:
-    """Of what will be in fp8 of a model that has no weights yet: in blocks, or with a scale a row."""
+def shapes_ahead(
+    skeleton: nn.Module, block: tuple[int, int] | None, together: Iterable[Sequence[nn.Linear]] = ()
+) -> set[Fp8Shape]:
+    """Of what will be in fp8 of a model that has no weights yet: in blocks, or with a scale a row.
+
+    `together`: layers that are held as one where they can be.
+    """
+
+    def shape(outputs: int, inputs: int) -> Fp8Shape:
+        return Fp8Shape(outputs, inputs, *((min(block[0], outputs), min(block[1], inputs)) if block else (1, inputs)))
+
     found: set[tuple[int, int]] = set()
     for name, module in skeleton.named_modules():
         sizes: Any = module
@@ -111,10 +129,10 @@ def shapes_ahead(skeleton: nn.Module, block: tuple[int, int] | None) -> set[Fp8S
             found.add((module.out_features, module.in_features))
         elif are_experts(module):
             found |= {(2 * sizes.intermediate_dim, sizes.hidden_dim), (sizes.hidden_dim, sizes.intermediate_dim)}
-    return {
-        Fp8Shape(*shape, *(min(block[0], shape[0]), min(block[1], shape[1])) if block else (1, shape[1]))
-        for shape in found
-    }
+    joined = (
+        Fp8Shape.behind_each_other([shape(one.out_features, one.in_features) for one in layers]) for layers in together
+    )
+    return {shape(*one) for one in found} | {one for one in joined if one is not None}
 
 
 def use_fp8_products(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
@@ -131,9 +149,14 @@ def choose_fp8_products(model: nn.Module, dtype: torch.dtype, *, afresh: bool = 
 
     `afresh`: whatever earlier trials said.
     """
+    return choose_for_weights(_held(model), dtype, afresh=afresh)
+
+
+def choose_for_weights(held: Iterable[Fp8Weight], dtype: torch.dtype, *, afresh: bool = False) -> Fp8Trials:
+    """See `choose_fp8_products`."""
     found = Fp8Trials()
     asked: dict[torch.device, dict[Fp8Shape, Fp8Weight]] = {}
-    for weight in _held(model):
+    for weight in held:
         asked.setdefault(weight.codes.device, {}).setdefault(Fp8Shape.of(weight), weight)
     for device, weights in asked.items():
         trials = fp8_trials(weights, dtype)

@@ -93,7 +93,7 @@ def _meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-@card_kernel(_products, any_number=("num_rows", "scale_rows", "scale_columns", "scales_a_row"))
+@card_kernel(_products, any_number=("num_rows", "scales", "scale_rows", "scale_columns", "scales_a_row"))
 def _fp8_product(  # type: ignore[no-untyped-def]
     rows,
     codes,

@@ -59,26 +59,27 @@ def build(family: str, held: str = "bf16") -> Any:
     with torch.device("cuda"):
         model = kind._from_config(config, dtype=torch.bfloat16).eval()
         if held != "bf16":
-            _hold(model.get_decoder(), held)
+            _hold(model.get_decoder(), held, (torch.empty(16), torch.empty(256)))
     return model
 
 
-def _hold(model: torch.nn.Module, held: str) -> None:
+def _hold(model: torch.nn.Module, held: str, tables: tuple[torch.Tensor, torch.Tensor]) -> None:
     for name, child in list(model.named_children()):
         if isinstance(child, torch.nn.Linear):
-            setattr(model, name, CardLinear(weight(held, *child.weight.shape), child.bias))
+            setattr(model, name, CardLinear(weight(held, *child.weight.shape, tables), child.bias))
         else:
-            _hold(child, held)
+            _hold(child, held, tables)
 
 
-def weight(held: str, outputs: int, inputs: int) -> Weight:
-    """On the current device."""
+def weight(held: str, outputs: int, inputs: int, tables: tuple[torch.Tensor, torch.Tensor] | None = None) -> Weight:
+    """On the current device. `tables`: what codes and those of nested scales stand for; no card can compare them."""
     if held == "int8":
         return Int8Weight(torch.empty(outputs, inputs, dtype=torch.int8), torch.empty(outputs))
     blocks = outputs * inputs // _BLOCK
-    nested = torch.empty(256), torch.empty(-(-blocks // 256)), torch.empty(())
+    code, nested_code = tables or (torch.empty(16), torch.empty(256))
+    nested = nested_code, torch.empty(-(-blocks // 256)), torch.empty(1)
     packed, scales = (torch.empty(size, dtype=torch.uint8) for size in (outputs * inputs // 2, blocks))
-    return FourBitWeight(held, packed, torch.empty(16), scales, nested, _BLOCK, inputs)
+    return FourBitWeight(held, packed, code, scales, nested, _BLOCK, inputs)
 
 
 @torch.library.custom_op("qserve_fake::read_pages", mutates_args=())

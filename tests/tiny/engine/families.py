@@ -54,18 +54,17 @@ DENSE_HYBRID = {**_BODY, **_DENSE, **_LINEAR, **_MROPE}
 HYBRIDS = ("qwen3.5", "qwen3.5-moe", "qwen3-next")
 
 
-def build(family: str, num_layers: int = 4, expert_width: int = 32, inner: int = 96) -> Any:
+def build(family: str, num_layers: int = 4, expert_width: int = 32, inner: int = 96, hidden: int = 64) -> Any:
     """A model of `family`, the same at every call."""
     torch.manual_seed(11)
     experts = {**_EXPERTS, "moe_intermediate_size": expert_width}
     shared = {**experts, "shared_expert_intermediate_size": 32}
+    dense = {**_BODY, "intermediate_size": inner, "hidden_size": hidden, "num_hidden_layers": num_layers}
     match family:
         case "qwen3":
-            model = Qwen3ForCausalLM(
-                Qwen3Config(**{**_BODY, "intermediate_size": inner, "num_hidden_layers": num_layers})
-            )
+            model = Qwen3ForCausalLM(Qwen3Config(**dense))
         case "qwen2":  # biases of q, k and v, no norms of heads
-            model = Qwen2ForCausalLM(Qwen2Config(**{**_BODY, "intermediate_size": inner}))
+            model = Qwen2ForCausalLM(Qwen2Config(**dense))
         case "qwen3-moe":
             model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**_BODY, **_DENSE, **experts))
         case "qwen3.5":

@@ -162,6 +162,17 @@ def test_the_number_of_rows_compiles_nothing_anew() -> None:
     assert {program_of(one) for one in launches} == {program_of(one) for one in other}
 
 
+def test_parts_of_a_weight_compile_nothing_anew() -> None:
+    """Prompts of few tokens ask for them, at addresses of scales that 16 need not divide, and steps for the whole."""
+    sizes = Sizes(known_specs()[0], torch.bfloat16, 132)
+    launches = list(launches_of(KERNELS["four_bit_product"], sizes))
+    starts = {"second_start": 1, "third_start": 48}
+    parted = {program_of(Launch(one.kernel, {**one.arguments, **starts}, one.options)) for one in launches}
+    assert parted == {program_of(one) for one in launches}
+    assert not {"nested_scales", "offsets"} & set().union(*(one.aligned for one in parted))
+    assert not any("scales" in one.aligned for one in programs("fp8_product"))
+
+
 def test_what_compiles_for_no_card_is_seen() -> None:
     """The interpreter runs this; Triton refuses a dtype that both branches of a run-time `if` assign."""
     launch = next(launches_of(KERNELS["silu_and_multiply"], Sizes(known_specs()[0], torch.bfloat16, 132)))

@@ -183,7 +183,7 @@ def int8(outputs, inputs):
 def four_bit(kind, outputs, inputs, block, is_nested):
     numbers = torch.randn(outputs, inputs, generator=generator)
     packed, state = quantize_4bit(numbers, blocksize=block, quant_type=kind, compress_statistics=is_nested)
-    nested = (state.state2.code, state.state2.absmax, state.offset) if is_nested else None
+    nested = (state.state2.code, state.state2.absmax, state.offset.view(1)) if is_nested else None
     return FourBitWeight(kind, packed.flatten(), state.code, state.absmax, nested, block, inputs)
 
 

@@ -120,6 +120,7 @@ def test_a_step_waits_for_its_tokens_alone(
     assert (DenseSteps.of(model) is not None) == is_dense and can_be_captured(model)
     with stepping(card, model, kernel) as steps:
         steps.submit(*(sequence(f"r{i}", [1] * (20 + i), 30) for i in range(6)))
+        assert ("fused_products" in model.model.layers[0].self_attn.__dict__) == is_dense
         num_captured = len(batch_sizes(32)) * is_captured
         assert len(card.captured) == num_captured and card.num_replayed == 0
         # Where no kernel reads the pages of prompts, their bounds are read once a step.

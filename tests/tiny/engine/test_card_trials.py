@@ -153,7 +153,7 @@ def test_products_are_foreseen_by_the_shapes_that_the_loaded_model_has(
     from bench.step_counts import hold
     from qserve.engines.transformers.worker.decoding import fused
     from qserve.engines.transformers.worker.decoding.fused import GATE_UP, QKV
-    from qserve.model.cuda.linear import CardLinear, card_linears
+    from qserve.model.cuda.linear import card_linears
 
     plan = plan_for(scheme, "cuda:0")
     model = skeleton(chat_model_path())
@@ -164,9 +164,9 @@ def test_products_are_foreseen_by_the_shapes_that_the_loaded_model_has(
     assert asked and set(asked) <= set(foreseen)
     made: list[torch.nn.Module] = []
     monkeypatch.setattr(fused, "choose_products", lambda layers, dtype: made.extend(layers))
-    monkeypatch.setattr(CardLinear, "device", CARD)
+    monkeypatch.setattr(type(real), "device", CARD)
     saved = fused.fuse_products(real)
-    assert bool(saved) == bool(made) == (scheme == "bnb-int8")
+    assert saved / len(real.model.layers) == (3 if scheme == "bnb-int8" else 1)  # k has half a block of scales
     asked = product_trials((Shape.of(one) for one in card_linears(torch.nn.ModuleList(made))), torch.bfloat16)
     assert set(asked) <= set(foreseen)
     assert product_trials_ahead(plan_for("bf16", "cuda:0"), torch.bfloat16, lambda: pytest.fail("asked for")) == []

@@ -241,6 +241,7 @@ def test_steps_by_weights_in_fp8_are_captured(card: FakeCard) -> None:
         steps.submit(*(sequence(f"r{i}", [1] * (20 + i), 30) for i in range(6)))
         for _ in range(5):
             steps.take()
+        assert "fused_products" in model.model.layers[0].self_attn.__dict__
         assert card.captured and card.num_replayed == 4
         assert not [one for one in steps.take() if "fp8" in one]
 

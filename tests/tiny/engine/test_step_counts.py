@@ -26,11 +26,11 @@ def test_a_layer_s_kernels() -> None:
     assert counted(8, "greedy").layer_launches <= 10 >= counted(64, "drawn").layer_launches
 
 
-@pytest.mark.parametrize("held", ["int8", "nf4"])
+@pytest.mark.parametrize("held", ["int8", "nf4", "fp4"])
 def test_what_bitsandbytes_holds_asks_for_no_more(held: str) -> None:
     """One kernel a product, and no question for outliers."""
     step = counted(8, "greedy", held)
-    assert step.waits <= 1 and step.layer_launches <= (10 if held == "int8" else 13)  # 4 bits are not fused
+    assert step.waits <= 1 and step.layer_launches <= 10
 
 
 @pytest.mark.parametrize("params", ["greedy", "drawn"])
