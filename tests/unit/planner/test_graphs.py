@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from qserve.core.hardware import Hardware, parse_gpu
+from qserve.core.model_spec import ModelSpec
 from qserve.engines.transformers.kernels.decode_sizes import MAX_GRAPHS, num_graphs
+from qserve.engines.transformers.plan.memory import unpacked_bytes
 from qserve.hub import resolve
+from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.term import Term
 from qserve.units import GIB, MIB
@@ -56,6 +59,12 @@ def test_quantized_products_are_captured_with_a_piece_of_a_weight_in_16_bit(quan
     assert term.num_bytes == 110 * MIB + 64 * MIB + 5 * 36 * 200_000
     assert plan.devices[0].activations_bytes - plain.devices[0].activations_bytes == beside_mib * MIB
     assert "64 MiB of a quantized weight in bfloat16" in term.formula
+
+
+@pytest.mark.parametrize(("model", "mib"), [("Qwen/Qwen3-0.6B", 12), ("Qwen/Qwen3-30B-A3B", 24)])
+def test_the_largest_weight_of_a_dense_decoder_is_gate_above_up(model: str, mib: int) -> None:
+    """2 × 3,072 × 1,024 in 16 bit; experts' layers multiply by none that is made of several: 6,144 × 2,048."""
+    assert unpacked_bytes(ModelSpec.from_config(bundled_config(model), model), "bfloat16") == mib * MIB
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qserve.core.families import has_dense_decoder
 from qserve.core.hardware import CpuFeatures
 from qserve.core.model_spec import ModelSpec
 from qserve.core.shortlist import has_shortlist
@@ -107,11 +108,14 @@ def int8_scratch_bytes(spec: ModelSpec, num_tokens: int) -> int:
 def unpacked_bytes(spec: ModelSpec, dtype: str) -> int:
     """What a card has in 16 bit at once of the largest weight in 8 or 4 bits, while many rows are multiplied.
 
-    See engines/transformers/kernels/quantized_products.py; bitsandbytes leaves experts as they are.
+    See engines/transformers/kernels/quantized_products.py; bitsandbytes leaves experts as they are. Steps of a dense
+    decoder multiply by gate and up, and by q, k and v, as by one weight.
     """
     hidden, inner = spec.hidden_size, spec.intermediate_size
-    heads = spec.num_attention_heads * spec.head_dim
-    shapes = ((inner, hidden), (hidden, inner), (heads, hidden), (hidden, heads))
+    heads, kv_heads = (num * spec.head_dim for num in (spec.num_attention_heads, spec.num_key_value_heads))
+    shapes = [(inner, hidden), (hidden, inner), (heads, hidden), (hidden, heads)]
+    if has_dense_decoder(spec.architecture):
+        shapes += [(2 * inner, hidden), (heads + 2 * kv_heads, hidden)]
     return max(scratch_bytes(*shape, dtype_bytes(dtype)) for shape in shapes if all(shape))
 
 
