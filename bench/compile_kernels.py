@@ -28,7 +28,7 @@ from qserve.engines.transformers.worker.sampling import triton_nucleus  # noqa: 
 from qserve.model.cuda import triton_products  # noqa: F401
 from qserve.model.cuda.ahead import CAPABILITIES, MAX_SHARED_BYTES, Program, compile_for, known_specs, programs_of
 from qserve.model.cuda.kernels import KERNELS
-from qserve.model.fp8 import triton_product  # noqa: F401
+from qserve.model.fp8 import triton_experts, triton_product  # noqa: F401
 
 
 @dataclass(frozen=True)

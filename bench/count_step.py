@@ -6,6 +6,7 @@ python bench/count_step.py --held nf4     # with weights as bitsandbytes holds t
 python bench/count_step.py --bytes Qwen/Qwen3-32B    # of weights that a step moves, from the shapes alone
 python bench/count_step.py --texts 64     # of a layer of a reward model that reads so many texts in a row
 python bench/count_step.py --models Qwen/Qwen3-8B    # kernels, waits and bytes of a step of it in bf16
+python bench/count_step.py --experts      # of a layer's experts in fp8: the loop, and grouped products
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--held", default="bf16", choices=["bf16", "int8", "nf4", "fp4"])
     parser.add_argument("--texts", type=int)
+    parser.add_argument("--experts", action="store_true")
     parser.add_argument("--bytes", metavar="MODEL", help="a model of configs/models.toml")
     parser.add_argument("--models", metavar="MODEL", nargs="+", help="models of configs/models.toml")
     args = parser.parse_args()
@@ -36,6 +38,11 @@ def main() -> None:
         print(bytes_table(args.bytes, args.rows))
         return
     torch.set_num_threads(1)
+    if args.experts:
+        from bench.expert_counts import experts_table  # imports Triton
+
+        print(experts_table(args.rows))
+        return
     if args.texts:
         each, together = (layer_launches(args.texts, by_one_call=one) for one in (False, True))
         print(f"a layer of a row of {args.texts} texts: {each} launches text by text, {together} by one call")

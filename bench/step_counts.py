@@ -46,7 +46,7 @@ from qserve.model.cuda.kernels import recording
 from qserve.model.cuda.linear import CardLinear
 from qserve.model.cuda.weights import FourBitWeight, Int8Weight, Weight
 
-__all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps", "hold", "launches_of", "names_of"]
+__all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps", "hold", "launches_of", "names_of", "waits_of"]
 
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, seed=0)  # Qwen3's own generation_config.json
@@ -162,6 +162,14 @@ def launches_of(call: Callable[[], object]) -> Counter[str]:
     with _Launches(step):
         call()
     return step.names
+
+
+def waits_of(call: Callable[[], object]) -> int:
+    """How often `call` makes the host wait for a card."""
+    step = _Step()
+    with _Waits(step):
+        call()
+    return step.waits
 
 
 def count_steps(rows: int, params: SamplingParams, held: str = "bf16") -> StepCounts:

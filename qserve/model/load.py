@@ -21,6 +21,7 @@ from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
 from qserve.model.cuda.trial import use_card_products
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
+from qserve.model.fp8.experts_trial import use_grouped_experts
 from qserve.model.fp8.trial import use_fp8_products
 from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
@@ -103,6 +104,7 @@ def load(
     notes += rounded_activations(model, plan.cpu_activations)
     notes += use_card_products(model, DTYPES[plan.dtype])
     notes += use_fp8_products(model, DTYPES[plan.dtype])
+    notes += use_grouped_experts(model, DTYPES[plan.dtype])
     pad_linear_layers(model)
     stream = stream_offloaded(model)
     notes += () if stream is None else (stream.sentence,)

@@ -11,6 +11,7 @@ from torch import nn
 from qserve.core.schemes import SCHEMES
 from qserve.model.cuda.samples import Shape
 from qserve.model.cuda.trial import product_trials
+from qserve.model.fp8.experts_trial import experts_trials, shapes_of_experts_ahead
 from qserve.model.fp8.trial import fp8_trials, shapes_ahead
 from qserve.model.stored.layouts import fp8_block
 from qserve.model.trials.ask import tried
@@ -65,7 +66,8 @@ def product_trials_ahead(
         model = skeleton()
         stored = None if plan.quant.in_flight else getattr(model.config, "quantization_config", None)
         block = fp8_block(stored) if isinstance(stored, Mapping) else None
-        return fp8_trials(shapes_ahead(model, block, _together(model, fused)), dtype)
+        of_experts = experts_trials(shapes_of_experts_ahead(model, block), dtype)
+        return [*fp8_trials(shapes_ahead(model, block, _together(model, fused)), dtype), *of_experts]
     if not scheme.startswith("bnb-") or SCHEMES[scheme].bits >= 16:
         return []
     model = skeleton()

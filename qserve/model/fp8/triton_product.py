@@ -20,7 +20,7 @@ from qserve.model.cuda.kernels import Sizes, card_kernel
 from qserve.model.cuda.triton_products import multi_processors_of, output_block
 from qserve.model.fp8.weight import CODES, Fp8Weight
 
-__all__ = ["product"]
+__all__ = ["numbers", "product"]
 
 # Inputs of a step: a power of two that divides the columns of a block.
 _STEP = 128
@@ -131,7 +131,7 @@ def _fp8_product(  # type: ignore[no-untyped-def]
             first = start + firsts
             is_scale = is_own[:, None] & (first < inputs)[None, :]
             scale = tl.load(of_own[:, None] + (first // scale_columns)[None, :], mask=is_scale, other=0.0)
-            parts = tl.reshape(_numbers(held) * row[None, :], [block, steps, step])
+            parts = tl.reshape(numbers(held) * row[None, :], [block, steps, step])
             total += parts * scale[:, :, None]
         answer = tl.sum(tl.sum(total, axis=2), axis=1) + added
         tl.store(out + own, answer.to(out.dtype.element_ty), mask=is_own)
@@ -149,7 +149,7 @@ def _fp8_product(  # type: ignore[no-untyped-def]
                 other=0.0,
             )
             scale = tl.load(of_own + start // scale_columns, mask=is_own, other=0.0)
-            summed = tl.dot(_numbers(held).to(values.dtype), values, input_precision="ieee")
+            summed = tl.dot(numbers(held).to(values.dtype), values, input_precision="ieee")
             totals += summed * scale[:, None]
         answers = totals + added[:, None]
         target = out + row[None, :] * outputs + own[:, None]
@@ -157,7 +157,7 @@ def _fp8_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _numbers(codes):  # type: ignore[no-untyped-def]
+def numbers(codes):  # type: ignore[no-untyped-def]
     """Sign, 4 bits of exponent and 3 of fraction, as they lie in 16 bits with 5 of exponent: 256 times too small."""
     wide = codes.to(tl.uint16)
     half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)

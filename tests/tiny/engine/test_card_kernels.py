@@ -34,15 +34,17 @@ from qserve.model.cuda.ahead import (
     programs_of,
 )
 from qserve.model.cuda.kernels import KERNELS, Launch, Sizes, launches_of
-from qserve.model.fp8 import triton_product  # noqa: F401
+from qserve.model.fp8 import triton_experts, triton_product  # noqa: F401
 
 ROOT = Path(__file__).parents[3]
-PRODUCTS = ("int8_product", "four_bit_product", "fp8_product")
-# Of 65,536 that a multiprocessor has: two programs of a product run beside each other, of int8 three.
+PRODUCTS = ("int8_product", "four_bit_product", "fp8_product", "fp8_experts")
+# Of 65,536 that a multiprocessor has: two programs of a product run beside each other, of int8 three; of experts in
+# fp8 two of up to 32 rows.
 MOST_REGISTERS = {
     "int8_product": 168,
     "four_bit_product": 208,
     "fp8_product": 168,
+    "fp8_experts": 200,
     "add_rms_norm": 64,
     "rotate_and_store": 64,
     "silu_and_multiply": 64,
@@ -57,7 +59,7 @@ MOST_REGISTERS = {
 # 16 bit on matrix units alone.
 _ONLY_16_BIT = ("attend_parts",)
 _COPIED = re.compile(r"cp\.async\.c[ag]\.shared\.global[^;]*?, (0x\w+|\d+),")  # bytes that are copied ahead
-_SMALL_CHANGES = ("has_bias", "is_nested")
+_SMALL_CHANGES = ("has_bias", "is_nested", "experts_block")
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 

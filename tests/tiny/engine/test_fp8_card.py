@@ -20,14 +20,16 @@ from transformers.quantizers.auto import AutoHfQuantizer
 from qserve.core.hardware import Device, formats_of
 from qserve.detect import detect
 from qserve.engines.transformers.kernels import quantized_products
+from qserve.engines.transformers.kernels.refusals import FP8_EXPERTS
 from qserve.engines.transformers.worker.decoding.body import DenseSteps
 from qserve.engines.transformers.worker.decoding.choose import can_be_captured
 from qserve.hub import resolve
 from qserve.model.cuda.before_load import product_trials_ahead
 from qserve.model.cuda.products import BY_PIECES, KERNEL
-from qserve.model.fp8 import trial
+from qserve.model.fp8 import experts_trial, trial
 from qserve.model.fp8.loading import fp8_as_stored, fp8_in_flight
 from qserve.model.fp8.products import CHOSEN, PRODUCTS, SCALED, candidates
+from qserve.model.fp8.routing import GROUPED
 from qserve.model.fp8.trial import Fp8Shape
 from qserve.model.fp8.weight import CODES, Fp8Weight
 from qserve.model.load import load
@@ -67,6 +69,7 @@ SPARSE = {
 def _nothing_chosen() -> Iterator[None]:
     yield
     CHOSEN.clear()
+    GROUPED.clear()
 
 
 def weight_of(outputs: int, inputs: int, block: tuple[int, int]) -> Fp8Weight:
@@ -182,6 +185,7 @@ def test_all_that_is_tried_is_told_before_loading(
     with pytest.raises(KeyError):  # there are no verdicts
         trial.choose_fp8_products(nn.Module(), torch.bfloat16)
     assert {one for (one,) in asked} <= set(ahead) and len(asked) == len({one.key for (one,) in asked})
+    assert sum(one.name == FP8_EXPERTS for one in ahead) == 3  # a tile each
 
 
 @pytest.mark.parametrize("config", [DENSE, SPARSE], ids=["dense", "sparse"])
@@ -194,11 +198,14 @@ def test_weights_are_made_fp8_on_the_card_one_by_one(
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")  # other threads know nothing of this card
     monkeypatch.setattr(trial, "_on_card", lambda call: 1.0)
     monkeypatch.setattr(trial, "_why_not", lambda name, weight, bias, most: "")
+    monkeypatch.setattr(experts_trial, "_off_by", lambda said, meant: 0.0)
     with fake_card(), torch.no_grad():
         loaded = load(tmp_path, plan, "dummy")
         assert {one.device.type for one in loaded.model.parameters()} == {"cuda"}
         assert loaded.weights_bytes == pytest.approx(plan.devices[0].weights_bytes, rel=0.02)
         assert any("products by weights in fp8: 1 row by Triton's kernel" in note for note in loaded.notes)
+        assert any("experts in fp8 by grouped products" in note for note in loaded.notes) == (config is SPARSE)
+        assert len(GROUPED) == (config is SPARSE)
         assert loaded.model.dtype == torch.bfloat16
         sixteen = {name for name, one in loaded.model.named_parameters() if one.dtype != CODES and one.dim() > 1}
         assert not [name for name in sixteen if "_proj" in name and "_scale" not in name]

@@ -18,6 +18,7 @@ __all__ = [
     "CAPTURE",
     "COSTS",
     "FOUR_BIT_PRODUCT",
+    "FP8_EXPERTS",
     "INT8_PRODUCT",
     "LAYER_LAUNCHES",
     "OPERATIONS",
@@ -34,6 +35,7 @@ __all__ = [
 CAPTURE = "CUDA graph capture"
 INT8_PRODUCT = "int8 product"
 FOUR_BIT_PRODUCT = "4-bit product"
+FP8_EXPERTS = "fp8 experts"
 PAGED_ATTENTION = "paged attention"
 TEXT_ATTENTION = "attention over texts"
 TOP_P_DRAW = "top-p draw"
@@ -110,6 +112,8 @@ COSTS = {
     INT8_PRODUCT: f"steps of up to {ROW_TILES[-1]} rows move {_times_the_bytes(8)} times the bytes of weights",
     FOUR_BIT_PRODUCT: f"steps of {LIBRARY_ROWS + 1} to {ROW_TILES[-1]} rows move {_times_the_bytes(4)} times the bytes "
     "of weights",
+    # model/fp8/experts.py: by_loop
+    FP8_EXPERTS: "a layer's experts are computed one by one, after a wait for the card",
     PAGED_ATTENTION: "each step first copies the keys of all rows, and is not captured",
     # reward/scoring/attention.py: a call and a copy of what it says.
     TEXT_ATTENTION: "a layer takes two launches for each text to score",

@@ -17,6 +17,7 @@ from qserve.engines.transformers.plan.loading import loading_of
 from qserve.engines.transformers.plan.memory import (
     activation_bytes,
     exllama_scratch_bytes,
+    fp8_experts_bytes,
     fp8_rows_bytes,
     generate_extra_bytes,
     int8_scratch_bytes,
@@ -138,7 +139,11 @@ class TransformersEstimate:
             step = activation_bytes(spec, self.candidate.dtype, tokens, sequences)
             if self.candidate.on_cpu and self.candidate.quant.scheme == "bnb-int8":
                 step += int8_scratch_bytes(spec, tokens)
-            step += max(self.unpacked_bytes, self.fp8_rows_bytes) + self.kernels_bytes + self.readers_bytes
+            step += (
+                max(self.unpacked_bytes, self.fp8_rows_bytes, self.fp8_experts_bytes)
+                + self.kernels_bytes
+                + self.readers_bytes
+            )
             return (step + self.workspace.num_bytes,) * count
         fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
         fixed += rotary_tables_bytes(spec, self.candidate.dtype, self.release) // count
@@ -216,6 +221,13 @@ class TransformersEstimate:
         if not self._holds_fp8 or not self.has_pool:
             return 0
         return fp8_rows_bytes(self.candidate.spec, self.candidate.dtype, self.max_num_batched_tokens)
+
+    @property
+    def fp8_experts_bytes(self) -> int:
+        """Of a step's rows, between the products of experts in fp8."""
+        if not self._holds_fp8 or not self.has_pool:
+            return 0
+        return fp8_experts_bytes(self.candidate.spec, self.candidate.dtype, self.max_num_batched_tokens)
 
     @property
     def _holds_fp8(self) -> bool:

@@ -7,7 +7,7 @@ from qserve.core.hardware import CpuFeatures
 from qserve.core.model_spec import ModelSpec
 from qserve.core.shortlist import has_shortlist
 from qserve.core.tensors import dtype_bytes
-from qserve.engines.transformers.kernels.quantized_products import scratch_bytes
+from qserve.engines.transformers.kernels.quantized_products import experts_row_bytes, experts_rows, scratch_bytes
 from qserve.engines.transformers.kernels.shapes import MAX_KERNELS, num_row_counts
 from qserve.engines.transformers.plan.constants import PROMPT_READER, READER_WORD_BYTES
 from qserve.units import MIB
@@ -15,6 +15,7 @@ from qserve.units import MIB
 __all__ = [
     "activation_bytes",
     "exllama_scratch_bytes",
+    "fp8_experts_bytes",
     "fp8_rows_bytes",
     "generate_extra_bytes",
     "int8_scratch_bytes",
@@ -122,6 +123,14 @@ def unpacked_bytes(spec: ModelSpec, dtype: str) -> int:
 def fp8_rows_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
     """What a product by a weight in fp8 takes of its rows: a copy that is scaled, and their codes (model/fp8/)."""
     return num_tokens * max(spec.intermediate_size, spec.hidden_size) * (dtype_bytes(dtype) + 1)
+
+
+def fp8_experts_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
+    """What is between the grouped products of a layer's experts in fp8 (model/fp8/triton_experts.py)."""
+    if spec.moe is None:
+        return 0
+    sizes = spec.hidden_size, spec.moe.moe_intermediate_size, spec.moe.num_experts_per_tok, dtype_bytes(dtype)
+    return min(num_tokens, experts_rows(*sizes)) * experts_row_bytes(*sizes)
 
 
 def prefill_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:

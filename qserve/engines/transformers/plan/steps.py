@@ -24,7 +24,6 @@ from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.formats import weight_format
-from qserve.planner.speed.terms.kernels import experts_read
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
 
 __all__ = ["TransformersSteps", "card_steps"]
@@ -41,8 +40,8 @@ _NO_COPIES = ("awq",)
 class TransformersSteps:
     """As `StepTimes`, for transformers: `layer_us` a layer of the library's, never faster than the kernels.
 
-    `decode_launches`: of a decoding step of our own; None where it is the library's. `expert_launches`: of an expert in
-    fp8 that a token has, by products of ours; None where it is the library's loop over all of them.
+    `decode_launches`: of a decoding step of our own; None where it is the library's. `expert_launches`: of a layer's
+    experts in fp8, by grouped products of ours; None where it is the library's loop over all of them.
     """
 
     kernels: StepTimes
@@ -88,7 +87,7 @@ class TransformersSteps:
             launching = self.decode_launches * self.launch_us / 1e6
             return self.offloaded.beside(max(launching, self.kernels.decode_s(batch, context)))
         computing = self.kernels.decode_s(batch, context) + self._repeated_s(batch, context)
-        return self.offloaded.beside(max(self._launches_s(batch), computing))
+        return self.offloaded.beside(max(self._launches_s, computing))
 
     @property
     def launch_us(self) -> float:
@@ -97,8 +96,7 @@ class TransformersSteps:
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with prompts."""
-        tokens = batch + sum(new for new, _ in chunks)
-        return self.offloaded.beside(max(self._launches_s(tokens), self.kernels.mixed_s(batch, context, chunks)))
+        return self.offloaded.beside(max(self._launches_s, self.kernels.mixed_s(batch, context, chunks)))
 
     def explained(self) -> Iterator[str]:
         """See `ExplainedSteps`."""
@@ -120,18 +118,15 @@ class TransformersSteps:
             return 0.0
         return batch * context * network.attention_layers * network.heads * network.head_dim * 4 / _COPY_BYTES_PER_S
 
-    def _launches_s(self, tokens: int) -> float:
+    @property
+    def _launches_s(self) -> float:
         network = self.network
         if self.expert_launches is not None:
-            experts_us = network.moe_layers * self._asked_experts(tokens) * self.expert_launches * self.launch_us
+            experts_us = network.moe_layers * self.expert_launches * self.launch_us
             return (network.num_layers * self.layer_us + experts_us) / 1e6
         experts = network.moe_layers * network.experts * self.expert_us
         dequantized = network.linear_weights / _FP8_BYTES_PER_S if self.scheme == "fp8" else 0.0
         return (network.num_layers * self.layer_us + experts) / 1e6 + dequantized
-
-    def _asked_experts(self, tokens: int) -> float:
-        network = self.network
-        return experts_read(network.experts, network.experts_per_token, tokens, 1.0) if network.experts else 0.0
 
 
 def card_steps(plan: Plan, spec: ModelSpec, device: Device) -> TransformersSteps:
@@ -139,8 +134,8 @@ def card_steps(plan: Plan, spec: ModelSpec, device: Device) -> TransformersSteps
     card = card_of(device)
     launches = _decode_launches(plan, spec.num_hidden_layers)
     is_ours = parse_release(plan.engine_version) >= POOL_SINCE and holds_fp8(plan.quant.scheme, (device,))
-    of_expert = int(load("speed")["transformers"]["launches"]["fp8_expert"]) if is_ours else None
-    return TransformersSteps.of(spec, plan.quant.scheme, card, OffloadedWeights.of(plan, card), launches, of_expert)
+    of_experts = int(load("speed")["transformers"]["launches"]["fp8_experts"]) if is_ours else None
+    return TransformersSteps.of(spec, plan.quant.scheme, card, OffloadedWeights.of(plan, card), launches, of_experts)
 
 
 def _decode_launches(plan: Plan, num_layers: int) -> int | None:

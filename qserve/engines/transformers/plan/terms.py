@@ -199,7 +199,9 @@ CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CompiledKernels(), Pro
 
 
 def _step_text(estimate: TransformersEstimate) -> str:
-    rows = estimate.fp8_rows_bytes
+    rows, experts = estimate.fp8_rows_bytes, estimate.fp8_experts_bytes
+    if experts > max(rows, estimate.unpacked_bytes):
+        return f" + {format_bytes(experts)} of rows between experts' products"
     return f" + {format_bytes(rows)} of rows in fp8" if rows > estimate.unpacked_bytes else _scratch_text(estimate)
 
 

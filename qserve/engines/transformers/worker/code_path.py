@@ -12,6 +12,7 @@ from qserve.engines.transformers.kernels.refusals import Refusal
 from qserve.engines.transformers.worker.batching.batcher import Batcher
 from qserve.engines.transformers.worker.batching.step_path import DENSE_LAYERS
 from qserve.model.cuda.choices import chosen_for, refusals_for
+from qserve.model.fp8.experts_trial import refused_experts
 
 __all__ = ["CodePath", "code_path"]
 
@@ -66,5 +67,5 @@ def code_path(model: Any, batcher: Batcher) -> CodePath:
         num_captured=steps.num_captured,
         why_not_captured=steps.why_not_captured,
         products=chosen_for(model),
-        refused=(*refusals_for(model), *steps.refused),
+        refused=(*refusals_for(model), *refused_experts(model), *steps.refused),
     )

@@ -22,6 +22,7 @@ from qserve.engines.transformers.kernels.compiler_errors import reason_of
 from qserve.engines.transformers.kernels.refusals import (
     CAPTURE,
     FOUR_BIT_PRODUCT,
+    FP8_EXPERTS,
     INT8_PRODUCT,
     OPERATIONS,
     PAGED_ATTENTION,
@@ -41,6 +42,8 @@ from qserve.model.cuda.choices import refusals_for
 from qserve.model.cuda.linear import CardLinear
 from qserve.model.cuda.samples import Shape, random_weight
 from qserve.model.cuda.trial import choose_products
+from qserve.model.fp8.experts_trial import choose_grouped_experts
+from qserve.model.fp8.routing import ExpertsShape
 
 __all__ = ["main", "try_kernels"]
 
@@ -74,6 +77,8 @@ def try_kernels(device: torch.device, heads: Heads = _HEADS, width: int = _WIDTH
     if find_spec("bitsandbytes"):
         tried += [INT8_PRODUCT, FOUR_BIT_PRODUCT]
         refused += _refused_products(device, heads, width)
+    tried.append(FP8_EXPERTS)
+    refused += choose_grouped_experts(device, _experts(width), heads.dtype, afresh=True)
     return {"tried": tried, "refused": [asdict(one) for one in refused]}
 
 
@@ -93,6 +98,12 @@ def _refused_capture(device: torch.device, heads: Heads, width: int) -> Iterator
         found = refusal(CAPTURE, reason_of(error))
         log_refusal(_log, found)
         yield found
+
+
+def _experts(width: int) -> ExpertsShape:
+    """Few, with blocks as the official files have them."""
+    inner = width // 4
+    return ExpertsShape(16, width, inner, min(128, inner), min(128, width), min(128, width), min(128, inner))
 
 
 def _refused_products(device: torch.device, heads: Heads, width: int) -> tuple[Refusal, ...]:

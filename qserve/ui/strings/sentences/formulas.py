@@ -141,6 +141,7 @@ FORMULAS: dict[str, str] = {
     ),
     "{#} of a quantized weight in {}": "{} 的 {} 量化权重",
     "{#} of rows in fp8": "{} 的 fp8 行",
+    "{#} of rows between experts' products": "{} 的行，位于各专家的乘积之间",
     "with {#} of buffers for layers in RAM, which come one ahead": "含 {} 缓冲区，用于提前一层读入内存中的层",
     "{#} shapes of matrices × {#} row counts, {#} each": "{} 种矩阵形状 × {} 种行数，每个 {}",
     "{#} kernels of {#}: no more are kept": "{} 个 {} 的内核：不保留更多",
