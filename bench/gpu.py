@@ -136,8 +136,20 @@ def _lacks(row: Row, run: Run) -> str | None:
         return f"{', '.join(found['lacks_to_serve'])} not installed, which `qserve up` needs"
     if row.package not in ("", "serve") and not found["optional_packages"].get(row.package):
         return f"{row.package} is not installed"
+    if row.least_cc is not None and (reason := _lacks_fp8(row.least_cc, found)):
+        return reason
     own_speed = row.is_of_speed or row.what.get("engine") == "transformers"
     return _row_batcher(run) if own_speed and found["batcher"] != "PagedBatcher" else None
+
+
+def _lacks_fp8(least_cc: tuple[int, int], found: dict[str, Any]) -> str:
+    """Empty where there is such a card."""
+    if "device" not in found:
+        return "needs a card: weights in fp8 are made, and multiplied by, on cards alone"
+    capability = found["device"]["compute_capability"]
+    if tuple(map(int, capability.split("."))) >= least_cc:
+        return ""
+    return f"weights in fp8 need compute capability {least_cc[0]}.{least_cc[1]}, and this card has {capability}"
 
 
 def _row_batcher(run: Run) -> str:

@@ -23,11 +23,13 @@ from bench.gpu_steps.planned import PlannedSpeed, planned_terms
 from bench.gpu_steps.running import GREEDY, SAMPLED, batching, random_prompts, wave
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
+from qserve.core.schemes import SCHEMES
 from qserve.engines.transformers.kernels.refusals import LAYER_LAUNCHES
 from qserve.engines.transformers.worker.code_path import code_path
 from qserve.engines.transformers.worker.decoding.choose import Layers
 from qserve.model.load import load
 from qserve.planner import Plan
+from qserve.planner.speed.terms.kernels import experts_read
 
 __all__ = ["LoadedShape", "is_as_planned", "work_of"]
 
@@ -204,8 +206,9 @@ def work_of(plan: Plan, streams: int, context_len: int) -> tuple[int, float]:
     """(bytes that a decoding step reads, operations of a prompt's token).
 
     A step reads every weight but the embedding table, of which it looks up rows (a tied one is read by the head), and
-    the keys and values of all streams. A prompt's token takes two operations a weight of the layers; attention and the
-    head, which sees the last token alone, are left out, so that the share is rather too low than too high.
+    the keys and values of all streams; of experts those that so many streams have in the mean. A prompt's token takes
+    two operations a weight of the layers, and of its experts; attention and the head, which sees the last token alone,
+    are left out, so that the share is rather too low than too high.
     """
     config = config_of(plan.model.id)
     spec = ModelSpec.from_config(config, plan.model.id)
@@ -213,5 +216,11 @@ def work_of(plan: Plan, streams: int, context_len: int) -> tuple[int, float]:
     table = sum(tensor.nbytes for tensor in tensors if tensor.role == "embedding")
     looked_up = 0 if spec.tie_word_embeddings else table
     inside = sum(tensor.num_elements for tensor in tensors if tensor.role not in ("embedding", "lm_head"))
-    weights = sum(device.weights_bytes for device in plan.devices)
-    return weights - looked_up + streams * context_len * plan.model.kv_bytes_per_token, 2.0 * inside
+    weights = sum(device.weights_bytes for device in plan.devices) - looked_up
+    if spec.moe is not None:
+        num, top = spec.moe.num_experts, spec.moe.num_experts_per_tok
+        experts = sum(tensor.num_elements for tensor in tensors if tensor.role == "expert")
+        unread = experts * (1 - experts_read(num, top, streams, 1.0) / num)
+        weights -= round(unread * SCHEMES[plan.quant.scheme].bits / 8)
+        inside -= round(experts * (1 - top / num))
+    return weights + streams * context_len * plan.model.kv_bytes_per_token, 2.0 * inside

@@ -50,6 +50,14 @@ TINY: dict[str, Mapping[str, Any]] = {
     }
     for name, layers, tied in (("tiny-tied", 2, True), ("tiny-untied", 4, False))
 }
+TINY["tiny-experts"] = {
+    **TINY["tiny-untied"],
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 
 
 @dataclass(frozen=True)

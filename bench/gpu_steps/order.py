@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = ["GROUPS", "KERNELS", "VARIANTS", "Row", "rows_of"]
@@ -19,6 +19,8 @@ _STREAMS, _DECODE = (1, 8, 64), (512, 64)
 _PROMPTS = ((1, 512), (8, 512), (1, 4096))
 _LONGEST = 4608
 _SCHEMES = {"bnb-nf4": "bitsandbytes", "bnb-int8": "bitsandbytes"}
+# Random weights in blocks, as the official checkpoints have them, can't be made: a scale a row it is.
+_FP8_CC = (8, 0)
 # Seconds that a service may take to start, and that a load may take.
 _START_S, _BENCH_S = 400, 120
 
@@ -29,7 +31,8 @@ class Row:
 
     `most_s`: what it may take before it counts as hung. `needs_s`: what must be left of the budget to begin it.
     `is_of_speed`: left out where another batcher runs than the one that is asked about. `package`: what it needs beside
-    torch and transformers. `fresh`: it gets a process of its own, with nothing of others on the card.
+    torch and transformers. `fresh`: it gets a process of its own, with nothing of others on the card. `least_cc`: the
+    compute capability that a card needs for it; without one it runs on a CPU as well.
     """
 
     group: str
@@ -40,11 +43,13 @@ class Row:
     is_of_speed: bool = False
     package: str = ""
     fresh: bool = False
+    least_cc: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class _Sizes:
     large: str
+    experts: str
     reward_body: str
     small: tuple[str, ...]
     streams: tuple[int, ...]
@@ -56,6 +61,7 @@ class _Sizes:
 
 _REAL = _Sizes(
     "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-30B-A3B",
     "Qwen/Qwen3-8B",
     ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B"),
     _STREAMS,
@@ -65,7 +71,15 @@ _REAL = _Sizes(
     ("--quant", "4bit"),
 )
 _TINY = _Sizes(
-    "tiny-untied", "tiny-untied", ("tiny-tied",), (1, 4), (24, 6), ((1, 24), (2, 24)), 96, ("--quant", "bf16")
+    "tiny-untied",
+    "tiny-experts",
+    "tiny-untied",
+    ("tiny-tied",),
+    (1, 4),
+    (24, 6),
+    ((1, 24), (2, 24)),
+    96,
+    ("--quant", "bf16"),
 )
 
 
@@ -164,7 +178,10 @@ def _service(sizes: _Sizes) -> Iterator[Row]:
 
 
 def _fp8(sizes: _Sizes) -> Iterator[Row]:
-    """The official FP8 checkpoint's shape on vLLM: the transformers engine has no products of its own for it."""
+    """Made while loading on the transformers engine, dense and with experts; the official shape on vLLM."""
+    for model in (sizes.large, sizes.experts):
+        for row in _shape("fp8", sizes, model, "fp8"):
+            yield replace(row, least_cc=_FP8_CC)
     if sizes is _REAL:
         model = f"{sizes.large}-FP8"
         flags = ["--engine", "vllm", "--load-format", "dummy", *_limits(sizes)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from qserve.model.cuda.choices import chosen_for, refusals_for
+from qserve.model.fp8.choices import chosen_in_fp8
 from qserve.model.fp8.experts_trial import refused_experts
 from qserve.model.memory import memory_beyond_weights
 from qserve.model.resident import resident_terms
@@ -31,7 +32,7 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
         "resident_bytes": memory.rss,
         "resident": resident_terms(0 if beside.cards else loaded.weights_bytes),
         "kernels": {
-            "products": chosen_for(loaded.body),
+            "products": {**chosen_for(loaded.body), **chosen_in_fp8(loaded.body)},
             "refused": [
                 asdict(one) for one in (*refusals_for(loaded.body), *refused_experts(loaded.body), *loaded.refused)
             ],

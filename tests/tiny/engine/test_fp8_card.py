@@ -27,11 +27,12 @@ from qserve.hub import resolve
 from qserve.model.cuda.before_load import product_trials_ahead
 from qserve.model.cuda.products import BY_PIECES, KERNEL
 from qserve.model.fp8 import experts_trial, trial
+from qserve.model.fp8.choices import chosen_in_fp8
 from qserve.model.fp8.loading import fp8_as_stored, fp8_in_flight
-from qserve.model.fp8.products import CHOSEN, PRODUCTS, SCALED, candidates
+from qserve.model.fp8.products import CHOSEN, MANY, PRODUCTS, SCALED, candidates
 from qserve.model.fp8.routing import GROUPED
 from qserve.model.fp8.trial import Fp8Shape
-from qserve.model.fp8.weight import CODES, Fp8Weight
+from qserve.model.fp8.weight import CODES, ROWS, Fp8Weight
 from qserve.model.load import load
 from qserve.model.placement import skeleton
 from qserve.model.stored.arguments import configured
@@ -206,6 +207,9 @@ def test_weights_are_made_fp8_on_the_card_one_by_one(
         assert any("products by weights in fp8: 1 row by Triton's kernel" in note for note in loaded.notes)
         assert any("experts in fp8 by grouped products" in note for note in loaded.notes) == (config is SPARSE)
         assert len(GROUPED) == (config is SPARSE)
+        told = chosen_in_fp8(loaded.model)
+        assert set(told) == {ROWS, FP8_EXPERTS} if config is SPARSE else {ROWS}
+        assert set(told[ROWS]) == {*quantized_products.ROW_TILES, MANY}
         assert loaded.model.dtype == torch.bfloat16
         sixteen = {name for name, one in loaded.model.named_parameters() if one.dtype != CODES and one.dim() > 1}
         assert not [name for name in sixteen if "_proj" in name and "_scale" not in name]

@@ -19,7 +19,9 @@ from qserve.engines.transformers.kernels import quantized_products
 from qserve.engines.transformers.kernels.refusals import COSTS, FP8_EXPERTS
 from qserve.engines.transformers.worker.batching.step_path import StepPath
 from qserve.engines.transformers.worker.code_path import code_path
+from qserve.model.cuda.products import BY_PIECES, KERNEL
 from qserve.model.fp8 import experts_trial
+from qserve.model.fp8.choices import chosen_in_fp8
 from qserve.model.fp8.experts import Fp8Experts, by_loop
 from qserve.model.fp8.experts_trial import (
     choose_grouped_experts,
@@ -29,6 +31,7 @@ from qserve.model.fp8.experts_trial import (
     shapes_of_experts_ahead,
     use_grouped_experts,
 )
+from qserve.model.fp8.products import CHOSEN, MANY, SCALED, key_of
 from qserve.model.fp8.routing import GROUPED, REFUSED, TILES, ExpertsShape, most_tiles, tile_of
 from qserve.model.trials.verdicts import Trial, TrialRefused, Verdict
 from tests.tiny.engine.fake_card import FakeCard
@@ -44,15 +47,19 @@ def _nothing_chosen() -> Iterator[None]:
         yield
     GROUPED.clear()
     REFUSED.clear()
+    CHOSEN.clear()
 
 
 _KERNEL = """
 import torch
 from qserve.engines.transformers.kernels import quantized_products
 from qserve.model.cuda.products import by_pieces
+from qserve.model.cuda.products import BY_PIECES, KERNEL
 from qserve.model.fp8 import experts_trial
+from qserve.model.fp8.choices import chosen_in_fp8
 from qserve.model.fp8.experts import by_loop
 from qserve.model.fp8.experts_trial import random_experts, routed
+from qserve.model.fp8.products import CHOSEN, MANY, SCALED, key_of
 from qserve.model.fp8.routing import ExpertsShape
 from qserve.model.fp8.triton_experts import grouped
 
@@ -199,6 +206,21 @@ def test_a_trial_refuses_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
                 TrialRefused, match=r"it: wrong by 0\.0\d+ of the largest number \(1 rows, tiles of 16\)"
             ):
                 experts_trial.try_experts("cpu", name="it", dtype="bfloat16", tile=16, **small)
+
+
+def test_what_was_chosen_is_told_by_kind_and_rows() -> None:
+    """Of experts one by one, by their shapes; where they are grouped, by the rows of a tile."""
+    experts = random_experts("cpu", SHAPE)
+    assert chosen_in_fp8(experts) == {}
+    (upper, other), down = experts.held(0)
+    assert upper.codes.shape == other.codes.shape
+    CHOSEN.update({key_of(1, upper): KERNEL, key_of(100, upper): SCALED, key_of(1, down): BY_PIECES})
+    CHOSEN["cpu", "fp8 in rows", 999, 64, 1] = KERNEL  # of another model
+    assert chosen_in_fp8(experts) == {"fp8 in blocks": {1: (KERNEL, BY_PIECES), MANY: (SCALED,)}}
+    GROUPED["cpu", SHAPE] = (16, 32)
+    assert chosen_in_fp8(experts) == {FP8_EXPERTS: {16: (KERNEL,), 32: (KERNEL,)}}
+    batcher: Any = SimpleNamespace(attention="sdpa", step_path=StepPath())
+    assert code_path(experts, batcher).products == chosen_in_fp8(experts)
 
 
 def test_nothing_is_tried_on_a_cpu() -> None:

@@ -8,8 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.gpu_steps.loaded import work_of
 from bench.gpu_steps.order import GROUPS
 from bench.kit.contents import ARCHIVES
+from qserve.core.hardware import Hardware, parse_gpu
+from qserve.hub import resolve
+from qserve.planner import make_plan, plan_request
+from qserve.units import GIB
 
 ROOT = Path(__file__).parents[3]
 # Of a machine with torch and transformers and without a network, as bench/kit/contents.py takes it to be: the modules
@@ -82,7 +87,7 @@ def test_without_a_card_it_says_so(tmp_path: Path) -> None:
 
 
 def test_every_row_runs_with_what_the_kit_brings(tmp_path: Path) -> None:
-    """To its end, services included; what is skipped needs vLLM or a second card.
+    """To its end, services included; what is skipped needs vLLM, a card, or a second one.
 
     A reward model beside chat is left out: each starts alone as well, and a start takes as long as the rest.
     """
@@ -93,9 +98,13 @@ def test_every_row_runs_with_what_the_kit_brings(tmp_path: Path) -> None:
     result = json.loads(written.read_text())
     assert result["batcher"] == "PagedBatcher"
     rows = [row for group in GROUPS for row in result.get(group, ())]
-    assert {row["skipped"] for row in rows if "skipped" in row} == {"vllm is not installed", "needs two cards"}
+    assert {row["skipped"] for row in rows if "skipped" in row} == {
+        "vllm is not installed",
+        "needs two cards",
+        "needs a card: weights in fp8 are made, and multiplied by, on cards alone",
+    }
     assert [row for row in rows if "error" in row] == []
-    assert {group for group in GROUPS if result.get(group)} == {*groups} - {"fp8"}
+    assert {group for group in GROUPS if result.get(group)} == {*groups}
     assert all(one["right"] for row in result["kernels"] for one in row["at"])
     same, _, half = result["offload"]
     assert same["ok"] is True and same["places"] == ["cpu", "disk"] and half["offloaded_bytes"] > 0
@@ -110,3 +119,15 @@ def test_every_row_runs_with_what_the_kit_brings(tmp_path: Path) -> None:
     text = written.with_suffix(".md").read_text()
     for title in ("Each kernel by itself", "Memory, planned / measured", "Services by `qserve bench`"):
         assert f"## {title}" in text
+
+
+def test_of_experts_those_count_that_streams_have() -> None:
+    """Of 30B-A3B in fp8 about 3.3 GB of 31 for one stream, nearly all for 512; a token computes with 3 B."""
+    spec = resolve("Qwen/Qwen3-30B-A3B").spec
+    hardware = Hardware(parse_gpu("h100-sxm"), 512 * GIB, 500 * GIB, 64)
+    request = plan_request(engine="transformers", quant="fp8", max_model_len=4096)
+    plan = make_plan(resolve("Qwen/Qwen3-30B-A3B"), hardware, request)
+    (one, flop), (many, _) = work_of(plan, 1, 0), work_of(plan, 512, 0)
+    table = 2 * spec.vocab_size * spec.hidden_size
+    assert 3.0e9 < one < 4.0e9 and plan.devices[0].weights_bytes - table - many < 1e6
+    assert 2 * 2.5e9 < flop < 2 * 3.3e9

@@ -28,7 +28,7 @@ ABOUT = {
     "batcher": "PagedBatcher",
     "optional_packages": {"bitsandbytes": False, "vllm": True},
     "lacks_to_serve": [],
-    "device": {"cards": 1},
+    "device": {"cards": 1, "compute_capability": "9.0"},
 }
 LIMITS = {
     "planned": {"read_bytes_per_s": 3.35e12},
@@ -156,12 +156,32 @@ def test_what_needs_a_package_is_named_and_restarts_nothing(tmp_path: Path) -> N
     card = Card(begin={**ABOUT, "optional_packages": {"bitsandbytes": False, "vllm": False}})
     _, result = measured(tmp_path, card)
     assert {row["skipped"] for row in result["quantized"]} == {"bitsandbytes is not installed"}
-    assert {row["skipped"] for row in result["fp8"]} == {"vllm is not installed"}
+    assert {row["skipped"] for row in result["fp8"] if row.get("engine")} == {"vllm is not installed"}
     starts = [asked for asked in card.asked if asked["do"] == "service_start"]
     fresh = [asked for asked in card.asked if asked["do"] == "fresh"]
     assert len(starts) == len(fresh) == 3
     done = [asked["do"] for asked in card.asked]
     assert all(done[index - 1] == "end" for index, name in enumerate(done) if name == "fresh")
+
+
+def test_weights_in_fp8_ask_for_a_card_that_takes_them(tmp_path: Path) -> None:
+    """Of the engine's own rows; what vLLM does with them is vLLM's."""
+    card = Card()
+    _, result = measured(tmp_path / "hopper", card, only=["fp8"])
+    asked = [(row["do"], row["model"], row["scheme"]) for row in card.asked if row["do"] in ("memory", "decode")]
+    models = ("Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
+    assert asked == [(do, model, "fp8") for model in models for do in ("memory", "decode", "decode", "decode")]
+    assert [row for row in result["fp8"] if "skipped" in row] == []
+    for name, device, reason in (
+        ("turing", {"cards": 1, "compute_capability": "7.5"}, "need compute capability 8.0, and this card has 7.5"),
+        ("none", None, "needs a card: weights in fp8"),
+    ):
+        about = {**ABOUT, "device": device} if device else {key: ABOUT[key] for key in ABOUT if key != "device"}
+        card = Card(begin=about)
+        _, result = measured(tmp_path / name, card, only=["fp8"])
+        skipped = [row["skipped"] for row in result["fp8"] if row.get("scheme") == "fp8"]
+        assert len(skipped) == 14 and all(reason in one for one in skipped)
+        assert "memory" not in {row["do"] for row in card.asked}
 
 
 def test_another_batcher_gives_no_figures_of_speed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from qserve.engines.transformers.kernels.refusals import Refusal
 from qserve.engines.transformers.worker.batching.batcher import Batcher
 from qserve.engines.transformers.worker.batching.step_path import DENSE_LAYERS
 from qserve.model.cuda.choices import chosen_for, refusals_for
+from qserve.model.fp8.choices import chosen_in_fp8
 from qserve.model.fp8.experts_trial import refused_experts
 
 __all__ = ["CodePath", "code_path"]
@@ -29,8 +30,9 @@ class CodePath:
         is_captured: whether decoding steps are captured as CUDA graphs.
         num_captured: sizes of a batch that were captured at start.
         why_not_captured: empty where steps are captured.
-        products: by kind of quantized weight (int8, nf4, fp4) and the most rows, the products that were chosen; empty
-            on a CPU and for models whose weights no product of ours takes.
+        products: by kind of quantized weight (int8, nf4, fp4, fp8 in blocks or rows, fp8 experts) and the most rows (0:
+            more than a kernel takes), the products that were chosen; empty on a CPU and for models whose weights no
+            product of ours takes.
         refused: every kernel of ours that this card refused; empty on a CPU.
 
     """
@@ -66,6 +68,6 @@ def code_path(model: Any, batcher: Batcher) -> CodePath:
         is_captured=steps.is_captured,
         num_captured=steps.num_captured,
         why_not_captured=steps.why_not_captured,
-        products=chosen_for(model),
+        products={**chosen_for(model), **chosen_in_fp8(model)},
         refused=(*refusals_for(model), *refused_experts(model), *steps.refused),
     )
