@@ -28,6 +28,8 @@ class GatewaySettings:
         client_stall_timeout_s: a client that reads nothing for so long counts as disconnected.
         connect_timeout_s: bound on opening a connection to a worker. Nothing bounds how long an answer may take.
         watch_interval_s: how often the workers' states are polled.
+        resume_wait_s: a stream whose worker died waits so long for another, or for the next life of the only one, and
+            is continued there; 0: it ends with an error.
     """
 
     keys: tuple[str, ...] = field(default=(), repr=False)
@@ -42,6 +44,7 @@ class GatewaySettings:
     client_stall_timeout_s: float = 300.0
     connect_timeout_s: float = 5.0
     watch_interval_s: float = 0.2
+    resume_wait_s: float = 60.0
 
     def __post_init__(self) -> None:
         for key in (*self.keys, *self.admin_keys):

@@ -39,6 +39,7 @@ OF_THE_SERVER = frozenset(
         "otlp_traces_endpoint",
         "port",
         "ready_file",
+        "resume_wait",
         "shared_prefix_cache",
         "start_timeout",
         "strict",

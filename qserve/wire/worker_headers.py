@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CACHE_SALT", "CLIENT", "PRIORITY", "PROBE"]
+__all__ = ["CACHE_SALT", "CLIENT", "JOURNAL", "PRIORITY", "PROBE"]
 
 CLIENT = "x-qserve-client"
 """Whom a request counts for where work is shared out: nobody's key, but one and the same for a key's requests."""
@@ -13,3 +13,7 @@ PRIORITY = "x-qserve-priority"
 PROBE = "x-qserve-probe"
 """`1`: a command of qserve tests what the server can do. Clients send it to the gateway, which counts such a request
 apart, so that one that is refused is no error of the service."""
+JOURNAL = "x-qserve-journal"
+"""The worker writes what it takes to continue a stream before each event, in lines that begin with `:j` (comments of
+server-sent events), which the gateway keeps from the client. The value is a number of bytes: of such lines from a
+worker that died, which stand behind the body; 0 at first. A stream that is continued begins with its first event."""

@@ -47,7 +47,7 @@ SECTIONS = (
         "Limits",
         "max_model_len max_num_seqs",
         "max_num_batched_tokens kv_cache_memory_bytes kv_cache_dtype block_size prompt_len prompt_logprobs "
-        "limit_mm_per_prompt mm_processor_kwargs max_queue max_body_mib",
+        "limit_mm_per_prompt mm_processor_kwargs max_queue resume_wait max_body_mib",
     ),
     _section(
         "Load",

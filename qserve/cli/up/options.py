@@ -83,6 +83,12 @@ _OPTIONS = (
         "shows a client what others have sent.",
     ),
     number_option("--max-queue", Count(min=0), 256, "Requests that may wait; more are refused with 429."),
+    number_option(
+        "--resume-wait",
+        FiniteRange(min=0),
+        60.0,
+        "Seconds that a stream whose worker died waits for another to continue it; 0: it ends with an error.",
+    ),
     number_option("--max-body-mib", Count(min=1), 16, "Largest request; larger ones are refused with 413."),
     number_option(
         "--drain-timeout", FiniteRange(min=0), 30.0, "Seconds that running requests may take to finish after Ctrl-C."

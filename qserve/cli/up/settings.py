@@ -42,6 +42,7 @@ class ServerFlags:
     cors_origin: tuple[str, ...]
     shared_prefix_cache: bool
     max_queue: int
+    resume_wait: float
     max_body_mib: int
     otlp_traces_endpoint: str | None
     gateway_processes: int
@@ -78,6 +79,7 @@ class ServerFlags:
             allowed_hosts=() if keys else ("localhost", "127.0.0.1", "[::1]", self.host),
             shared_prefix_cache=self.shared_prefix_cache,
             max_queue=self.max_queue,
+            resume_wait_s=self.resume_wait,
             max_body_bytes=self.max_body_mib * MIB,
         )
 

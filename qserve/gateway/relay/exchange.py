@@ -4,13 +4,16 @@
 
 Two things end it early: the client disconnects, or the supervisor takes the worker out of service. Either closes the
 connection to the worker and so cancels the generation. If the client has received no byte by then, the request is
-retried at another replica, if there is one.
+retried at another replica, if there is one. A stream that has begun is continued there, or by the next life of the only
+worker, if the worker wrote what that takes (`journal`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import NamedTuple
 
 from starlette.types import Message, Receive, Send
@@ -19,6 +22,8 @@ from qserve.gateway.bodies import Body
 from qserve.gateway.relay.cancel_scope import CancelScope, WorkerGivenUp
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.events import EventCutter
+from qserve.gateway.relay.journal import OtherAnswer, StreamJournal
+from qserve.gateway.relay.keep_alive import KeepAlive
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.stream_counts import StreamCounts
 from qserve.gateway.relay.upstream import Life, Upstream
@@ -28,7 +33,7 @@ from qserve.gateway.routing.router import RequestTokens
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect
-from qserve.wire.worker_headers import CACHE_SALT, CLIENT, PRIORITY
+from qserve.wire.worker_headers import CACHE_SALT, CLIENT, JOURNAL, PRIORITY
 from qserve.worker.wires import wire_named
 
 __all__ = ["Call", "Exchange", "start_of_stream"]
@@ -36,6 +41,9 @@ __all__ = ["Call", "Exchange", "start_of_stream"]
 _EVENT_STREAM = b"text/event-stream"
 # Errors after which the request is retried at another replica.
 _ELSEWHERE = frozenset({"worker_died", "worker_unreachable"})
+# What a stream that waits for another worker may meet on its way.
+_FOR_NOW = frozenset({429, 503})
+_LOOK_S = 0.05
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
@@ -77,13 +85,21 @@ class Exchange:
         record: RequestRecord,
         metrics: GatewayMetrics,
         stall_timeout_s: float,
+        journal: StreamJournal | None = None,
+        resume_wait_s: float = 0.0,
     ) -> None:
+        """`journal`: where the worker's notes on a stream are kept, which may be continued within `resume_wait_s`."""
         self._replicas = replicas
         self._call = call
         self._body = body
         self._record = record
         self._metrics = metrics
         self._stall_timeout_s = stall_timeout_s
+        self._journal = journal
+        self._resume_wait_s = resume_wait_s
+        self._resumes_until_s = 0.0
+        self._broken: ApiError | None = None
+        self._counts: StreamCounts | None = None
         self._streaming = False
         self._is_awaiting = False
         self._queued_s = 0.0
@@ -105,30 +121,46 @@ class Exchange:
             call.client,
             is_more=call.is_more,
         )
-        while True:
-            try:
-                await self._ask(routed, tried, receive, send)
-                return
-            except ApiError as error:
-                error, is_final = await self._seen(error, routed, tried)
-                if is_final:
-                    await self._fail(error, send)
+        try:
+            while True:
+                try:
+                    await self._ask(routed, tried, receive, send)
                     return
-                self._record.num_retries += 1
-                self._metrics.count_retry(self._record.worker, error.code)
+                except ApiError as error:
+                    error, is_final = await self._seen(error, routed, tried)
+                    if is_final:
+                        await self._fail(error, send)
+                        return
+                    if self._upstream is not None:
+                        self._record.num_retries += 1
+                        self._metrics.count_retry(self._record.worker, error.code)
+        finally:
+            if self._counts is not None:
+                self._counts.finish()
+            if self._journal is not None:
+                self._journal.close()
 
     async def _seen(self, error: ApiError, routed: RoutedRequest, tried: list[Life]) -> tuple[ApiError, bool]:
         """Converts an error of an attempt; whether the request ends with it."""
         if self._upstream is None:  # it had no slot
-            return error, True
+            return error, not (
+                self._broken is not None and error.status in _FOR_NOW and time.monotonic() < self._resumes_until_s
+            )
         has_died = error.code == "worker_died"
         self._num_deaths += has_died  # an unreachable worker never received it
         if has_died and await self._replicas.died(routed, self._life):
             return (error if self._record.status else refusal(max(self._num_deaths, 2))), True
-        if self._record.status or error.code not in _ELSEWHERE:
+        if error.code not in _ELSEWHERE or (self._record.status and not self._can_continue):
             return error, True
         tried.append(self._life)
-        return error, self._replicas.is_single or self._num_deaths >= MOST_DEATHS
+        self._resumes_until_s = time.monotonic() + self._resume_wait_s
+        waits = self._streaming or (self._replicas.is_single and self._is_noted)
+        self._broken = error if waits else None
+        return error, (self._replicas.is_single and not waits) or self._num_deaths >= MOST_DEATHS
+
+    @property
+    def _can_continue(self) -> bool:
+        return self._journal is not None and self._journal.can_continue
 
     def _num_generated(self) -> int:
         num_tokens = self._record.num_generated_tokens
@@ -142,6 +174,8 @@ class Exchange:
         try:
             async with (
                 CancelScope(receive, None, self._stall_timeout_s) as self._end,
+                KeepAlive(send if self._streaming else None) as self._waits,
+                self._ready(tried),
                 self._replicas.slot(routed, tried, background=background) as self._slot,
             ):
                 self._has_slot(self._slot.upstream)
@@ -151,6 +185,18 @@ class Exchange:
             raise _died(self._slot.upstream.status.detail) from None
         if self._call.num_sequences and not record.error_code:
             record.e2e_s = time.perf_counter() - record.started_s
+
+    @contextlib.asynccontextmanager
+    async def _ready(self, tried: list[Life]) -> AsyncIterator[None]:
+        """Before a stream is continued: until a worker is there that has not failed it. Raises what broke it if none
+        comes, or none in time.
+        """
+        if self._broken is not None:
+            while not self._replicas.has_ready(tried):
+                if time.monotonic() > self._resumes_until_s or not self._replicas.may_have_ready():
+                    raise self._broken
+                await asyncio.sleep(_LOOK_S)
+        yield
 
     def _begin_to_wait(self) -> None:
         if self._call.num_sequences:
@@ -177,14 +223,14 @@ class Exchange:
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
         call, record = self._call, self._record
-        # The body is needed for a retry until the client has received a byte.
-        body = self._body if self._replicas.is_single else Body(self._body.data)
-        headers = (*record.trace_headers, *self._worker_headers())
+        body, headers = self._body_to_send(), (*record.trace_headers, *self._worker_headers())
         self._await_worker(True)
         try:
             async with self._client.request(call.method, call.path, record.request_id, body, headers) as reply:
                 if reply.content_type == _EVENT_STREAM and reply.status == 200:
                     await self._relay_stream(reply, send)
+                elif self._streaming:
+                    raise _died(f"and another one answered {reply.status} where it should have continued")
                 else:
                     await self._relay_whole(reply, send)
         except Unreachable as error:
@@ -195,10 +241,26 @@ class Exchange:
         finally:
             self._await_worker(False)
 
+    def _body_to_send(self) -> Body:
+        """The body is needed for a retry until the client has received a byte, and for a stream to its end."""
+        self._journal_bytes = 0
+        if self._streaming and self._journal is not None:
+            data, self._journal_bytes = self._journal.begin_again()
+            return Body(data)
+        return self._body if self._replicas.is_single and not self._is_noted else Body(self._body.data)
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether the worker is asked for what a stream needs to be continued."""
+        takes_it = wire_named(self._slot.upstream.status.facts.wire).takes_client_headers
+        return self._journal is not None and takes_it and self._call.num_sequences > 0
+
     def _worker_headers(self) -> Iterator[tuple[str, str]]:
         """What a worker is told of the client, if its wire format takes that; qserve's own does."""
         if not wire_named(self._slot.upstream.status.facts.wire).takes_client_headers:
             return
+        if self._is_noted:
+            yield JOURNAL, str(self._journal_bytes)
         yield CLIENT, self._call.client
         if self._is_background:
             yield PRIORITY, "background"
@@ -249,20 +311,19 @@ class Exchange:
 
     async def _relay_stream(self, reply: Reply, send: Send) -> None:
         """Relays whole events as they arrive, and counts them after they were sent."""
-        cutter = EventCutter()
-        counts = StreamCounts(self._metrics, self._record)
+        cutter, journal = EventCutter(), self._journal
+        counts = self._counts = self._counts or StreamCounts(self._metrics, self._record)
         try:
             while chunk := await self._next(reply):
-                if events := cutter.feed(chunk):
-                    self._end.sending_since_s = time.perf_counter()
-                    if not self._streaming:
-                        await self._start_stream(reply, send)
-                        events = self._rewritten(events)
-                    await send({"type": "http.response.body", "body": events, "more_body": True})
-                    self._end.sending_since_s = 0.0
-                    counts.add(events)
-        finally:
-            counts.finish()
+                events = cutter.feed(chunk)
+                if journal is not None:
+                    events = journal.read(events)
+                if events:
+                    counts.add(await self._pass_on(events, reply, send))
+            if journal is not None:
+                journal.check_end()
+        except OtherAnswer as error:
+            raise ApiError(502, f"the worker died while it answered, and {error}", "worker_died") from None
         if not self._streaming:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
@@ -271,6 +332,20 @@ class Exchange:
             self._record.error_code = error_code
         self._metrics.count_usage(self._record, counts.end)
         self._metrics.count_tpot(self._record)
+
+    async def _pass_on(self, events: bytes, reply: Reply, send: Send) -> bytes:
+        self._end.sending_since_s = time.perf_counter()
+        if not self._streaming:
+            await self._start_stream(reply, send)
+            events = self._rewritten(events)
+        elif self._waits.end():
+            self._slot.has_begun()
+            self._metrics.continued.labels(self._record.model).inc()
+        await send({"type": "http.response.body", "body": events, "more_body": True})
+        self._end.sending_since_s = 0.0
+        if self._journal is not None:
+            self._journal.sent(events)
+        return events
 
     def _rewritten(self, answer: bytes) -> bytes:
         return answer if self._call.rewrite is None else self._call.rewrite(answer)
@@ -285,6 +360,8 @@ class Exchange:
     async def _start_stream(self, reply: Reply, send: Send) -> None:
         """Delays the status line until the first event, so that an earlier error has its own status."""
         self._slot.has_begun()
+        if self._journal is not None:
+            self._journal.keep(self._body.data)
         self._body.drop()
         await send(start_of_stream(reply.headers[b"content-type"]))
         self._streaming = True

@@ -18,6 +18,7 @@ from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import safe_name, safe_query
 from qserve.gateway.relay.cache_salts import CacheSalts, with_cache_salt
 from qserve.gateway.relay.exchange import Call, Exchange
+from qserve.gateway.relay.journal import Journals, StreamJournal
 from qserve.gateway.relay.portioned import PortionedExchange, PortionedMetrics
 from qserve.gateway.relay.portions import Portions, portions_of
 from qserve.gateway.relay.replicas import Replicas
@@ -56,6 +57,8 @@ class RelayedEndpoints:
         self._portioned_metrics = PortionedMetrics(metrics)
         self._salts = salts
         self._large_bodies = LargeBodies()
+        self._journals = Journals()
+        metrics.journal_bytes = lambda: self._journals.num_bytes
 
     async def close(self) -> None:
         """Ends the processes that were started for requests."""
@@ -150,8 +153,19 @@ class RelayedEndpoints:
         return endpoint
 
     def _exchange(self, served: Served, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
-        record = self._record(served.facts, model, scope)
-        return Exchange(served.replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
+        record, settings = self._record(served.facts, model, scope), self._settings
+        is_continued = settings.resume_wait_s > 0 and call.num_sequences > 0 and call.rewrite is None
+        journal = StreamJournal(self._journals) if is_continued else None
+        return Exchange(
+            served.replicas,
+            call,
+            body,
+            record,
+            self._metrics,
+            settings.client_stall_timeout_s,
+            journal,
+            settings.resume_wait_s,
+        )
 
     @staticmethod
     def _record(facts: WorkerFacts, model: str | None, scope: Scope) -> RequestRecord:

@@ -13,6 +13,9 @@ from qserve.worker.base import WorkerFacts, WorkerState
 __all__ = ["Replicas", "RoutedRequest", "Slot"]
 
 
+_RUN_OR_WILL = frozenset({WorkerState.READY, WorkerState.STARTING, WorkerState.RESTARTING})
+
+
 class RoutedRequest(NamedTuple):
     """What routing needs of a request: hashes of its prompt's blocks, its size, and a hash of its bytes.
 
@@ -85,6 +88,14 @@ class Replicas:
     def is_ready(self) -> bool:
         """Whether a replica takes requests."""
         return any(one.is_ready for one in self.upstreams)
+
+    def has_ready(self, without: Collection[Life]) -> bool:
+        """Whether one takes requests that is not of `without`."""
+        return any(one.is_ready and one.life not in without for one in self.upstreams)
+
+    def may_have_ready(self) -> bool:
+        """Whether one runs or is about to: not while the service stops, nor behind the last restart."""
+        return any(one.status.state in _RUN_OR_WILL for one in self.upstreams)
 
     @property
     def num_free_in_background(self) -> int:

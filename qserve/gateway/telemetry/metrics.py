@@ -56,6 +56,9 @@ class GatewayMetrics:
         self._retries = counter(
             "retries", "Requests that another replica retried, by the replica that failed and why", "worker", "code"
         )
+        self.continued = counter(
+            "streams_continued", "Streams whose worker died and that another one continued", "model"
+        )
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
         self._generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
@@ -77,11 +80,13 @@ class GatewayMetrics:
             "model",
         )
         process = psutil.Process()
+        self.journal_bytes: Callable[[], float] = lambda: 0
         self.num_processes: Callable[[], float] = lambda: 1
         self.resident_bytes: Callable[[], float] = lambda: process.memory_info().rss
         self._gauge(
             "resident_memory_bytes", "Resident memory of the gateway's processes", lambda: self.resident_bytes()
         )
+        self._gauge("journal_bytes", "What streams keep to be continued elsewhere", lambda: self.journal_bytes())
         self._gauge("processes", "Processes that relay requests (--gateway-processes)", lambda: self.num_processes())
 
     def _gauge(self, name: str, text: str, read: Callable[[], float]) -> None:

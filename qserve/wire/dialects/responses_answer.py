@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from qserve.wire.derived_ids import derived_id
 from qserve.wire.dialects.custom_input import CustomInput
 from qserve.wire.dialects.parts import BlockDelta, BlockStart, BlockStop, Runs
 from qserve.wire.dialects.responses_tools import flat_name
@@ -22,6 +22,7 @@ class ResponsesAnswer:
 
     def __init__(self, echo: Mapping[str, Any], answer_id: str, created: int, num_prompt_tokens: int) -> None:
         given = {name: value for name, value in echo.items() if value is not None}
+        self._answer_id = answer_id
         self._response: dict[str, Any] = {
             **dict.fromkeys(echo),
             **_DEFAULTS,
@@ -127,11 +128,14 @@ class ResponsesAnswer:
             of_namespace = {} if namespace is None else {"namespace": namespace}
             told |= {"call_id": part.call_id, "name": name, **of_namespace}
             if kind == "custom":
-                return {"id": _new_id("ctc"), "type": "custom_tool_call", **told, "input": ""}
-            return {"id": _new_id("fc"), "type": "function_call", **told, "arguments": ""}
+                return {"id": self._new_id("ctc"), "type": "custom_tool_call", **told, "input": ""}
+            return {"id": self._new_id("fc"), "type": "function_call", **told, "arguments": ""}
         if part.kind == "thought":
-            return {"id": _new_id("rs"), "type": "reasoning", **told, "summary": [], "content": []}
-        return {"id": _new_id("msg"), "type": "message", **told, "role": "assistant", "content": []}
+            return {"id": self._new_id("rs"), "type": "reasoning", **told, "summary": [], "content": []}
+        return {"id": self._new_id("msg"), "type": "message", **told, "role": "assistant", "content": []}
+
+    def _new_id(self, prefix: str) -> str:
+        return f"{prefix}_{derived_id(self._answer_id, len(self._response['output']))}"
 
     def _of_item(self, event: str, /, **fields: Any) -> bytes:
         output = self._response["output"]
@@ -142,10 +146,6 @@ class ResponsesAnswer:
 
 
 _FIRST = {"content_index": 0}
-
-
-def _new_id(prefix: str) -> str:
-    return f"{prefix}_{uuid.uuid4().hex}"
 
 
 def _names(tools: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, tuple[str, str, str | None]]]:

@@ -126,8 +126,24 @@ async def test_kill_9_under_16_streams(running, request_chat, parse_events):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_death_before_the_first_byte_is_a_502(running, request_chat, stream):
+async def test_what_had_not_begun_is_asked_again_when_the_worker_is_back(running, request_chat, stream):
     async with running() as stack:
+        body = request_chat(stream=stream, ttft_ms=1500, chunks=2)
+        asking = asyncio.create_task(stack.http.post(stack.url + CHAT, json=body))
+        await stack.until(lambda seen: seen["running"] == 1)
+        async with asyncio.timeout(60):
+            stack.status.state = WorkerState.RESTARTING
+            stack.worker.kill()
+            stack.worker.start()
+            stack.status.num_restarts += 1
+            stack.status.state = WorkerState.READY
+            response = await asking
+            assert response.status == 200 and "w1" in await response.text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_death_before_the_first_byte_is_a_502(running, request_chat, stream):
+    async with running(resume_wait_s=0) as stack:
         body = request_chat(stream=stream, ttft_ms=60_000)
         asking = asyncio.create_task(stack.http.post(stack.url + CHAT, json=body))
         await stack.until(lambda seen: seen["running"] == 1)
@@ -152,7 +168,7 @@ async def test_a_worker_that_hangs_is_given_up_when_the_supervisor_says_so(
     running, request_chat, parse_events, state, started
 ):
     """Its socket stays open and silent: only the supervisor knows."""
-    async with running() as stack:
+    async with running(resume_wait_s=0) as stack:
         body = request_chat(chunks=2, itl_ms=60_000) if started else request_chat(fault="hang")
         asking = asyncio.create_task(stack.http.post(stack.url + CHAT, json=body))
         await stack.until(lambda seen: seen["running"] == 1)

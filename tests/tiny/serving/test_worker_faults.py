@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,8 +23,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     arguments = ("--model", "demo", "--max-num-seqs", str(MAX_NUM_SEQS), "--max-queue", str(MAX_QUEUE))
     one = Service(arguments, tmp_path_factory.mktemp("faults"))
     yield one.until_ready()
-    has_cut_off = 'code="worker_died"' in one.get("/metrics").text
-    assert one.end_as_told() == has_cut_off
+    assert 'qserve_gateway_errors_total{code="worker_died"}' not in one.get("/metrics").text
+    assert one.end_as_told() == 0
 
 
 async def stream(client: httpx.AsyncClient, first: asyncio.Event, **fields: Any) -> tuple[str, float]:
@@ -98,22 +97,21 @@ async def test_200_clients_that_vanish_leave_nothing_running(service: Service) -
     assert service.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200
 
 
+async def until_restarting(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(30):
+        while (await client.get("/ready")).json()["workers"][0]["state"] != "restarting":
+            await asyncio.sleep(0.02)
+
+
 async def test_kill_9_of_the_worker_under_16_streams(service: Service) -> None:
     worker = service.worker()
     assert worker is not None
     async with http(service) as client:
         begun = [asyncio.Event() for _ in range(16)]
-        tasks = [asyncio.create_task(stream(client, event)) for event in begun]
+        tasks = [asyncio.create_task(stream(client, event, max_tokens=300)) for event in begun]
         await asyncio.gather(*(event.wait() for event in begun))
         worker.kill()
-        killed = time.monotonic()
-        ends = await asyncio.wait_for(asyncio.gather(*tasks), 60)
-        slowest_s = max(when for _, when in ends) - killed
-        print(f"the slowest of 16 clients had its answer {slowest_s * 1000:.0f} ms after kill -9")
-        for last, _ in ends:
-            error = json.loads(last.removeprefix("data: "))["error"]
-            assert error["code"] == "worker_died"
-        assert slowest_s < 5
+        await until_restarting(client)
         ready = await client.get("/ready")
         assert ready.status_code == 503
         assert ready.json()["workers"][0]["state"] == "restarting"
@@ -122,6 +120,8 @@ async def test_kill_9_of_the_worker_under_16_streams(service: Service) -> None:
         assert refused.json()["error"]["code"] == "worker_not_ready"
         assert "SIGKILL" in refused.json()["error"]["message"]
         assert (await client.get("/health")).status_code == 200
+        # Its next life continues all of them.
+        assert {last for last, _ in await asyncio.wait_for(asyncio.gather(*tasks), 120)} == {"data: [DONE]"}
     until(service.is_ready, 120, "the worker did not come back")
     answer = service.post("/v1/completions", prompt="a", max_tokens=2)
     assert answer.status_code == 200

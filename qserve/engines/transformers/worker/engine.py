@@ -61,7 +61,8 @@ class Piece:
 class Generation:
     """One answer to be generated: a prompt in tokens, and what `request_id` asked for.
 
-    `turn` is whose it is, and cached prompts are shared among those of one `cache_salt`.
+    `turn` is whose it is, and cached prompts are shared among those of one `cache_salt`. The tokens `replayed`
+    were drawn by another worker, which found `num_cached_tokens` of the prompt in its cache.
     """
 
     prompt_ids: list[int]
@@ -73,6 +74,8 @@ class Generation:
     request_id: str = ""
     turn: Turn = NO_CLIENT
     cache_salt: str = ""
+    replayed: SequenceOf[int] = ()
+    num_cached_tokens: int | None = None
 
 
 class Engine:
@@ -159,13 +162,14 @@ class Engine:
             prompt_ids=generation.prompt_ids,
             max_tokens=generation.max_tokens,
             stop_token_ids=params.stop_token_ids,
-            sampler=SequenceSampler(params, generation.prompt_ids),
+            sampler=SequenceSampler(params, generation.prompt_ids, generation.replayed),
             turn=generation.turn,
             cache_salt=generation.cache_salt,
         )
         self.num_prompt_tokens += len(generation.prompt_ids)
         text = TextStream(self.tokenizer, skip_special_tokens=generation.skip_special_tokens)
         stops = StopStrings(generation.stops, include=generation.include_stop)
+        told_cached = generation.num_cached_tokens
         self._count(1)
         self.batcher.submit(sequence)
         try:
@@ -176,7 +180,8 @@ class Engine:
                 self.num_generated_tokens += 1
                 if self._heartbeat is not None:
                     self._heartbeat.beat()
-                piece = _next_piece(item, num_tokens, generation, text, stops, sequence.num_cached_tokens)
+                num_cached = sequence.num_cached_tokens if told_cached is None else told_cached
+                piece = _next_piece(item, num_tokens, generation, text, stops, num_cached)
                 yield piece
                 if piece.finish_reason is not None:
                     return

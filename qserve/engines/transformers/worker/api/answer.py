@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -32,8 +30,8 @@ class Answer(ABC):
         self._engine = engine
         self._asker, self._cache_salt, self._n = asker, asker.salt(request.cache_salt), request.n
         self._head: dict[str, Any] = {
-            "id": f"{id_prefix}-{uuid.uuid4().hex}",
-            "created": int(time.time()),
+            "id": f"{id_prefix}-{asker.journal.answer_id}",
+            "created": asker.journal.created,
             "model": request.model,
         }
         self._with_usage = request.include_usage
@@ -76,14 +74,22 @@ class Answer(ABC):
         """Pieces of all generations as they come, with the index of their choice; counts what was generated."""
         request_id: str = self._head["id"]
         turn, salt = self._asker.turn(request_id), self._cache_salt
-        asked = [replace(one, request_id=request_id, turn=turn, cache_salt=salt) for one in generations]
+        journal = self._asker.journal
+        asked = [replace(one, request_id=request_id, turn=turn, cache_salt=salt) for one in journal.of(generations)]
         streams = [self._engine.generate(one) for one in asked]
+        for entry in journal.replayed:  # in the order of then
+            yield entry.index, self._counted(entry.index, await anext(streams[entry.index]))
         async with aclosing(merged(streams)) as arrivals:
             async for index, piece in arrivals:
-                self._num_generated[index] = piece.num_tokens
-                if index % self._n == 0:  # the others of a prompt find what this one has read
-                    self._num_cached[index] = piece.num_cached_tokens
-                yield index, piece
+                if self._asker.keeps_journal:
+                    journal.note(index, piece)
+                yield index, self._counted(index, piece)
+
+    def _counted(self, index: int, piece: Piece) -> Piece:
+        self._num_generated[index] = piece.num_tokens
+        if index % self._n == 0:  # the others of a prompt find what this one has read
+            self._num_cached[index] = piece.num_cached_tokens
+        return piece
 
     def _usage(self) -> dict[str, Any]:
         num_generated = sum(self._num_generated.values())

@@ -46,19 +46,21 @@ def build_app(engine: Engine, prompts: PromptWorkers, models: tuple[str, ...], k
     """
 
     async def chat(request: Request) -> Response:
-        body = await prompts.chat("chat", await body_of(request))
-        making = ChatAnswer.to(engine, body, Asker.of(request.headers))
-        return await _answer(request, await _made(request, body, making))
+        asker, data = await Asker.read(request)
+        body = await prompts.chat("chat", data)
+        return await _answer(request, asker, await _made(request, body, ChatAnswer.to(engine, body, asker)))
 
     async def messages(request: Request) -> Response:
-        body = await prompts.chat("messages", await body_of(request))
-        making = TranslatedAnswer.to(engine, body, MessagesAnswer, Asker.of(request.headers))
-        return await _answer(request, await _made(request, body, making), dialect=Dialect.ANTHROPIC)
+        asker, data = await Asker.read(request)
+        body = await prompts.chat("messages", data)
+        making = TranslatedAnswer.to(engine, body, MessagesAnswer, asker)
+        return await _answer(request, asker, await _made(request, body, making), dialect=Dialect.ANTHROPIC)
 
     async def responses(request: Request) -> Response:
-        body = await prompts.chat("responses", await body_of(request))
-        making = TranslatedAnswer.to(engine, body, ResponsesAnswer, Asker.of(request.headers))
-        return await _answer(request, await _made(request, body, making), dialect=Dialect.RESPONSES)
+        asker, data = await Asker.read(request)
+        body = await prompts.chat("responses", data)
+        making = TranslatedAnswer.to(engine, body, ResponsesAnswer, asker)
+        return await _answer(request, asker, await _made(request, body, making), dialect=Dialect.RESPONSES)
 
     def about_tokens(kind: AnswerKind) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -67,9 +69,9 @@ def build_app(engine: Engine, prompts: PromptWorkers, models: tuple[str, ...], k
         return answer
 
     async def completions(request: Request) -> Response:
-        body = await prompts.completion(await body_of(request))
-        making = CompletionAnswer.to(engine, body, Asker.of(request.headers))
-        return await _answer(request, await _made(request, body, making))
+        asker, data = await Asker.read(request)
+        body = await prompts.completion(data)
+        return await _answer(request, asker, await _made(request, body, CompletionAnswer.to(engine, body, asker)))
 
     async def limits(request: Request) -> Response:
         return JSONResponse(asdict(engine.limits))
@@ -102,13 +104,17 @@ async def _made(request: Request, body: ReadBody[Any], making: Coroutine[Any, An
 
 
 async def _answer(
-    request: Request, made: tuple[AnswerFields, Answer | TranslatedAnswer] | None, dialect: Dialect = Dialect.OPENAI
+    request: Request,
+    asker: Asker,
+    made: tuple[AnswerFields, Answer | TranslatedAnswer] | None,
+    dialect: Dialect = Dialect.OPENAI,
 ) -> Response:
     if made is None:
         return Response(status_code=CLIENT_CLOSED)
     fields, answer = made
     if fields.stream:
-        return StreamingResponse(_guarded(answer.events(), dialect), media_type="text/event-stream")
+        events = asker.journal.before(answer.events()) if asker.keeps_journal else answer.events()
+        return StreamingResponse(_guarded(events, dialect), media_type="text/event-stream")
     whole = await unless_client_leaves(request, answer.whole())
     if whole is None:
         return Response(status_code=CLIENT_CLOSED)

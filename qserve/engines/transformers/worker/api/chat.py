@@ -36,7 +36,8 @@ class ChatAnswer(Answer):
         self._thinks = engine.chat_format.thinking.thinks
         self._num_thought = 0
         self._describes = request.num_logprobs is not None
-        self._choices = [_Choice(rules, request, self._thinks) for _ in self._generations]
+        ids = [f"{asker.journal.answer_id}/{index}" for index in range(len(self._generations))]
+        self._choices = [_Choice(rules, request, self._thinks, answer_id) for answer_id in ids]
 
     @classmethod
     async def to(cls, engine: Engine, body: ReadBody[ChatFields], asker: Asker) -> tuple[ChatFields, ChatAnswer]:
@@ -142,9 +143,9 @@ class ChatAnswer(Answer):
 class _Choice:
     """One choice while it grows."""
 
-    def __init__(self, rules: ReadingRules, request: ChatFields, thinks: bool) -> None:
+    def __init__(self, rules: ReadingRules, request: ChatFields, thinks: bool, answer_id: str) -> None:
         self.reader = MessageReader(rules)
-        self.writer = MessageWriter(thinks, shows_thoughts=request.include_reasoning)
+        self.writer = MessageWriter(thinks, shows_thoughts=request.include_reasoning, answer_id=answer_id)
         self._is_named = request.names_tool
 
     def read(self, piece: Piece) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -43,7 +41,8 @@ class TranslatedAnswer:
     ) -> tuple[ChatFields, TranslatedAnswer]:
         """What the chat asks for, and its answer. Raises what refuses it."""
         request, chat = await ChatAnswer.to(engine, body, asker)
-        said = translation(body.echo, uuid.uuid4().hex, int(time.time()), chat.num_prompt_tokens)
+        journal = asker.journal
+        said = translation(body.echo, journal.answer_id, journal.created, chat.num_prompt_tokens)
         return request, cls(chat, said)
 
     async def whole(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from qserve.engines.transformers.worker.parsing.parts import (
     Reasoning,
 )
 from qserve.engines.transformers.worker.parsing.thoughts import ThoughtReader
+from qserve.wire.derived_ids import derived_id
 
 __all__ = ["MessageReader", "MessageWriter", "ReadingRules"]
 
@@ -79,6 +80,7 @@ class MessageWriter:
     content: str = ""
     reasoning: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
+    answer_id: str = field(default_factory=lambda: uuid.uuid4().hex)  # from which those of calls are made
 
     def delta(self, parts: list[Part]) -> dict[str, Any]:
         """What these parts add, as OpenAI streams it; empty for nothing."""
@@ -101,7 +103,7 @@ class MessageWriter:
 
     def _add_call(self, part: CallBegins | Arguments) -> dict[str, Any]:
         if isinstance(part, CallBegins):
-            call_id = f"call_{uuid.uuid4().hex[:24]}"
+            call_id = f"call_{derived_id(self.answer_id, len(self.calls))[:24]}"
             self.calls.append({"id": call_id, "type": "function", "function": {"name": part.name, "arguments": ""}})
             function = {"name": part.name, "arguments": ""}
             return {"index": len(self.calls) - 1, "id": call_id, "type": "function", "function": function}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections import deque
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import wait
 
@@ -54,13 +55,14 @@ class SequenceSampler:
         drawn: the tokens of the answer so far, in order.
         serial: of no other sampler of this process.
         was_likeliest: the token before was the likeliest there was, whatever its grammar forbade.
-        is_free: no grammar and no budget of a thought ever binds its tokens.
+        is_free: nothing ever binds its tokens: no grammar, no budget of a thought, and none are replayed.
         takes_as_drawn: it is, and nothing but the token is asked of a draw.
         is_always_plain: it `is_plain_greedy` at each of its tokens.
         uniforms: its random numbers; None where it is greedy.
     """
 
-    def __init__(self, params: SamplingParams, prompt_ids: SequenceOf[int]) -> None:
+    def __init__(self, params: SamplingParams, prompt_ids: SequenceOf[int], replayed: SequenceOf[int] = ()) -> None:
+        """`replayed`: the first tokens of the answer, which were drawn before and are taken in place of draws."""
         self.params = params
         self.prompt_ids = prompt_ids
         self.drawn: list[int] = []
@@ -70,7 +72,8 @@ class SequenceSampler:
         self._thought = Thought(params.thought_budget, prompt_ids) if params.thought_budget else None
         self._grammar_state = GrammarState(params.grammar) if params.grammar else None
         self.was_likeliest = True
-        self.is_free = self._thought is None and self._grammar_state is None
+        self._replayed = deque(replayed)
+        self.is_free = self._thought is None and self._grammar_state is None and not replayed
         self.takes_as_drawn = self.is_free and params.num_logprobs is None
         self.is_always_plain = self.is_free and self._is_plain_greedy and params.min_tokens == 0
 
@@ -105,6 +108,8 @@ class SequenceSampler:
     @property
     def forced(self) -> int | None:
         """The next token, where it is not drawn."""
+        if self._replayed:
+            return self._replayed[0]
         forced = self._thought.forced if self._thought is not None else None
         return self._grammar_state.forced if forced is None and self._grammar_state is not None else forced
 
@@ -168,6 +173,10 @@ class SequenceSampler:
 
     def record(self, token_id: int) -> None:
         """Take in the next token."""
+        if self._replayed:
+            self._replayed.popleft()
+            if self._grammar_state is not None and self._grammar_state.forced is None:
+                self._grammar_state.allowed()  # as before a draw: it may end what the grammar binds
         self.drawn.append(token_id)
         if self._thought is not None:
             self._thought.see(token_id)
