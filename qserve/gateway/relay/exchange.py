@@ -131,7 +131,9 @@ class Exchange:
                     if is_final:
                         await self._fail(error, send)
                         return
-                    if self._upstream is not None:
+                    if self._upstream is None:
+                        await asyncio.sleep(_LOOK_S)  # a full queue
+                    else:
                         self._record.num_retries += 1
                         self._metrics.count_retry(self._record.worker, error.code)
         finally:
@@ -323,7 +325,7 @@ class Exchange:
             if journal is not None:
                 journal.check_end()
         except OtherAnswer as error:
-            raise ApiError(502, f"the worker died while it answered, and {error}", "worker_died") from None
+            raise ApiError(502, f"the worker died while it answered, and {error}", "not_continued") from None
         if not self._streaming:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
@@ -339,6 +341,7 @@ class Exchange:
             await self._start_stream(reply, send)
             events = self._rewritten(events)
         elif self._waits.end():
+            self._record.phase = "streaming"
             self._slot.has_begun()
             self._metrics.continued.labels(self._record.model).inc()
         await send({"type": "http.response.body", "body": events, "more_body": True})

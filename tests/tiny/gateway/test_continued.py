@@ -143,7 +143,7 @@ async def test_an_answer_that_differs_is_not_passed_on(stack: Stack, monkeypatch
     )
     text = await stack.answer(path, fields, 900)
     last = json.loads(text.split("data: ")[-1])
-    assert last["error"]["code"] == "worker_died" and "differs from what was sent" in last["error"]["message"]
+    assert last["error"]["code"] == "not_continued" and "differs from what was sent" in last["error"]["message"]
     assert whole.startswith(text[: text.rindex("data: ")])
 
 
