@@ -137,8 +137,6 @@ class Exchange:
                         self._record.num_retries += 1
                         self._metrics.count_retry(self._record.worker, error.code)
         finally:
-            if self._counts is not None:
-                self._counts.finish()
             if self._journal is not None:
                 self._journal.close()
 
@@ -326,6 +324,8 @@ class Exchange:
                 journal.check_end()
         except OtherAnswer as error:
             raise ApiError(502, f"the worker died while it answered, and {error}", "not_continued") from None
+        finally:
+            counts.finish()
         if not self._streaming:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})

@@ -23,6 +23,7 @@ class StreamCounts:
         "_num_events",
         "_num_pieces",
         "_num_tokenless",
+        "_num_told",
         "_record",
     )
 
@@ -30,7 +31,7 @@ class StreamCounts:
         self._metrics = metrics
         self._record = record
         self._itl = metrics.itl.labels(record.model)
-        self._num_events = self._num_tokenless = self._num_pieces = 0
+        self._num_events = self._num_tokenless = self._num_pieces = self._num_told = 0
         self._last_s = 0.0
         self._last = self._before_last = b""
 
@@ -62,8 +63,9 @@ class StreamCounts:
         self._last_s = now_s
 
     def finish(self) -> None:
-        """The stream is over."""
+        """The stream is over, or broke and may be continued."""
         num_others = self._num_tokenless + count_closings(self.end)
         self._record.num_events = max(self._num_events - num_others, min(self._num_events, 1))
         self._record.is_in_one_piece = self._num_pieces < 2
-        self._metrics.stream_events.labels(self._record.model).inc(self._num_events)
+        self._metrics.stream_events.labels(self._record.model).inc(self._num_events - self._num_told)
+        self._num_told = self._num_events

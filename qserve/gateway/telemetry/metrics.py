@@ -99,6 +99,8 @@ class GatewayMetrics:
         self._probes.labels("/v1/chat/completions", "200")
         for worker in watched:
             self._retries.labels(worker.name, "worker_died")  # exposed as 0 from the start, so that rates work
+            if worker.status.facts.role == "chat":
+                self.continued.labels(worker.status.facts.models[0])
 
     def watch_machine(self, memory: MachineMemory) -> None:
         """Adds gauges of the machine's free memory."""

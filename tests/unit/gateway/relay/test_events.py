@@ -119,6 +119,18 @@ def test_events_with_tokens_are_counted_where_nobody_tells_the_tokens():
     assert counted(role, end).num_events == 1, "0 is an answer that is no stream"
 
 
+def test_a_stream_that_broke_and_goes_on_is_counted_once():
+    token, metrics = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n', GatewayMetrics()
+    record = RequestRecord("r-1", "POST", "/v1/chat/completions", model="m")
+    counts = StreamCounts(metrics, record)
+    for _ in range(2):
+        counts.add(token)
+        counts.add(token)
+        counts.finish()
+    assert record.num_events == 4
+    assert 'qserve_gateway_stream_events_total{model="m"} 4.0' in metrics.exposition().decode()
+
+
 def _named(name, more=""):
     return f'event: {name}\ndata: {{"type":"{name}"{more}}}\n\n'.encode()
 
