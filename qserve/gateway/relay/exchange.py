@@ -10,15 +10,14 @@ worker, if the worker wrote what that takes (`journal`).
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from starlette.types import Message, Receive, Send
 
 from qserve.gateway.bodies import Body
+from qserve.gateway.relay.attempts import Attempts
 from qserve.gateway.relay.cancel_scope import CancelScope, WorkerGivenUp
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.events import EventCutter
@@ -26,9 +25,8 @@ from qserve.gateway.relay.journal import OtherAnswer, StreamJournal
 from qserve.gateway.relay.keep_alive import KeepAlive
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.stream_counts import StreamCounts
-from qserve.gateway.relay.upstream import Life, Upstream
+from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.respond import JSON, send_body
-from qserve.gateway.routing.poison import MOST_DEATHS, refusal
 from qserve.gateway.routing.router import RequestTokens
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
@@ -39,11 +37,6 @@ from qserve.worker.wires import wire_named
 __all__ = ["Call", "Exchange", "start_of_stream"]
 
 _EVENT_STREAM = b"text/event-stream"
-# Errors after which the request is retried at another replica.
-_ELSEWHERE = frozenset({"worker_died", "worker_unreachable"})
-# What a stream that waits for another worker may meet on its way.
-_FOR_NOW = frozenset({429, 503})
-_LOOK_S = 0.05
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
@@ -97,20 +90,17 @@ class Exchange:
         self._stall_timeout_s = stall_timeout_s
         self._journal = journal
         self._resume_wait_s = resume_wait_s
-        self._resumes_until_s = 0.0
-        self._broken: ApiError | None = None
         self._counts: StreamCounts | None = None
         self._streaming = False
         self._is_awaiting = False
         self._queued_s = 0.0
-        self._num_deaths = 0
         self._upstream: Upstream | None = None
         self.on_slot: Callable[[], None] = lambda: None
         """Called when it has its slots."""
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
-        call, tried = self._call, list[Life]()
+        call = self._call
         routed = self._replicas.routed(
             call.path,
             self._body.data,
@@ -121,52 +111,36 @@ class Exchange:
             call.client,
             is_more=call.is_more,
         )
+        attempts = Attempts(self._replicas, routed, self._resume_wait_s)
         try:
             while True:
                 try:
-                    await self._ask(routed, tried, receive, send)
+                    await self._ask(routed, attempts, receive, send)
                     return
                 except ApiError as error:
-                    error, is_final = await self._seen(error, routed, tried)
-                    if is_final:
-                        await self._fail(error, send)
+                    if (end := await self._end_of(error, attempts)) is not None:
+                        await self._fail(end, send)
                         return
-                    if self._upstream is None:
-                        await asyncio.sleep(_LOOK_S)  # a full queue
-                    else:
+                    if self._upstream is not None:
                         self._record.num_retries += 1
                         self._metrics.count_retry(self._record.worker, error.code)
         finally:
             if self._journal is not None:
                 self._journal.close()
 
-    async def _seen(self, error: ApiError, routed: RoutedRequest, tried: list[Life]) -> tuple[ApiError, bool]:
-        """Converts an error of an attempt; whether the request ends with it."""
+    async def _end_of(self, error: ApiError, attempts: Attempts) -> ApiError | None:
+        """What the request ends with after this error of an attempt; None: another one is made."""
         if self._upstream is None:  # it had no slot
-            return error, not (
-                self._broken is not None and error.status in _FOR_NOW and time.monotonic() < self._resumes_until_s
-            )
-        has_died = error.code == "worker_died"
-        self._num_deaths += has_died  # an unreachable worker never received it
-        if has_died and await self._replicas.died(routed, self._life):
-            return (error if self._record.status else refusal(max(self._num_deaths, 2))), True
-        if error.code not in _ELSEWHERE or (self._record.status and not self._can_continue):
-            return error, True
-        tried.append(self._life)
-        self._resumes_until_s = time.monotonic() + self._resume_wait_s
-        waits = self._streaming or (self._replicas.is_single and self._is_noted)
-        self._broken = error if waits else None
-        return error, (self._replicas.is_single and not waits) or self._num_deaths >= MOST_DEATHS
-
-    @property
-    def _can_continue(self) -> bool:
-        return self._journal is not None and self._journal.can_continue
+            return await attempts.failed(error, None, has_begun=self._streaming, may_wait=True)
+        is_kept = self._journal is not None and self._journal.can_continue
+        may_wait = is_kept if self._streaming else self._is_noted
+        return await attempts.failed(error, self._life, has_begun=bool(self._record.status), may_wait=may_wait)
 
     def _num_generated(self) -> int:
         num_tokens = self._record.num_generated_tokens
         return self._record.num_events if num_tokens is None else num_tokens
 
-    async def _ask(self, routed: RoutedRequest, tried: list[Life], receive: Receive, send: Send) -> None:
+    async def _ask(self, routed: RoutedRequest, attempts: Attempts, receive: Receive, send: Send) -> None:
         """One attempt."""
         record, self._upstream = self._record, None
         background = self._is_background
@@ -175,28 +149,16 @@ class Exchange:
             async with (
                 CancelScope(receive, None, self._stall_timeout_s) as self._end,
                 KeepAlive(send if self._streaming else None) as self._waits,
-                self._ready(tried),
-                self._replicas.slot(routed, tried, background=background) as self._slot,
             ):
-                self._has_slot(self._slot.upstream)
-                await self._forward(send)
-                self._slot.is_answered(RequestTokens(record.num_prompt_tokens or 0, self._num_generated()))
+                await attempts.until_ready()
+                async with self._replicas.slot(routed, attempts.tried, background=background) as self._slot:
+                    self._has_slot(self._slot.upstream)
+                    await self._forward(send)
+                    self._slot.is_answered(RequestTokens(record.num_prompt_tokens or 0, self._num_generated()))
         except WorkerGivenUp:
             raise _died(self._slot.upstream.status.detail) from None
         if self._call.num_sequences and not record.error_code:
             record.e2e_s = time.perf_counter() - record.started_s
-
-    @contextlib.asynccontextmanager
-    async def _ready(self, tried: list[Life]) -> AsyncIterator[None]:
-        """Before a stream is continued: until a worker is there that has not failed it. Raises what broke it if none
-        comes, or none in time.
-        """
-        if self._broken is not None:
-            while not self._replicas.has_ready(tried):
-                if time.monotonic() > self._resumes_until_s or not self._replicas.may_have_ready():
-                    raise self._broken
-                await asyncio.sleep(_LOOK_S)
-        yield
 
     def _begin_to_wait(self) -> None:
         if self._call.num_sequences:
@@ -208,7 +170,7 @@ class Exchange:
         self._life, self._client = upstream.life, upstream.client
         record.worker = upstream.name
         self._end.watch(upstream.down)
-        if self._call.num_sequences:
+        if self._call.num_sequences and not self._streaming:
             now_s = time.perf_counter()
             record.queue_wait_s, record.admitted_s = now_s - self._queued_s, now_s - record.started_s
             self._metrics.queue_wait.labels(upstream.name).observe(record.queue_wait_s)
@@ -223,7 +185,8 @@ class Exchange:
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
         call, record = self._call, self._record
-        body, headers = self._body_to_send(), (*record.trace_headers, *self._worker_headers())
+        body, journal_bytes = self._body_to_send()
+        headers = (*record.trace_headers, *self._worker_headers(journal_bytes))
         self._await_worker(True)
         try:
             async with self._client.request(call.method, call.path, record.request_id, body, headers) as reply:
@@ -241,13 +204,15 @@ class Exchange:
         finally:
             self._await_worker(False)
 
-    def _body_to_send(self) -> Body:
-        """The body is needed for a retry until the client has received a byte, and for a stream to its end."""
-        self._journal_bytes = 0
+    def _body_to_send(self) -> tuple[Body, int]:
+        """And of how many bytes of journal it has at its end.
+
+        The body is needed for a retry until the client has received a byte, and for a stream to its end.
+        """
         if self._streaming and self._journal is not None:
-            data, self._journal_bytes = self._journal.begin_again()
-            return Body(data)
-        return self._body if self._replicas.is_single and not self._is_noted else Body(self._body.data)
+            data, journal_bytes = self._journal.begin_again()
+            return Body(data), journal_bytes
+        return self._body if self._replicas.is_single and not self._is_noted else Body(self._body.data), 0
 
     @property
     def _is_noted(self) -> bool:
@@ -255,12 +220,12 @@ class Exchange:
         takes_it = wire_named(self._slot.upstream.status.facts.wire).takes_client_headers
         return self._journal is not None and takes_it and self._call.num_sequences > 0
 
-    def _worker_headers(self) -> Iterator[tuple[str, str]]:
+    def _worker_headers(self, journal_bytes: int) -> Iterator[tuple[str, str]]:
         """What a worker is told of the client, if its wire format takes that; qserve's own does."""
         if not wire_named(self._slot.upstream.status.facts.wire).takes_client_headers:
             return
         if self._is_noted:
-            yield JOURNAL, str(self._journal_bytes)
+            yield JOURNAL, str(journal_bytes)
         yield CLIENT, self._call.client
         if self._is_background:
             yield PRIORITY, "background"

@@ -23,7 +23,7 @@ class OtherAnswer(Exception):
 class Journals:
     """The memory of all streams' journals. A stream that finds no room there ends with its worker, as it did before."""
 
-    def __init__(self, max_bytes: int = 256 * MIB) -> None:
+    def __init__(self, max_bytes: int = 64 * MIB) -> None:
         self._max_bytes = max_bytes
         self.num_bytes = 0
 

@@ -68,7 +68,7 @@ class RequestRecord:
         num_prompt_tokens, num_generated_tokens: as the worker's `usage` told them; None where it did not.
         num_events: server-sent events with tokens; 0: no stream.
         is_in_one_piece: all tokens of a stream were sent at once, so that nothing is known of the time between them.
-        num_retries: retries at other replicas.
+        num_retries: attempts after one that failed, of another worker or of the next life of the same.
         trace_headers: W3C's trace context for the worker, name and value: the client's, or that of a span of ours.
     """
 

@@ -80,7 +80,7 @@ class FourBitWeight:
         block: codes that share a scale; divides `inputs`.
         inputs: columns.
         part_rows: rows of each part, where weights lie behind each other whose nested scales have offsets of their
-            own; each has whole blocks of scales. None: all is one.
+            own; each has whole blocks of scales. Empty: all is one.
 
     """
 

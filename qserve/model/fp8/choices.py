@@ -10,7 +10,7 @@ from torch import nn
 from qserve.engines.transformers.kernels.quantized_products import ROW_TILES
 from qserve.engines.transformers.kernels.refusals import FP8_EXPERTS
 from qserve.model.cuda.products import KERNEL
-from qserve.model.fp8.experts import Fp8Experts
+from qserve.model.fp8.experts import Fp8Experts, fp8_experts
 from qserve.model.fp8.linear import fp8_linears
 from qserve.model.fp8.products import CHOSEN, MANY
 from qserve.model.fp8.routing import GROUPED
@@ -30,7 +30,7 @@ def chosen_in_fp8(model: nn.Module) -> dict[str, dict[int, tuple[str, ...]]]:
         for tile in (*ROW_TILES, MANY):
             if name := CHOSEN.get((device, kind, outputs, inputs, tile)):
                 found.setdefault(kind, {}).setdefault(tile, []).append(name)
-    for experts in _experts(model):
+    for experts in fp8_experts(model):
         for tile in _tiles(experts):
             found.setdefault(FP8_EXPERTS, {}).setdefault(tile, []).append(KERNEL)
     return {
@@ -42,17 +42,11 @@ def chosen_in_fp8(model: nn.Module) -> dict[str, dict[int, tuple[str, ...]]]:
 def _weights(model: nn.Module) -> Iterator[Fp8Weight]:
     """Those that are multiplied by one by one."""
     yield from (layer.held for layer in fp8_linears(model))
-    for experts in _experts(model):
+    for experts in fp8_experts(model):
         if not _tiles(experts):
             upper, down = experts.held(0)
             yield from (*upper, down)
 
 
-def _experts(model: nn.Module) -> Iterator[Fp8Experts]:
-    for module in model.modules():
-        if isinstance(module, Fp8Experts) and module.down_proj.device.type != "meta":
-            yield module
-
-
 def _tiles(experts: Fp8Experts) -> tuple[int, ...]:
-    return GROUPED.get((str(experts.down_proj.device), experts.shape), ())
+    return GROUPED.get((str(experts.down_proj.device), experts.shape), ()) if experts.can_be_grouped else ()

@@ -6,10 +6,12 @@ right (`experts_trial.py`). Elsewhere, and on a CPU, each expert that is hit is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 
 from qserve.errors import BrokenCheckpoint
 from qserve.model.cuda.products import Product
@@ -17,9 +19,10 @@ from qserve.model.fp8.products import multiply
 from qserve.model.fp8.routing import GROUPED, ExpertsShape, GroupedWeight
 from qserve.model.fp8.weight import CODES, Fp8Weight, block_of
 
-__all__ = ["Fp8Experts", "by_loop"]
+__all__ = ["Fp8Experts", "by_loop", "fp8_experts"]
 
 Shape = tuple[int, ...]
+_SILU = nn.SiLU, type(ACT2FN["silu"])
 
 
 class Fp8Experts(nn.Module):
@@ -45,6 +48,7 @@ class Fp8Experts(nn.Module):
                 f"blocks of {block}: is weight_block_size of another model?"
             )
         self.act_fn = experts.act_fn
+        self.can_be_grouped = isinstance(experts.act_fn, _SILU)  # the kernel has no other
         self._end, self._gate_block, self._down_block = end, found[0], found[1]
         num = self.num_experts
         self.gate_up_proj = _empty(num, 2 * inner, hidden, dtype=CODES)
@@ -86,7 +90,7 @@ class Fp8Experts(nn.Module):
 
         Experts that no token has are not read.
         """
-        tiles = GROUPED.get((str(hidden_states.device), self.shape))
+        tiles = GROUPED.get((str(hidden_states.device), self.shape)) if self.can_be_grouped else None
         if tiles is None:
             return by_loop(self, hidden_states, top_k_index, top_k_weights)
         from qserve.model.fp8.triton_experts import grouped
@@ -118,6 +122,13 @@ def by_loop(
             answer.index_add_(0, own, said.float())
         start = end
     return answer.to(hidden_states.dtype)
+
+
+def fp8_experts(model: nn.Module) -> Iterator[Fp8Experts]:
+    """Those whose weights are in memory: accelerate brings others when they are called."""
+    for module in model.modules():
+        if isinstance(module, Fp8Experts) and module.down_proj.device.type != "meta":
+            yield module
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:

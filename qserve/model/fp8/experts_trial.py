@@ -8,7 +8,7 @@ card at any number of rows: so no time is compared.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from torch import nn
 
 from qserve.engines.transformers.kernels.refusals import FP8_EXPERTS, Refusal, log_refusal, refusal
 from qserve.model.cuda.products import by_pieces
-from qserve.model.fp8.experts import Fp8Experts, by_loop
+from qserve.model.fp8.experts import Fp8Experts, by_loop, fp8_experts
 from qserve.model.fp8.routing import GROUPED, REFUSED, TILES, ExpertsShape
 from qserve.model.stored.experts import are_experts
 from qserve.model.trials.ask import tried
@@ -43,10 +43,10 @@ _TOLERANCE = 0.02  # of the largest number, as `trial.py` has it
 
 def use_grouped_experts(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
     """Let cards compute experts in fp8 by grouped products; says so. Nothing changes on a CPU."""
-    found = {(layer.down_proj.device, layer.shape) for layer in _layers(model)}
-    found = {(device, shape) for device, shape in found if device.type == "cuda"}
+    on_cards = [layer for layer in fp8_experts(model) if layer.down_proj.device.type == "cuda"]
+    found = {(layer.down_proj.device, layer.shape) for layer in on_cards if layer.can_be_grouped}
     if not found:
-        return ()
+        return ("experts in fp8 one by one: grouped products have SiLU alone",) if on_cards else ()
     refused = [one for device, shape in found for one in choose_grouped_experts(device, shape, dtype)]
     torch.cuda.empty_cache()
     return (str(refused[0]) if refused else "experts in fp8 by grouped products: Triton's kernel",)
@@ -78,15 +78,8 @@ def choose_grouped_experts(
 
 def refused_experts(model: nn.Module) -> tuple[Refusal, ...]:
     """Where grouped products were refused for some of `model`'s experts, by the first reason; one at most."""
-    keys = ((str(layer.down_proj.device), layer.shape) for layer in _layers(model))
+    keys = ((str(layer.down_proj.device), layer.shape) for layer in fp8_experts(model))
     return tuple(refusal(FP8_EXPERTS, REFUSED[key]) for key in keys if key in REFUSED)[:1]
-
-
-def _layers(model: nn.Module) -> Iterator[Fp8Experts]:
-    """Those whose weights are in memory: accelerate brings others when they are called."""
-    for module in model.modules():
-        if isinstance(module, Fp8Experts) and module.down_proj.device.type != "meta":
-            yield module
 
 
 def shapes_of_experts_ahead(skeleton: nn.Module, block: tuple[int, int] | None) -> set[ExpertsShape]:

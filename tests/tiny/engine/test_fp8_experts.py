@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.activations import ACT2FN
 
 from bench.expert_counts import count_experts
 from qserve.engines.transformers.kernels import quantized_products
@@ -185,6 +186,23 @@ def test_where_all_are_refused_the_loop_remains_and_it_is_said(
     with_verdicts(monkeypatch, {})
     choose_grouped_experts(CPU, SHAPE, torch.bfloat16)
     assert not REFUSED and not code_path(experts, batcher).refused
+
+
+def test_experts_of_another_activation_keep_the_loop() -> None:
+    """The kernel has SiLU alone: such experts of the same shape must not take what was tried for others."""
+    experts = random_experts("cpu", SHAPE)
+    other = Fp8Experts.__new__(Fp8Experts)
+    other.__dict__.update(experts.__dict__, act_fn=torch.nn.GELU(), can_be_grouped=False)
+    GROUPED["cpu", SHAPE] = TILES
+    states, chosen, shares = routed("cpu", 5, 2, experts, torch.bfloat16)
+    assert torch.equal(other(states, chosen, shares), by_loop(other, states, chosen, shares))
+    assert not torch.equal(other(states, chosen, shares), by_loop(experts, states, chosen, shares))
+    sizes = {"num_experts": SHAPE.experts, "hidden_dim": SHAPE.hidden, "intermediate_dim": SHAPE.inner}
+    shapes = (SHAPE.inner, 1), (SHAPE.hidden, 1)
+    made = [
+        Fp8Experts(SimpleNamespace(**sizes, act_fn=ACT2FN[name]), "_scale", *shapes, None) for name in ("silu", "gelu")
+    ]
+    assert [one.can_be_grouped for one in made] == [True, False]
 
 
 def test_a_trial_refuses_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
