@@ -16,7 +16,8 @@ GATEWAY = HostProcess(
     63 * MIB,
     77 * MIB,
     "resident memory of `qserve up`: 64 MiB when it is ready, 71 to 74 under 64 clients (docs/results/soak.md); the "
-    "bodies that are read at a time, 256 MiB at most, come and go",
+    "bodies that are read at a time, 256 MiB at most, come and go, and so does what streams keep to be continued, "
+    "64 MiB at most",
 )
 LARGE_BODIES = HostProcess(
     "large requests",
