@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from tests.tiny.serving.served import Service
-from tests.tiny.serving.vllm_processes import NOT_COMPILED
+from tests.tiny.serving.vllm_processes import NOT_COMPILED, RESTART_LIMIT_S
 
 if TYPE_CHECKING:  # its types take a second, in every process that collects these tests
     import anthropic
@@ -44,6 +44,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             str(NUM_PLACES),
             "--kv-cache-memory-bytes",
             "64MiB",
+            "--resume-wait",
+            str(RESTART_LIMIT_S),
             "--api-key",
             KEY,
             *os.environ.get("QSERVE_VLLM_FLAGS", "").split(),

@@ -6,9 +6,13 @@ import json
 import re
 from typing import Literal
 
+import httpx
 import openai
 import pydantic
 import pytest
+
+from tests.tiny.serving.served import until
+from tests.tiny.vllm_served.conftest import KEY
 
 QUESTION = [{"role": "user", "content": "What is 17 + 25?"}]
 ADD = {
@@ -214,3 +218,31 @@ def test_a_structure_may_have_a_thought_before_it(client):
     silent = {"chat_template_kwargs": {"enable_thinking": False}}
     message = client.chat.completions.create(**asked, extra_body=silent).choices[0].message
     assert not message.reasoning and json.loads(message.content)["answer"] in (41, 42)
+
+
+def test_responses_in_the_background(client, service):
+    asked = {"model": "demo", "input": "What is 17 + 25?", "temperature": 0, "background": True}
+    events = list(client.responses.create(**asked, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    response_id = events[0].response.id
+    done = client.responses.retrieve(response_id)
+    assert done.status == "completed" and done.output_text == "42" and done.id == response_id
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "42"
+    resumed = list(client.responses.retrieve(response_id, stream=True, starting_after=3))
+    assert [event.to_dict() for event in resumed] == [event.to_dict() for event in events[4:]]
+    endless = client.responses.create(**asked, max_output_tokens=900, store=True, extra_body={"ignore_eos": True})
+    assert client.responses.cancel(endless.id).status == "cancelled"
+    until(lambda: gauge_of(service) == 0, 60, "its slot is free")
+    client.responses.delete(endless.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(endless.id)
+    with pytest.raises(openai.BadRequestError, match="store"):
+        client.responses.create(**asked, store=False)
+
+
+def gauge_of(service):
+    headers = {"authorization": f"Bearer {KEY}"}
+    text = httpx.get(f"{service.url}/metrics", headers=headers, timeout=30).text
+    found = re.search(r"^vllm:num_requests_running\{.*\} (\S+)$", text, re.MULTILINE)
+    assert found, "vLLM tells what runs"
+    return float(found[1])

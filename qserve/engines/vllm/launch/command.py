@@ -55,6 +55,8 @@ _READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
 _WITH_TILES = ("--worker-extension-cls", "qserve.engines.vllm.launch.tiles.WithTiles")
 _CACHE_BYTES = "--kv-cache-memory-bytes"
 _PROFILES = "QSERVE_VLLM_PROFILES_MEMORY"
+# Beside those that the user gives.
+_CONTINUED = ("--middleware", "qserve.engines.vllm.launch.plugins.stream_journal.ContinuedStreams")
 _STRICT_TOOLS = "--tool-strict-level"
 _STRUCTURES = "--structured-outputs-config"
 _CACHED_TOKENS = "--enable-prompt-tokens-details"
@@ -143,7 +145,7 @@ def command(
         **joined_processes(spec.plan, words, inherited),
     }
     thinks_in_text = _TAGGED_THOUGHTS[-1] in words
-    argv = (python, *_SERVER, release_of(parser.version).server_module, *words)
+    argv = (python, *_SERVER, release_of(parser.version).server_module, *_CONTINUED, *words)
     return VllmCommand(argv, environment, schema_library(words, parser), thinks_in_text, templates.default)
 
 

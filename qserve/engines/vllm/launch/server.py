@@ -163,12 +163,12 @@ class VllmLaunch:
         adapters = tuple(name for name in listed if name not in facts.models)
         return replace(self.started.with_command(facts), request_fields=request_fields, adapters=adapters)
 
-    def failure(self, returncode: int) -> QserveError:
+    def failure(self, returncode: int, *, is_outside: bool = False) -> QserveError:
         """What the log says, translated; the plan's numbers beside the engine's where it is about memory."""
         self._failure = failure_of(self._lines, self.plan)
         kind, message = self._failure.kind, self._failure.message
         if kind is FailureKind.UNKNOWN and returncode < 0:
-            message = f"{death_of(returncode)} while it started. {message}"
+            message = f"{death_of(returncode, is_outside=is_outside)} while it started. {message}"
         if kind in _MEMORY:
             return DoesNotFit(message)
         if kind in _CHECKPOINT:

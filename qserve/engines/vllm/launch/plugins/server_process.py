@@ -7,9 +7,10 @@ come: a quarter of the processor time of these imports, in each process. vLLM's 
 anything else (multiprocessing imports the main module of their parent), so it holds for them as well, and they import
 vLLM's engine without the API server.
 
-It imports the standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM two things are changed:
-what it takes for checkpoints whose tokenizer has tokens that no row of the embedding stands for (`token_rows`), and the
-blanks in the JSON of structural tags (`structural_tags`), in its children as well.
+It imports the standard library only, and MODULE runs as `python -m MODULE FLAG…` would. Of vLLM three things are
+changed: what it takes for checkpoints whose tokenizer has tokens that no row of the embedding stands for
+(`token_rows`), and, in its children as well, the blanks in the JSON of structural tags (`structural_tags`) and what is
+drawn where an answer is continued (`replayed_tokens`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import runpy
 import sys
 
-from qserve.engines.vllm.launch.plugins import structural_tags, token_rows
+from qserve.engines.vllm.launch.plugins import replayed_tokens, structural_tags, token_rows
 
 __all__ = ["serve"]
 
@@ -41,5 +42,6 @@ def serve(module: str) -> None:
 gc.set_threshold(_NEW_OBJECTS)
 if os.environ.get(structural_tags.VARIABLE):
     structural_tags.write_no_blanks()
+replayed_tokens.draw_what_is_known()
 if __name__ == "__main__":
     serve(sys.argv[1])

@@ -10,15 +10,12 @@ The class is changed when vLLM imports it: xgrammar comes with the first structu
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from qserve.engines.vllm.launch.plugins.on_import import when_imported
 
 __all__ = ["VARIABLE", "without_blanks", "write_no_blanks"]
 
@@ -30,41 +27,22 @@ _MODULE = "xgrammar.compiler"
 
 def write_no_blanks() -> None:
     """From the next import of xgrammar on."""
-    sys.meta_path.insert(0, _Finder())
+    when_imported(_MODULE, _change)
 
 
-class _Finder(MetaPathFinder):
-    """Changes the module while it is imported, once."""
+def _change(module: ModuleType) -> None:
+    compile_tag = module.GrammarCompiler.compile_structural_tag
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _executing(spec.loader.exec_module)  # type: ignore[assignment, method-assign]
-        return spec
+    def compile_structural_tag(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 2:  # the older form, of tags and triggers, as xgrammar itself reads it
+            from xgrammar import StructuralTag
 
+            args = (StructuralTag.from_legacy_structural_tag(*args).model_dump_json(),)
+        if len(args) == 1 and isinstance(args[0], str):
+            args = (without_blanks(args[0]),)
+        return compile_tag(self, *args, **kwargs)
 
-def _executing(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        compile_tag = module.GrammarCompiler.compile_structural_tag
-
-        def compile_structural_tag(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if len(args) == 2:  # the older form, of tags and triggers, as xgrammar itself reads it
-                from xgrammar import StructuralTag
-
-                args = (StructuralTag.from_legacy_structural_tag(*args).model_dump_json(),)
-            if len(args) == 1 and isinstance(args[0], str):
-                args = (without_blanks(args[0]),)
-            return compile_tag(self, *args, **kwargs)
-
-        module.GrammarCompiler.compile_structural_tag = compile_structural_tag
-
-    return exec_module
+    module.GrammarCompiler.compile_structural_tag = compile_structural_tag
 
 
 # The tools of an agent come with each of its requests.

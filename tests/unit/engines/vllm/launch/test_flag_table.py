@@ -172,7 +172,7 @@ def test_a_context_that_yarn_stretches_is_planned_and_started(parser) -> None:
     assert plan.workload.max_model_len == 100_000
     argv = command(spec_of(plan), parser, f"--hf-overrides '{YARN}'", {}).argv
     assert argv.count("--hf-overrides") == 1
-    with pytest.raises(UsageError, match=r"40960 positions.*--hf-overrides"):
+    with pytest.raises(UsageError, match=r"40960 positions.*--context 100000"):
         plan_of("Qwen/Qwen3-8B", "rtx-4090", max_model_len=100_000)
 
 
