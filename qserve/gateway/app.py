@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from qserve.batches import FileBounds
 from qserve.gateway.administration import Administration, Restart
 from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth
+from qserve.gateway.background import BackgroundEndpoints, LocalRuns
 from qserve.gateway.batches import BatchEndpoints, GatewayAsService
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
@@ -31,7 +32,7 @@ from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.relay.serving import why_nobody_serves
 from qserve.gateway.relay.upstream import Observed, Upstream, watch
-from qserve.gateway.routes import BATCH_ROUTES, ROUTES
+from qserve.gateway.routes import BATCH_ROUTES, RESPONSE_ROUTES, ROUTES
 from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.machine_memory import MachineMemory
@@ -76,16 +77,28 @@ def build_gateway(
     runs = runs or RunHistory()
     bodies = Bodies(settings)
     administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)
-    endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host)
+    responses = BackgroundEndpoints(settings.client_stall_timeout_s)
+    elsewhere = {"/v1/responses": responses.create}
+    endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host, elsewhere)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
     app: ASGIApp = Dispatch(
-        {route: (batches if route in BATCH_ROUTES else endpoints).of(route) for route in ROUTES},
+        {
+            **{route: endpoints.of(route) for route in ROUTES if route not in (*BATCH_ROUTES, *RESPONSE_ROUTES)},
+            **{route: batches.of(route) for route in BATCH_ROUTES},
+            **{route: responses.of(route) for route in RESPONSE_ROUTES},
+        },
         partial(why_nobody_serves, roles),
         has_page=ui is not None,
     )
     keyless = RequestContext(ApiErrors(app), metrics, traces, runs)
     service = GatewayAsService(keyless, roles, settings.max_body_bytes)
     watched: list[Observed] = [*roles]
+    tasks = [partial(watch, watched, settings.watch_interval_s), partial(batches.run, service)]
+    if shared.runs is None:
+        local = LocalRuns(keyless, settings.max_responses_bytes, settings.keep_responses_s)
+        metrics.background_bytes = lambda: local.num_bytes
+        tasks.append(partial(local.run))
+    responses.runs = shared.runs or local
     relayed = upstreams
     of_users = GuardedKeys(_opening(settings, ()), throttle)
     if ui is None:
@@ -106,8 +119,7 @@ def build_gateway(
             allow_headers=("*",),
             expose_headers=("x-request-id", "request-id", "retry-after"),
         )
-    background = (partial(watch, watched, settings.watch_interval_s), partial(batches.run, service))
-    return _WithLifespan(RequestContext(app, metrics, traces, runs), background, relayed, endpoints)
+    return _WithLifespan(RequestContext(app, metrics, traces, runs), tasks, relayed, endpoints)
 
 
 def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, ...]:

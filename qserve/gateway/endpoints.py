@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.processes.shared import Shared, exposition_of
 from qserve.gateway.relay.cache_salts import CacheSalts
-from qserve.gateway.relay.relayed import RelayedEndpoints
+from qserve.gateway.relay.relayed import Elsewhere, RelayedEndpoints
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import named
 from qserve.gateway.relay.upstream import Upstream
@@ -59,6 +59,7 @@ class Endpoints:
         bodies: Bodies,
         administration: Administration,
         host: HostTeller | None = None,
+        elsewhere: Mapping[str, Elsewhere] | None = None,
     ) -> None:
         self._settings = settings
         self._administration = administration
@@ -68,9 +69,8 @@ class Endpoints:
         self._exposition = shared.exposition
         self._runs = runs
         self._reports = ReportPages(runs)
-        self._relayed = RelayedEndpoints(
-            settings, roles, shared.metrics, bodies, CacheSalts(shared.salt_secret, shared=settings.shared_prefix_cache)
-        )
+        salts = CacheSalts(shared.salt_secret, shared=settings.shared_prefix_cache)
+        self._relayed = RelayedEndpoints(settings, roles, shared.metrics, bodies, salts, elsewhere)
         self._started_unix_s = shared.started_unix_s
 
     @property

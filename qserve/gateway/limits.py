@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, Self
 
@@ -21,18 +20,12 @@ __all__ = [
     "check_head",
     "read_body",
     "read_checked_body",
-    "safe_name",
-    "safe_query",
     "stopped_arriving",
 ]
 
 # Lowest rate of a body after the first timeout: its memory is held until it is complete. Apache: 500.
 _MIN_BYTES_PER_S = 1024
 _OF_BODY = frozenset({b"content-type", b"content-encoding", b"content-length", b"transfer-encoding"})
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
-_QUERY = re.compile(
-    rb"(?:starting_after=\d{1,9}|stream=(?:true|false))(?:&(?:starting_after=\d{1,9}|stream=(?:true|false)))?"
-)
 
 
 class ClientGone(Exception):
@@ -178,19 +171,3 @@ class Arriving(Protocol):
 
     def take_body(self) -> bytes | None:
         """The whole body, where it has come and nothing of it was received; else None."""
-
-
-def safe_name(name: str) -> str:
-    """A name from the client's path that is safe in a path at the worker; 404 for any other."""
-    if _NAME.fullmatch(name) is None:
-        raise ApiError(404, f"{name[:100]!r} is not an id from this server", "not_found")
-    return name
-
-
-def safe_query(query: bytes) -> str:
-    """The query string of GET /v1/responses/{response_id} for the worker; 400 for unknown parameters."""
-    if not query:
-        return ""
-    if _QUERY.fullmatch(query) is None:
-        raise ApiError(400, "the query may have starting_after=<number> and stream=true or false", "unsupported_field")
-    return f"?{query.decode()}"

@@ -11,9 +11,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from qserve.gateway.auth import OPEN_PATHS
+from qserve.gateway.background.openapi import RESPONSE_ERRORS, RESPONSE_INPUTS
 from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
-from qserve.gateway.routes import BATCH_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
+from qserve.gateway.routes import BATCH_ROUTES, RESPONSE_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
 from qserve.version import __version__
 from qserve.wire import responses
 from qserve.wire.batches import CreateBatchRequest
@@ -29,6 +30,7 @@ __all__ = ["DocumentedWorker", "document"]
 
 _REF = "#/components/schemas/{model}"
 _RESTART = "/v1/qserve/restart"
+_EVENTS = ("GET", "/v1/responses/{response_id}")
 _ERRORS_OF_ANY = {"500": "a fault inside qserve; its log has the request id"}
 _ERRORS_OF_RELAYED = {
     "400": "a field is wrong, unknown or unsupported, or the prompt is too long",
@@ -67,16 +69,6 @@ class DocumentedWorker:
         """From the worker's current state."""
         return cls(facts.role, facts.wire, facts.names, facts.request_fields, facts.max_model_len, facts.vocab_size)
 
-    def served(self, route: RelayedRoute) -> WireRoute | None:
-        """What it has for the route; None also where its own document lacks a route without a body.
-
-        The gateway relays such a request all the same (`RelayedRoute.served`), and the engine refuses it.
-        """
-        served = route.served(self)
-        if served is None or served.reader is not None or self.request_fields is None:
-            return served
-        return served if (route.path, route.method) in self.request_fields.routes else None
-
 
 @functools.lru_cache(maxsize=8)
 def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
@@ -89,10 +81,11 @@ def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
     for route in ROUTES:
         operation = _operation(route, with_keys, served)
         if isinstance(route, RelayedRoute):
-            answering = [(one, found) for one in workers if (found := one.served(route)) is not None]
+            answering = [(one, found) for one in workers if (found := route.served(one)) is not None]
             if not answering:
                 continue
-            bodies = [body for one, found in answering if (body := _body(one, found, route, components["schemas"]))]
+            read = [_body(one, found, route, components["schemas"]) for one, found in answering]
+            bodies = [body for body in read if body]
             if bodies:
                 schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
                 operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -145,9 +138,7 @@ def _takers(workers: tuple[DocumentedWorker, ...]) -> dict[type[BaseModel], list
 
 
 def _body(one: DocumentedWorker, served: WireRoute, route: RelayedRoute, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema of the body that this worker takes; {} for a route without one. The engine's join `schemas`."""
-    if served.reader is None:
-        return {}
+    """The schema of the body that this worker takes. The engine's join `schemas`."""
     return served.reader.schema_of(served.path or route.path, one.request_fields, schemas)
 
 
@@ -163,7 +154,7 @@ def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[s
         parameter = route.path.partition("{")[2].partition("}")[0]
         name = {"type": "string", "enum": list(served)} if parameter == "model" else {"type": "string"}
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": name}]
-    operation |= BATCH_INPUTS.get((route.method, route.path), {})
+    operation |= {**BATCH_INPUTS, **RESPONSE_INPUTS}.get((route.method, route.path), {})
     return operation
 
 
@@ -203,7 +194,7 @@ def _success(route: Route) -> dict[str, Any]:
         content = {"application/json": {"schema": dict(BY_PATH[route.path].response)}}
     else:  # as the engine's own document says
         content = {"application/json": {"schema": {"type": "object"}}}
-    if isinstance(route, RelayedRoute) and route.streams:
+    if (isinstance(route, RelayedRoute) and route.streams) or (route.method, route.path) == _EVENTS:
         content["text/event-stream"] = {}  # data: {a chunk}, …, data: [DONE]
     return {"description": "the answer", "content": content}
 
@@ -218,6 +209,8 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
             meanings |= _QUEUE_FULL
     elif route in BATCH_ROUTES:
         meanings |= BATCH_ERRORS
+    elif route in RESPONSE_ROUTES:
+        meanings |= RESPONSE_ERRORS
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
     elif route.path.startswith(("/v1/qserve/runs", "/v1/qserve/trainings", "/report")):

@@ -21,7 +21,17 @@ from qserve.wire.reward.table import BY_PATH, RewardProtocol
 from qserve.worker.wire import WireRoute
 from qserve.worker.wires import BySchema, all_wires, wire_named
 
-__all__ = ["BATCH_ROUTES", "PAGE", "ROUTES", "RelayedRoute", "Route", "ServingWorker", "dialect_of", "route_template"]
+__all__ = [
+    "BATCH_ROUTES",
+    "PAGE",
+    "RESPONSE_ROUTES",
+    "ROUTES",
+    "RelayedRoute",
+    "Route",
+    "ServingWorker",
+    "dialect_of",
+    "route_template",
+]
 
 MESSAGES = "/v1/messages"
 PAGE = "/"
@@ -50,14 +60,12 @@ class RelayedRoute(Route):
         dialect: whose shape its errors have.
         streams: whether the answer can be a stream of events.
         names_model: whether `model` in the body names a served model; some clients always send a constant.
-        has_body: whether a request has a body; one without is addressed by its path.
         reward: how reward models read it, on any engine; None: they don't serve it.
     """
 
     dialect: Dialect = Dialect.OPENAI
     streams: bool = False
     names_model: bool = True
-    has_body: bool = True
     reward: WireRoute | None = None
 
     def offered(self, worker: ServingWorker) -> WireRoute | None:
@@ -69,7 +77,7 @@ class RelayedRoute(Route):
     def served(self, worker: ServingWorker) -> WireRoute | None:
         """As `offered`; None also where the running worker reports that it lacks the route."""
         offered = self.offered(worker)
-        if offered is None or offered.reader is None or worker.request_fields is None:
+        if offered is None or worker.request_fields is None:
             return offered
         return offered if (offered.path or self.path, self.method) in worker.request_fields.routes else None
 
@@ -110,12 +118,6 @@ _GENERATION = (
     RelayedRoute("POST", "/v1/chat/completions/batch", "Several conversations in one request."),
     RelayedRoute("POST", "/v1/responses", "OpenAI's Responses API.", Dialect.RESPONSES, streams=True),
     RelayedRoute("POST", "/v1/responses/input_tokens", "The prompt tokens of such a request.", Dialect.RESPONSES),
-    RelayedRoute(
-        "GET", "/v1/responses/{response_id}", "A stored response.", Dialect.RESPONSES, streams=True, has_body=False
-    ),
-    RelayedRoute(
-        "POST", "/v1/responses/{response_id}/cancel", "Ends a response that runs in the background.", has_body=False
-    ),
     RelayedRoute("POST", "/v1/messages", "Anthropic's Messages API.", Dialect.ANTHROPIC, streams=True),
     RelayedRoute("POST", "/v1/messages/count_tokens", "The prompt tokens of such a request.", Dialect.ANTHROPIC),
     RelayedRoute("POST", "/inference/v1/generate", "Token ids to token ids.", streams=True),
@@ -184,7 +186,14 @@ BATCH_ROUTES = (
 )
 """OpenAI's files and batches, which `gateway/batches/` answers."""
 
-ROUTES: tuple[Route, ...] = (*_with_rewards((*_GENERATION, *_SMALLER)), *BATCH_ROUTES, *_OWN)
+RESPONSE_ROUTES = (
+    Route("GET", "/v1/responses/{response_id}", "A background response as it stands, or its events."),
+    Route("DELETE", "/v1/responses/{response_id}", "Forgets one; it is ended first."),
+    Route("POST", "/v1/responses/{response_id}/cancel", "Ends one that runs."),
+)
+"""Responses that are computed in the background, which `gateway/background/` answers."""
+
+ROUTES: tuple[Route, ...] = (*_with_rewards((*_GENERATION, *_SMALLER)), *BATCH_ROUTES, *RESPONSE_ROUTES, *_OWN)
 
 _FIXED = frozenset(route.path for route in ROUTES if "{" not in route.path)
 # (prefix, suffix, template); the longest suffix first.

@@ -30,6 +30,8 @@ class GatewaySettings:
         watch_interval_s: how often the workers' states are polled.
         resume_wait_s: a stream whose worker died waits so long for another, or for the next life of the only one, and
             is continued there; 0: it ends with an error.
+        max_responses_bytes: background responses in memory, of the whole service.
+        keep_responses_s: how long one is kept after its end.
     """
 
     keys: tuple[str, ...] = field(default=(), repr=False)
@@ -45,6 +47,8 @@ class GatewaySettings:
     connect_timeout_s: float = 5.0
     watch_interval_s: float = 0.2
     resume_wait_s: float = 60.0
+    max_responses_bytes: int = 128 * MIB
+    keep_responses_s: float = 3600.0
 
     def __post_init__(self) -> None:
         for key in (*self.keys, *self.admin_keys):

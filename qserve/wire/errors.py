@@ -37,6 +37,7 @@ _ANTHROPIC_TYPE_OF_STATUS = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 _TEI_TYPE_OF_STATUS = {429: "overloaded", 503: "unhealthy"}
 # Of what a worker's engine says by code alone (`qserve.errors.RequestFailed`): all else is a failure of the worker.

@@ -1,8 +1,8 @@
-"""Headers from the gateway to qserve's own workers. A client's headers never get there."""
+"""Headers from the gateway to qserve's own workers, and of clients to it. A client's headers never get to a worker."""
 
 from __future__ import annotations
 
-__all__ = ["CACHE_SALT", "CLIENT", "JOURNAL", "PRIORITY", "PROBE"]
+__all__ = ["CACHE_SALT", "CLIENT", "DEADLINE", "JOURNAL", "PRIORITY", "PROBE"]
 
 CLIENT = "x-qserve-client"
 """Whom a request counts for where work is shared out: nobody's key, but one and the same for a key's requests."""
@@ -16,4 +16,8 @@ apart, so that one that is refused is no error of the service."""
 JOURNAL = "x-qserve-journal"
 """The worker writes what it takes to continue a stream before each event, in lines that begin with `:j` (comments of
 server-sent events), which the gateway keeps from the client. The value is a number of bytes: of such lines from a
-worker that died, which stand behind the body; 0 at first. A stream that is continued begins with its first event."""
+worker that died, which stand behind the body; 0 at first. A stream that is continued begins with its first event.
+A first line that begins with `:j~` says that figures in events may differ in their last digits when they are made
+again, and nothing else: their number counts then, and the worker itself holds each token against its lines."""
+DEADLINE = "x-qserve-deadline-ms"
+"""From a client to the gateway, which keeps it: milliseconds from the request's arrival to the end of its answer."""

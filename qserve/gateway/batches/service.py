@@ -14,12 +14,17 @@ from starlette.types import ASGIApp, Message, Scope
 
 from qserve.batches import LineReply
 from qserve.gateway.auth import owned_by
+from qserve.gateway.own_request import own_request
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import serving
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.wire.errors import ApiError
+from qserve.wire.worker_headers import PRIORITY
 
-__all__ = ["GatewayAsService"]
+__all__ = ["IN_BATCH", "GatewayAsService"]
+
+IN_BATCH = "qserve.in_batch"
+"""In the scope of a request that is a line of a batch."""
 
 
 class GatewayAsService:
@@ -85,21 +90,4 @@ class _Exchange:
 
 
 def _scope(path: str, body: bytes) -> Scope:
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "client": None,
-        "server": None,
-        "headers": [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-qserve-priority", b"background"),
-        ],
-    }
+    return {**own_request(path, len(body), [(PRIORITY.encode(), b"background")]), IN_BATCH: True}

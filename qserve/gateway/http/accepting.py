@@ -35,7 +35,14 @@ class Acceptor:
         self._listener = listener
         self._protocol = protocol
         self._connections = connections
-        self._task = asyncio.get_running_loop().create_task(self._accept_for_ever())
+        self._is_leaving = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._task = asyncio.get_running_loop().create_task(self._accept_until_left())
+
+    def leave(self) -> None:
+        """Accept no more: another process does. What was accepted is served, what waits in the backlog is its."""
+        self._is_leaving = True
+        self._wake()
 
     def close(self) -> None:
         """Stop accepting."""
@@ -49,25 +56,38 @@ class Acceptor:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
-    async def _accept_for_ever(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    async def _accept_until_left(self) -> None:
+        while not self._is_leaving:
             await self._until_space()
             try:
-                client, _ = await loop.sock_accept(self._listener)
-                await self._take(client)
-                for _ in range(_BATCH - 1):
-                    if self._connections.is_full:
+                for _ in range(_BATCH):
+                    if self._connections.is_full or self._is_leaving:
                         break
                     client, _ = self._listener.accept()
                     await self._take(client)
             except BlockingIOError:
-                continue  # no connection is waiting
+                await self._until_one_waits()
             except OSError as error:
                 # The client has left, or there is no descriptor: the service continues.
                 if error.errno in _OUT_OF_DESCRIPTORS and not self._connections.make_space():
                     await asyncio.sleep(_PAUSE_S)
             await asyncio.sleep(0)
+
+    async def _until_one_waits(self) -> None:
+        """Not by `loop.sock_accept`: cancelled at the wrong moment, that loses the connection which it has accepted."""
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        loop.add_reader(self._listener, self._wake)
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+            if self._listener.fileno() >= 0:  # `close` has done it
+                loop.remove_reader(self._listener)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def _take(self, client: socket.socket) -> None:
         client.setblocking(False)

@@ -178,7 +178,9 @@ class BoundedHttp(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=version != "1.0"
+            and not self._connections_of_server.is_leaving
+            and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
         return answering

@@ -48,6 +48,8 @@ class Connections:
         self._idle: OrderedDict[Closable, None] = OrderedDict()  # trusted, between requests; longest idle first
         self._num_open = 0
         self.num_evicted = 0
+        self.is_leaving = False
+        """Answers tell clients to connect anew: to the process that takes over from this one."""
 
     @property
     def num_open(self) -> int:

@@ -17,7 +17,7 @@ class InFlight:
     num_requests: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http" or not (scope["method"] == "POST" or _is_followed(scope)):
             await self.app(scope, receive, send)
             return
         self.num_requests += 1
@@ -25,3 +25,8 @@ class InFlight:
             await self.app(scope, receive, send)
         finally:
             self.num_requests -= 1
+
+
+def _is_followed(scope: Scope) -> bool:
+    """Whether it streams the events of a background response, which others POST."""
+    return bool(b"stream=true" in scope["query_string"] and scope["path"].startswith("/v1/responses/"))

@@ -31,13 +31,14 @@ class BoundedServer(uvicorn.Server):
     """uvicorn's server with the bounded acceptor."""
 
     servers: list[Any]
+    connections: Connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(3)  # as uvicorn does
         raise_descriptor_limit()
-        connections = Connections(limits_of_process())
+        self.connections = connections = Connections(limits_of_process())
         protocol = partial(
             BoundedHttp,
             config=self.config,
@@ -50,6 +51,12 @@ class BoundedServer(uvicorn.Server):
         listeners = sockets if sockets is not None else [self._open_listener()]
         self.servers = [Acceptor(listener, protocol, connections) for listener in listeners]
         self.started = True
+
+    def leave(self) -> None:
+        """Accept no more connections, and close each of those that are open after its next answer."""
+        self.connections.is_leaving = True
+        for acceptor in self.servers:
+            acceptor.leave()
 
     def _open_listener(self) -> socket.socket:
         return socket.create_server((self.config.host, self.config.port), backlog=_BACKLOG)

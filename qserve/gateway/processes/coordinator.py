@@ -24,6 +24,7 @@ from qserve.gateway.administration import Restart, begun
 from qserve.gateway.endpoints import HostTeller
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
+from qserve.gateway.processes.hosted_runs import HostedRuns, MemberRuns
 from qserve.gateway.processes.member import Member
 from qserve.gateway.processes.shared import exposition_of
 from qserve.gateway.processes.signed_sessions import MOST_ENDED
@@ -89,6 +90,8 @@ class Coordinator:
         self._members: list[Member] = []
         self._answers: set[asyncio.Task[None]] = set()
         self._of_ended = GatewayMetrics()  # counts of ended processes
+        self._hosted = HostedRuns(self._settings, list(self._roles.values()), self._salt_secret, service.runs)
+        self._of_members: Counter[str] = Counter()
         self._started_unix_s = int(time.time())
 
     @property
@@ -97,7 +100,12 @@ class Coordinator:
         return self._members
 
     async def run(self) -> None:
-        """Sends state changes of the workers to all processes, for ever."""
+        """Sends state changes of the workers to all processes, and runs background responses, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._hosted.runs.run())
+            tasks.create_task(self._push_states())
+
+    async def _push_states(self) -> None:
         next_look_s = 0.0
         while True:
             for member in self._members:
@@ -114,7 +122,7 @@ class Coordinator:
     async def join(self, name: str, end: socket.socket, details: dict[str, Any]) -> Member:
         """Add the process at the other side of `end`; `details`: further fields of its first message."""
         channel = Channel(self._hear, lambda: self._leave(member))
-        member = Member(name, channel, self._roles)
+        member = Member(name, channel, self._roles, MemberRuns(self._hosted.runs))
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
         self._members.append(member)
         member.knows(self._watched)
@@ -129,11 +137,17 @@ class Coordinator:
             member.num_in_flight = max(1, member.num_in_flight) if count is None else count
         return sum(one.num_in_flight for one in self._members)
 
+    def leave(self) -> None:
+        """The processes accept no more connections; they serve those that are open."""
+        for member in self._members:
+            member.channel.notify("leave")
+
     async def stop(self) -> None:
         """Stop the processes, after they have sent their counts."""
         await self._collect()
         for member in self._members:
             member.channel.notify("stop")
+        await self._hosted.close()
         for upstream in self._upstreams:
             upstream.client.close()
 
@@ -171,7 +185,7 @@ class Coordinator:
         if name == "slot":
             member.enter(number, arguments)
         elif number:
-            answer = asyncio.create_task(self._answer(channel, number, self._asks()[name](*arguments)))
+            answer = asyncio.create_task(self._answer(channel, number, self._asks(member)[name](*arguments)))
             self._answers.add(answer)  # the event loop keeps only weak references to tasks
             answer.add_done_callback(self._answers.discard)
         else:
@@ -183,6 +197,7 @@ class Coordinator:
             "begun": member.begun,
             "up": member.up,
             "counted": member.counted,
+            "response dropped": member.runs.drop,
             "request": self._service.keep,
             "work": partial(self._take_work, member),
             "wrong key": partial(self._take_wrong_key, member),
@@ -205,9 +220,10 @@ class Coordinator:
         if self._ui is not None:
             self._ui.wanted.set()
 
-    def _asks(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+    def _asks(self, member: Member) -> dict[str, Callable[..., Awaitable[Any]]]:
         return {
             "died": self._died,
+            "response": member.runs.answer,
             "restart": self._restart,
             "host": self._service.host,
             "metrics": self._metrics,
@@ -254,8 +270,10 @@ class Coordinator:
         total.watch_workers(self._upstreams)
         if self._service.machine is not None:
             total.watch_machine(self._service.machine)
-        for counted in (self._of_ended.counted(), *(one.metrics for one in self._members)):
+        own = (self._of_ended.counted(), self._hosted.metrics.counted())
+        for counted in (*own, *(one.metrics for one in self._members)):
             total.add(counted)
+        total.background_bytes = lambda: self._hosted.runs.num_bytes
         pids = [one.pid for one in self._members if one.pid is not None]
         total.num_processes = lambda: len(pids)
         total.resident_bytes = lambda: sum(map(_resident_bytes, (os.getpid(), *pids)))
@@ -288,8 +306,9 @@ class Coordinator:
         awaited: Counter[str] = Counter()
         for member in self._members:
             awaited.update(member.num_awaited)
-        for upstream in self._upstreams:
-            upstream.load.num_awaited = awaited[upstream.name]
+        for upstream in self._upstreams:  # background responses count there themselves
+            upstream.load.num_awaited += awaited[upstream.name] - self._of_members[upstream.name]
+        self._of_members = awaited
 
     def _notify_others(self, member: Member, *message: Any) -> None:
         for other in self._members:

@@ -19,6 +19,7 @@ from qserve.gateway.http.in_flight import InFlight
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.remote_replicas import RemoteReplicas
+from qserve.gateway.processes.remote_runs import RemoteRuns
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.processes.signed_sessions import SignedSessions
 from qserve.gateway.processes.statuses import status_of, update
@@ -45,7 +46,7 @@ class CoordinatorClient:
 
     def __init__(self, lost: Callable[[], None]) -> None:
         """`lost` is called when the coordinator, and with it the service, is gone."""
-        self.stopped = asyncio.Event()
+        self.stopped, self.left = asyncio.Event(), asyncio.Event()
         self._channel = Channel(self._hear, lost)
         self._configured: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._early: list[tuple[Channel, int, str, list[Any]]] | None = []
@@ -79,6 +80,7 @@ class CoordinatorClient:
             settings["salt_secret"],
             partial(self._channel.request, "metrics"),
             settings["started_unix_s"],
+            RemoteRuns(self._channel),
         )
         store = None if settings["store"] is None else RunStore(Path(settings["store"]))
         self._in_flight = InFlight(
@@ -161,6 +163,8 @@ class CoordinatorClient:
             self._throttle.take(arguments[0])
         elif name == "session ended":
             self._sessions.has_ended(arguments[0])
+        elif name == "leave":
+            self.left.set()
         elif name == "stop":
             self.stopped.set()
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qserve.gateway.processes.channel import Channel
+from qserve.gateway.processes.hosted_runs import MemberRuns
 from qserve.gateway.processes.statuses import changing, document_of
+from qserve.gateway.relay.deadline import Deadline
 from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.replicas import RoutedRequest
 from qserve.gateway.relay.upstream import Upstream
@@ -30,12 +32,16 @@ class _Ticket:
     def __init__(self, member: Member, number: int, request: list[Any]) -> None:
         self._member = member
         self._number = number
-        role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background, client, is_more = request
+        role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background, client, *others = request
+        is_more, until = others
         self._replicas = member.roles[role]
         lives = [(name, num_restarts) for name, num_restarts in without]
-        self._asked = RoutedRequest(tuple(blocks), num_bytes, num_sequences, max_tokens, digest, client, is_more)
+        deadline = None if until is None else Deadline.from_json(until)
+        self._asked = RoutedRequest(
+            tuple(blocks), num_bytes, num_sequences, max_tokens, digest, client, is_more, deadline
+        )
         self._slot = self._replicas.slot(self._asked, lives, background=background)
-        self._ended: asyncio.Future[list[int] | None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
         self._is_granted = False
         self._task = asyncio.create_task(self._hold())
 
@@ -44,8 +50,10 @@ class _Ticket:
         if self._is_granted:
             self._slot.has_begun()
 
-    def end(self, counts: list[int] | None) -> None:
-        """Release the slot; `counts`: the tokens that the worker reported, None without an answer."""
+    def end(self, counts: list[Any] | None) -> None:
+        """Release the slot; `counts`: the tokens that the worker reported and the time to the first, as `is_answered`
+        has them; None without an answer.
+        """
         if not self._is_granted:
             self._task.cancel()
         elif not self._ended.done():
@@ -62,7 +70,8 @@ class _Ticket:
                 counts = await self._ended
                 if counts is None:
                     raise _Unanswered
-                self._slot.is_answered(RequestTokens(*counts))
+                *tokens, first_token_s = counts
+                self._slot.is_answered(RequestTokens(*tokens), first_token_s)
         except ApiError as error:
             channel.refuse(self._number, error)
         except _Unanswered:
@@ -77,8 +86,10 @@ class _Ticket:
 class Member:
     """A gateway process, from its start to its end."""
 
-    def __init__(self, name: str, channel: Channel, roles: Mapping[str, ReplicaSet]) -> None:
+    def __init__(self, name: str, channel: Channel, roles: Mapping[str, ReplicaSet], runs: MemberRuns) -> None:
         self.name = name
+        self.runs = runs
+        """Its background responses."""
         self.channel = channel
         self.roles = roles
         self.tickets: dict[int, _Ticket] = {}
@@ -109,7 +120,7 @@ class Member:
             self._pushed[status.name] = now
             self.channel.notify("worker", document_of(status))
 
-    def left(self, number: int, counts: list[int] | None) -> None:
+    def left(self, number: int, counts: list[Any] | None) -> None:
         """Give a slot back, or withdraw its request."""
         if ticket := self.tickets.get(number):
             ticket.end(counts)

@@ -79,7 +79,7 @@ class _RemoteSlot:
         self._asked = request
         self._without = list(without)
         self._background = background
-        self._counts: tuple[int, int] | None = None
+        self._counts: tuple[int, int, float | None] | None = None
 
     async def __aenter__(self) -> Self:
         request, channel = self._asked, self._channel
@@ -98,6 +98,7 @@ class _RemoteSlot:
             self._background,
             request.client,
             request.is_more,
+            None if request.deadline is None else request.deadline.to_json(),
         )
         try:
             self.upstream = self._replicas.named(await granted)
@@ -115,5 +116,5 @@ class _RemoteSlot:
     def has_begun(self) -> None:
         self._channel.notify("begun", self._number)
 
-    def is_answered(self, tokens: RequestTokens) -> None:
-        self._counts = (tokens.prompt, tokens.answer)
+    def is_answered(self, tokens: RequestTokens, first_token_s: float | None) -> None:
+        self._counts = (tokens.prompt, tokens.answer, first_token_s)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from qserve.gateway.background.runs import Runs
 from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.replicas import Replicas
@@ -30,6 +31,7 @@ class Shared:
         salt_secret: keeps the cached prompts of keys apart.
         exposition: Prometheus text of all processes; None: of this one.
         started_unix_s: reported as the models' creation time.
+        runs: where background responses run; None: in this process.
     """
 
     replicas: Callable[[Sequence[Upstream]], Sequence[Replicas]] = replica_sets
@@ -39,6 +41,7 @@ class Shared:
     salt_secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     exposition: Callable[[], Awaitable[str]] | None = None
     started_unix_s: int = field(default_factory=lambda: int(time.time()))
+    runs: Runs | None = None
 
 
 async def exposition_of(metrics: GatewayMetrics, upstreams: Sequence[Upstream]) -> str:

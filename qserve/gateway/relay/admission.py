@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from qserve.gateway.relay.token_shares import Share, TokenShares
 from qserve.wire.errors import ApiError
 
 __all__ = ["Admission", "Places", "Requester", "Requeued"]
@@ -45,16 +46,20 @@ class Requester(NamedTuple):
     leaves_one: bool = False
 
     @property
-    def share(self) -> tuple[bool, str]:
+    def share(self) -> Share:
         """A client's background work is not held against its other requests."""
         return self.is_background, self.client
 
 
 class Places(NamedTuple):
-    """Slots that a requester holds; `is_last`: the one that others of its time had to leave."""
+    """Slots that a requester holds; `is_last`: the one that others of its time had to leave.
+
+    `num_tokens`: of its prompt and its answers, as estimated.
+    """
 
     requester: Requester
     num_slots: int
+    num_tokens: int
     is_last: bool = False
 
 
@@ -62,6 +67,7 @@ class Places(NamedTuple):
 class _Ticket:
     requester: Requester
     num_sequences: int
+    num_tokens: int
     granted: asyncio.Future[Places] = field(init=False)  # while it is in a queue
 
 
@@ -69,8 +75,8 @@ class Admission:
     """The queue in front of one worker.
 
     A request takes one slot per sequence, or all of them if it has more sequences than there are slots. Next is the
-    client that holds fewest; of its requests, the one that has waited longest, even if a smaller one behind it would
-    fit, so that none starves. `num_slots` may change while requests run.
+    client whose running requests have fewest tokens (`TokenShares`); of its requests, the one that has waited longest,
+    even if a smaller one behind it would fit, so that none starves. `num_slots` may change while requests run.
 
     A worker that `shares_places` runs the sequences of all its requests in turns: there every client has a request in
     at once, and slots bound how much one client has there.
@@ -81,13 +87,13 @@ class Admission:
         self._max_waiting = max_waiting
         self._shares_places = shares_places
         self._queue: list[_Ticket] = []
-        self._seconds_per_request = _FIRST_GUESS_S
+        self._seconds_per_request: float | None = None  # before the first has finished
         self.num_running_sequences = 0
         self.num_running_requests = 0
-        self._held: Counter[tuple[bool, str]] = Counter()
-        self._wide: Counter[tuple[bool, str]] = Counter()
-        self._served: dict[tuple[bool, str], int] = {}
-        self._num_served = self._num_last = self._num_chats = 0
+        self._held: Counter[Share] = Counter()
+        self._wide: Counter[Share] = Counter()
+        self._tokens = TokenShares()
+        self._num_last = self._num_chats = 0
 
     @property
     def num_waiting(self) -> int:
@@ -105,32 +111,40 @@ class Admission:
         finally:
             self.leave(places, held_s)
 
-    async def enter(self, num_sequences: int, requester: Requester, num_waiting_elsewhere: int = 0) -> Places:
+    async def enter(
+        self, num_sequences: int, requester: Requester, num_waiting_elsewhere: int = 0, num_tokens: int | None = None
+    ) -> Places:
         """Waits for slots; returns them, to be passed to `leave`. 429 if the queue is full.
 
         `num_waiting_elsewhere`: requests that wait in the queues of other workers, and count for `max_waiting` as well.
+        `num_tokens`: of the prompt and all answers; None where they are not known: all requests are equal.
         Cancelling the wait is safe.
         """
-        ticket = _Ticket(requester, num_sequences)
+        ticket = _Ticket(requester, num_sequences, num_sequences if num_tokens is None else num_tokens)
+        if not self._is_here(requester.share):
+            self._tokens.arrives(requester.share)
         if not self._queue and self._fits(ticket):
             return self._take(ticket, is_last=False)
         ticket.granted = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()
-        if not ticket.granted.done():
-            self._queue.remove(ticket)
-            self.check_queue(num_waiting_elsewhere)
-            self._queue.append(ticket)
         try:
+            if not ticket.granted.done():
+                self._queue.remove(ticket)
+                self.check_queue(num_waiting_elsewhere)
+                self._queue.append(ticket)
             return await ticket.granted
         except asyncio.CancelledError:
             self._withdraw(ticket)
             raise
+        finally:
+            self._forget(requester.share)
 
     def leave(self, places: Places, held_s: float | None = None) -> None:
         """Gives slots back. `held_s`: duration of a completed request, for the estimate of waits; None of others."""
         if held_s is not None:
-            self._seconds_per_request += _SMOOTHING * (held_s - self._seconds_per_request)
+            before_s = held_s if self._seconds_per_request is None else self._seconds_per_request
+            self._seconds_per_request = before_s + _SMOOTHING * (held_s - before_s)
         share = places.requester.share
         self.num_running_sequences -= places.num_slots
         self.num_running_requests -= 1
@@ -138,10 +152,10 @@ class Admission:
         self._num_chats -= not share[0]
         self._held[share] -= places.num_slots
         self._wide[share] -= places.num_slots > 1
+        self._tokens.end(share, places.num_tokens)
         if not self._held[share]:
             del self._held[share], self._wide[share]
-            if not any(other.requester.share == share for other in self._queue):
-                self._served.pop(share, None)
+            self._forget(share)
         self._admit()
 
     def turn_away(self, error: ApiError) -> None:
@@ -200,8 +214,25 @@ class Admission:
     def retry_after_s(self) -> int:
         """Estimated seconds until the queue is empty, by the duration of recent requests."""
         ahead = sum(map(self._size, self._queue)) + self.num_running_sequences
-        estimate_s = ahead / self.num_slots * self._seconds_per_request
+        each_s = _FIRST_GUESS_S if self._seconds_per_request is None else self._seconds_per_request
+        estimate_s = ahead / self.num_slots * each_s
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
+
+    def expected_wait_s(self, num_sequences: int, requester: Requester, num_tokens: int) -> float | None:
+        """Estimated seconds until a new request had its slots, by the duration of recent ones; None before the first.
+
+        It would wait behind those that are next before it, not behind all.
+        """
+        ticket = _Ticket(requester, num_sequences, num_tokens)
+        rank = self._rank(ticket)
+        ahead = [other for other in self._queue if self._rank(other) <= rank]
+        if not ahead and self._fits(ticket):
+            return 0.0
+        if self._seconds_per_request is None:
+            return None
+        num_free = max(0, self.num_slots - self.num_running_sequences)
+        num_awaited = sum(map(self._size, [*ahead, ticket])) - num_free
+        return max(1, num_awaited) / self.num_slots * self._seconds_per_request
 
     @property
     def _free_of_new(self) -> int:
@@ -222,14 +253,22 @@ class Admission:
         requester = ticket.requester
         return self.num_slots > 1 and (requester.is_background or (requester.leaves_one and not self._shares_places))
 
-    def _active_shares(self, background: bool) -> set[tuple[bool, str]]:
+    def _is_here(self, share: Share) -> bool:
+        """Whether it holds slots or waits."""
+        return share in self._held or any(ticket.requester.share == share for ticket in self._queue)
+
+    def _forget(self, share: Share) -> None:
+        if not self._is_here(share):
+            self._tokens.leaves(share, self._is_here)
+
+    def _active_shares(self, background: bool) -> set[Share]:
         """Who holds slots or waits, in the background or not."""
         some = {*self._held, *(ticket.requester.share for ticket in self._queue)}
         return {share for share in some if share[0] == background}
 
     def _rank(self, ticket: _Ticket) -> tuple[bool, int, int]:
         share = ticket.requester.share
-        return share[0], self._held[share], self._served.get(share, 0)
+        return share[0], *self._tokens.rank(share)
 
     def _fits(self, ticket: _Ticket, num_promised: int = 0) -> bool:
         leaves_one = self._leaves_one(ticket)
@@ -248,7 +287,7 @@ class Admission:
             return False
         if not held or (size > 1 and self._wide[share] < _MOST_WIDE):
             return True
-        if size == 1 and not share[0] and self.num_running_requests < self.num_slots:
+        if size == 1 and not share[0] and self._num_chats < self.num_slots:  # what the background has, it gives back
             return True
         return held + size <= room // len(self._active_shares(share[0]) | {share})
 
@@ -272,16 +311,15 @@ class Admission:
         return None if following is None else (following, True)
 
     def _take(self, ticket: _Ticket, is_last: bool) -> Places:
-        places = Places(ticket.requester, self._size(ticket), is_last)
+        places = Places(ticket.requester, self._size(ticket), ticket.num_tokens, is_last)
         share = ticket.requester.share
         self.num_running_sequences += places.num_slots
         self.num_running_requests += 1
         self._num_last += is_last
         self._num_chats += not share[0]
-        self._num_served += 1
         self._held[share] += places.num_slots
         self._wide[share] += places.num_slots > 1
-        self._served[share] = self._num_served
+        self._tokens.begin(share, places.num_tokens)
         return places
 
     def _withdraw(self, ticket: _Ticket) -> None:

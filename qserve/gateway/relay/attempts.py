@@ -10,7 +10,7 @@ import time
 
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life
-from qserve.gateway.routing.poison import MOST_DEATHS, refusal
+from qserve.gateway.routing.poison import MOST_KILLS, refusal
 from qserve.wire.errors import ApiError
 
 __all__ = ["Attempts"]
@@ -59,7 +59,7 @@ class Attempts:
         self.tried.append(life)
         waits = has_begun or (self._replicas.is_single and may_wait)
         self._waits_with, self._until_s = error if waits else None, time.monotonic() + self._wait_s
-        is_last = (self._replicas.is_single and not waits) or self._num_deaths >= MOST_DEATHS
+        is_last = (self._replicas.is_single and not waits) or self._num_deaths >= MOST_KILLS
         return error if is_last else None
 
     async def until_ready(self) -> None:

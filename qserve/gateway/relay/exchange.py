@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import partial
 
 from starlette.types import Message, Receive, Send
 
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.attempts import Attempts
+from qserve.gateway.relay.call import Call
 from qserve.gateway.relay.cancel_scope import CancelScope, WorkerGivenUp
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
+from qserve.gateway.relay.deadline import answered_in_time
 from qserve.gateway.relay.events import EventCutter
 from qserve.gateway.relay.journal import OtherAnswer, StreamJournal
 from qserve.gateway.relay.keep_alive import KeepAlive
@@ -30,41 +32,14 @@ from qserve.gateway.respond import JSON, send_body
 from qserve.gateway.routing.router import RequestTokens
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
-from qserve.wire.errors import ApiError, Dialect
+from qserve.wire.errors import ApiError
 from qserve.wire.worker_headers import CACHE_SALT, CLIENT, JOURNAL, PRIORITY
 from qserve.worker.wires import wire_named
 
-__all__ = ["Call", "Exchange", "start_of_stream"]
+__all__ = ["Exchange", "start_of_stream"]
 
 _EVENT_STREAM = b"text/event-stream"
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
-
-
-class Call(NamedTuple):
-    """One request to a worker.
-
-    Attributes:
-        path: with the query, if there is one.
-        num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
-        dialect: whose shape an error inside a stream has.
-        is_bulk: so many sequences that other requests go first.
-        max_tokens: of the answer; 0: none is asked for; None: as many as fit.
-        client: whom it counts for where work is shared out (`auth.share_of`).
-        cache_salt: with whom it shares cached prompts (`gateway/relay/cache_salts.py`); None: as its body says.
-        is_more: a further portion of a request that has slots already (`portioned`).
-        rewrite: makes of the worker's answer, or of the first events of a stream, what the client gets.
-    """
-
-    method: str
-    path: str
-    num_sequences: int
-    dialect: Dialect
-    is_bulk: bool = False
-    max_tokens: int | None = None
-    client: str = ""
-    cache_salt: str | None = None
-    is_more: bool = False
-    rewrite: Callable[[bytes], bytes] | None = None
 
 
 class Exchange:
@@ -97,9 +72,19 @@ class Exchange:
         self._upstream: Upstream | None = None
         self.on_slot: Callable[[], None] = lambda: None
         """Called when it has its slots."""
+        self.on_queued: Callable[[], None] = lambda: None
+        """Called when it begins to wait for them."""
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
+        if (deadline := self._call.deadline) is None:
+            await self._run(receive, send)
+        elif late := await answered_in_time(deadline, self._record, partial(self._run, receive), send):
+            async with CancelScope(receive, None, self._stall_timeout_s) as end:
+                end.sending_since_s = time.perf_counter()
+                await self._fail(late, send)
+
+    async def _run(self, receive: Receive, send: Send) -> None:
         call = self._call
         routed = self._replicas.routed(
             call.path,
@@ -111,6 +96,8 @@ class Exchange:
             call.client,
             is_more=call.is_more,
         )
+        if call.deadline is not None:
+            routed = routed._replace(deadline=call.deadline)
         attempts = Attempts(self._replicas, routed, self._resume_wait_s)
         try:
             while True:
@@ -154,7 +141,8 @@ class Exchange:
                 async with self._replicas.slot(routed, attempts.tried, background=background) as self._slot:
                     self._has_slot(self._slot.upstream)
                     await self._forward(send)
-                    self._slot.is_answered(RequestTokens(record.num_prompt_tokens or 0, self._num_generated()))
+                    tokens = RequestTokens(record.num_prompt_tokens or 0, self._num_generated())
+                    self._slot.is_answered(tokens, record.first_token_s)
         except WorkerGivenUp:
             raise _died(self._slot.upstream.status.detail) from None
         if self._call.num_sequences and not record.error_code:
@@ -164,6 +152,7 @@ class Exchange:
         if self._call.num_sequences:
             self._record.phase = "queued"
             self._queued_s = self._queued_s or time.perf_counter()  # also after attempts at other replicas
+            self.on_queued()
 
     def _has_slot(self, upstream: Upstream) -> None:
         self._upstream, record = upstream, self._record
@@ -217,15 +206,15 @@ class Exchange:
     @property
     def _is_noted(self) -> bool:
         """Whether the worker is asked for what a stream needs to be continued."""
-        takes_it = wire_named(self._slot.upstream.status.facts.wire).takes_client_headers
-        return self._journal is not None and takes_it and self._call.num_sequences > 0
+        continues = wire_named(self._slot.upstream.status.facts.wire).continues_streams
+        return self._journal is not None and continues and self._call.num_sequences > 0
 
     def _worker_headers(self, journal_bytes: int) -> Iterator[tuple[str, str]]:
         """What a worker is told of the client, if its wire format takes that; qserve's own does."""
-        if not wire_named(self._slot.upstream.status.facts.wire).takes_client_headers:
-            return
         if self._is_noted:
             yield JOURNAL, str(journal_bytes)
+        if not wire_named(self._slot.upstream.status.facts.wire).takes_client_headers:
+            return
         yield CLIENT, self._call.client
         if self._is_background:
             yield PRIORITY, "background"
@@ -276,11 +265,13 @@ class Exchange:
 
     async def _relay_stream(self, reply: Reply, send: Send) -> None:
         """Relays whole events as they arrive, and counts them after they were sent."""
-        cutter, journal = EventCutter(), self._journal
+        cutter, journal, are_first = EventCutter(), self._journal, True
         counts = self._counts = self._counts or StreamCounts(self._metrics, self._record)
         try:
             while chunk := await self._next(reply):
                 events = cutter.feed(chunk)
+                if events and are_first:
+                    events, are_first = self._rewritten(events), False
                 if journal is not None:
                     events = journal.read(events)
                 if events:
@@ -304,7 +295,6 @@ class Exchange:
         self._end.sending_since_s = time.perf_counter()
         if not self._streaming:
             await self._start_stream(reply, send)
-            events = self._rewritten(events)
         elif self._waits.end():
             self._record.phase = "streaming"
             self._slot.has_begun()

@@ -15,8 +15,10 @@ from typing import Any
 from starlette.types import Message, Receive, Send
 
 from qserve.gateway.bodies import Body
+from qserve.gateway.relay.call import Call
 from qserve.gateway.relay.cancel_scope import CancelScope
-from qserve.gateway.relay.exchange import Call, Exchange, start_of_stream
+from qserve.gateway.relay.exchange import Exchange, start_of_stream
+from qserve.gateway.relay.journal import StreamJournal
 from qserve.gateway.relay.merged import MergedAnswer
 from qserve.gateway.relay.portions import Portion
 from qserve.gateway.relay.replicas import Replicas
@@ -39,6 +41,7 @@ class PortionedMetrics:
         self.counted = counted
         self.of_portions = GatewayMetrics()
         self.of_portions.count_retry = counted.count_retry  # type: ignore[method-assign]
+        self.of_portions.continued = counted.continued
 
 
 class PortionedExchange:
@@ -52,14 +55,18 @@ class PortionedExchange:
         metrics: PortionedMetrics,
         stall_timeout_s: float,
         portions: tuple[Callable[[Portion], bytes], Sequence[Portion]],
+        new_journal: Callable[[], StreamJournal | None],
+        resume_wait_s: float,
     ) -> None:
-        """`portions`: what makes the body of each, and all of them (`portions.portions_of`)."""
+        """`portions`: what makes the body of each, and all of them (`portions.portions_of`). Each is continued by
+        itself: `new_journal`, `resume_wait_s` as `Exchange` takes them."""
         self._replicas = replicas
         self._call = call
         self._record = record
         self._metrics, self._of_portions = metrics.counted, metrics.of_portions
         self._stall_timeout_s = stall_timeout_s
         self._body_of, self._portions = portions
+        self._new_journal, self._resume_wait_s = new_journal, resume_wait_s
         self._answer = MergedAnswer()
         self._arrived: asyncio.Queue[tuple[Portion, Message] | ApiError | None] = asyncio.Queue(_MOST_UNSENT)
         self._is_streaming = False
@@ -105,7 +112,10 @@ class PortionedExchange:
         record = replace(own, request_id=f"{own.request_id}-{portion.choice}", num_events=0)
         call = self._call._replace(num_sequences=1, is_more=portion is not self._portions[0])
         body = Body(self._body_of(portion))
-        exchange = Exchange(self._replicas, call, body, record, self._of_portions, 2 * self._stall_timeout_s)
+        stall_timeout_s, journal = 2 * self._stall_timeout_s, self._new_journal()
+        exchange = Exchange(
+            self._replicas, call, body, record, self._of_portions, stall_timeout_s, journal, self._resume_wait_s
+        )
 
         def noted() -> None:
             if own.queue_wait_s is None:

@@ -6,7 +6,8 @@ Except for what an engine's wire format rewrites (vLLM's: JSON schemas, empty li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -15,9 +16,10 @@ from qserve.gateway.auth import owner_of, share_of
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
-from qserve.gateway.limits import safe_name, safe_query
 from qserve.gateway.relay.cache_salts import CacheSalts, with_cache_salt
-from qserve.gateway.relay.exchange import Call, Exchange
+from qserve.gateway.relay.call import ON_QUEUED, Call
+from qserve.gateway.relay.deadline import Deadline
+from qserve.gateway.relay.exchange import Exchange
 from qserve.gateway.relay.journal import Journals, StreamJournal
 from qserve.gateway.relay.portioned import PortionedExchange, PortionedMetrics
 from qserve.gateway.relay.portions import Portions, portions_of
@@ -33,7 +35,10 @@ from qserve.worker.base import WorkerFacts
 from qserve.worker.wire import CheckedRequest
 from qserve.worker.wires import wire_named
 
-__all__ = ["RelayedEndpoints"]
+__all__ = ["Elsewhere", "RelayedEndpoints"]
+
+Elsewhere = Callable[[Scope, Receive, Send, Body], Awaitable[bool]]
+"""Answers a request in another way than by relaying it now; False: it is none of those."""
 
 # Of an engine's slots one request may take so many at once; more sequences are asked for one by one.
 _SHARE_OF_ONE = 8
@@ -49,13 +54,16 @@ class RelayedEndpoints:
         metrics: GatewayMetrics,
         bodies: Bodies,
         salts: CacheSalts,
+        elsewhere: Mapping[str, Elsewhere] | None = None,
     ) -> None:
+        """`elsewhere`: by path."""
         self._settings = settings
         self._roles = roles
         self._metrics = metrics
         self._bodies = bodies
         self._portioned_metrics = PortionedMetrics(metrics)
         self._salts = salts
+        self._elsewhere = elsewhere or {}
         self._large_bodies = LargeBodies()
         self._journals = Journals()
         metrics.journal_bytes = lambda: self._journals.num_bytes
@@ -66,12 +74,13 @@ class RelayedEndpoints:
 
     def of(self, route: RelayedRoute) -> Endpoint:
         """The endpoint of this route."""
-        if not route.has_body:
-            return self._relayed_by_name(route)
+        is_elsewhere = self._elsewhere.get(route.path)
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             async with self._bodies.read(scope, receive, is_json=True) as body:
                 body.data = utf8_json(body.data)
+                if is_elsewhere is not None and await is_elsewhere(scope, receive, send, body):
+                    return
                 served, checked = await self._checked(route, body.data)
                 facts = served.facts
                 body.data = body.data if checked.body is None else checked.body
@@ -92,6 +101,7 @@ class RelayedEndpoints:
                     client,
                     salt,
                     rewrite=served.route.rewrite,
+                    deadline=Deadline.of(scope[RECORD], checked.num_sequences),
                 )
                 if (portions := self._portions(facts, call, body.data)) is None:
                     await self._exchange(served, call, body, checked.model, scope).run(receive, send)
@@ -111,15 +121,23 @@ class RelayedEndpoints:
         self, served: Served, call: Call, model: str | None, scope: Scope, portions: Portions
     ) -> PortionedExchange:
         record = self._record(served.facts, model, scope)
-        stall_timeout_s = self._settings.client_stall_timeout_s
-        return PortionedExchange(served.replicas, call, record, self._portioned_metrics, stall_timeout_s, portions)
+        settings = self._settings
+        return PortionedExchange(
+            served.replicas,
+            call,
+            record,
+            self._portioned_metrics,
+            settings.client_stall_timeout_s,
+            portions,
+            partial(self._new_journal, call),
+            settings.resume_wait_s,
+        )
 
     async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Served, CheckedRequest]:
         """Who serves the request, and the checked request. Large bodies are checked in another process."""
         if len(body) <= LARGE_BYTES:
             model = read_object(body).get("model") if self._is_told_by_model(route) else None
             served = self._addressed(route, model)
-            assert served.route.reader is not None, "routes without a body are relayed by name"
             return served, served.route.reader.read(body, route.path, served.facts)
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
@@ -139,33 +157,25 @@ class RelayedEndpoints:
             served.replicas.check_ready(served.facts)
         return served
 
-    def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
-        """A route without a body, addressed by its path."""
-        begin, _, rest = route.path.partition("{")
-        end = rest.partition("}")[2]
-
-        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            served = serving(self._roles, route, None)
-            path = begin + safe_name(*scope["path_params"].values()) + end + safe_query(scope["query_string"])
-            call = Call(route.method, path, 0, route.dialect)
-            await self._exchange(served, call, Body(b""), None, scope).run(receive, send)
-
-        return endpoint
-
     def _exchange(self, served: Served, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
         record, settings = self._record(served.facts, model, scope), self._settings
-        is_continued = settings.resume_wait_s > 0 and call.num_sequences > 0 and call.rewrite is None
-        journal = StreamJournal(self._journals) if is_continued else None
-        return Exchange(
+        exchange = Exchange(
             served.replicas,
             call,
             body,
             record,
             self._metrics,
             settings.client_stall_timeout_s,
-            journal,
+            self._new_journal(call),
             settings.resume_wait_s,
         )
+        exchange.on_queued = scope.get(ON_QUEUED, exchange.on_queued)
+        return exchange
+
+    def _new_journal(self, call: Call) -> StreamJournal | None:
+        """None where a stream ends with its worker."""
+        is_continued = self._settings.resume_wait_s > 0 and call.num_sequences > 0
+        return StreamJournal(self._journals) if is_continued else None
 
     @staticmethod
     def _record(facts: WorkerFacts, model: str | None, scope: Scope) -> RequestRecord:

@@ -6,14 +6,17 @@ A single replica is the usual case; then there is no choice: it is used, or its 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from qserve.gateway.relay.admission import Places, Requester, Requeued
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
+from qserve.gateway.routing.pace import Answered, Expected, planned_of
 from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import prefix_blocks
 from qserve.gateway.routing.router import RequestTokens, Router
@@ -37,7 +40,7 @@ class ReplicaSet(Replicas):
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self.router = Router()
-        self.poison = PoisonRequests()
+        self.poison = PoisonRequests(is_outside=self._was_outside)
         self.alone = asyncio.Lock()
         """Held by the request that runs alone after it was in flight in two deaths of workers."""
         self._num_waiting_for_restart = 0
@@ -78,6 +81,10 @@ class ReplicaSet(Replicas):
 
     def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _LocalSlot:
         return _LocalSlot(self, request, without, background)
+
+    def _was_outside(self, death: Life) -> bool:
+        name, num_restarts = death
+        return any(one.name == name and num_restarts in one.status.outside_deaths for one in self.upstreams)
 
     async def died(self, request: RoutedRequest, death: Life) -> bool:
         return self.poison.died(request.digest, death)
@@ -147,9 +154,11 @@ class _LocalSlot:
 
     __slots__ = (
         "_background",
+        "_first_token_s",
         "_granted_s",
         "_is_alone",
         "_left",
+        "_num_beside",
         "_places",
         "_prompt",
         "_replicas",
@@ -212,7 +221,10 @@ class _LocalSlot:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._places is not None:
-            self.upstream.admission.leave(self._places, None if kind else time.perf_counter() - self._granted_s)
+            held_s = None if kind else time.perf_counter() - self._granted_s
+            self.upstream.admission.leave(self._places, held_s)
+            if self._told is not None and held_s is not None:
+                self._learn_pace(self._told, held_s)
         self.upstream.load.num_requests -= 1
         self._end()
         if self._told is not None:
@@ -228,8 +240,8 @@ class _LocalSlot:
         self._left -= self._prompt
         self._prompt = 0
 
-    def is_answered(self, tokens: RequestTokens) -> None:
-        self._told = tokens
+    def is_answered(self, tokens: RequestTokens, first_token_s: float | None) -> None:
+        self._told, self._first_token_s = tokens, first_token_s
         if self._replicas.poison.cases:
             self._replicas.poison.answered(self._request.digest)
 
@@ -242,13 +254,40 @@ class _LocalSlot:
             is_wide = self._request.is_more or (num_sequences > 1 and self._replicas.role == "chat")
             requester = Requester(self._request.client, self._background, is_wide)
             num_waiting_elsewhere = self._replicas.num_waiting_elsewhere(upstream)
-            self._places = await upstream.admission.enter(num_sequences, requester, num_waiting_elsewhere)
-            self._granted_s = time.perf_counter()
+            deadline, num_tokens = self._request.deadline, self._left
+            entering = partial(upstream.admission.enter, num_sequences, requester, num_waiting_elsewhere, num_tokens)
+            if deadline is None:
+                self._places = await entering()
+            else:
+                expected = self._expected(requester, deadline.num_sequences)
+                self._places = await deadline.keeping(expected, self._request.max_tokens, entering)
+            self._granted_s, self._num_beside = time.perf_counter(), upstream.num_running_sequences
             if not upstream.is_ready:  # since the queue was left
                 upstream.admission.leave(self._places)
                 self._places = None
                 upstream.check_ready()
         upstream.load.num_requests += 1
+
+    def _expected(self, requester: Requester, num_of_all: int) -> Expected:
+        """What the request will take from now on. `num_of_all`: sequences of the whole, of which this may be a part."""
+        upstream, request, admission = self.upstream, self._request, self.upstream.admission
+        num_rounds = 1 if request.is_more else math.ceil(num_of_all / admission.num_slots)
+        return upstream.pace.expected(
+            admission.expected_wait_s(request.num_sequences, requester, self._left),
+            self._prompt,
+            request.max_tokens,
+            min(admission.num_slots, upstream.num_running_sequences + request.num_sequences),
+            time.perf_counter(),
+            planned_of(upstream.status.facts.plan),
+            num_rounds,
+        )
+
+    def _learn_pace(self, told: RequestTokens, held_s: float) -> None:
+        request, estimates = self._request, self._replicas.router.estimates
+        prompt = told.prompt or estimates.of(request.num_bytes, request.num_sequences, request.max_tokens).prompt
+        each = told.answer / request.num_sequences
+        answered = Answered(prompt, each, self._num_beside, self._first_token_s, held_s)
+        self.upstream.pace.learn(answered, time.perf_counter())
 
     def _count(self) -> None:
         """Counts the request's tokens as outstanding at the replica."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
+from qserve.gateway.relay.deadline import Deadline
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.router import RequestTokens
 from qserve.worker.base import WorkerFacts, WorkerState
@@ -20,6 +21,7 @@ class RoutedRequest(NamedTuple):
     """What routing needs of a request: hashes of its prompt's blocks, its size, and a hash of its bytes.
 
     `client` is whom it counts for (`auth.share_of`); `is_more`: a further portion of one that has slots already.
+    `deadline`: when the whole request is to be over.
     """
 
     blocks: tuple[int, ...]
@@ -29,12 +31,14 @@ class RoutedRequest(NamedTuple):
     digest: int
     client: str = ""
     is_more: bool = False
+    deadline: Deadline | None = None
 
 
 class Slot(Protocol):
     """`async with` waits for slots at a replica, one for each sequence of the request.
 
-    Raises ApiError: 503 if no replica is available, 429 if too many wait, 422 for a request that crashes workers.
+    Raises ApiError: 503 if no replica is available or the request can't be over by its deadline, 429 if too many wait,
+    422 for a request that crashes workers.
     """
 
     upstream: Upstream
@@ -42,8 +46,11 @@ class Slot(Protocol):
     def has_begun(self) -> None:
         """The first byte of the answer has arrived: prefill is done."""
 
-    def is_answered(self, tokens: RequestTokens) -> None:
-        """The request is complete; `told`: tokens that the worker reported, 0 if it did not."""
+    def is_answered(self, tokens: RequestTokens, first_token_s: float | None) -> None:
+        """The request is complete; `tokens` that the worker reported, 0 if it did not.
+
+        `first_token_s`: from the slot to the first token, where that was seen.
+        """
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(

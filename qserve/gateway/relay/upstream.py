@@ -13,6 +13,7 @@ from qserve.errors import QserveError
 from qserve.gateway.relay.admission import Admission
 from qserve.gateway.relay.cancel_scope import Down
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.gateway.routing.pace import Pace
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
 from qserve.worker.base import WorkerFacts, WorkerState, WorkerStatus
@@ -38,7 +39,7 @@ _RETRY_AFTER_S = {
 
 
 class Upstream:
-    """A worker: its `status` (which the supervisor keeps writing to), its `admission` and its `client`."""
+    """A worker: its `status` (which the supervisor keeps writing to), `admission`, `pace` and `client`."""
 
     def __init__(self, status: WorkerStatus, settings: GatewaySettings) -> None:
         self.name = status.name
@@ -46,6 +47,7 @@ class Upstream:
         self.load = status.load
         facts = status.facts
         self.admission = Admission(facts.max_num_seqs, settings.max_queue, shares_places=facts.shares_places)
+        self.pace = Pace()
         self._connect_timeout_s = settings.connect_timeout_s
         self._connected = facts
         self._client = self._client_of(facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 
@@ -29,6 +30,7 @@ _CACHED_TOKENS = re.compile(rb'"cache_(?:creation|read)_input_tokens"\s*:\s*(\d+
 _COMPLETION_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
 _PHASES = ("reading", "queued", "waiting", "streaming")
+_LATE = ("deadline_unreachable", "deadline_exceeded")
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -59,6 +61,9 @@ class GatewayMetrics:
         self.continued = counter(
             "streams_continued", "Streams whose worker died and that another one continued", "model"
         )
+        self._late = counter(
+            "deadlines_missed", "Requests that a deadline kept out (deadline_unreachable) or ended", "model", "code"
+        )
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
         self._generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
@@ -81,12 +86,14 @@ class GatewayMetrics:
         )
         process = psutil.Process()
         self.journal_bytes: Callable[[], float] = lambda: 0
+        self.background_bytes: Callable[[], float] = lambda: 0
         self.num_processes: Callable[[], float] = lambda: 1
         self.resident_bytes: Callable[[], float] = lambda: process.memory_info().rss
         self._gauge(
             "resident_memory_bytes", "Resident memory of the gateway's processes", lambda: self.resident_bytes()
         )
         self._gauge("journal_bytes", "What streams keep to be continued elsewhere", lambda: self.journal_bytes())
+        self._gauge("background_bytes", "What background responses hold in memory", lambda: self.background_bytes())
         self._gauge("processes", "Processes that relay requests (--gateway-processes)", lambda: self.num_processes())
 
     def _gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
@@ -99,6 +106,8 @@ class GatewayMetrics:
         self._probes.labels("/v1/chat/completions", "200")
         for worker in watched:
             self._retries.labels(worker.name, "worker_died")  # exposed as 0 from the start, so that rates work
+            for model, code in itertools.product(worker.status.facts.names, _LATE):
+                self._late.labels(model, code)
             if worker.status.facts.role == "chat":
                 self.continued.labels(worker.status.facts.models[0])
 
@@ -141,6 +150,8 @@ class GatewayMetrics:
         self._requests.labels(record.route, record.model, str(record.status)).inc()
         if record.error_code:
             self.count_error(record.error_code)
+        if record.error_code in _LATE:
+            self._late.labels(record.model, record.error_code).inc()
         if record.client_left:
             self._disconnects.labels(record.phase).inc()
 

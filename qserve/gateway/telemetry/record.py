@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qserve.wire.worker_headers import PRIORITY, PROBE
+from qserve.wire.worker_headers import DEADLINE, PRIORITY, PROBE
 
 __all__ = ["RECORD", "RequestRecord", "log_request"]
 
@@ -44,8 +44,8 @@ _CONTEXT_SHAPES = {
 _PROCESS = secrets.token_hex(6)
 _count = itertools.count(1)
 _PRIORITY, _BACKGROUND = PRIORITY.encode(), b"background"
-_PROBE, _REQUEST_ID = PROBE.encode(), b"x-request-id"
-_READ = frozenset({_PRIORITY, _PROBE, _REQUEST_ID, *_CONTEXT_SHAPES})
+_PROBE, _DEADLINE, _REQUEST_ID = PROBE.encode(), DEADLINE.encode(), b"x-request-id"
+_READ = frozenset({_PRIORITY, _PROBE, _DEADLINE, _REQUEST_ID, *_CONTEXT_SHAPES})
 
 
 @dataclass(slots=True)
@@ -60,6 +60,7 @@ class RequestRecord:
         client_left: the client closed the connection before its answer was complete.
         is_background: the client lets others go first (`x-qserve-priority: background`).
         is_probe: a command of qserve tests what the server can do (`x-qserve-probe: 1`).
+        deadline_ms: the client's `x-qserve-deadline-ms`, unchecked; b"" if there is none.
         queue_wait_s: the wait for a slot at the worker; None while it has none.
         admitted_s: received to the end of that wait.
         first_byte_s: received to the first event sent (of a stream, the one that only names the role not counted), or
@@ -84,6 +85,7 @@ class RequestRecord:
     client_left: bool = False
     is_background: bool = False
     is_probe: bool = False
+    deadline_ms: bytes = b""
     queue_wait_s: float | None = None
     admitted_s: float | None = None
     first_byte_s: float | None = None
@@ -108,6 +110,7 @@ class RequestRecord:
             route,
             is_background=_BACKGROUND in given.get(_PRIORITY, ()),
             is_probe=b"1" in given.get(_PROBE, ()),
+            deadline_ms=b", ".join(given[_DEADLINE]) or b"0" if _DEADLINE in given else b"",
             trace_headers=_trace_context(given) if b"traceparent" in given else (),
         )
         scope[RECORD] = record
@@ -123,6 +126,13 @@ class RequestRecord:
     @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started_s
+
+    @property
+    def first_token_s(self) -> float | None:
+        """From its slot to the first token of a stream; None where that was not seen apart from the others."""
+        if not self.num_events or self.is_in_one_piece or self.first_byte_s is None or self.admitted_s is None:
+            return None
+        return self.first_byte_s - self.admitted_s
 
     @property
     def tpot_s(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.dialects.responses_input import InputItem, messages_of
@@ -113,12 +113,15 @@ class ResponsesRequest(Sampled):
     truncation: Literal["auto", "disabled"] | None = Field(
         None, description="harmless: nothing is left out, and what is too long is refused"
     )
-    background: OnlyFalse | None = Field(None, description="only false: use a batch")
+    # Where it is true, the gateway keeps the response and asks the worker without this field.
+    background: Annotated[OnlyFalse, WithJsonSchema({"type": "boolean"})] | None = Field(
+        None, description="true: the response is computed without the client, and kept"
+    )
     client_metadata: dict[str, JsonValue] | None = Field(None, description="harmless: an agent's own bookkeeping")
     include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = Field(
         None, description="log-probabilities of the text; reasoning.encrypted_content is harmless: none is encrypted"
     )
-    store: bool | None = Field(None, description="harmless: nothing is stored")
+    store: bool | None = Field(None, description="harmless: what is not in the background is not stored")
     user: str | None = Field(None, description="harmless: taken and not used")
     metadata: dict[str, str] | None = Field(None, description="comes back")
     safety_identifier: str | None = Field(None, description="harmless: taken and not used")
@@ -219,6 +222,7 @@ class InputTokensRequest(ResponsesRequest):
     )
 
     model: NonEmptyString | None = None  # type: ignore[assignment]
+    background: OnlyFalse | None = None
     input: str | Annotated[list[InputItem], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(default=[])
 
     @model_validator(mode="after")

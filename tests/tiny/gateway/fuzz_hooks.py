@@ -105,6 +105,8 @@ def _a_question(body: dict[str, Any], path: str) -> dict[str, Any]:
     """With the fields that stand for themselves as they were made up."""
     kept = {name: value for name, value in body.items() if name not in _TOGETHER}
     if path.startswith("/v1/responses"):
+        if kept.get("background"):  # needs it
+            kept.pop("store", None)
         return {**kept, "input": "What is 1+2?", "max_output_tokens": _MOST_TOKENS}
     return {**kept, "messages": [{"role": "user", "content": "What is 1+2?"}]}
 

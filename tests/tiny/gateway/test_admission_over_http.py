@@ -24,7 +24,7 @@ async def _waiting(stack, count):
 
 async def test_the_queue_is_bounded_and_first_come_first_served(running, request_chat):
     async with running(max_num_seqs=1, max_queue=3) as stack:
-        blocker = _ask(stack, request_chat(chunks=100, itl_ms=10))
+        blocker = _ask(stack, request_chat(chunks=100, itl_ms=30))
         await stack.until(lambda seen: seen["running"] == 1)
         waiting = []
         for index in range(3):

@@ -105,7 +105,7 @@ async def test_wrong_route_method_type_and_model(running):
             ("GET", "/", 404, "route_not_found"),
             ("GET", "/docs", 404, "route_closed"),
             ("POST", "/sleep", 404, "route_closed"),
-            ("GET", "/v1/responses/resp_1", 404, "route_not_served"),
+            ("GET", "/v1/responses/resp_1", 404, "response_not_found"),
             ("GET", CHAT, 405, "method_not_allowed"),
             ("DELETE", "/health", 405, "method_not_allowed"),
             ("POST", "/v1/models/fake", 405, "method_not_allowed"),

@@ -208,17 +208,16 @@ async def test_a_route_that_the_engine_has_not_is_404_and_not_asked_for(engine):
     assert request["additionalProperties"] == {"type": "null"} and "metadata" in request["properties"]
 
 
-async def test_stored_responses_are_asked_for_by_a_safe_name(engine):
+async def test_a_background_response_is_kept_by_the_gateway_and_asked_for_as_any_stream(engine):
     async with _before(engine) as http:
-        async with http.get(f"{RESPONSES}/resp_1?starting_after=3&stream=false") as response:
-            assert response.status == 200
-        await _post(http, f"{RESPONSES}/resp_1/cancel", {})
-        for path in (f"{RESPONSES}/a%2F..%2Fb", f"{RESPONSES}/a%20HTTP", f"{RESPONSES}/%0d%0ax"):
-            async with http.get(path, allow_redirects=False) as response:
-                assert response.status == 404, path
-        async with http.get(f"{RESPONSES}/resp_1?include=all") as response:
-            assert response.status == 400
-    assert [path for path, _, _ in engine.asked] == [f"{RESPONSES}/resp_1", f"{RESPONSES}/resp_1/cancel"]
+        first = await _post(http, RESPONSES, {**ASKED, "background": True})
+        assert first["status"] == "queued" and first["background"] is True
+        async with http.get(f"{RESPONSES}/{first['id']}?stream=true") as response:
+            text = await response.text()
+        await _post(http, f"{RESPONSES}/{first['id']}/cancel", {})
+    assert [path for path, _, _ in engine.asked] == [RESPONSES]
+    asked = engine.asked[0]
+    assert text.startswith("event: response.created\n") and "background" not in str(asked)
 
 
 async def test_adapters_are_models_with_a_parent(engine):

@@ -176,3 +176,39 @@ async def test_few_sequences_of_many_slots_are_one_request(engine: Sequences) ->
         await _ask(http, {**ASKED, "n": 9})
         assert [json.loads(body)["n"] for _, body, _ in engine.asked[1:]] == [1] * 9
         assert len({name for _, _, name in engine.asked}) == 10, "each has an id of its own"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_deadline_ends_all_of_its_sequences(engine: Sequences, stream: bool) -> None:
+    engine.go_on.clear()
+    async with _gateway(engine) as (http, other):
+        body = {**WIDE, "max_tokens": 99, "stream": stream}
+        async with http.post(CHAT, json=body, headers={"x-qserve-deadline-ms": "500"}) as answer:
+            said = (await answer.read()).decode()
+        assert answer.status == (200 if stream else 504) and '"code": "deadline_exceeded"' in said
+        await _until_running(engine, 0)
+        engine.go_on.set()
+        assert len((await _ask(other, ASKED))["choices"]) == 1
+
+
+async def test_a_slot_that_background_work_frees_is_the_waiting_chats(engine: Sequences) -> None:
+    """Though a line of the batch has waited for longer and is shorter: the batch takes no new slot from there on."""
+    engine.go_on.clear()
+    async with _gateway(engine) as (http, other):
+        held = {**ASKED, "max_tokens": 99}
+        priority = {"x-qserve-priority": "background"}
+        lines = [asyncio.create_task(http.post(CHAT, json=held, headers=priority)) for _ in range(3)]
+        await _until_running(engine, 3)
+        lines.append(asyncio.create_task(http.post(CHAT, json=held, headers=priority)))
+        long = {**held, "messages": [{"role": "user", "content": 1200 * "x"}]}
+        chats = [asyncio.create_task(_ask(other, {**long, "seed": seed})) for seed in (7, 8)]
+        await _until_running(engine, 4)
+        number = len(engine.asked)
+        lines[0].cancel()
+        async with asyncio.timeout(60):
+            while len(engine.asked) == number:
+                await asyncio.sleep(0.01)
+        seeds = [json.loads(body)["seed"] for _, body, _ in engine.asked]
+        assert sorted(seeds) == [1, 1, 1, 7, 8]
+        engine.go_on.set()
+        await asyncio.gather(*chats, *lines[1:])

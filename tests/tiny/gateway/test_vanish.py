@@ -104,7 +104,7 @@ async def test_kill_9_under_16_streams(running, request_chat, parse_events):
             started.release()
             return parse_events(body + await response.read())
 
-    async with running() as stack:
+    async with running(resume_wait_s=1.0) as stack:
         started = asyncio.Semaphore(0)
         streams = [asyncio.create_task(one(stack, started)) for _ in range(16)]
         for _ in streams:

@@ -46,7 +46,8 @@ async def test_the_facts_are_looked_at_once(facts: dict[str, Any], n: int) -> No
         return roles
 
     known = WorkerFacts("chat", ("m",), UnixAddress(Path("/nowhere/w.sock")), "k", 8, 512, **facts)
-    app = build_gateway(GatewaySettings(), [WorkerStatus(known, WorkerState.READY)], shared=Shared(replicas))
+    status = WorkerStatus(known, WorkerState.READY)
+    app = build_gateway(GatewaySettings(resume_wait_s=0), [status], shared=Shared(replicas))
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "n": n}
     reply = await GatewayAsService(app, roles, 1000).ask(CHAT, json.dumps(body).encode(), "")
     assert (reply.status, b"can't be reached" in reply.body) == (503, True), "it went all the way"

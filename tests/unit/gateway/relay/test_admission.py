@@ -18,14 +18,14 @@ from qserve.wire.reward.fields import BULK_SLOTS, num_slots
 class Guest:
     """Asks for slots in a task, and leaves when told."""
 
-    def __init__(self, admission, num_sequences=1, background=False, client="", leaves_one=False):
+    def __init__(self, admission, num_sequences=1, background=False, client="", leaves_one=False, num_tokens=None):
         self.inside = False
         self._leave = asyncio.Event()
         who = Requester(client, background, leaves_one)
-        self.task = asyncio.create_task(self._visit(admission, num_sequences, who))
+        self.task = asyncio.create_task(self._visit(admission, num_sequences, who, num_tokens))
 
-    async def _visit(self, admission, num_sequences, who):
-        places = await admission.enter(num_sequences, who)
+    async def _visit(self, admission, num_sequences, who, num_tokens):
+        places = await admission.enter(num_sequences, who, num_tokens=num_tokens)
         try:
             self.inside = True
             held_s = time.perf_counter()
@@ -337,3 +337,81 @@ async def test_a_client_whose_batch_is_new_may_send_a_line_though_all_slots_are_
     if not chat.inside:
         assert admission.free_in_background("b") == admission.free_in_background("x") == 0, "others wait"
     await _all([*lines[1:], chat])
+
+
+async def test_eight_long_prompts_are_not_equal_to_eight_chats():
+    admission = Admission(num_slots=4, max_waiting=100)
+    long = [Guest(admission, client="a", num_tokens=30_000) for _ in range(8)]
+    await _settle()
+    chats = [Guest(admission, client="b", num_tokens=100) for _ in range(8)]
+    await _settle()
+    for guest in long[:3]:
+        await guest.leave()
+        await _settle()
+    assert [guest.inside for guest in chats] == [True] * 3 + [False] * 5
+    assert [guest.inside for guest in long[3:]] == [True] + [False] * 4
+    await long[3].leave()
+    await _settle()
+    assert long[4].inside, "who has none running is next, however long it is"
+    for guest in chats:
+        await _settle()
+        assert guest.inside, "one slot is that of the long prompts, the others are the chats'"
+        await guest.leave()
+    await _all(long[4:])
+    assert admission.num_running_sequences == admission.num_waiting == 0
+
+
+async def test_at_one_slot_clients_take_turns_by_tokens():
+    admission = Admission(num_slots=1, max_waiting=100)
+    long = [Guest(admission, client="a", num_tokens=1000) for _ in range(3)]
+    await _settle()
+    chats = [Guest(admission, client="b", num_tokens=100) for _ in range(25)]
+    await _settle()
+    order, left = [], [*long, *chats]
+    while left:
+        inside = next(guest for guest in left if guest.inside)
+        order.append("a" if inside in long else "b")
+        left.remove(inside)
+        await inside.leave()
+        await _settle()
+    assert "".join(order) == "a" + 10 * "b" + "a" + 10 * "b" + "a" + 5 * "b"
+
+
+@pytest.mark.parametrize("shares_places", [False, True])
+async def test_nothing_of_the_background_goes_in_while_a_chat_waits(shares_places):
+    """Whoever it is of: the worker of our own takes a place back from what runs in the background."""
+    admission = Admission(num_slots=8, max_waiting=500, shares_places=shares_places)
+    lines = [Guest(admission, background=True, client=f"batch-{number}") for number in range(20)]
+    await _settle()
+    chats = [Guest(admission, client=client) for client in "abcde" for _ in range(4)]
+    await _settle()
+    inside = [guest for guest in chats if guest.inside]
+    if shares_places:
+        assert len(inside) >= 8, "as many as the worker has places, for all that the background has"
+    while any(not (guest.inside or guest.task.done()) for guest in chats):
+        more = Guest(admission, background=True, client="new")
+        before = {guest for guest in (*lines, more) if guest.inside}
+        await (inside or lines).pop(0).leave()
+        await _settle()
+        assert {guest for guest in (*lines, more) if guest.inside} <= before
+        lines.append(more)
+        inside = [guest for guest in chats if guest.inside]
+    await _all(guest for guest in (*chats, *lines) if not guest.task.done())
+    assert admission.num_running_sequences == admission.num_waiting == 0
+
+
+async def test_the_expected_wait_is_that_behind_those_that_are_next():
+    admission, me = Admission(num_slots=2, max_waiting=100), Requester("me")
+    assert admission.expected_wait_s(1, me, 10) == 0.0
+    inside = [Guest(admission, client="a", num_tokens=100) for _ in range(2)]
+    await _settle()
+    assert admission.expected_wait_s(1, me, 10) is None, "nothing has finished yet"
+    await inside.pop(0).leave()
+    admission._seconds_per_request = 4.0
+    waiting = [Guest(admission, client="a", num_tokens=100) for _ in range(5)]
+    await _settle()
+    assert admission.num_waiting == 4
+    assert admission.expected_wait_s(1, me, 10) == pytest.approx(4.0 / 2), "nobody of them is next before me"
+    assert admission.expected_wait_s(1, Requester("a"), 10) == pytest.approx(5 * 4.0 / 2)
+    assert admission.expected_wait_s(1, Requester("me", is_background=True), 10) == pytest.approx(5 * 4.0 / 2)
+    await _all([*inside, *waiting])

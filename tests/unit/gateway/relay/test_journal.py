@@ -81,3 +81,17 @@ def test_memory_is_bound_for_one_and_for_all() -> None:
         one.close()
         one.close()
     assert journals.num_bytes == 0
+
+
+def test_where_figures_may_differ_events_are_counted() -> None:
+    journal = begun()
+    journal.sent(journal.read(b":j~{}\n" + FIRST + b'data: {"logprob":-0.12345}\n\n'))
+    journal.sent(journal.read(SECOND + EVENTS[0]))
+    journal.begin_again()
+    again = b'data: {"logprob":-0.123456789}\n\n' + EVENTS[0] + EVENTS[1]
+    assert journal.read(again) == EVENTS[1]
+    journal.check_end()
+    journal.begin_again()
+    journal.read(EVENTS[0])
+    with pytest.raises(OtherAnswer, match="shorter"):
+        journal.check_end()

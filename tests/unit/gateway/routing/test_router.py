@@ -156,6 +156,18 @@ def test_what_was_answered_between_two_deaths_is_innocent() -> None:
     poison.check(7)
 
 
+def test_deaths_from_outside_are_no_requests_fault() -> None:
+    outside = {("chat", life) for life in range(18)}
+    poison = PoisonRequests(is_outside=outside.__contains__)
+    for life in range(18):
+        assert not poison.died(7, ("chat", life)) and not poison.must_run_alone(7)
+    poison.check(7)
+    assert not poison.died(7, ("chat", 18)), "the first that may be its own"
+    outside.add(("chat", 18))  # which is known a moment later
+    poison.check(7)
+    assert poison.died(7, ("chat", 19)), "whatever kills it, it has had enough workers"
+
+
 def test_who_was_not_the_only_suspect_in_the_second_death_is_asked_once_more_alone() -> None:
     poison = PoisonRequests()
     for digest in (7, 8, 9):
