@@ -51,7 +51,7 @@ class Agent:
         self._events: list[tuple[str, Mapping[str, Any]]] = []
         self._failure: Failure | None = None
         self._folder = ExitStack()
-        self._private = self._folder.enter_context(private_folder())
+        self._private = self._folder.enter_context(private_folder()).path
         self._log = LogTail(self._private / "worker.log")
         self._worker: SupervisedWorker | None = None
         self._status = self._new_status()
@@ -135,6 +135,7 @@ class Agent:
             status.detail,
             status.facts,
             status.num_restarts,
+            frozenset(status.outside_deaths),
             status.start_phases_s,
             events,
             self._log.read(),

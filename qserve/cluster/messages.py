@@ -61,6 +61,7 @@ class AgentStatus:
 
     Attributes:
         facts: as the node knows them.
+        outside_deaths: as `WorkerStatus.outside_deaths`, counted on the node.
         start_phases_s: of its last start there.
         events: since the last status, in order.
         log: bytes of its log since the last status.
@@ -70,6 +71,7 @@ class AgentStatus:
     detail: str
     facts: WorkerFacts
     num_restarts: int
+    outside_deaths: frozenset[int]
     start_phases_s: Mapping[str, float]
     events: tuple[tuple[str, Mapping[str, Any]], ...]
     log: bytes

@@ -19,11 +19,17 @@ _END_S = 5.0
 
 
 class WorkerLost(Exception):
-    """The worker must be placed again, on another node if there is one; `is_reachable`: its agent still answers."""
+    """The worker must be placed again, on another node if there is one.
 
-    def __init__(self, reason: str, *, is_reachable: bool = False) -> None:
+    Attributes:
+        is_reachable: its agent still answers.
+        is_outside: something ended its agent or the node, and it was not for want of memory: no request did that.
+    """
+
+    def __init__(self, reason: str, *, is_reachable: bool = False, is_outside: bool = False) -> None:
         super().__init__(reason)
         self.is_reachable = is_reachable
+        self.is_outside = is_outside
 
 
 class PlacedAgent:
@@ -67,7 +73,8 @@ class PlacedAgent:
         except TimeoutError:
             raise WorkerLost(f"the node {self.address} did not answer for {limit_s:g} s") from None
         except Exception as error:  # every way in which an actor is lost has a class of its own in Ray
-            raise WorkerLost(f"the node {self.address} is gone: {_words(error)}") from error
+            reason = f"the node {self.address} is gone: {_words(error)}"
+            raise WorkerLost(reason, is_outside=not _is_of_memory(error)) from error
         return answer
 
     async def memory(self) -> dict[str, Any]:
@@ -96,6 +103,11 @@ class PlacedAgent:
                 async with asyncio.timeout(LEASE_S):
                     await self._reservation.agent.renew.remote()
             await asyncio.sleep(_RENEW_S)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether Ray's monitor ended the agent because its node ran out of memory; not every such error has its class."""
+    return "OutOfMemory" in type(error).__name__ or "OUT_OF_MEMORY" in str(error) or "low on memory" in str(error)
 
 
 def _words(error: Exception) -> str:

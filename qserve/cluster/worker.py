@@ -191,6 +191,8 @@ class RayWorker:
             await asyncio.gather(*tasks, return_exceptions=True)
         error = next(iter(done)).exception()
         if isinstance(error, WorkerLost):
+            if error.is_outside:
+                self.status.outside_deaths.add(self.status.num_restarts)
             self._restarts.enter(WorkerState.RESTARTING, str(error))
             return error
         if error is not None:
@@ -246,6 +248,7 @@ class RayWorker:
             self.status.facts = facts
         self.status.start_phases_s = status.start_phases_s
         self.status.num_restarts = self._num_restarts_before + status.num_restarts
+        self.status.outside_deaths |= {self._num_restarts_before + life for life in status.outside_deaths}
 
     async def _check_reachable(self) -> None:
         address = self.status.facts.address

@@ -46,7 +46,11 @@ async def _serve(listener: socket.socket, control: socket.socket) -> None:
     while not server.started and not serving.done():
         await asyncio.sleep(_POLL_S)
     coordinator.serves()
-    stopped = asyncio.create_task(coordinator.stopped.wait())
+    stopped, left = (asyncio.create_task(one.wait()) for one in (coordinator.stopped, coordinator.left))
+    await asyncio.wait([stopped, serving, left], return_when=asyncio.FIRST_COMPLETED)
+    if left.done() and not stopped.done():
+        server.leave()
+    left.cancel()
     await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     await serving

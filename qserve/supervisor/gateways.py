@@ -77,6 +77,9 @@ class RunningGateway(Protocol):
     async def num_in_flight(self) -> int:
         """Requests that are being answered."""
 
+    def leave(self) -> None:
+        """Accept no more: another service does. Requests on open connections are answered, which then are closed."""
+
     async def stop(self) -> None:
         """Stop it; returns when it has ended."""
 
@@ -161,6 +164,9 @@ class _InThisProcess:
     async def num_in_flight(self) -> int:
         return self._in_flight.num_requests
 
+    def leave(self) -> None:
+        self._server.leave()
+
     async def stop(self) -> None:
         self._server.should_exit = True
         await self._serving
@@ -179,6 +185,7 @@ class _InProcesses:
         self._listener = listener
         self._report = report
         self._is_stopping = False
+        self._is_leaving = False
         # Hashes of prompts are compared between processes.
         self._environment = {**os.environ, "PYTHONHASHSEED": str(secrets.randbelow(1 << 32))}
         self._up = [asyncio.Event() for _ in range(processes.count)]
@@ -206,6 +213,10 @@ class _InProcesses:
     async def num_in_flight(self) -> int:
         return await self._coordinator.num_in_flight()
 
+    def leave(self) -> None:
+        self._is_leaving = True
+        self._coordinator.leave()
+
     async def stop(self) -> None:
         self._is_stopping = True
         await self._coordinator.stop()
@@ -226,7 +237,7 @@ class _InProcesses:
         while True:
             began_s = time.monotonic()
             reason = await self._end_of(index)
-            if self._is_stopping:
+            if self._is_stopping or self._is_leaving:
                 return
             is_well = time.monotonic() - began_s > _WELL_AFTER_S
             num_failures, pause_s = (0, _FIRST_PAUSE_S) if is_well else (num_failures + 1, pause_s)
@@ -293,8 +304,8 @@ class _InProcesses:
             await asyncio.wait([is_up, ended], return_when=asyncio.FIRST_COMPLETED)
             if is_up.done():
                 up.set()
-                if self._is_stopping:  # since it was started
-                    member.channel.notify("stop")
+                if self._is_stopping or self._is_leaving:  # since it was started
+                    member.channel.notify("stop" if self._is_stopping else "leave")
             silence = Silence()
             while not ended.done():
                 await asyncio.wait([ended], timeout=_LOOK_S)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from typing import Any
 
 from qserve.errors import PortInUse, UsageError
 
-__all__ = ["bind", "check_exposure", "is_loopback", "url_host"]
+__all__ = ["address_of", "bind", "check_exposure", "is_loopback", "url_host"]
 
 
 def is_loopback(host: str) -> bool:
@@ -32,10 +33,7 @@ def check_exposure(host: str, keys: tuple[str, ...]) -> None:
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises PortInUse or UsageError."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise UsageError(f"--host {host} is not an address of a machine: {error.strerror}") from error
+    family, kind, proto, _, address = _info_of(host, port)
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -53,6 +51,18 @@ def bind(host: str, port: int) -> socket.socket:
         raise UsageError(f"--host {host} --port {port} can't be opened: {error.strerror}") from error
     listener.setblocking(False)
     return listener
+
+
+def address_of(host: str, port: int) -> tuple[Any, ...]:
+    """What `bind` listens at. Raises UsageError."""
+    return tuple(_info_of(host, port)[4])
+
+
+def _info_of(host: str, port: int) -> tuple[Any, ...]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise UsageError(f"--host {host} is not an address of a machine: {error.strerror}") from error
 
 
 def url_host(host: str) -> str:

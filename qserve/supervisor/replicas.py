@@ -44,13 +44,20 @@ async def watch_all(workers: Sequence[Worker], *beside: Callable[[], Coroutine[A
 class RollingRestart:
     """Restarts workers one after the other, each when its requests are over; the other replicas serve meanwhile."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[Worker], after: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """`after` is awaited before the first one: another service may still have requests at them."""
         self._workers = workers
+        self._after = after
         self._running: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one is running."""
+        return self._running is not None and not self._running.done()
 
     def begin(self) -> tuple[str, ...] | None:
         """Start a rolling restart; returns the names of the ready workers in order, None while one is running."""
-        if self._running is not None and not self._running.done():
+        if self.is_running:
             _log.warning("a rolling restart is already running; this one was not started")
             return None
         ready = [one for one in self._workers if one.status.state is WorkerState.READY]
@@ -65,6 +72,8 @@ class RollingRestart:
                 await self._running
 
     async def _roll(self, workers: Sequence[Worker]) -> None:
+        if self._after is not None:
+            await self._after()
         for worker in workers:
             try:
                 await worker.restart()

@@ -7,24 +7,26 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 from qserve.batches import FileBounds
 from qserve.core.hardware import HostProcess
-from qserve.errors import QserveError, UsageError
+from qserve.errors import PortInUse, QserveError, UsageError
 from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor import ports
 from qserve.supervisor.deployment import ModelDeployment
+from qserve.supervisor.draining import drain, finish
 from qserve.supervisor.gateways import Processes, RunningGateway, make_gateway
 from qserve.supervisor.measure import measure_last, measure_on, reported_memory
-from qserve.supervisor.memory.watch import MemoryBounds, watch_of
-from qserve.supervisor.private import private_folder
+from qserve.supervisor.memory.watch import MemoryBounds, MemoryWatch, watch_of
+from qserve.supervisor.private import PrivateFolder, private_folder
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
 from qserve.supervisor.runner import Runner, Worker
@@ -32,15 +34,19 @@ from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity_checks import Checks
 from qserve.supervisor.screen import End, ReadyWorker, Screen, ready_rows
 from qserve.supervisor.stop_signal import StopSignal
+from qserve.supervisor.takeover.adopting import Adopting
+from qserve.supervisor.takeover.launched import Launched
+from qserve.supervisor.takeover.offer import Offer
+from qserve.supervisor.takeover.offered import Offered
+from qserve.supervisor.takeover.taking import Taking, advised
 from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
-from qserve.units import counted
+from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import WorkerState
 
 __all__ = ["UpOptions", "serve"]
 
 _log = logging.getLogger("qserve.supervisor")
-_POLL_S = 0.05
 _THIS_MACHINE = ThisMachine()
 
 
@@ -64,6 +70,8 @@ class UpOptions:
         memory: what of the machine's memory stays free.
         files: the folder of files and batches; None: none are kept.
         file_bounds: of that folder.
+        launched: what the workers are started from, for a service that takes over from this one.
+        taking: the service that this one takes over from, with its port and its workers; None: from none.
 
     """
 
@@ -82,6 +90,8 @@ class UpOptions:
     memory: MemoryBounds = field(default_factory=MemoryBounds)
     files: Path | None = None
     file_bounds: FileBounds = field(default_factory=FileBounds)
+    launched: Launched = field(default_factory=Launched)
+    taking: Taking | None = None
 
 
 async def serve(
@@ -90,10 +100,24 @@ async def serve(
     """Serve on workers of `runner` until stopped; returns the exit status.
 
     0: stopped, every request was answered. 1: requests were cut off, by a worker that ended or by the stop.
+    With `options.taking` it serves the models of that service, on its workers.
     Raises PortInUse, UsageError, BrokenCheckpoint, DoesNotFit or WorkerFailed when it can't start or continue.
     """
     ports.check_exposure(options.host, options.gateway.keys)
-    listener = ports.bind(options.host, options.port)
+    if options.taking is not None:
+        with contextlib.closing(options.taking) as taking:
+            runner = await Adopting.begun(taking)
+            return await _recorded(runner.deployments, options, screen, runner.listener, runner)
+    try:
+        listener = ports.bind(options.host, options.port)
+    except PortInUse as error:
+        raise await asyncio.to_thread(advised, error, options.port) from None
+    return await _recorded(deployments, options, screen, listener, runner)
+
+
+async def _recorded(
+    deployments: Sequence[ModelDeployment], options: UpOptions, screen: Screen, listener: socket, runner: Runner
+) -> int:
     url = f"http://{ports.url_host(options.host)}:{listener.getsockname()[1]}"
     stop = StopSignal()
     stop.install()
@@ -116,19 +140,21 @@ async def _serve(
     options: UpOptions,
     screen: Screen,
     record: RunRecord,
-    listener: Any,
+    listener: socket,
     url: str,
     stop: StopSignal,
     runner: Runner,
 ) -> int:
-    with private_folder() as private:
-        async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
-            workers = _workers(deployments, private, record, screen, runner)
+    adopting = runner if isinstance(runner, Adopting) else None
+    with private_folder() as private, private_folder() if adopting is None else adopting.folder() as folder:
+        async with hosted_ui(options.ui, url, options.gateway, private.path, record) as ui:
+            workers = _workers(deployments, folder.path, record, screen, runner)
             for worker in workers:
                 worker.start_limit_s = options.start_timeout_s
             statuses = [worker.status for worker in workers]
             host = HostMemory(options.beside)
-            rolling, watch = RollingRestart(workers), watch_of(workers, options.memory, record)
+            rolling = RollingRestart(workers, None if adopting is None else adopting.gone)
+            watch = watch_of(workers, options.memory, record)
             stop.on_hangup(rolling.begin)
             service = Service(
                 rolling.begin,
@@ -139,14 +165,22 @@ async def _serve(
                 options.file_bounds,
                 None if watch is None else watch.shown,
             )
+            if adopting is not None:
+                await adopting.adopt()
             gateway = make_gateway(options.processes, options.gateway, statuses, service, ui, listener, record.event)
             gateway.begin()
             if watch is not None:
                 watch.begin()
-            end = None
+            end, offer = None, _offer(deployments, workers, listener, folder, watch, options, rolling)
             try:
-                if await _live(workers, gateway, host, url, options, record, screen, stop, runner):
-                    num_left = await _drain(workers, gateway, options, screen, stop)
+                async with offer.open_in(private.path):
+                    is_live = await _live(workers, gateway, host, url, options, record, screen, stop, runner, offer)
+                if offer.has_left:
+                    record.event("", "handed_over")
+                    num_left = await finish(gateway, options.drain_timeout_s, screen, stop)
+                    end = End(record.num_cut_off, num_left)
+                elif is_live:
+                    num_left = await drain(workers, gateway, options.drain_timeout_s, screen, stop)
                     end = End(record.num_cut_off, num_left)
             finally:
                 screen.end_progress()
@@ -154,7 +188,8 @@ async def _serve(
                     await watch.stop()
                 await rolling.stop()
                 await measure_last(workers, host, record)
-                await asyncio.gather(*(worker.stop() for worker in workers))
+                are_ours = (adopting is None or adopting.has_left) and not offer.has_left
+                await asyncio.gather(*(_let_go(worker, are_ours=are_ours) for worker in workers))
                 await gateway.stop()
     if end is None:
         screen.note("stopped before it was ready")
@@ -162,6 +197,36 @@ async def _serve(
     for line in end.lines(options.run_folder.name):
         screen.note(line)
     return end.exit_status
+
+
+async def _let_go(worker: Worker, *, are_ours: bool) -> None:
+    """End it, unless it is another service's."""
+    if are_ours or not isinstance(worker, SupervisedWorker):
+        await worker.stop()
+    else:
+        await worker.let_go()
+
+
+def _offer(
+    deployments: Sequence[ModelDeployment],
+    workers: Sequence[Worker],
+    listener: socket,
+    folder: PrivateFolder,
+    watch: MemoryWatch | None,
+    options: UpOptions,
+    rolling: RollingRestart,
+) -> Offer:
+    """What a service that takes over from this one sees; workers of a cluster are not handed over."""
+    here = [worker for worker in workers if isinstance(worker, SupervisedWorker)]
+    run = options.run_folder.name
+
+    def busy() -> str:
+        if len(here) < len(workers):
+            return "its workers run on a cluster"
+        return "a rolling restart is running; try again when it is over" if rolling.is_running else ""
+
+    offered = Offered(deployments, here, listener, folder, watch, run, options.launched, busy)
+    return Offer(offered)
 
 
 def _workers(
@@ -186,10 +251,19 @@ async def _live(
     screen: Screen,
     stop: StopSignal,
     runner: Runner,
+    offer: Offer,
 ) -> bool:
-    """Start the workers and watch them until the user stops the service; False: that was before they were ready."""
+    """Start the workers and watch them until the user stops the service, or another one has taken them over.
+
+    False: that was before they were ready.
+    """
 
     async def start() -> None:
+        if isinstance(runner, Adopting):
+            await gateway.ready()
+            await runner.leave()
+            runner.tell(record, screen)
+            return
         await start_all(workers)
         await gateway.ready()
 
@@ -222,7 +296,7 @@ async def _live(
     try:
         if await _unless_stopped(tell_ready(), stop):
             after = partial(_after_checks, checks, url, options)
-            await _unless_stopped(_watch(workers, gateway, host, record, after, runner), stop)
+            await _unless_stopped(_watch(workers, gateway, host, record, after, runner, offer), stop)
     finally:
         await checks.close()
     return True
@@ -276,31 +350,30 @@ async def _watch(
     record: RunRecord,
     after_ready: Callable[[], Coroutine[Any, Any, None]],
     runner: Runner,
+    offer: Offer,
 ) -> None:
-    """Watch, measure and scale workers and gateway, and finish the start."""
-    beside = [asyncio.create_task(measure_on(workers, host, record)), asyncio.create_task(runner.scale(workers))]
+    """Watch, measure and scale workers and gateway, and finish the start; returns when they were handed over."""
+
+    async def keep_workers() -> None:
+        beside = [asyncio.create_task(measure_on(workers, host, record)), asyncio.create_task(runner.scale(workers))]
+        try:
+            await watch_all(workers)
+        finally:
+            await _cancelled(beside)
+
+    handing = asyncio.create_task(offer.watch(keep_workers))
+    running = {handing, asyncio.create_task(gateway.watch()), asyncio.create_task(after_ready())}
     try:
-        await watch_all(workers, after_ready, gateway.watch)
+        while not handing.done():
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            running -= done
     finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await _cancelled(running)
 
 
-async def _drain(
-    workers: list[Worker], gateway: RunningGateway, options: UpOptions, screen: Screen, stop: StopSignal
-) -> int:
-    """Let running requests finish; new ones get 503 meanwhile. Returns how many did not finish in time."""
-    for worker in workers:
-        worker.status.detail = "the service is stopping; running requests finish, new ones are refused"
-        worker.status.state = WorkerState.DRAINING
-    deadline = asyncio.get_running_loop().time() + options.drain_timeout_s
-    if num_running := await gateway.num_in_flight():
-        screen.note(
-            f"stopping: {counted(num_running, 'running request')} may take {options.drain_timeout_s:g} s to finish; "
-            "Ctrl-C again stops at once"
-        )
-    while num_running and not stop.second.is_set() and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_POLL_S)
-        num_running = await gateway.num_in_flight()
-    return num_running
+async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -39,9 +39,13 @@ class ThisMachine:
         record: RunRecord,
         screen: Screen,
         chat: WorkerFacts | None = None,
+        facts: WorkerFacts | None = None,
     ) -> SupervisedWorker:
-        """See `Runner.worker`. Its socket and its key's file lie in the `private` folder."""
-        status = WorkerStatus(facts_of(deployment, UnixAddress(private / f"{deployment.name}.sock")))
+        """See `Runner.worker`. Its socket and its key's file lie in the `private` folder.
+
+        `facts` are those of one that runs, which is adopted.
+        """
+        status = WorkerStatus(facts or facts_of(deployment, UnixAddress(private / f"{deployment.name}.sock")))
         keep_plan(deployment, record)
         log_file = record.log_file(deployment.name)
         worker = local_worker(deployment, status, private, log_file, event_recorder(record, screen), chat)

@@ -15,12 +15,16 @@ from typing import Any
 
 from qserve.errors import QserveError, WorkerFailed
 from qserve.planner.plan import Plan
-from qserve.supervisor.child import Child
+from qserve.supervisor.child import Child, Descriptors
+from qserve.supervisor.deployment import ModelDeployment
 from qserve.supervisor.liveness import activity, stacks
 from qserve.supervisor.liveness.health import until_hung, until_sick
+from qserve.supervisor.liveness.outside_kill import MemoryKills
 from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, Restarts, WorkerEvents
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
+from qserve.supervisor.start_log import StartLog
+from qserve.supervisor.takeover.handed import HandedWorker
 from qserve.supervisor.worker_requests import WorkerRequests
 from qserve.worker.base import WorkerState, WorkerStatus
 from qserve.worker.launch import Launch
@@ -86,7 +90,7 @@ class SupervisedWorker:
         self.devices: frozenset[str] = frozenset({CPU})
         """What it computes on: uuids of cards, or `CPU`, or `ANY`."""
         self._restarts = Restarts(status, report)
-        self._log_file = log_file
+        self._log = StartLog(log_file)
         self._child: Child | None = None
         self._requests = WorkerRequests(status)
         self._given_up = asyncio.Event()
@@ -202,6 +206,50 @@ class SupervisedWorker:
             return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS, is_no_question=True)
         return await check_sanity(partial(self._send, timeout_s=LIMIT_S), self.status.facts.models[0], self.vocab_size)
 
+    async def adopt(self, handed: HandedWorker, ends: Descriptors) -> None:
+        """Instead of `start`: take over a worker that runs. Raises WorkerFailed where it does not answer."""
+        self._log.copy_from(handed.log_file, handed.log_span, self.launch.hear)
+        self._num_lines = 0
+        self._phases = _Phases(self.phases_s, lambda name: None)
+        self._memory_kills = MemoryKills.until_now()
+        self._child = await Child.adopt(handed.pid, ends, self._log.file, self._hear)
+        if not await self.launch.is_well(self._send):
+            raise WorkerFailed(f"the {self.status.name} worker (process {handed.pid}) does not answer")
+        self.status.facts = await self.launch.introduce(self._send, self.status.facts)
+        self.phases_s.update(handed.phases_s)
+        self.status.start_phases_s, self.status.num_restarts = dict(self.phases_s), handed.num_restarts
+        self._restarts.enter(WorkerState.READY, "")
+        self._restarts.event("adopted", pid=handed.pid)
+        self._restarts.event("ready", phases_s=self.phases_s)
+
+    def hand(self, deployment: ModelDeployment) -> tuple[HandedWorker, Descriptors]:
+        """For another service's `adopt`; `deployment` is what it was made from. The pidfd is the caller's."""
+        child, plan = self._running, self.launch.plan
+        handed = HandedWorker(
+            deployment if plan is None else replace(deployment, plan=plan),
+            self.status.facts.to_json(),
+            child.pid,
+            self.status.num_restarts,
+            dict(self.phases_s),
+            self._log.file,
+            self._log.span,
+        )
+        return handed, child.descriptors()
+
+    def pause(self) -> None:
+        """Leave its output to another service, or until `resume`. `watch` must not run."""
+        self._running.pause()
+
+    def resume(self) -> None:
+        """It stays with this service after all."""
+        self._running.resume()
+
+    async def let_go(self) -> None:
+        """Instead of `stop`: it belongs to another service."""
+        if self._child is not None:
+            self._child.let_go()
+        self._requests.close()
+
     async def _start_once(self) -> None:
         await self._spawn()
         try:
@@ -212,6 +260,7 @@ class SupervisedWorker:
                 await self._end_now()
             raise
         self.status.start_phases_s = dict(self.phases_s)
+        self._log.ends()
         self._restarts.enter(WorkerState.READY, "")
         self._restarts.event("ready", phases_s=self.phases_s)
 
@@ -221,7 +270,9 @@ class SupervisedWorker:
         self.phases_s = {}
         self._num_lines = 0
         self._phases = _Phases(self.phases_s, lambda name: self._restarts.event("phase", name=name))
-        self._child = await Child.start(self.launch.command, self.launch.environment, self._log_file, self._hear)
+        self._memory_kills = MemoryKills.until_now()
+        self._log.begins()
+        self._child = await Child.start(self.launch.command, self.launch.environment, self._log.file, self._hear)
 
     @property
     def _running(self) -> Child:
@@ -245,13 +296,13 @@ class SupervisedWorker:
             stuck = watch.see(self._phases.current, self._num_lines, lambda: activity.read_bytes_of(tree_of(child.pid)))
             if stuck is not None:
                 await self._end_stuck()
-                raise StartStuck(stuck, self._log_file)
+                raise StartStuck(stuck, self._log.file)
         if self._given_up.is_set():
             await self._end_now()
             raise WorkerFailed(self._why_given_up)
         await self._reap()
         assert child.returncode is not None, "it ended by itself"
-        raise self.launch.failure(child.returncode)
+        raise self.launch.failure(child.returncode, is_outside=self._memory_kills.rule_out(child.returncode))
 
     async def _until_down(self) -> str:
         """Waits until the worker has ended, or was ended as hung or unwell; returns the reason."""
@@ -272,9 +323,11 @@ class SupervisedWorker:
             await self._end_now()
             return self._why_given_up
         if child.returncode is not None:
+            if is_outside := self._memory_kills.rule_out(child.returncode):
+                self.status.outside_deaths.add(self.status.num_restarts)
             self._restarts.enter(WorkerState.RESTARTING, "the worker ended")
             await self._reap()
-            return death_of(child.returncode)
+            return death_of(child.returncode, is_outside=is_outside)
         if not drained.cancelled():
             self._restarts.enter(WorkerState.RESTARTING, drained.result())
             await self._end_now()
@@ -287,7 +340,7 @@ class SupervisedWorker:
         self._restarts.enter(WorkerState.RESTARTING, f"the worker {reason}")
         if has_stacks:
             await self._end_stuck()
-            return f"the worker {reason} and was ended; its stacks are in {self._log_file}"
+            return f"the worker {reason} and was ended; its stacks are in {self._log.file}"
         await self._end_now()
         return f"the worker {reason} and was ended"
 

@@ -149,6 +149,7 @@ class WorkerStatus:
         detail: why it is not ready, for people; goes into the 503 that a client gets.
         refusal: why a ready worker takes no new requests now, for people; "": it does.
         num_restarts: how often it had to be started again.
+        outside_deaths: of its lives, by `num_restarts`, those that someone ended from outside: no request did.
         start_phases_s: what the last start was spent on, in seconds.
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
         latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
@@ -160,6 +161,7 @@ class WorkerStatus:
     detail: str = "the worker is starting"
     refusal: str = ""
     num_restarts: int = 0
+    outside_deaths: set[int] = field(default_factory=set, repr=False)
     start_phases_s: Mapping[str, float] = field(default_factory=dict, repr=False)
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)

@@ -2,7 +2,9 @@
 
 Our own workers ask the kernel to end them with their parent (`qserve.worker.process`). A foreign server does not, and
 neither do the processes that it starts. The guard stands between: whatever descends from it falls back to it when its
-own parent dies (PR_SET_CHILD_SUBREAPER), and when the supervisor goes, or the server ends, all of it is killed.
+own parent dies (PR_SET_CHILD_SUBREAPER), and when the supervisor goes, or the server ends, all of it is killed. That
+the supervisor goes the kernel tells by the lifeline (`qserve.worker.process.end_with_service`), or where there is none
+by PR_SET_PDEATHSIG.
 
 - the supervisor ends, even by SIGKILL: everything is killed, and the guard ends;
 - the server ends: what it left behind is killed, and the guard ends the way the server did;
@@ -16,7 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -25,6 +29,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_LIFELINE = "QSERVE_LIFELINE"
 # The kernel's word that the supervisor is gone. Not SIGTERM: people send that one, and it means something else.
 _PARENT_GONE = signal.SIGUSR1
 # Python's resource tracker unlinks shared memory (vLLM's queues, hundreds of MB) once all who used it are gone.
@@ -39,13 +44,27 @@ def main() -> None:
     supervisor = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(_PARENT_GONE, lambda *_: _end_all(1))
-    _prctl(_PR_SET_PDEATHSIG, _PARENT_GONE)
-    if os.getppid() != supervisor:  # it died before the kernel was told
+    if os.environ.pop(_LIFELINE, None) is not None:
+        is_gone = _follow_lifeline()
+    else:
+        _prctl(_PR_SET_PDEATHSIG, _PARENT_GONE)
+        is_gone = os.getppid() != supervisor
+    if is_gone:  # it died before the kernel was told
         sys.exit(1)
-    server = subprocess.Popen(sys.argv[1:], preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
+    server = subprocess.Popen(
+        sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, _: _hand_on(server.pid, got))
     _end_all(_end_of(server))
+
+
+def _follow_lifeline() -> bool:
+    """Have the kernel signal this process when the pipe at standard input is closed; whether it is already."""
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETSIG, _PARENT_GONE)
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    return bool(select.select([0], [], [], 0)[0])
 
 
 def _end_of(server: subprocess.Popen[bytes]) -> int:

@@ -64,8 +64,11 @@ class Launch(Protocol):
     def computing(self, pid: int) -> list[int]:
         """Those of its processes that compute; `pid` is the one that was started."""
 
-    def failure(self, returncode: int) -> QserveError:
-        """Why the process that has ended failed, in a sentence that helps; a negative `returncode` is a signal."""
+    def failure(self, returncode: int, *, is_outside: bool = False) -> QserveError:
+        """Why the process that has ended failed, in a sentence that helps; a negative `returncode` is a signal.
+
+        `is_outside`: it was seen that memory was not the reason of a SIGKILL.
+        """
 
     def retry(self) -> Retry | None:
         """After a failed start: a smaller plan that the engine's own numbers call for; None where none helps."""

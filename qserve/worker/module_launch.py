@@ -67,10 +67,10 @@ class ModuleProcess:
             return facts
         return replace(facts, **asdict(EngineLimits(**json.loads(body))))
 
-    def failure(self, returncode: int) -> QserveError:
+    def failure(self, returncode: int, *, is_outside: bool = False) -> QserveError:
         """Its own words, as the kind of error that its status names; without any, how it ended and its last line."""
         if not self._said:
-            return WorkerFailed(f"{death_of(returncode)}. Its last line: {self._last_line!r}")
+            return WorkerFailed(f"{death_of(returncode, is_outside=is_outside)}. Its last line: {self._last_line!r}")
         return _ERROR_OF_STATUS.get(returncode, WorkerFailed)(self._said)
 
     def retry(self) -> Retry | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import select
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -15,11 +17,14 @@ from qserve.worker.address import TcpAddress, UnixAddress
 
 __all__ = [
     "FAILURE",
+    "LIFELINE",
     "NOTE",
     "PHASE",
+    "UNKNOWN_STATUS",
     "WorkerSpec",
     "death_of",
     "end_with_parent",
+    "end_with_service",
     "report_failure",
     "report_note",
     "report_phase",
@@ -29,7 +34,12 @@ __all__ = [
 PHASE = "qserve-worker phase: "
 FAILURE = "qserve-worker failed: "
 NOTE = "qserve-worker note: "
+LIFELINE = "QSERVE_LIFELINE"
+"""Set for a process whose standard input is a pipe that its service holds open: it ends when nobody does any more."""
+UNKNOWN_STATUS = 256
+"""Stands for the status of a process that another one had started: only its parent is told. No process ends with it."""
 _PR_SET_PDEATHSIG = 1
+_FOR_MEMORY = " (the kernel does this when memory runs out)"
 
 
 @dataclass(frozen=True)
@@ -93,12 +103,18 @@ class WorkerSpec:
         )
 
 
-def death_of(returncode: int) -> str:
-    """How a worker ended, in words; a negative `returncode` is a signal."""
+def death_of(returncode: int, *, is_outside: bool = False) -> str:
+    """How a worker ended, in words; a negative `returncode` is a signal.
+
+    `is_outside`: it was seen that memory was not the reason.
+    """
+    if returncode == UNKNOWN_STATUS:
+        return "the worker ended (another service had started it, so its status is not known)"
     if returncode < 0:
         name = signal.Signals(-returncode).name
-        hint = " (the kernel does this when memory runs out)" if returncode == -signal.SIGKILL else ""
-        return f"the worker was killed by {name}{hint}"
+        if returncode == -signal.SIGKILL:
+            name += " (by a person or another program: there was memory)" if is_outside else _FOR_MEMORY
+        return f"the worker was killed by {name}"
     return f"the worker ended with status {returncode}"
 
 
@@ -130,4 +146,21 @@ def end_with_parent(number: signal.Signals = signal.SIGKILL, parent: int | None 
     parent = parent or os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died between the two lines
+        sys.exit(1)
+
+
+def end_with_service() -> None:
+    """Have the kernel kill this process as soon as no service holds its lifeline, however it ended (Linux).
+
+    Unlike the link to a parent it can be handed over to another service (`qserve up --takeover`). A process that was
+    not started by a service has none, and ends with its parent.
+    """
+    if os.environ.pop(LIFELINE, None) is None:
+        end_with_parent()
+        return
+    # fcntl(2): the kernel signals the owner when the other end of the pipe is closed; nothing is ever written to it.
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([0], [], [], 0)[0]:  # it was closed before the kernel was told
         sys.exit(1)

@@ -60,13 +60,13 @@ class WireRoute:
     """One route of a worker.
 
     Attributes:
-        reader: how a body is checked and counted; None for a route without a body.
+        reader: how a body is checked and counted.
         path: the path at the worker; None: the gateway's own. Bodies for one of OpenAI's paths have OpenAI's fields: a
             request for many sequences may go there as several (`qserve.gateway.relay.portions`).
         rewrite: makes of the worker's answer, or of the first events of a stream, what the client gets.
     """
 
-    reader: Reader | None
+    reader: Reader
     path: str | None = None
     rewrite: Callable[[bytes], bytes] | None = None
 
@@ -79,7 +79,8 @@ class EngineWire(Protocol):
         routes: what it may serve, by method and path of the gateway's routes (`qserve.gateway.routes`).
         closed: paths of its server that the gateway keeps from clients, each with the reason.
         speaks_our_errors: its errors can go to a client as they are.
-        takes_client_headers: it reads the headers of `qserve.wire.worker_headers`.
+        takes_client_headers: it reads the headers of `qserve.wire.worker_headers` that tell of clients.
+        continues_streams: it writes and reads `qserve.wire.worker_headers.JOURNAL`.
         reports_fields: its requests and routes are known once it runs (`WorkerFacts.request_fields`).
     """
 
@@ -88,6 +89,7 @@ class EngineWire(Protocol):
     closed: Mapping[str, str]
     speaks_our_errors: ClassVar[bool]
     takes_client_headers: ClassVar[bool]
+    continues_streams: ClassVar[bool]
     reports_fields: ClassVar[bool]
 
     def error(self, status: int, body: bytes, limit: int | None) -> ApiError | None:

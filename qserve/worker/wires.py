@@ -64,6 +64,7 @@ class _OwnWire:
     title: ClassVar[str] = "transformers"
     speaks_our_errors: ClassVar[bool] = True
     takes_client_headers: ClassVar[bool] = True
+    continues_streams: ClassVar[bool] = True
     reports_fields: ClassVar[bool] = False
     closed: Mapping[str, str] = MappingProxyType({})
     routes: Mapping[tuple[str, str], WireRoute] = {

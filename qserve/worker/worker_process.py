@@ -1,4 +1,4 @@
-"""Runs a worker process: reads its specification, reports on standard error, ends with its parent.
+"""Runs a worker process: reads its specification, reports on standard error, ends with its service.
 
 What a worker does inside of it is its own: `serve` loads and then calls `listen`.
 """
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from qserve.errors import QserveError
 from qserve.worker.base import TcpAddress, UnixAddress
-from qserve.worker.process import end_with_parent, report_failure, report_phase
+from qserve.worker.process import end_with_service, report_failure, report_phase
 from qserve.worker.unused_packages import leave_out_unused
 
 __all__ = ["end", "listen", "on_term", "run"]
@@ -40,7 +40,7 @@ def run(
     A QserveError is told to the parent in its own words and becomes the exit status; `advice` says what helps where
     memory ran out while loading, `first_phase` what `serve` begins with.
     """
-    end_with_parent()
+    end_with_service()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     warnings.simplefilter("default")
     document = json.loads(Path(sys.argv[1]).read_text())

@@ -38,16 +38,18 @@ class Agent:
         self.address, self.key = TcpAddress("127.0.0.1", port), key
         self.failure: Failure | None = None
         self.lost = False
+        self.why_lost: Exception = ConnectionError("The actor died unexpectedly\nbefore finishing this task.")
         self.num_renewed = 0
         self.has_ended = False
         self.num_restarts = 0
+        self.outside_deaths: frozenset[int] = frozenset()
         for name in ("exchange", "renew", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}")))
 
     async def _exchange(self, told: GatewayStatus) -> AgentStatus:
         await asyncio.sleep(0.005)
         if self.lost:
-            raise ConnectionError("The actor died unexpectedly\nbefore finishing this task.")
+            raise self.why_lost
         facts = WorkerFacts(
             "chat-0",
             ("x",),
@@ -61,7 +63,8 @@ class Agent:
         )
         phases_s = {"loading weights": 1.5}
         state = WorkerState.STARTING if self.failure else WorkerState.READY
-        return AgentStatus(state, "", facts, self.num_restarts, phases_s, (), b"a line\n", (), PLAN, self.failure)
+        lives = (self.num_restarts, self.outside_deaths)
+        return AgentStatus(state, "", facts, *lives, phases_s, (), b"a line\n", (), PLAN, self.failure)
 
     async def _renew(self) -> None:
         self.num_renewed += 1
@@ -309,6 +312,39 @@ async def test_lives_are_told_apart_although_an_agent_counts_from_0(
 
     await watched(worker, lose)
     assert worker.status.num_restarts == 3
+
+
+class OutOfMemoryError(Exception):
+    """As Ray's own, by its name."""
+
+
+@pytest.mark.parametrize(
+    ("why", "is_outside"),
+    [
+        (ConnectionError("The actor died because its node has died."), True),
+        (OutOfMemoryError("Task was killed due to the node running low on memory."), False),
+        (ConnectionError("Worker exit type: NODE_OUT_OF_MEMORY"), False),
+    ],
+    ids=["node", "ray's memory monitor", "exit type"],
+)
+async def test_no_request_is_blamed_for_a_lost_node_or_a_kill_on_one(
+    worker: RayWorker, cluster: FakeReservations, why: Exception, is_outside: bool
+) -> None:
+    """Lives count on over agents, and so do those that were ended from outside; want of memory may be a request's."""
+    await worker.start()
+
+    async def lose() -> None:
+        first = cluster.agents[0]
+        first.num_restarts, first.outside_deaths = 3, frozenset({0, 2})
+        await until(lambda: worker.status.num_restarts == 3)
+        first.why_lost, first.lost = why, True
+        await until(lambda: len(cluster.agents) == 2 and worker.status.state is WorkerState.READY)
+        second = cluster.agents[1]
+        second.num_restarts, second.outside_deaths = 1, frozenset({0})
+        await until(lambda: worker.status.num_restarts == 5)
+
+    await watched(worker, lose)
+    assert worker.status.outside_deaths == {0, 2, 4} | ({3} if is_outside else set())
 
 
 async def test_what_ray_fails_with_is_tried_again(worker: RayWorker, cluster: FakeReservations) -> None:

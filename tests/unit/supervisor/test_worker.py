@@ -24,6 +24,7 @@ from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.runs import RunStore
 from qserve.runs.writer import NewRun
 from qserve.service.machine import hardware_of
+from qserve.supervisor.liveness.outside_kill import MemoryKills
 from qserve.supervisor.liveness.start_watch import StartStuck
 from qserve.supervisor.measure import reported_memory
 from qserve.supervisor.record import Recording, RunRecord
@@ -33,6 +34,7 @@ from qserve.supervisor.worker import SupervisedWorker
 from qserve.worker.base import UnixAddress, WorkerFacts, WorkerState, WorkerStatus
 from qserve.worker.heartbeat import Progress
 from qserve.worker.launch import Retry, SendRequest
+from tests.processes import is_running
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
 REFUSES = "print('too big', flush=True); raise SystemExit(3)"
@@ -75,8 +77,8 @@ class Script:
         self.introduced += 1
         return facts
 
-    def failure(self, returncode: int) -> QserveError:
-        return DoesNotFit(f"{self._lines} {returncode}")
+    def failure(self, returncode: int, *, is_outside: bool = False) -> QserveError:
+        return DoesNotFit(f"{self._lines} {returncode}{' from outside' if is_outside else ''}")
 
     def retry(self) -> Retry | None:
         return self._again()
@@ -219,7 +221,7 @@ async def test_what_a_worker_started_does_not_outlive_it(plan: Plan, tmp_path: P
     child = int(heard.of("phase")[0]["name"])
     assert psutil.pid_exists(child)
     await one.stop()
-    await until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: not is_running(child))
 
 
 async def test_an_introduction_that_fails_leaves_no_process(plan: Plan, tmp_path: Path) -> None:
@@ -288,6 +290,19 @@ async def test_what_left_the_process_group_and_holds_the_pipe_does_not_stop_a_re
     for phase in heard.of("phase"):
         if phase["name"].isdigit():
             os.killpg(int(phase["name"]), signal.SIGKILL)
+    await one.stop()
+
+
+@pytest.mark.parametrize("is_outside", [True, False])
+async def test_a_start_that_was_killed_says_by_what(
+    is_outside: bool, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the kernel ran out of memory meanwhile is the machine's to say."""
+    monkeypatch.setattr(MemoryKills, "rule_out", lambda kills, returncode: is_outside and returncode == -9)
+    one, _ = worker(Script(plan, "import os; os.kill(os.getpid(), 9)"), tmp_path)
+    with pytest.raises(DoesNotFit) as told:
+        await one.start()
+    assert str(told.value).endswith("-9 from outside" if is_outside else "-9")
     await one.stop()
 
 

@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 import qserve.worker.guard
+from qserve.worker.process import LIFELINE
+from tests.processes import is_running
 
 GUARD = (sys.executable, "-I", "-S", qserve.worker.guard.__file__)
 # A server with a child that has left its process group and has a child of its own. They print their pids.
@@ -56,7 +58,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def gone(pids: list[int]) -> bool:
-    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+    return not any(is_running(pid) for pid in pids)
 
 
 @pytest.mark.parametrize(("then", "status"), [("sys.exit(7)", 7), ("os.abort()", -6), ("os.kill(os.getpid(), 9)", -9)])
@@ -120,3 +122,19 @@ def test_shared_memory_of_a_killed_server_is_given_back() -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert gone([int(line.split()[0]) for line in lines if line.split()[0] != "0"])
+
+
+def test_it_ends_everything_when_its_lifeline_is_closed(tmp_path: Path) -> None:
+    """Its parent, which lives on, is not the service that holds it: another one has taken over."""
+    command = [*GUARD, sys.executable, "-c", SERVER, "time.sleep(600)"]
+    environment = {**os.environ, LIFELINE: "1"}
+    guard = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    )
+    assert guard.stdout is not None and guard.stdin is not None
+    with guard.stdout:
+        pids = family(guard.stdout)
+        assert not gone(pids)
+        guard.stdin.close()
+        assert guard.wait(60) == 1
+        assert gone(pids)

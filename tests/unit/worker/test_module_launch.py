@@ -42,3 +42,9 @@ async def test_a_worker_that_does_not_say_what_it_holds(tmp_path: Path, status: 
 
     with pytest.raises(UsageError, match=why):
         await ModuleProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)
+
+
+@pytest.mark.parametrize(("is_outside", "why"), [(False, "when memory runs out"), (True, "by a person or another")])
+def test_a_kill_is_blamed_on_memory_only_where_it_may_be(is_outside: bool, why: str, tmp_path: Path) -> None:
+    failure = ModuleProcess("module", {}, tmp_path / "spec.json").failure(-9, is_outside=is_outside)
+    assert "killed by SIGKILL" in str(failure) and why in str(failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
 from qserve.worker.base import TcpAddress, UnixAddress
-from qserve.worker.process import FAILURE, PHASE, WorkerSpec, report_failure, report_phase
+from qserve.worker.process import FAILURE, PHASE, UNKNOWN_STATUS, WorkerSpec, death_of, report_failure, report_phase
 
 
 def spec() -> WorkerSpec:
@@ -40,3 +41,17 @@ def test_a_failure_is_one_line_whatever_it_says(capsys: pytest.CaptureFixture[st
     report_phase("loading weights")
     report_failure("two\nlines   and\ttabs")
     assert capsys.readouterr().err == f"{PHASE}loading weights\n{FAILURE}two lines and tabs\n"
+
+
+@pytest.mark.parametrize(
+    ("returncode", "is_outside", "said"),
+    [
+        (-signal.SIGKILL, False, "SIGKILL (the kernel does this when memory runs out)"),
+        (-signal.SIGKILL, True, "SIGKILL (by a person or another program: there was memory)"),
+        (-signal.SIGSEGV, False, "killed by SIGSEGV"),
+        (3, False, "ended with status 3"),
+        (UNKNOWN_STATUS, False, "its status is not known"),
+    ],
+)
+def test_how_a_worker_ended(returncode: int, is_outside: bool, said: str) -> None:
+    assert said in death_of(returncode, is_outside=is_outside)
