@@ -54,8 +54,12 @@ class ProgressLine:
     def count(self, done: int, total: int, note: str = "") -> None:
         """So many of the phase are done; `note` is what else is known by now."""
         now_s = time.monotonic()
-        text = f"{self._phase}: {count_text(done, total, now_s - self._began_s, self._first)}"
-        text += f" · {note}" if note else ""
+        text = count_text(done, total, now_s - self._began_s, self._first)
+        self.tell(f"{text} · {note}" if note else text)
+
+    def tell(self, text: str) -> None:
+        """How far the phase is, in words."""
+        now_s, text = time.monotonic(), f"{self._phase}: {text}"
         if self._console.is_terminal:
             self._bar.update(self._line, description=text)
         elif now_s - self._said_s >= _SAY_EVERY_S:
@@ -99,11 +103,11 @@ def _left(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def resumable() -> Iterator[None]:
-    """On Ctrl-C or SIGTERM in the block, print the command that continues."""
+def resumable(kept: str = "The answers so far are kept") -> Iterator[None]:
+    """On Ctrl-C or SIGTERM in the block, print what is `kept`, and the command that continues."""
     try:
         with sigterm_as_ctrl_c():
             yield
     except KeyboardInterrupt:
-        click.echo(f"Interrupted. The answers so far are kept; to continue: {this_command()}", err=True)
+        click.echo(f"Interrupted. {kept}; to continue: {this_command()}", err=True)
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["cached_ids", "commit_of", "revisions", "snapshot"]
+__all__ = ["cached_ids", "commit_of", "is_commit", "revisions", "snapshot"]
 
 
 _LEAST_OF_A_COMMIT = 7
@@ -25,7 +25,7 @@ def snapshot(model_id: str, revision: str | None = None) -> Path | None:
         return named
     found = sorted((repo / "snapshots").glob("*"))
     if revision is not None:
-        found = [one for one in found if _is_commit(one.name, revision)]
+        found = [one for one in found if is_commit(one.name, revision)]
     return found[0] if len(found) == 1 else None
 
 
@@ -71,7 +71,8 @@ def _referred(repo: Path, ref: str) -> str | None:
         return None
 
 
-def _is_commit(name: str, revision: str) -> bool:
+def is_commit(name: str, revision: str) -> bool:
+    """Whether a user's `revision` is that commit: all of it, or its first 7 digits and more."""
     return name == revision or (len(revision) >= _LEAST_OF_A_COMMIT and name.startswith(revision))
 
 

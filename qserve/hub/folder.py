@@ -1,11 +1,6 @@
 """A checkpoint folder: which files are its weights, and what was read of it. Whatever is wrong has its message.
 
-Where a folder holds more than one set of weights, the planner and each engine take the same:
-
-    model.safetensors.index.json   the shards that it names
-    model.safetensors              else that one
-    *.safetensors                  else all of them that are no adapter, no other format's and no variant
-
+Where a folder holds more than one set of weights, the planner and each engine take the same (`weight_names`).
 Left to themselves the engines choose differently: transformers takes model.safetensors before an index and puts an
 adapter that lies beside on the model that the adapter names; vLLM takes consolidated*.safetensors before all, and
 without an index every *.safetensors. They are given a folder of links to what is read (`served_folder.clean_folder`).
@@ -27,9 +22,9 @@ from qserve.hub import cache
 from qserve.hub.bounded import check_count, check_regular, read_header, read_index, read_json
 from qserve.hub.guessed import NamedLayouts
 from qserve.hub.token_rows import rowless_tokens
+from qserve.hub.weight_names import ADAPTER, INDEX, PICKLED, are_weights, loaded_names
 
 __all__ = [
-    "WHOLE",
     "ReadCheckpoint",
     "WeightFiles",
     "is_tied",
@@ -42,15 +37,6 @@ __all__ = [
     "weight_files",
 ]
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-WHOLE = (INDEX, SINGLE, *_PICKLED)
-"""Any of them is a whole model."""
-_ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
-_KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-# What a trainer leaves beside a model.
-_NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
-_HEADS = ("value_head", "v_head", "reward_head")
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
@@ -185,40 +171,26 @@ def weight_files(folder: Path) -> WeightFiles:
     """Those of `folder`. Raises BrokenCheckpoint for a missing shard, and for an adapter without a model."""
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     read = _read(folder, names)
-    is_whole = bool(read) or any(name in names for name in _PICKLED)
-    has_adapter = _ADAPTER[0] in names
+    is_whole = bool(read) or any(name in names for name in PICKLED)
+    has_adapter = ADAPTER[0] in names
     if has_adapter and not is_whole:
         raise BrokenCheckpoint(
-            f"{folder} has a peft adapter ({_ADAPTER[0]}) and no model: give the folder of the model that it was "
+            f"{folder} has a peft adapter ({ADAPTER[0]}) and no model: give the folder of the model that it was "
             "trained on, or merge it into that one"
         )
-    others = [name for name in names if name not in read and _is_weights(name)] if read else []
+    others = [name for name in names if name not in read and are_weights(name)] if read else []
     return WeightFiles(tuple(folder / name for name in read), (*others, *_below(folder, names, read)), has_adapter)
 
 
 def _read(folder: Path, names: list[str]) -> list[str]:
-    if INDEX in names:
-        read = read_index(folder / INDEX)
-        missing = [name for name in read if not (folder / name).is_file()]
-        if missing:
-            raise BrokenCheckpoint(
-                f"{folder} lacks {len(missing)} of {len(read)} shards ({', '.join(missing[:3])}…); "
-                "download the model again, for example: hf download"
-            )
-        return read
-    if SINGLE in names:
-        return [SINGLE]
-    found = [name for name in names if name.endswith(".safetensors")]
-    own = [name for name in found if not name.startswith(("adapter_model", "consolidated", *_HEADS))]
-    shards = [name for name in own if name.startswith("model-")]
-    return shards or own
-
-
-def _is_weights(name: str) -> bool:
-    if name in _ADAPTER:
-        return True
-    is_head = name.startswith(_HEADS)  # a reward model's, beside its body
-    return name.endswith(_KINDS) and not is_head and not any(word in name for word in _NO_WEIGHTS)
+    shards = read_index(folder / INDEX) if INDEX in names else []
+    missing = [name for name in shards if not (folder / name).is_file()]
+    if missing:
+        raise BrokenCheckpoint(
+            f"{folder} lacks {len(missing)} of {len(shards)} shards ({', '.join(missing[:3])}…); "
+            "fetch the model again: qserve pull ID"
+        )
+    return loaded_names(names, shards)
 
 
 def _below(folder: Path, names: list[str], read: list[str]) -> list[str]:
@@ -226,7 +198,7 @@ def _below(folder: Path, names: list[str], read: list[str]) -> list[str]:
     held = folder / "original"
     if "original" not in names or not read or not held.is_dir():
         return []
-    return [f"original/{file.name}" for file in sorted(held.iterdir()) if file.name.endswith(_KINDS)]
+    return [f"original/{file.name}" for file in sorted(held.iterdir()) if are_weights(file.name)]
 
 
 def is_tied(config: Mapping[str, Any]) -> bool:

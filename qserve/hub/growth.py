@@ -52,13 +52,13 @@ class Growth:
 
 
 @contextlib.contextmanager
-def watched(folder: Path, total: int, progress: Callable[[str], None]) -> Iterator[None]:
-    """Calls `progress` once a second while `folder` grows by `total` bytes."""
+def watched(folder: Path, total: int, progress: Callable[[str], None], first: int = 0) -> Iterator[None]:
+    """Calls `progress` once a second while `folder` grows, for `total` bytes of which `first` are in it already."""
     if not total:
         yield
         return
-    before, growth, ended = _size(folder), Growth(total), threading.Event()
-    progress(growth.add(time.monotonic(), 0))
+    before, growth, ended = _size(folder) - first, Growth(total), threading.Event()
+    progress(growth.add(time.monotonic(), first))
 
     def watch() -> None:
         while not ended.wait(_INTERVAL_S):

@@ -14,7 +14,7 @@ from qserve.hub.bounded import MAX_HEADER_BYTES, MAX_JSON_BYTES, check_count, pa
 from qserve.hub.folder import ReadCheckpoint
 from qserve.hub.revisions import is_revision
 
-__all__ = ["fetch"]
+__all__ = ["fetch", "gated"]
 
 _TIMEOUT_S = 10.0
 # Headers of the largest single files are below this; a longer one costs a second request.
@@ -103,8 +103,18 @@ def _endpoint() -> str:
     return endpoint
 
 
+def gated(model_id: str) -> str:
+    """What is wrong with a model whose terms must be accepted, and what to do."""
+    return (
+        f"the hub shows it to those alone who accepted its terms: accept them on {_endpoint()}/{model_id}, then set "
+        "HF_TOKEN to a token of yours (https://huggingface.co/settings/tokens)"
+    )
+
+
 def _refusal(model_id: str, revision: str | None, answer: Answer) -> str:
     named = repr(model_id) if revision is None else f"{model_id!r} at revision {revision!r}"
+    if answer.status in (401, 403) and answer.headers.get(_ERROR_HEADER) == "GatedRepo":
+        return f"{named} can't be read yet: {gated(model_id)}"
     if answer.status in (401, 403):
         return f"the hub does not show {named} to us (HTTP {answer.status}): no such model, or it needs HF_TOKEN"
     if revision is not None and answer.headers.get(_ERROR_HEADER) == "RevisionNotFound":

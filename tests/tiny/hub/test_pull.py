@@ -1,0 +1,84 @@
+"""`qserve pull` and `qserve models --local`: what they print, beside a hub on loopback that the real client asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qserve.demo import chat_model_path
+from tests.tiny.hub.loopback import COMMIT, Hub, loopback_hub
+
+FILES = {file.name: file.read_bytes() for file in Path(chat_model_path()).iterdir() if file.is_file()}
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with loopback_hub({**FILES, "consolidated.safetensors": bytes(3 << 20)}) as one:
+        yield one
+
+
+def qserve(hub: Hub, cache: Path, *arguments: str) -> tuple[int, str, str]:
+    """Its exit status, what it printed, and what it said beside that."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "COLUMNS": "80"}
+    command = [sys.executable, "-m", "qserve", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_model_is_planned_fetched_listed_and_deleted(hub: Hub, tmp_path: Path) -> None:
+    status, out, err = qserve(hub, tmp_path, "pull", "me/model", "--max-model-len", "512")
+    folder = tmp_path / "models--me--model" / "snapshots" / COMMIT
+    assert status == 0, err
+    assert out.splitlines()[0].startswith(" fits  me/model · 2.02M")
+    assert out.splitlines()[-2:] == [
+        f"Fetched and verified: {folder}",
+        "Serve it: qserve up --model me/model --max-model-len 512",
+    ]
+    assert f"me/model at aaaaaaaa: 3.9 MiB in {len(FILES)} files; the disk has" in err
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == FILES
+
+    asked = hub.asked.total()
+    status, out, _ = qserve(hub, tmp_path, "pull", "me/model", "--json")
+    assert json.loads(out) == {"id": "me/model", "revision": COMMIT, "folder": str(folder), "fetched_bytes": 0}
+    assert hub.asked.total() == asked, "it is there: nobody is asked"
+
+    status, out, _ = qserve(hub, tmp_path, "models", "--local", "--json")
+    [row] = json.loads(out)
+    assert (row["id"], row["commit"], row["refs"], row["folder"]) == ("me/model", COMMIT, ["main"], str(folder))
+    assert row["num_bytes"] == sum(map(len, FILES.values()))
+
+    assert qserve(hub, tmp_path, "models", "rm", "me/model")[:2] == (0, "deleted me/model: 3.9 MiB are free\n")
+    _, out, err = qserve(hub, tmp_path, "models", "--local")
+    assert (out, err) == ("", "No model of the hub is on this machine; qserve pull Qwen/Qwen3-8B fetches one\n")
+
+
+def test_what_does_not_fit_is_not_fetched_unless_it_is_asked_for(hub: Hub, tmp_path: Path) -> None:
+    flags = ("--gpu", "memory=300MiB,sm=90", "--engine", "vllm")
+    status, out, err = qserve(hub, tmp_path, "pull", "me/model", *flags)
+    assert status == 3 and "does not fit" in out
+    assert "Nothing was fetched; --anyway fetches it all the same" in err
+    assert not list(tmp_path.iterdir())
+    status, out, _ = qserve(hub, tmp_path, "pull", "me/model", *flags, "--anyway")
+    assert status == 0 and "Fetched and verified" in out
+
+
+def test_what_can_not_be_planned_is_fetched_by_its_id(hub: Hub, tmp_path: Path) -> None:
+    status, out, _ = qserve(hub, tmp_path, "pull", "me/reward@v1", "--no-plan")
+    assert status == 0 and out.startswith("Fetched and verified: ") and "Serve it" not in out
+    status, _, err = qserve(hub, tmp_path, "pull", "demo", "--no-plan")
+    assert status == 2 and "ORGANISATION/NAME" in err
+
+
+@pytest.mark.parametrize("how", [(), ("--no-plan",)])
+def test_a_gated_model_has_its_way_out(hub: Hub, tmp_path: Path, how: tuple[str, ...]) -> None:
+    status, _, err = qserve(hub, tmp_path, "pull", "me/gated", *how)
+    assert status == 2
+    assert f"accept them on {hub.url}/me/gated, then set HF_TOKEN" in " ".join(err.split())
