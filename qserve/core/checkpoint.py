@@ -78,6 +78,8 @@ class Checkpoint:
 
     def override_of(self, keys: Mapping[str, Any]) -> dict[str, Any]:
         """What an engine is to be told, of a checkpoint that is `overridden` by `keys`: a rope is told whole."""
+        if not keys:
+            return {}
         text = text_config(self.config)
         names = {"rope_parameters" if name == "rope_scaling" else name for name in text_keys(keys)}
         names |= {"max_position_embeddings"} if self.spec.rope.kind == "yarn" and names & _ROPES else set()

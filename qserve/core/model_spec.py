@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, cast
 
 from qserve.core.audio import AudioEncoder, read_audio
@@ -115,7 +116,7 @@ class ModelSpec:
         )
         return tuple(name for name, part in parts if part is not None)
 
-    @property
+    @cached_property
     def is_hybrid(self) -> bool:
         return self.num_linear_layers > 0
 

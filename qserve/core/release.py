@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from qserve.errors import UsageError
 
@@ -12,6 +13,7 @@ Release = tuple[int, ...]
 """(0, 17) or (0, 16, 0): how many numbers one names is its own affair."""
 
 
+@lru_cache(maxsize=256)
 def parse_release(text: str) -> tuple[int, int, int]:
     """(major, minor, patch) of '0.19.0', '0.28.1rc1', '4.46'. Raises UsageError."""
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)

@@ -29,6 +29,8 @@ OF_THE_SERVER = frozenset(
         "host",
         "keep_files_days",
         "keep_files_gib",
+        "keep_responses_mib",
+        "keep_responses_minutes",
         "keep_runs_days",
         "keep_runs_gib",
         "log_format",
@@ -43,6 +45,7 @@ OF_THE_SERVER = frozenset(
         "shared_prefix_cache",
         "start_timeout",
         "strict",
+        "takeover",
         "verbose",
     }
 )

@@ -8,10 +8,9 @@ serves it is named by a dotted string that only `qserve up` loads.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +26,7 @@ from qserve.planner.changes import ChangeGroup
 from qserve.planner.options import EngineOptions, options_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.stretch import overrides_of
 from qserve.planner.speed.simulated import Steps
 
 __all__ = [
@@ -79,6 +79,9 @@ class EnginePlanner(Protocol):
     """It measures a whole step before it serves: its figure of activations is exact, and what its processes hold beyond
     all terms is runtime that the plan lacks."""
 
+    reads_overrides: bool = False
+    """It serves `Plan.overrides`; another one has the positions of config.json and no more."""
+
     def supports(self, hardware: Hardware) -> bool:
         """Whether a plan without --engine may take it on this machine."""
         return False
@@ -92,11 +95,7 @@ class EnginePlanner(Protocol):
 
     def as_served(self, checkpoint: Checkpoint, request: PlanRequest) -> Checkpoint:
         """The checkpoint as the request makes the engine read it, with the positions that its release derives."""
-        return checkpoint
-
-    def override_hint(self, keys: Mapping[str, Any]) -> str:
-        """How a user gives the engine keys in the place of config.json's own."""
-        return f"{json.dumps(keys)} in its config.json"
+        return checkpoint.overridden(overrides_of(checkpoint, request)) if self.reads_overrides else checkpoint
 
     def with_engine_args(self, request: PlanRequest, engine_args: str) -> PlanRequest:
         """The request with what the arguments of its server ask for and the plan counts; flags of qserve's own win.

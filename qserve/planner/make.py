@@ -18,6 +18,7 @@ from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.more_cards import more_cards_note, with_more_cards
 from qserve.planner.search.refusals import refuse, refuse_on_plan_only
+from qserve.planner.search.stretch import overrides_of, warning_of
 from qserve.planner.search.suggestions import faster, suggestions
 from qserve.planner.speed.calibration import NOTHING_MEASURED, Measured
 from qserve.units import format_bytes
@@ -50,16 +51,19 @@ def make_plan(
     Raises UsageError for a request that contradicts itself or the model, and for an engine that nobody registered.
     """
     engine, candidates = _candidates(checkpoint, hardware, request)
-    narrow, narrow_candidate = _first_that_fits(engine.fit, candidates) or _nearest(engine.fit, candidates)
+    fit = _each_once(engine.fit)
+    narrow, narrow_candidate = _first_that_fits(fit, candidates)
     plan, candidate = narrow, narrow_candidate
     if narrow.fits and not narrow.on_cpu:
-        plan, candidate = with_more_cards(engine.fit, candidates, narrow_candidate, narrow, _CACHE_TOKENS[0])
+        plan, candidate = with_more_cards(fit, candidates, narrow_candidate, narrow, _CACHE_TOKENS[0])
+    plan = replace(plan, overrides=candidate.checkpoint.override_of(overrides_of(checkpoint, request)))
     notes = (
         *checkpoint.messages,
         *_unserved(checkpoint),
         *hardware.notes,
-        *_passed_over(engine.fit, candidates, candidate, plan),
+        *_passed_over(fit, candidates, candidate, plan),
         *more_cards_note(narrow, narrow_candidate, plan, candidate),
+        *warning_of(checkpoint, candidate.checkpoint, plan.overrides),
         *engine.notes(candidate, plan),
         *_other_revision(checkpoint, plan),
     )
@@ -90,14 +94,35 @@ def _beside(hardware: Hardware) -> tuple[HostProcess, ...]:
     return hardware.host if hardware.plan_only is None else ()
 
 
-def _first_that_fits(fit: Fit, candidates: list[Candidate]) -> tuple[Plan, Candidate] | None:
-    """A cache for a real workload at the best quality; only then a smaller cache."""
-    for cache_tokens in _CACHE_TOKENS:
-        for candidate in candidates:
-            plan = fit(candidate, cache_tokens)
-            if plan.fits:
+def _each_once(fit: Fit) -> Fit:
+    """`fit`, which one search asks for the same several times, and which takes a fixed length for any cache."""
+    done: dict[tuple[int, int], tuple[Candidate, Plan]] = {}  # held, so that no other takes its id
+
+    def fitted(candidate: Candidate, cache_tokens: int) -> Plan:
+        key = id(candidate), candidate.request.max_model_len or cache_tokens
+        if key not in done:
+            done[key] = candidate, fit(candidate, cache_tokens)
+        return done[key][1]
+
+    return fitted
+
+
+def _first_that_fits(fit: Fit, candidates: list[Candidate]) -> tuple[Plan, Candidate]:
+    """A cache for a real workload at the best quality; only then a smaller cache.
+
+    Where nothing fits, what lacks least; of the same shortage the better quality.
+    """
+    most, *between, least = _CACHE_TOKENS
+    for candidate in candidates:
+        if (plan := fit(candidate, most)).fits:
+            return plan, candidate
+    smallest = [(fit(candidate, least), candidate) for candidate in candidates]
+    able = [(plan, candidate) for plan, candidate in smallest if plan.fits]  # no other has room for more
+    for cache_tokens in between:
+        for _, candidate in able:
+            if (plan := fit(candidate, cache_tokens)).fits:
                 return plan, candidate
-    return None
+    return able[0] if able else min(smallest, key=lambda pair: pair[0].short_bytes)
 
 
 def _passed_over(fit: Fit, candidates: list[Candidate], taken: Candidate, plan: Plan) -> tuple[str, ...]:
@@ -126,12 +151,6 @@ def _other_revision(checkpoint: Checkpoint, plan: Plan) -> tuple[str, ...]:
         f"{plan.quant.checkpoint} is loaded at its main revision; {checkpoint.revision} is one of {checkpoint.id}. To "
         f"pin the files that are loaded, name {plan.quant.checkpoint} itself with its --revision",
     )
-
-
-def _nearest(fit: Fit, candidates: list[Candidate]) -> tuple[Plan, Candidate]:
-    """What lacks least: of the same shortage the better quality."""
-    plans = [(fit(candidate, _CACHE_TOKENS[-1]), candidate) for candidate in candidates]
-    return min(plans, key=lambda pair: pair[0].short_bytes)
 
 
 def _fits(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -188,6 +188,8 @@ class Plan:
     """The command that serves it; empty where nobody asked for one, and for a plan that does not fit."""
     machine: str = ""
     """The cards on which `next_command` is to be called; empty: here."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that its engine reads in the place of config.json's own, nested as there (--context, --hf-overrides)."""
     guess: str = ""
     """That the packing of the weights is a guess by the model's name, with the way to exact ones; empty: it is not."""
     may_fit: bool = False
@@ -217,7 +219,7 @@ class Plan:
             del plain["speed"]
         if self.model.revision is None:
             del plain["model"]["revision"]
-        for name in ("host", "next_command", "machine", "guess", "may_fit"):
+        for name in ("host", "next_command", "machine", "overrides", "guess", "may_fit"):
             if not plain[name]:
                 del plain[name]
         return plain

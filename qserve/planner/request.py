@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from qserve.errors import UsageError
 from qserve.planner.calibration import Residual
@@ -31,6 +32,10 @@ class PlanRequest:
     engine: str | None = option("engine", "What runs the model [vllm with a card, else transformers].")
     engine_version: str | None = option("text", "Plan for this release of the engine.")
     max_model_len: int | None = option("count", "Longest prompt and answer together, in tokens [what fits].")
+    context: int | None = option("count", "Serve so many tokens, by YaRN where the model has fewer positions.")
+    hf_overrides: str | None = option(
+        "text", "Keys of config.json that extend the context, as JSON: '{\"rope_parameters\": {…}}'."
+    )
     max_num_seqs: int | None = option("count", "Most requests that run at once.")
     max_num_batched_tokens: int | None = option("count", "Most tokens of one step.")
     kv_cache_memory_bytes: int | None = option("bytes", "KV cache per device, for example 6GiB.")
@@ -42,8 +47,22 @@ class PlanRequest:
     """What earlier runs measured, from which `planner/calibrate.py` takes what holds here; no flag sets it."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an unknown dtype."""
+        """Raises UsageError for an unknown dtype, overrides that are no object, and what contradicts --context.
+
+        A length beside --context stays: then there are more positions than a request may have.
+        """
         check_word("--dtype", self.dtype, DTYPES)
+        self.overrides  # noqa: B018 (it raises)
+        if self.context is None:
+            return
+        if self.hf_overrides is not None:
+            raise UsageError(f"--context {self.context} writes the keys of --hf-overrides itself; give one of the two")
+        if (self.max_model_len or 0) > self.context:
+            raise UsageError(
+                f"--max-model-len {self.max_model_len} is more than --context {self.context}, which is all that there "
+                "is; raise --context, or leave --max-model-len out"
+            )
+        object.__setattr__(self, "max_model_len", self.max_model_len or self.context)
 
     def of(self, kind: type[Options]) -> Options:
         """The options of one engine: those that were given, else its defaults."""
@@ -65,6 +84,17 @@ class PlanRequest:
         found = {given.engine: tuple(given.given()) for given in self.options if given.engine != engine}
         return {name: options for name, options in found.items() if options}
 
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        """Keys that --hf-overrides puts in the place of config.json's own; UsageError for anything but an object."""
+        try:
+            read = json.loads(self.hf_overrides or "{}")
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            raise UsageError(f"--hf-overrides {self.hf_overrides!r} is not a JSON object of keys of config.json")
+        return read
+
     def words(self) -> list[str]:
         """The request as flags of `qserve plan`: what is not its default."""
         return [word for flag, value in self.flags().items() for word in (flag, value) if word is not None]
@@ -72,7 +102,10 @@ class PlanRequest:
     def flags(self) -> dict[str, str | None]:
         """The same, each flag with its value; None: a switch."""
         held: tuple[PlanRequest | EngineOptions, ...] = (self, *self.options)
-        return dict(given for holder in held for given in _flags(holder))
+        found = dict(given for holder in held for given in _flags(holder))
+        if self.max_model_len == self.context:
+            found.pop("--max-model-len", None)  # the other flag says it
+        return found
 
 
 @cache

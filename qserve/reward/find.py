@@ -68,12 +68,12 @@ def _path_of(reward: str, revision: str | None) -> Path:
         raise ModelNotFound(
             f"{reward!r} at revision {revision!r} is not in the local Hugging Face cache"
             f"{f', which has {known}' if known else ''}; name one that is there with --reward-revision, or fetch it "
-            f"(hf download {reward} --revision {revision})"
+            f"(qserve pull {reward} --no-plan --revision {revision})"
         )
     if not path.exists():
         raise ModelNotFound(
             f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; --reward takes a folder, "
-            "a single file with --base, a hub id with its files in that cache (hf download), or demo"
+            "a single file with --base, a hub id with its files in that cache (qserve pull ID --no-plan), or demo"
         )
     return path
 

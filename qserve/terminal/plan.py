@@ -19,7 +19,7 @@ from qserve.terminal.bars import Part, bar_panel, explained, headline, left_of, 
 from qserve.terminal.console import Hanging, console_of
 from qserve.units import format_bytes, format_count, format_parameters
 
-__all__ = ["show_next_step", "show_plan", "show_ways"]
+__all__ = ["show_headline", "show_next_step", "show_plan", "show_ways"]
 
 _NOTHING_FITS = (
     "Nothing that was tried fits: smaller models of the family, fewer bits, a shorter length, more or larger cards. "
@@ -40,9 +40,7 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None,
     `with_ways`: of a plan that does not fit, what would (`show_ways`).
     """
     console = console or console_of()
-    console.print(_headline(plan))
-    if plan.guess:
-        console.print(Hanging(plan.guess, "  ", "bold yellow"))
+    show_headline(plan, console)
     for device, cards in groupby(plan.devices):
         console.print(_device(device, len(list(cards))))
     for row in layout_rows(plan):
@@ -63,6 +61,14 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None,
         console.print(Hanging(note, style="dim"))
     if with_ways:
         show_ways(plan, console)
+
+
+def show_headline(plan: Plan, console: Console | None = None) -> None:
+    """Prints whether it fits, what is loaded, and why."""
+    console = console or console_of()
+    console.print(_headline(plan))
+    if plan.guess:
+        console.print(Hanging(plan.guess, "  ", "bold yellow"))
 
 
 def show_ways(plan: Plan, console: Console) -> None:

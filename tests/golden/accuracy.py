@@ -198,7 +198,7 @@ def _compare(row: Row, rows: list[Row]) -> Iterator[Comparison | Skipped]:
         yield Skipped(row, "gpu_memory_utilization is not stated")
         return
     machine = Hardware(devices, _RAM_BYTES, _RAM_BYTES, 16, packages=_INSTALLED | _beside(row))
-    plan = make_plan(checkpoint, machine, request)
+    plan = make_plan(checkpoint, machine, request, with_suggestions=False)
     planned, measured = _figures(row, term, plan)
     release = ".".join(plan.engine_version.split(".")[:2])
     yield Comparison(row, term, f"{plan.engine} {release}", planned, measured)

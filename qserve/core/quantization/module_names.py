@@ -28,7 +28,8 @@ class ModuleMatcher:
         return self.is_every_linear or any(self._matches(name) for name in _spellings(module))
 
     def _matches(self, name: str) -> bool:
-        return any(run in self.names for run in _runs(name)) or any(regex.match(name) for regex in self.regexes)
+        is_named = bool(self.names) and not self.names.isdisjoint(_runs(name))
+        return is_named or any(regex.match(name) for regex in self.regexes)
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ GATEWAY = HostProcess(
     77 * MIB,
     "resident memory of `qserve up`: 64 MiB when it is ready, 71 to 74 under 64 clients (docs/results/soak.md); the "
     "bodies that are read at a time, 256 MiB at most, come and go, and so does what streams keep to be continued, "
-    "64 MiB at most",
+    "64 MiB at most, and background responses, --keep-responses-mib at most",
 )
 LARGE_BODIES = HostProcess(
     "large requests",

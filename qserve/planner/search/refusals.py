@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -12,11 +11,7 @@ from qserve.errors import UsageError
 from qserve.planner.engine import PLAN_ONLY, Engine, engine_for, engine_named, own_engines
 from qserve.planner.request import PlanRequest
 
-__all__ = ["refuse", "refuse_length", "refuse_on_plan_only", "stretched_to", "stretching_hint"]
-
-_MOST_STRETCHED = 8.0
-# Qwen3's 40960 are 32768 that it was trained for and room for an answer; its card stretches the first.
-_TRAINED = {40960: 32768}
+__all__ = ["refuse", "refuse_length", "refuse_on_plan_only", "stretching_hint"]
 
 
 def refuse(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) -> None:
@@ -31,6 +26,8 @@ def refuse(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) -> None
             f"{', '.join(one.flag for one in unread)}: {engine_named(owner).planner.title}'s alone, and this plan is "
             f"for {engine.planner.title}; leave it out, or give --engine {owner}"
         )
+    if request.hf_overrides is not None and not engine.planner.reads_overrides:
+        raise UsageError(f"--hf-overrides: {engine.planner.title} does not read it; leave it out")
     refuse_length(engine, checkpoint, request)
 
 
@@ -50,35 +47,25 @@ def refuse_length(engine: Engine, checkpoint: Checkpoint, request: PlanRequest) 
     if wanted is not None and wanted > positions:
         release = request.engine_version or engine.planner.default_version
         where = f" on {engine.name} {release}" if engine.name != PLAN_ONLY else ""
+        flag = "--context" if wanted == request.context else "--max-model-len"
         raise UsageError(
-            f"--max-model-len {wanted}: {checkpoint.id} has {positions} positions{where}; "
-            f"give that or less{_stretching(engine, checkpoint, wanted)}"
+            f"{flag} {wanted}: {checkpoint.id} has {positions} positions{where}; "
+            f"give that or less{_stretching(engine, checkpoint, request, wanted)}"
         )
 
 
 def stretching_hint(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: int) -> str:
     """Half a sentence on how the planned engine takes `wanted` positions; empty where YaRN is no help."""
     engine = engine_for(hardware, request)
-    return _stretching(engine, engine.planner.as_served(checkpoint, request), wanted)
+    return _stretching(engine, engine.planner.as_served(checkpoint, request), request, wanted)
 
 
-def _stretching(engine: Engine, checkpoint: Checkpoint, wanted: int) -> str:
-    keys = stretched_to(checkpoint, wanted)
-    return f", or stretch them by YaRN: {engine.planner.override_hint(keys)}" if keys else ""
-
-
-def stretched_to(checkpoint: Checkpoint, wanted: int) -> dict[str, Any] | None:
-    """Keys of config.json with which every engine and release takes `wanted` positions; None where YaRN is no help.
-
-    It was trained for four times the positions and holds for a little more; what is stretched otherwise stays so.
-    """
-    rope = checkpoint.spec.rope
-    original = _TRAINED.get(int(rope.original), int(rope.original))
-    factor = math.ceil(2 * wanted / original) / 2
-    if rope.kind not in ("default", "mrope", "yarn") or factor > _MOST_STRETCHED:
-        return None
-    if rope.kind == "yarn":
-        factor = max(factor, rope.factor or 1.0)
-    yarn = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-    over = {"rope_parameters": yarn, "max_position_embeddings": int(original * factor)}
-    return checkpoint.overridden(over).override_of(over)
+def _stretching(engine: Engine, checkpoint: Checkpoint, request: PlanRequest, wanted: int) -> str:
+    """Where that flag gives the engine so many; `checkpoint` is the one that it serves without."""
+    stretched = replace(request, context=wanted, max_model_len=wanted, hf_overrides=None)
+    try:
+        served = engine.planner.as_served(checkpoint, stretched)
+    except UsageError:
+        return ""
+    is_enough = served.spec.max_position_embeddings >= wanted and engine.planner.reads_overrides
+    return f", or stretch them by YaRN: --context {wanted}" if is_enough else ""

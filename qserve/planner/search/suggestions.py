@@ -138,7 +138,12 @@ def _shorter(candidate: Candidate, refused: Plan) -> ChangeGroup:
             candidate,
             f"max_model_len {length}",
             "longer conversations are refused",
-            replace(request, max_model_len=length, prompt_len=request.prompt_len and min(request.prompt_len, length)),
+            replace(
+                request,
+                max_model_len=length,
+                context=request.context and length,
+                prompt_len=request.prompt_len and min(request.prompt_len, length),
+            ),
         )
         for length in sorted(lengths, reverse=True)
     )

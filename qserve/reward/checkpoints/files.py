@@ -15,9 +15,10 @@ from qserve.core.nested import text_config
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache
 from qserve.hub.bounded import check_regular, read_index, read_json
-from qserve.hub.folder import WHOLE, read_config, weight_files
+from qserve.hub.folder import read_config, weight_files
 from qserve.hub.revisions import split_revision
 from qserve.hub.token_rows import rowless_tokens
+from qserve.hub.weight_names import WHOLE
 from qserve.reward.checkpoints.describe import StoredTensor
 from qserve.reward.checkpoints.stored import PICKLED, SINGLE_FILES, stored_in_file
 

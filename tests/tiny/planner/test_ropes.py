@@ -20,7 +20,8 @@ from qserve.detect import detect
 from qserve.engines.vllm.plan.versions import TESTED_RELEASE
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub.resolve import resolve
-from qserve.planner import make_plan
+from qserve.hub.served_folder import clean_folder
+from qserve.planner import Plan, make_plan
 from qserve.planner.engine import engine_named, plan_request
 from tests.unit.core.ropes import BROKEN, MODEL, SERVED
 
@@ -53,7 +54,7 @@ def planned(engine: str, path: Path, hardware: Hardware, **options: Any) -> int 
     request = plan_request(engine=engine, **options)
     try:
         checkpoint = resolve(str(path))
-        make_plan(checkpoint, hardware, request)
+        make_plan(checkpoint, hardware, request, with_suggestions=False)
     except (BrokenCheckpoint, UsageError):
         return None
     return engine_named(engine).planner.as_served(checkpoint, request).spec.max_position_embeddings
@@ -79,14 +80,11 @@ def test_what_is_planned_for_transformers_runs_and_nothing_else(name: str, folde
 
 @pytest.fixture(scope="module")
 def on_vllm(folder: Folder, hardware: Hardware) -> dict[str, Any]:
-    """By name, what vLLM derives; with the override that a refusal recommends as `recommended`."""
+    """By name, what vLLM derives; as `sent` with what the flag that a refusal recommends sends it."""
     cases: dict[str, Any] = {name: {"folder": str(folder(name))} for name in CASES}
-    keys = recommended("vllm", folder("none"), hardware)
-    request = plan_request(engine="vllm", hf_overrides=json.dumps(keys), max_model_len=LONG)
-    arguments = make_plan(resolve(str(folder("none"))), hardware, request).engine_args
+    arguments = recommended("vllm", folder("none"), hardware).engine_args
     sent = json.loads(arguments[arguments.index("--hf-overrides") + 1])
-    told = {"recommended": keys, "sent": sent}
-    cases |= {name: {"folder": str(folder("none")), "overrides": one, "length": LONG} for name, one in told.items()}
+    cases["sent"] = {"folder": str(folder("none")), "overrides": sent, "length": LONG}
     done = subprocess.run(
         [sys.executable, "-m", "tests.tiny.planner.ropes_on_vllm"],
         input=json.dumps(cases),
@@ -110,28 +108,32 @@ def test_what_is_planned_for_vllm_is_what_it_derives(
         assert length == min(theirs.get("derived", 0), theirs.get("cached", 0)), theirs
 
 
-def recommended(engine: str, path: Path, hardware: Hardware) -> dict[str, Any]:
-    """The keys that the refusal of a longer context names."""
+def recommended(engine: str, path: Path, hardware: Hardware) -> Plan:
+    """By the flag that the refusal of a longer context names."""
     with pytest.raises(UsageError, match="256 positions") as refused:
         make_plan(resolve(str(path)), hardware, plan_request(engine=engine, max_model_len=LONG))
-    said = str(refused.value)
-    found: dict[str, Any] = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]
-    return found
+    flag, length = str(refused.value).split()[-2:]
+    assert flag == "--context"
+    return make_plan(resolve(str(path)), hardware, plan_request(engine=engine, context=int(length)))
 
 
-def test_the_way_out_of_a_refusal_is_one_on_transformers(folder: Folder, hardware: Hardware, tmp_path: Path) -> None:
-    keys = recommended("transformers", folder("none"), hardware)
-    (tmp_path / "config.json").write_text(json.dumps({**MODEL, **keys}))
-    assert (planned("transformers", tmp_path, hardware, max_model_len=LONG) or 0) >= LONG
-    assert runs(tmp_path, LONG)
+def test_the_way_out_of_a_refusal_is_one_on_transformers(
+    folder: Folder, hardware: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plan = recommended("transformers", folder("none"), hardware)
+    served = clean_folder(folder("none"), plan.overrides)
+    assert plan.workload.max_model_len == LONG
+    assert runs(served, LONG)
+    assert AutoConfig.from_pretrained(served).rope_parameters["factor"] * MODEL["max_position_embeddings"] >= LONG
 
 
 @VLLM
-@pytest.mark.parametrize("told", ["recommended", "sent"])
-def test_the_way_out_of_a_refusal_is_one_on_vllm(told: str, on_vllm: dict[str, Any]) -> None:
-    assert on_vllm[told].get("derived") == LONG, on_vllm[told]
-    assert on_vllm[told]["cached"] >= LONG
-    assert on_vllm[told]["base"]["rope_theta"] == MODEL["rope_theta"]
+def test_the_way_out_of_a_refusal_is_one_on_vllm(on_vllm: dict[str, Any]) -> None:
+    sent = on_vllm["sent"]
+    assert sent.get("derived") == LONG, sent
+    assert sent["cached"] >= LONG
+    assert sent["base"]["rope_theta"] == MODEL["rope_theta"]
 
 
 @pytest.mark.parametrize(("release", "length"), [("0.26.0", 1024), ("0.29.0", 1024), ("0.30.0", 256), ("0.32.0", 256)])

@@ -75,6 +75,7 @@ def test_an_override_of_a_multimodal_config_goes_to_its_text_part() -> None:
         over = nested.overridden(keys)
         assert over.spec.max_position_embeddings == 1024
         assert over.override_of(keys)["text_config"]["rope_parameters"]["factor"] == 4.0
+    assert nested.override_of({}) == {}
 
 
 def test_a_broken_override_is_named_as_such() -> None:

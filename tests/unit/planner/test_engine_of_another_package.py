@@ -63,3 +63,18 @@ def test_an_engine_that_nobody_registered_is_an_error_that_names_those_that_are(
     with pytest.raises(UsageError, match=r"'nope' is not a registered engine; it takes vllm, transformers"):
         engine_named("nope")
     assert engine_names()[:2] == ("vllm", "transformers")
+
+
+@pytest.mark.parametrize(
+    ("flag", "why"),
+    [
+        ("--context 60000", "--context 60000: Qwen/Qwen3-0.6B has 40960 positions on echo 1.0; give that or less"),
+        ("--max-model-len 60000", "has 40960 positions on echo 1.0; give that or less"),
+        ("--hf-overrides {}", "--hf-overrides: echo does not read it; leave it out"),
+    ],
+)
+def test_positions_that_it_does_not_serve_are_refused(flag: str, why: str) -> None:
+    """Only an engine that says so is told of other keys of config.json."""
+    done = plan(f"{ASKED} --engine echo {flag}")
+    assert (done.returncode, done.stderr.strip().endswith(why)) == (2, True), done.stderr
+    assert plan(f"{ASKED} --engine echo --context 30000").returncode == 0

@@ -72,7 +72,7 @@ def test_each_is_in_the_json_and_on_the_screen_with_its_source() -> None:
     assert [one["name"] for one in document["host"]] == ["gateway", "large requests", "web UI"]
     assert Plan.from_json(document) == plan
     assert "host" not in plan_on(MACHINE).to_json()
-    console = Console(width=300)
+    console = Console(width=500)
     with console.capture() as shown:
         show_plan(plan, explain=True, console=console)
     assert "Also in RAM: gateway 70 MiB" in shown.get()

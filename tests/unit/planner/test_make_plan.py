@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
+from qserve.engines.vllm.plan.planner import VllmPlanner
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
+from qserve.planner.candidate import Candidate
+from qserve.planner.make import _each_once
 from qserve.service.reward import as_scorer
 from qserve.service.sharing import make_shared_plan
 from qserve.units import GIB
@@ -40,6 +44,36 @@ def test_32b_in_4_bit_fits_an_rtx_4090() -> None:
     device = plan.devices[0]
     assert device.free_bytes > 0
     assert device.weights_bytes + device.kv_cache_bytes < 0.95 * device.total_bytes
+
+
+def test_what_has_no_room_for_the_smallest_cache_is_not_tried_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of a search for suggestions is over changes that don't help."""
+    tried, fit = [], VllmPlanner.fit
+
+    def counted(self: VllmPlanner, candidate: Candidate, cache_tokens: int) -> Plan:
+        tried.append((candidate.quant.scheme, cache_tokens))
+        return fit(self, candidate, cache_tokens)
+
+    monkeypatch.setattr(VllmPlanner, "fit", counted)
+    request = plan_request(engine="vllm")
+    plan = make_plan(checkpoint_of("Qwen/Qwen3-32B"), machine("rtx-3060"), request, with_suggestions=False)
+    assert not plan.fits and len({scheme for scheme, _ in tried}) > 1
+    assert {tokens for _, tokens in tried} == {16384, 2048} and len(set(tried)) == len(tried)
+    tried.clear()
+    make_plan(
+        checkpoint_of("Qwen/Qwen3-32B"),
+        machine("rtx-3060"),
+        replace(request, max_model_len=4096),
+        with_suggestions=False,
+    )
+    assert tried and {tokens for _, tokens in tried} == {16384}, "a fixed length takes the place of all caches"
+
+
+def test_a_candidate_that_a_search_dropped_answers_for_no_other() -> None:
+    """A new one may get its place in memory."""
+    fit: Any = _each_once(lambda candidate, _: candidate.name)
+    request = PlanRequest()
+    assert [fit(SimpleNamespace(request=request, name=name), 1) for name in range(9)] == list(range(9))
 
 
 def test_engine_arguments_say_what_the_plan_says() -> None:

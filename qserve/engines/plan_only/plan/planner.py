@@ -32,6 +32,7 @@ class PlanOnlyPlanner(EnginePlanner):
     default_version: str = ""
     options: None = None
     term_names: tuple[str, ...] = (*(kind.name for kind in TERMS), KEPT_FREE)
+    reads_overrides: bool = True
 
     def supports(self, hardware: Hardware) -> bool:
         return hardware.plan_only is not None

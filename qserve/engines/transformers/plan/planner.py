@@ -38,6 +38,7 @@ class TransformersPlanner(EnginePlanner):
     default_version: str = TESTED_RELEASE
     options: type[EngineOptions] | None = TransformersOptions
     term_names: tuple[str, ...] = (*dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)), KEPT_FREE)
+    reads_overrides: bool = True
 
     def supports(self, hardware: Hardware) -> bool:
         return hardware.plan_only is None

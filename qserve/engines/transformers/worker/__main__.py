@@ -65,7 +65,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
 
     if spec.load_format != "dummy":
         check_chat_template(spec.folder, read_template(spec.folder))
-    spec = replace(spec, folder=clean_folder(spec.folder))
+    spec = replace(spec, folder=clean_folder(spec.folder, spec.plan.overrides))
     if not spec.plan.on_cpu:
         report_phase("trying kernels")
         try_kernels_of(spec.folder, spec.plan)

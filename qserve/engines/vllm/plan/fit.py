@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from qserve.core.workload import Workload
@@ -104,18 +104,22 @@ def _first_that_fits(candidate: Candidate, need: int) -> tuple[VllmEstimate, boo
         if _fits(estimate, need):
             return _largest(trials, need), True
     last = least[-1]
+    may_fit = [_fits(VllmEstimate(_lighter(trials[-1], False, False)), need) for trials in ladders]
     for keeps_margin, keeps_sampling in _LESS_HELD_BACK:
-        for estimate, trials in zip(least, ladders, strict=True):
+        for estimate, trials, is_possible in zip(least, ladders, may_fit, strict=True):
             if not (keeps_margin or estimate.has_margin) or not (keeps_sampling or estimate.has_sampling):
                 continue
-            lighter = [replace(one, keeps_margin=keeps_margin, keeps_sampling=keeps_sampling) for one in trials]
-            last = VllmEstimate(lighter[-1])
-            if _fits(last, need):
-                return _largest(lighter, need), True
+            last = VllmEstimate(_lighter(trials[-1], keeps_margin, keeps_sampling))
+            if is_possible and _fits(last, need):
+                return _largest((_lighter(one, keeps_margin, keeps_sampling) for one in trials), need), True
     return last, False
 
 
-def _largest(trials: list[Trial], need: int) -> VllmEstimate:
+def _lighter(trial: Trial, keeps_margin: bool, keeps_sampling: bool) -> Trial:
+    return replace(trial, keeps_margin=keeps_margin, keeps_sampling=keeps_sampling)
+
+
+def _largest(trials: Iterable[Trial], need: int) -> VllmEstimate:
     """The first of a ladder that fits. Its last one needs least: where that does not fit, none of it does."""
     return next(estimate for estimate in map(VllmEstimate, trials) if _fits(estimate, need))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import chain
-from typing import Any
 
 from qserve.engines.vllm.plan.options import VllmOptions
 from qserve.engines.vllm.plan.schemes import quantization_flag
@@ -34,19 +33,14 @@ def engine_args(candidate: Candidate, plan: Plan) -> tuple[str, ...]:
         # vLLM still holds the free memory of a card against this share; on a CPU it is not read beside the bytes.
         ("--gpu-memory-utilization", placement.gpu_memory_utilization if not candidate.on_cpu else None),
         ("--kv-cache-memory-bytes", placement.kv_cache_memory_bytes),
+        ("--hf-overrides", json.dumps(plan.overrides) if plan.overrides else None),
     ]
     options = candidate.request.of(VllmOptions)
     sent = sorted(options_of(VllmOptions), key=_rank)
     return (
         *(part for name, value in chosen if value is not None for part in (name, str(value))),
-        *chain.from_iterable(one.arguments(_value(one, options, candidate)) for one in sent),
+        *chain.from_iterable(one.arguments(getattr(options, one.name)) for one in sent),
     )
-
-
-def _value(option: Option, options: VllmOptions, candidate: Candidate) -> Any:
-    if option.name == "hf_overrides" and options.overrides:
-        return json.dumps(candidate.checkpoint.override_of(options.overrides))
-    return getattr(options, option.name)
 
 
 def _rank(option: Option) -> int:

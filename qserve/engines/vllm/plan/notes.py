@@ -33,7 +33,7 @@ def notes_on(candidate: Candidate, plan: Plan) -> Iterator[str]:
     yield from _about_margin(plan)
     yield from _about_sampling(candidate, plan)
     yield from _about_video(candidate)
-    yield from _about_rope(candidate)
+    yield from _about_rope(plan)
     yield from _about_sleep(candidate, plan)
     yield from length_note(candidate, plan)
 
@@ -73,8 +73,8 @@ def _about_sleep(candidate: Candidate, plan: Plan) -> Iterator[str]:
         yield f"Asleep at level 1 the weights lie in RAM, {format_bytes(weights, 1)} that the plan does not count"
 
 
-def _about_rope(candidate: Candidate) -> Iterator[str]:
-    told = str(candidate.checkpoint.override_of(candidate.request.of(VllmOptions).overrides))
+def _about_rope(plan: Plan) -> Iterator[str]:
+    told = str(plan.overrides)
     if "rope_parameters" in told and "rope_theta" not in told:
         yield (
             "`vllm serve` needs config.json's rope_theta in --hf-overrides too, since its rope replaces the whole one; "

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from qserve.engines.vllm.plan.media import MediaLimits, parse_media
@@ -153,11 +154,6 @@ class VllmOptions(EngineOptions):
         "Plan for PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which you set where `qserve up` runs.",
         False,
     )
-    hf_overrides: str | None = option(
-        "text",
-        "Keys of config.json that extend the context, as JSON: '{\"rope_parameters\": {…}}' (YaRN).",
-        sent_as="--hf-overrides",
-    )
     limit_mm_per_prompt: str | None = option(
         "text",
         'Images and videos of one prompt, as JSON: \'{"image": 4, "video": 0}\'.',
@@ -193,7 +189,6 @@ class VllmOptions(EngineOptions):
     def __post_init__(self) -> None:
         """Raises UsageError for an unknown dtype, limits that can't be read, and limits of adapters that are off."""
         parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
-        self.overrides  # noqa: B018 (it raises)
         _engram(self.engram_config)
         self._check_adapters()
         check_word("--kv-cache-dtype", self.kv_cache_dtype, _CACHE_DTYPES)
@@ -212,12 +207,12 @@ class VllmOptions(EngineOptions):
                 f"{'adapters of that rank' if above >= self.max_lora_rank else 'the largest'}"
             )
 
-    @property
+    @cached_property
     def media(self) -> MediaLimits:
         """Images and videos of one prompt, as far as they are limited."""
         return parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
 
-    @property
+    @cached_property
     def ngram_tables_in_ram(self) -> bool:
         """Whether tables of n-grams lie in RAM, where vLLM puts them unless it is told otherwise."""
         return bool(_engram(self.engram_config).get("cpu_offload", True))
@@ -229,17 +224,6 @@ class VllmOptions(EngineOptions):
         Source: vllm 0.32 device_allocator/cumem.py, use_memory_pool (vllm#40812).
         """
         return self.expandable_segments and not self.enable_sleep_mode
-
-    @property
-    def overrides(self) -> Mapping[str, Any]:
-        """Keys that --hf-overrides puts in the place of config.json's own; UsageError for anything but an object."""
-        try:
-            read = json.loads(self.hf_overrides or "{}")
-        except ValueError:
-            read = None
-        if not isinstance(read, dict):
-            raise UsageError(f"--hf-overrides {self.hf_overrides!r} is not a JSON object of keys of config.json")
-        return read
 
     @property
     def adapters(self) -> Adapters | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
@@ -29,6 +27,7 @@ from qserve.planner.options import EngineOptions
 from qserve.planner.outcome import KEPT_FREE
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.stretch import overrides_of
 
 __all__ = ["VllmPlanner"]
 
@@ -43,6 +42,7 @@ class VllmPlanner(EnginePlanner):
     options: type[EngineOptions] | None = VllmOptions
     term_names: tuple[str, ...] = (*dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)), KEPT_FREE)
     profiles_memory: bool = True
+    reads_overrides: bool = True
 
     def supports(self, hardware: Hardware) -> bool:
         return bool(hardware.devices) and hardware.plan_only is None
@@ -60,12 +60,9 @@ class VllmPlanner(EnginePlanner):
         refuse(checkpoint, hardware, request)
 
     def as_served(self, checkpoint: Checkpoint, request: PlanRequest) -> Checkpoint:
-        served = checkpoint.overridden(request.of(VllmOptions).overrides)
+        served = checkpoint.overridden(overrides_of(checkpoint, request))
         length = context_length(served, VllmVersion.parse(request.engine_version or TESTED_RELEASE))
         return replace(served, spec=replace(served.spec, max_position_embeddings=length))
-
-    def override_hint(self, keys: Mapping[str, Any]) -> str:
-        return f"--hf-overrides '{json.dumps(keys)}'"
 
     def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Candidate]:
         return candidates(checkpoint, hardware, request)

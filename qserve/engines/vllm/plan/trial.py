@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
@@ -81,22 +81,19 @@ class Captures:
 
         Source: vllm VllmConfig._set_cudagraph_sizes; of drafts "PIECEWISE: 49/49, FULL: 31/31" with four (vllm#49547).
         """
-        each = 1 + self.num_speculative_tokens
-        whole = {-(-size // each) * each for size in self._sizes} if self.largest_full else set()
-        return len(self._sizes) + sum(size <= self._decode for size in whole)
+        return _num_graphs(self)
 
-    @property
-    def _sizes(self) -> set[int]:
+    def sizes(self) -> set[int]:
         """1, 2, 4, then steps of 8, of 16 from 256; `is_fine` (--performance-mode interactivity): every one up to 32.
 
         `fits_decode`: also a step of all tokens, and of all sequences; with drafts of 1 + k tokens of as many sequences
         as the sizes have tokens. Source: vllm 0.32 VllmConfig._set_cudagraph_sizes.
         """
-        smallest = range(1, 33) if self.is_fine else (1, 2, 4)
-        steps = {*smallest, *range(8, 256, 8), *range(256, self.largest + 1, 16)}
+        smallest, largest = range(1, 33) if self.is_fine else (1, 2, 4), self.largest
+        steps = {*smallest, *range(8, 256, 8), *range(256, largest + 1, 16)}
         if self.fits_decode:
             steps |= {self.max_num_batched_tokens, *self._decode_sizes()}
-        return {size for size in steps if size <= self.largest}
+        return {size for size in steps if size <= largest}
 
     def _decode_sizes(self) -> set[int]:
         """None of them where the largest size was asked for."""
@@ -111,6 +108,13 @@ class Captures:
     @property
     def _decode(self) -> int:
         return self.max_num_seqs * (1 + self.num_speculative_tokens)
+
+
+@lru_cache(maxsize=4096)  # hundreds of trials of one search capture the same
+def _num_graphs(captures: Captures) -> int:
+    each, sizes = 1 + captures.num_speculative_tokens, captures.sizes()
+    whole = {-(-size // each) * each for size in sizes} if captures.largest_full else set()
+    return len(sizes) + sum(size <= captures.max_num_seqs * each for size in whole)
 
 
 def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> int:
@@ -229,7 +233,7 @@ class Trial:
         """Whether steps run without compiled code."""
         return self.options.enforce_eager or self.version.is_v0_engine(self.device.compute_capability)
 
-    @property
+    @cached_property
     def captures(self) -> Captures:
         """With drafts whole decode steps only where attention captures several tokens of a sequence."""
         drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size

@@ -42,14 +42,13 @@ class _VllmWire:
     title: ClassVar[str] = "vllm"
     speaks_our_errors: ClassVar[bool] = False
     takes_client_headers: ClassVar[bool] = False
+    continues_streams: ClassVar[bool] = True
     reports_fields: ClassVar[bool] = True
     closed: Mapping[str, str] = CLOSED
     routes: Mapping[tuple[str, str], WireRoute] = {
         **{("POST", path): WireRoute(ByDocument(count)) for path, count in _BODIES.items()},
         ("POST", "/v1/messages"): WireRoute(ByDocument(requests.one), rewrite=with_message_id),
         ("POST", "/v1/responses/input_tokens"): WireRoute(CountsByAnswering(), RESPONSES, counted),
-        ("GET", "/v1/responses/{response_id}"): WireRoute(None),
-        ("POST", "/v1/responses/{response_id}/cancel"): WireRoute(None),
     }
 
     def error(self, status: int, body: bytes, limit: int | None) -> ApiError | None:

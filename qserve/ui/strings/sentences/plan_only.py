@@ -64,8 +64,8 @@ CARDS_OF_OTHERS: dict[str, str] = {
     "--max-model-len {}: {} has {} positions; give that or less": (
         "--max-model-len {}：{} 有 {} 个位置；请给出不超过它的值"
     ),
-    "--max-model-len {}: {} has {} positions; give that or less, or stretch them by YaRN: {} in its config.json": (
-        "--max-model-len {}：{} 有 {} 个位置；请给出不超过它的值，或在其 config.json 中用 YaRN 扩展：{}"
+    "--max-model-len {}: {} has {} positions; give that or less, or stretch them by YaRN: --context {}": (
+        "--max-model-len {}：{} 有 {} 个位置；请给出不超过它的值，或用 YaRN 扩展：--context {}"
     ),
     "--dtype {}: on {} models are planned in 16 bit only; take {}, or leave it out": (
         "--dtype {}：在 {} 上只按 16 位规划模型；请用 {}，或去掉"

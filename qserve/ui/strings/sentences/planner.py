@@ -48,6 +48,8 @@ _NOTES = {
     "Chose {} over {}, which fits too: answers take {} % of the time; --quant {} keeps 16 bit": (
         "选择 {0}（{1} 也放得下）：回答用时为其 {2}%；--quant {3} 保持 16 位"
     ),
+    "YaRN stretches {#} positions to {#}, for short texts as well, which it may cost quality: leave it out where no "
+    "text needs it": "YaRN 将 {} 个位置扩展到 {} 个，对短文本也生效，可能降低其质量：没有长文本需要时请勿使用",
     "max_model_len is {} of the model's {}: no more fits": "max_model_len 为 {}（模型支持 {}）：放不下更多",
     "max_model_len is {} of the model's {}: --max-model-len sets more": (
         "max_model_len 为 {}（模型支持 {}）：可用 --max-model-len 提高"

@@ -130,8 +130,25 @@ REFUSALS: dict[str, str] = {
     "--max-model-len {}: {} has {} positions on {} {}; give that or less": (
         "--max-model-len {0}：{1} 在 {3} {4} 上有 {2} 个位置；请给出不超过它的值"
     ),
-    "--max-model-len {}: {} has {} positions on {} {}; give that or less, or stretch them by YaRN: {}": (
-        "--max-model-len {0}：{1} 在 {3} {4} 上有 {2} 个位置；请给出不超过它的值，或用 YaRN 扩展：{5}"
+    "--max-model-len {}: {} has {} positions on {} {}; give that or less, or stretch them by YaRN: --context {}": (
+        "--max-model-len {0}：{1} 在 {3} {4} 上有 {2} 个位置；请给出不超过它的值，或用 YaRN 扩展：--context {5}"
+    ),
+    "--hf-overrides: {} does not read it; leave it out": "--hf-overrides：{} 不读取它；请去掉",
+    "--context {}: {} has {} positions on {} {}; give that or less": (
+        "--context {0}：{1} 在 {3} {4} 上有 {2} 个位置；请给出不超过它的值"
+    ),
+    "--context {} writes the keys of --hf-overrides itself; give one of the two": (
+        "--context {} 会自行写入 --hf-overrides 的键；请只给出其中之一"
+    ),
+    "--max-model-len {} is more than --context {}, which is all that there is; raise --context, or leave "
+    "--max-model-len out": (
+        "--max-model-len {} 超过了 --context {}，而后者就是全部长度；请提高 --context，或去掉 --max-model-len"
+    ),
+    "--context {}: {} has {} positions, and YaRN stretches them to {} at most; give as many or fewer": (
+        "--context {}：{} 有 {} 个位置，YaRN 最多扩展到 {} 个；请给出不超过它的值"
+    ),
+    "--context {}: {} has {} positions, by a rope of type {} that YaRN can't stretch; give as many or fewer": (
+        "--context {}：{} 有 {} 个位置，其 rope 类型为 {}，YaRN 无法扩展；请给出不超过它的值"
     ),
     "--prompt-len {} is more than --max-model-len {}, which counts prompt and answer together; raise --max-model-len": (
         "--prompt-len {} 大于 --max-model-len {}，后者包括提示和回答；请提高 --max-model-len"
@@ -269,8 +286,8 @@ REFUSALS: dict[str, str] = {
     ),
     "--{} {}: at most {} are simulated; plan a part": "--{} {}：最多模拟 {} 个；请规划其中一部分",
     "{}: {} tokens are more than {} {}; shorten them": "{}：{} 词元超过了{} {}；请缩短",
-    "{}: {} tokens are more than {} {}; shorten them, or stretch them by YaRN: {}": (
-        "{}：{} 词元超过了{} {}；请缩短，或用 YaRN 扩展：{}"
+    "{}: {} tokens are more than {} {}; shorten them, or stretch them by YaRN: --context {}": (
+        "{}：{} 词元超过了{} {}；请缩短，或用 YaRN 扩展：--context {}"
     ),
     "{}: {} tokens are more than {} {}; shorten them, or raise it": "{}：{} 词元超过了{} {}；请缩短，或提高它",
     "the longest request of the trace": "记录中最长的请求",

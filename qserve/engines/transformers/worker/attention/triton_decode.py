@@ -30,6 +30,11 @@ _LEAST_PART = 64
 _MOST_ITEMS, _MOST_COMPARED = 64, 4096
 """Of a program, and with how many sequences they are compared in all: more would not stay in registers."""
 _PARTS_AT_ONCE = 8
+
+_MOST_REGISTERS = 168
+"""Three programs of four warps fit on a multiprocessor. Where no number is given, NVIDIA's assembler aims at more of
+them, and some of its releases keep 8 bytes of a thread in memory for that."""
+
 _LEAST_DOT = 16  # rows of the smallest product that matrix units make
 _LEAST_MAJOR = 8  # of compute capability: Triton uses no matrix units of older cards
 _LOG2_E = 1.4426950408889634  # 2^(x·log2 e) is e^x
@@ -104,6 +109,7 @@ class PagedDecode:
                 tile=_tile(size_block, query.dtype) // (1 if self.by_dot else 2),
                 num_warps=4,
                 num_stages=2,
+                maxnreg=_MOST_REGISTERS,
             )
             out = query.new_empty(query.shape)
             _combine_parts[(num_rows, heads)](
