@@ -29,7 +29,7 @@ _HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\nx-request-id: worker-side\r\n\r\n"
 )
-_FRAMES: dict[int, bytes] = {}
+_FRAMES: dict[tuple[int, bool], bytes] = {}
 METRICS = """# HELP fake_tokens_total Tokens.
 # TYPE fake_tokens_total counter
 fake_tokens_total{kind="generated"} 7
@@ -57,11 +57,12 @@ def framed(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def frame(index: int) -> bytes:
-    """`event(index)` framed; made once."""
-    if index not in _FRAMES:
-        _FRAMES[index] = framed(event(index))
-    return _FRAMES[index]
+def frame(index: int, is_noted: bool) -> bytes:
+    """`event(index)` framed, after its line of a journal where that is asked for; made once."""
+    if (index, is_noted) not in _FRAMES:
+        line = b":j[[0,%d]]\n" % (100_000 + index) if is_noted else b""
+        _FRAMES[index, is_noted] = framed(line + event(index))
+    return _FRAMES[index, is_noted]
 
 
 def tail(num_chunks: int, with_usage: bool) -> bytes:
@@ -171,7 +172,7 @@ class Stream:
                 self._connection.write(framed(event(self.index)[:25]))
             self._connection.abort()
         elif self.index < self.num_chunks:
-            self._connection.write(frame(self.index))
+            self._connection.write(frame(self.index, self._connection.is_noted))
             self._connection.state.tokens += 1
             self.index += 1
         else:
@@ -190,13 +191,19 @@ class Stream:
 class Connection(asyncio.Protocol):
     """One keep-alive connection; one request at a time."""
 
-    def __init__(self, state: State, key: str) -> None:
+    def __init__(self, state: State, key: str, writes_journal: bool) -> None:
         self.state = state
+        self._writes_journal = writes_journal
         self.stream: Stream | None = None
         self.paused = False
         self._key = key
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the stream that runs has a journal."""
+        return self._writes_journal and "x-qserve-journal" in self._headers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -322,13 +329,13 @@ class Connection(asyncio.Protocol):
             self.stream = None
 
 
-async def serve(socket: Path, key: str) -> None:
+async def serve(socket: Path, key: str, writes_journal: bool) -> None:
     """Listens until it is killed."""
     state = State()
     with contextlib.suppress(FileNotFoundError):
         socket.unlink()
     server = await asyncio.get_running_loop().create_unix_server(
-        lambda: Connection(state, key), str(socket), backlog=512
+        lambda: Connection(state, key, writes_journal), str(socket), backlog=512
     )
     await server.serve_forever()
 
@@ -338,9 +345,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--key", required=True)
+    parser.add_argument("--journal", action="store_true", help="streams have what another worker needs, which is none")
     arguments = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(serve(arguments.socket, arguments.key))
+        uvloop.run(serve(arguments.socket, arguments.key, arguments.journal))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def processes(vllm_model: str | None = None) -> Iterator[tuple[tuple[Endpoint, E
         port_file = Path(folder) / "port"
         if vllm_model is None:
             worker = running.enter_context(
-                ended([sys.executable, str(FAKE_WORKER), "--socket", str(socket), "--key", KEY])
+                ended([sys.executable, str(FAKE_WORKER), "--socket", str(socket), "--key", KEY, "--journal"])
             )
             wait_for(socket.exists, worker)
         else:

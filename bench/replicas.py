@@ -51,10 +51,25 @@ _MODEL = "talk"
 
 @dataclass
 class Service:
-    """A running `qserve up`."""
+    """A running `qserve up`, and what started it."""
 
     url: str
     process: subprocess.Popen[bytes]
+    folder: Path
+    command: Sequence[str]
+
+    def take_over(self) -> None:
+        """Have a new one take its port and its workers."""
+        port = self.url.rpartition(":")[2]
+        ready = self.folder / f"ready-after-{self.process.pid}.json"
+        places = {"--port": port, "--ready-file": str(ready)}
+        before = [None, *self.command]
+        command = [places.get(str(name), word) for name, word in zip(before, self.command, strict=False)]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen([*command, "--takeover"], stdout=log, stderr=log)
+        wait_for(ready.exists, process)
+        self.process.wait(120)
+        self.process = process
 
     def replica(self, name: str) -> psutil.Process | None:
         """The process of a worker; None while it is being restarted."""
@@ -68,14 +83,20 @@ class Service:
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[Service]:
-    """`qserve up` with these arguments, on a free port, in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="qserve-bench-") as folder:
+def served(*arguments: str, on: Path | None = None) -> Iterator[Service]:
+    """`qserve up` with these arguments, on a free port, in a folder of its own, below `on` where that is given."""
+    with tempfile.TemporaryDirectory(prefix="qserve-bench-", dir=on) as folder:
         ready = Path(folder) / "ready.json"
         command = [str(_QSERVE), "up", *arguments, "--port", "0", "--no-ui", "--state-dir", folder, "--no-learn"]
-        with ended([*command, "--ready-file", str(ready)], Path(folder) / "log") as process:
+        command += ["--ready-file", str(ready)]
+        with ended(command, Path(folder) / "log") as process:
             wait_for(ready.exists, process)
-            yield Service(json.loads(ready.read_text())["url"], process)
+            service = Service(json.loads(ready.read_text())["url"], process, Path(folder), command)
+            try:
+                yield service
+            finally:
+                service.process.terminate()
+                service.process.wait(60)
 
 
 # ---- failover
